@@ -1,0 +1,60 @@
+# Every target sets up what it needs. `make help` lists them.
+SHELL := /bin/sh
+VENV := .venv
+READY := $(VENV)/.ready
+# The tools of the locked environment, and no other versions of them.
+export UV_NO_SYNC := 1
+RUN := $(VENV)/bin/uv run
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format lock bench clean
+
+help:  ## Show this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY)  ## Create the environment with the locked versions
+
+$(READY): requirements.lock pyproject.toml
+	@if command -v uv >/dev/null 2>&1; then \
+	  test -x $(VENV)/bin/python || uv venv --quiet --python '>=3.11' $(VENV); \
+	  uv pip sync --quiet --python $(VENV) requirements.lock; \
+	else \
+	  for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	    $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; python=; \
+	  done; \
+	  test -n "$$python" || { echo "llm-do needs Python 3.11 or newer; none was found on PATH." >&2; exit 1; }; \
+	  test -x $(VENV)/bin/python || $$python -m venv $(VENV) || { \
+	    echo "Python cannot create a virtual environment. On Debian: apt-get install python3-venv" >&2; exit 1; }; \
+	  $(VENV)/bin/python -m pip install --quiet "$$(sed -n 's/^\(uv==[^ ]*\).*/\1/p' requirements.lock)"; \
+	  $(VENV)/bin/uv pip sync --quiet --python $(VENV) requirements.lock; \
+	fi
+	@$(VENV)/bin/uv pip install --quiet --python $(VENV) --no-deps -e .
+	@touch $@
+
+demo: $(READY)  ## Run a tree of workers and functions (scripted model, no key needed)
+	@$(VENV)/bin/python examples/demo.py
+
+test: $(READY)  ## Run the tests
+	@$(RUN) pytest
+
+check: $(READY)  ## Lint, types, layers, spelling
+	@$(RUN) ruff check .
+	@$(RUN) ruff format --check .
+	@$(RUN) mypy llm_do
+	@$(RUN) mypy tests/typing_cases.py
+	@$(RUN) lint-imports
+	@$(RUN) codespell
+
+format: $(READY)  ## Format the code
+	@$(RUN) ruff check --fix .
+	@$(RUN) ruff format .
+
+bench: $(READY)  ## Compare with raw PydanticAI, in one run
+	@$(VENV)/bin/python bench/run.py
+
+lock: $(READY)  ## Pin the newest versions of all dependencies
+	@$(VENV)/bin/uv pip compile --quiet --upgrade --universal --generate-hashes --no-header --all-extras --group dev \
+	  --python-version 3.11 pyproject.toml -o requirements.lock
+
+clean:  ## Remove the environment and all caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist

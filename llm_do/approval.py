@@ -1,0 +1,127 @@
+"""Approvals: who is asked whether a call may run, and what was granted for the session."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import anyio
+
+from .trace import ApprovalOutcome
+from .values import NoCanonicalForm, canonical, snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalDecision:
+    """The answer of an approval callback."""
+
+    approved: bool
+    approve_for_session: bool = False
+    """Do not ask again in this session when the same worker makes the same call with the same arguments."""
+    note: str | None = None
+    """A word to the caller; a model that is refused reads it."""
+
+    def __post_init__(self) -> None:
+        # "no" is true in Python: only a real bool may open a door.
+        if not isinstance(self.approved, bool) or not isinstance(self.approve_for_session, bool):
+            raise TypeError("ApprovalDecision.approved and .approve_for_session must be True or False.")
+
+
+ApprovalCallback: TypeAlias = Callable[[str, dict[str, Any], str], ApprovalDecision | Awaitable[ApprovalDecision]]
+"""Gets `(tool_name, payload, reason)` and decides. The payload is a copy: changing it changes nothing."""
+
+
+def approve_all_callback(tool_name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
+    """Say yes to everything that is asked."""
+    return ApprovalDecision(approved=True)
+
+
+def strict_mode_callback(tool_name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
+    """Say no to everything that is asked."""
+    return ApprovalDecision(approved=False, note="strict mode refuses whatever needs an approval")
+
+
+class SameObject:
+    """Compares and hashes by the identity of `target`, and keeps it alive so that its id stays its own."""
+
+    __slots__ = ("target",)
+
+    def __init__(self, target: object) -> None:
+        self.target = target
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SameObject) and other.target is self.target
+
+    def __hash__(self) -> int:
+        return id(self.target)
+
+
+class _Question:
+    __slots__ = ("answered", "outcome")
+
+    def __init__(self) -> None:
+        self.answered = anyio.Event()
+        self.outcome: ApprovalOutcome | None = None
+
+
+class ApprovalController:
+    """Asks the callback, and remembers what was approved for the session. One stands in each runtime."""
+
+    def __init__(self, approval_callback: ApprovalCallback | None = None) -> None:
+        self.approval_callback = approval_callback
+        self._grants: set[Hashable] = set()
+        self._questions: dict[Hashable, _Question] = {}
+
+    async def decide(
+        self, tool_name: str, arguments: dict[str, Any], reason: str, *, subject: Hashable
+    ) -> ApprovalOutcome:
+        """Decide one call. `subject` says who calls what: equal names alone never share a grant.
+
+        Identical calls that arrive while a person is being asked wait for that answer; none runs early.
+        """
+        try:
+            key = (subject, canonical(arguments))
+        except NoCanonicalForm:
+            return (await self._ask(tool_name, arguments, reason))[0]
+        while key not in self._grants:
+            if (question := self._questions.get(key)) is None:
+                return await self._ask_once(key, tool_name, arguments, reason)
+            await question.answered.wait()
+            if question.outcome is not None:
+                return question.outcome
+        return ApprovalOutcome(approved=True, by="grant")
+
+    async def _ask_once(self, key: Hashable, tool_name: str, arguments: dict[str, Any], reason: str) -> ApprovalOutcome:
+        question = self._questions[key] = _Question()
+        try:
+            question.outcome, for_session = await self._ask(tool_name, arguments, reason)
+            if for_session:
+                self._grants.add(key)
+            return question.outcome
+        finally:
+            # Whoever asked may have been cancelled: then the next in line finds no outcome, and asks.
+            del self._questions[key]
+            question.answered.set()
+
+    async def _ask(self, tool_name: str, arguments: dict[str, Any], reason: str) -> tuple[ApprovalOutcome, bool]:
+        """The outcome, and whether it holds for the session."""
+        if self.approval_callback is None:
+            return ApprovalOutcome(
+                approved=False,
+                by="nobody",
+                note="nobody can be asked: the runtime has no approval_callback",
+            ), False
+        try:
+            decision = self.approval_callback(tool_name, snapshot(arguments), reason)
+            if inspect.isawaitable(decision):
+                decision = await decision
+        except Exception as exc:  # whatever goes wrong while asking, the answer is no
+            note = f"the approval callback failed: {type(exc).__name__}: {exc}"
+            return ApprovalOutcome(approved=False, by="error", note=note), False
+        if not isinstance(decision, ApprovalDecision):
+            note = f"the approval callback must return an ApprovalDecision, it returned {decision!r:.80}"
+            return ApprovalOutcome(approved=False, by="error", note=note), False
+        outcome = ApprovalOutcome(approved=decision.approved, by="callback", note=decision.note)
+        return outcome, decision.approved and decision.approve_for_session

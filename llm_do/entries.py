@@ -1,0 +1,292 @@
+"""The two entries that llm-do brings: `ToolEntry`, a Python callable, and `WorkerEntry`, an LLM callable."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
+from typing import Any, Generic, cast, overload
+
+import anyio
+import anyio.to_thread
+from pydantic_ai import Agent, RunContext, Tool
+from pydantic_ai.capabilities import AgentCapability
+from pydantic_ai.exceptions import ApprovalRequired, ModelRetry, ToolFailed
+from pydantic_ai.messages import ModelMessage
+from pydantic_ai.output import OutputSpec
+from pydantic_ai.settings import ModelSettings
+from typing_extensions import TypeVar
+
+from .context import Context
+from .errors import ArgumentError, ToolTimeout
+from .frame import CallFrame
+from .inputs import DeclaredParameters, OpenParameters, Parameters, model_parameters, tool_parameters
+from .names import check_name, index_by_name
+from .plane import proxy_tool
+from .protocols import Entry, ModelLike, ToolsetFactory
+from .runtime import Runtime
+from .scope import CallScope
+from .state import SessionState
+
+T = TypeVar("T", default=Any)
+OutputT = TypeVar("OutputT", default=str)
+
+
+@dataclass(eq=False)
+class ToolEntry(Generic[T]):
+    """A Python callable as an entry, around a PydanticAI `Tool`."""
+
+    tool: Tool[Any]
+    _: KW_ONLY
+    requires_approval: bool = False
+    """Whether somebody must say yes before it runs, whoever calls it."""
+    schema_out: Any = None
+    """The type that its output must have, checked strictly. The original object is returned."""
+    kind: str = field(default="tool", init=False)
+    model: None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.name = check_name(self.tool.name)
+        self.requires_approval = self.requires_approval or self.tool.requires_approval
+        self.needs_run_context = self.tool.takes_ctx
+        self.parameters: DeclaredParameters = tool_parameters(self.tool)
+        self.proxy = proxy_tool(self, self.parameters, self.tool)
+        schema = self.tool.function_schema
+        self._function = schema.function
+        self._plain = (
+            schema.is_async
+            and self.tool.timeout is None
+            and not (schema.takes_ctx or schema.positional_fields or schema.var_positional_field)
+        )
+        if self.tool.args_validator is None:
+            self.check_arguments = None  # type: ignore[method-assign, assignment]
+
+    @overload
+    @classmethod
+    def from_function(
+        cls,
+        function: Callable[..., Awaitable[T]],
+        *,
+        name: str | None = ...,
+        description: str | None = ...,
+        requires_approval: bool = ...,
+        schema_out: Any = ...,
+    ) -> ToolEntry[T]: ...
+    @overload
+    @classmethod
+    def from_function(
+        cls,
+        function: Callable[..., T],
+        *,
+        name: str | None = ...,
+        description: str | None = ...,
+        requires_approval: bool = ...,
+        schema_out: Any = ...,
+    ) -> ToolEntry[T]: ...
+    @classmethod
+    def from_function(
+        cls,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        requires_approval: bool = False,
+        schema_out: Any = None,
+    ) -> ToolEntry[Any]:
+        """An entry from a plain function, sync or async, with or without a `RunContext` first."""
+        tool = Tool(function, name=name, description=description)
+        return cls(tool, requires_approval=requires_approval, schema_out=schema_out)
+
+    @property
+    def description(self) -> str | None:
+        return self.tool.description
+
+    @property
+    def source(self) -> str:
+        """Where the function stands."""
+        function = inspect.unwrap(self.tool.function)
+        code = getattr(function, "__code__", None)
+        return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(function)
+
+    async def check_arguments(self, arguments: dict[str, Any], ctx: Context) -> None:
+        """Run the tool's own `args_validator`, which PydanticAI runs only for a model's calls."""
+        validator = cast("Callable[..., Any]", self.tool.args_validator)
+        try:
+            result = validator(ctx.run_context(self), **arguments)
+            if inspect.isawaitable(result):
+                await result
+        except (ModelRetry, ToolFailed) as exc:
+            raise ArgumentError(f"{self.name}(): {exc}") from exc
+
+    async def call(self, input_data: dict[str, Any], ctx: Context, run_ctx: RunContext[Context] | None = None) -> T:
+        try:
+            if self._plain:  # the common case, and the cheapest
+                result: T = await self._function(**input_data)
+                return result
+            return await self._in_time(input_data, ctx, run_ctx)
+        except ApprovalRequired:
+            if ctx.frame.approved:
+                raise
+        await ctx.approve_from_within()
+        return await self._in_time(ctx.frame.arguments, ctx, run_ctx and ctx.run_context(self, run_ctx))
+
+    async def _in_time(self, arguments: dict[str, Any], ctx: Context, run_ctx: RunContext[Context] | None) -> T:
+        if self.tool.timeout is None:
+            return await self._call_function(arguments, ctx, run_ctx)
+        with anyio.move_on_after(self.tool.timeout):
+            return await self._call_function(arguments, ctx, run_ctx)
+        raise ToolTimeout(f"{self.name}() timed out after {self.tool.timeout:g} seconds.")
+
+    async def _call_function(self, arguments: dict[str, Any], ctx: Context, run_ctx: RunContext[Context] | None) -> T:
+        schema = self.tool.function_schema
+        args: list[Any] = [run_ctx] if schema.takes_ctx else []
+        kwargs = dict(arguments)
+        args.extend(kwargs.pop(name) for name in schema.positional_fields)
+        if schema.var_positional_field:
+            args.extend(kwargs.pop(schema.var_positional_field))
+        if schema.is_async:
+            made: Any = self._function(*args, **kwargs)
+        else:
+            made = await _in_thread(ctx, partial(self._function, *args, **kwargs))
+        # A plain function may still return an awaitable, as a lambda around a coroutine function does.
+        result: T = await made if inspect.isawaitable(made) else made
+        return result
+
+    def __repr__(self) -> str:
+        return f"<ToolEntry {self.name!r} from {self.source}>"
+
+
+async def _in_thread(ctx: Context, function: Callable[[], Any]) -> Any:
+    """Run a synchronous function beside the loop. A thread cannot be stopped: its result can be dropped."""
+    frame = ctx.frame
+    calls = frame.thread_calls = set()
+    try:
+        limiter = ctx.session.threads(frame.depth)
+        return await anyio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=limiter)
+    except asyncio.CancelledError:
+        frame.cancelled = frame.thread_dropped = True
+        if calls:
+            with anyio.CancelScope(shield=True):
+                for task in calls:
+                    task.cancel()
+                await asyncio.wait(calls)
+        raise
+
+
+@overload
+def entry(function: Callable[..., Awaitable[T]], /) -> ToolEntry[T]: ...
+@overload
+def entry(function: Callable[..., T], /) -> ToolEntry[T]: ...
+@overload
+def entry(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    requires_approval: bool = False,
+    schema_out: Any = None,
+) -> Callable[[Callable[..., Any]], ToolEntry[Any]]: ...
+def entry(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Make a function an entry: `@entry`, or `@entry(name=..., requires_approval=True)`."""
+    if function is None:
+        return partial(ToolEntry.from_function, **options)
+    return ToolEntry.from_function(function)
+
+
+@dataclass(eq=False, kw_only=True)
+class WorkerEntry(Generic[OutputT]):
+    """A prompt with a model and tools, as an entry."""
+
+    name: str
+    instructions: str | Callable[..., Any] | None = None
+    """What the model is told to do: text, or a PydanticAI instructions function."""
+    description: str | None = None
+    """What other workers' models are told about this worker."""
+    model: ModelLike | None = None
+    """Its model; `None` means the session's default."""
+    tools: Sequence[Entry[Any] | str] = ()
+    """Its own tools: entries, or names of entries of the project."""
+    toolsets: Sequence[ToolsetFactory | str] = ()
+    """Factories of toolsets, or names that the runtime knows. Each call makes its own instances."""
+    input_type: type[Any] | None = None
+    """A pydantic model or dataclass whose fields are the parameters. Without one: `input`, and any keywords."""
+    output_type: OutputSpec[OutputT] = cast("OutputSpec[OutputT]", str)  # noqa: RUF009
+    """What a call returns. A model that answers something else is asked again."""
+    requires_approval: bool = False
+    model_settings: ModelSettings | None = None
+    capabilities: Sequence[AgentCapability[Context]] = ()
+    """PydanticAI capabilities of the agent. Their tools and models are governed like all others."""
+    retries: int = 1
+    """How often the model may try again, for its output and for each tool."""
+    kind: str = field(default="worker", init=False)
+    needs_run_context: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        self.parameters: Parameters = (
+            OpenParameters(self.name) if self.input_type is None else model_parameters(self.name, self.input_type)
+        )
+        owner = f"worker {self.name!r}"
+        self.own_entries: Mapping[str, Entry[Any]] = index_by_name(
+            [tool for tool in self.tools if not isinstance(tool, str)], owner
+        )
+        """The tools that belong to this worker, by name."""
+        self.proxy = proxy_tool(self, self.parameters)
+        self._agent: tuple[list[Entry[Any]], Agent[Context, OutputT]] | None = None
+
+    @property
+    def source(self) -> str | None:
+        if not isinstance(self.instructions, str):
+            return None
+        return f"the instructions {self.instructions.strip()[:40]!r}"
+
+    @property
+    def output_name(self) -> str:
+        """What a call returns, in words."""
+        return getattr(self.output_type, "__name__", None) or repr(self.output_type)
+
+    def start(
+        self, runtime: Runtime | Context, *, message_history: Sequence[ModelMessage] | None = None
+    ) -> CallScope[OutputT]:
+        """A scope for a conversation with this worker. It runs no model and builds nothing until it is entered."""
+        parent = runtime.context() if isinstance(runtime, Runtime) else runtime
+        frame = CallFrame(self, parent.frame)
+        frame.messages = list(message_history or ())
+        return CallScope(self, Context(parent.session, frame))
+
+    async def call(
+        self, input_data: dict[str, Any], ctx: Context, run_ctx: RunContext[Context] | None = None
+    ) -> OutputT:
+        scope: CallScope[OutputT] | None = ctx.frame.scope
+        if scope is not None:  # a turn of a conversation
+            return await scope.answer(input_data)
+        async with CallScope(self, ctx) as scope:
+            return await scope.answer(input_data)
+
+    def agent_for(self, session: SessionState) -> tuple[Agent[Context, OutputT], Sequence[str]]:
+        """The agent that answers for this worker, and the names of its tools that dispatch by themselves.
+
+        Nothing of a call lives on the agent, so it is kept as long as the tools' names mean the same.
+        """
+        tools = [session.resolve(tool, session.root) if isinstance(tool, str) else tool for tool in self.tools]
+        if self._agent is None or self._agent[0] != tools:
+            index_by_name(tools, f"worker {self.name!r}")
+            proxies = [getattr(tool, "proxy", None) or proxy_tool(tool, session.parameters_of(tool)) for tool in tools]
+            agent = Agent[Context, OutputT](
+                name=self.name,
+                description=self.description,
+                instructions=self.instructions,
+                output_type=self.output_type,
+                deps_type=Context,
+                tools=proxies,
+                model_settings=self.model_settings,
+                capabilities=self.capabilities,
+                retries=self.retries,
+                defer_model_check=True,
+            )
+            self._agent = (tools, agent)
+        return self._agent[1], [tool.name for tool in tools]
+
+    def __repr__(self) -> str:
+        return f"<WorkerEntry {self.name!r}>"

@@ -1,0 +1,144 @@
+"""Every error llm-do raises, by whom it addresses.
+
+    LlmDoError
+    ├── the caller's code is wrong
+    │   ├── UnknownEntryError   (KeyError)         no entry has that name
+    │   ├── DuplicateEntryError (ValueError)       two entries have one name
+    │   ├── ArgumentError       (TypeError)        the arguments do not fit the entry
+    │   ├── SyncCallError       (RuntimeError)     `call_sync` where a loop is running
+    │   ├── ScopeClosedError    (RuntimeError)     a turn after `close()`
+    │   ├── ScopeBusyError      (RuntimeError)     a turn while another one runs
+    │   ├── ModelChoiceError    (ValueError)       a worker has no model, or one that cannot be used
+    │   └── ToolsetError        (TypeError)        a toolset that cannot be built or used
+    ├── the runtime says no
+    │   ├── ApprovalDenied      (PermissionError)  a person or a rule refused the call
+    │   ├── DepthLimitError                        calls nested too deeply
+    │   ├── CallCancelled                          the call that makes this one was cancelled
+    │   └── LimitExceeded                          a budget of the session is used up
+    │       └── CallTimeout     (TimeoutError)     the time of a top-level call is up
+    └── a callee did not keep its word
+        ├── OutputError         (ValueError)       the output does not fit what the entry declares
+        ├── ModelBehaviorError                     the model cannot be brought to behave
+        └── ToolTimeout         (TimeoutError)     a tool ran longer than its own `timeout`
+
+Errors of a model's provider (`pydantic_ai.exceptions.ModelAPIError` and its kin) and exceptions of
+your own functions pass through unchanged, with a note that names the path of calls.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage
+
+
+class LlmDoError(Exception):
+    """Base of every error that llm-do raises."""
+
+
+class UnknownEntryError(LlmDoError, KeyError):
+    """No entry has the name that was called."""
+
+    # KeyError shows the repr of its argument, which turns a sentence into a quoted one.
+    __str__ = Exception.__str__
+
+
+class DuplicateEntryError(LlmDoError, ValueError):
+    """Two entries claim one name."""
+
+
+class ArgumentError(LlmDoError, TypeError):
+    """The arguments of a call do not fit its entry; nothing was run."""
+
+
+class SyncCallError(LlmDoError, RuntimeError):
+    """A synchronous call was made where it would block the event loop that has to serve it."""
+
+
+class ScopeClosedError(LlmDoError, RuntimeError):
+    """A turn was started on a scope that is closed."""
+
+
+class ScopeBusyError(LlmDoError, RuntimeError):
+    """A turn was started, or the scope closed, while another turn was running."""
+
+
+class ModelChoiceError(LlmDoError, ValueError):
+    """A worker has no model, or one that cannot be used."""
+
+
+class ToolsetError(LlmDoError, TypeError):
+    """A toolset could not be built, or clashes with the worker's own tools."""
+
+
+class ApprovalDenied(LlmDoError, PermissionError):
+    """The call was refused; it did not run."""
+
+    def __init__(self, message: str, *, note: str | None = None) -> None:
+        super().__init__(message)
+        self.note = note
+        """What the person who refused had to say."""
+
+    # PermissionError is an OSError, which formats its arguments as an errno.
+    __str__ = Exception.__str__
+
+
+class DepthLimitError(LlmDoError):
+    """Calls are nested deeper than the runtime allows."""
+
+
+class CallCancelled(LlmDoError):
+    """A call was made on behalf of one that was cancelled; nothing was run."""
+
+
+class LimitExceeded(LlmDoError):
+    """A budget over the whole tree of calls is used up."""
+
+
+class CallTimeout(LimitExceeded, TimeoutError):
+    """A top-level call or turn took longer than `Limits.timeout`."""
+
+    __str__ = Exception.__str__
+
+
+class OutputError(LlmDoError, ValueError):
+    """An entry's output does not fit the type that the entry declares."""
+
+
+class ModelBehaviorError(LlmDoError):
+    """A model kept doing what it cannot do: it called tools that do not exist, or answered nothing."""
+
+
+class ToolTimeout(LlmDoError, TimeoutError):
+    """A tool ran longer than the `timeout` it declares."""
+
+    __str__ = Exception.__str__
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A sentence that names the closest of `known`, or all of them when none is close."""
+    names = sorted(known)
+    if not names:
+        return ""
+    if close := get_close_matches(word, names, n=3, cutoff=0.6):
+        return f" Did you mean {' or '.join(map(repr, close))}?"
+    shown = ", ".join(map(repr, names[:20]))
+    return f" Known names: {shown}{', ...' if len(names) > 20 else ''}."
+
+
+def partial_messages(error: BaseException) -> "list[ModelMessage]":
+    """The messages that the failed or cancelled worker call behind `error` had exchanged so far.
+
+    Each call on the way up replaces what the one below it left, so whoever catches an error sees the
+    messages of the call that they made. Empty when no worker was involved.
+    """
+    return list(getattr(error, _PARTIAL_MESSAGES, ()))
+
+
+def attach_partial_messages(error: BaseException, messages: "list[ModelMessage]") -> None:
+    """Make `partial_messages(error)` answer `messages`."""
+    setattr(error, _PARTIAL_MESSAGES, messages)
+
+
+_PARTIAL_MESSAGES = "_llm_do_partial_messages"

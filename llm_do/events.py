@@ -1,0 +1,83 @@
+"""What sinks are told: plain data, tagged by `type`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from pydantic_ai.messages import ModelMessage
+from pydantic_ai.usage import RunUsage
+
+from .trace import ApprovalOutcome
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class _CallEvent:
+    """Which call an event belongs to."""
+
+    call_id: int
+    parent_id: int | None
+    name: str
+    """The name of the entry that was called."""
+    worker: str | None
+    """The worker at work: the entry itself, or the nearest worker above it."""
+    depth: int
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class CallOpened(_CallEvent):
+    """A call was made. It may still be refused."""
+
+    kind: str
+    arguments: Any
+    type: Literal["call_opened"] = field(default="call_opened", init=False)
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class ApprovalRequested(_CallEvent):
+    """Somebody is being asked whether the call may run."""
+
+    arguments: Any
+    reason: str
+    type: Literal["approval_requested"] = field(default="approval_requested", init=False)
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class ApprovalDecided(_CallEvent):
+    """The approval of the call is decided."""
+
+    outcome: ApprovalOutcome
+    type: Literal["approval_decided"] = field(default="approval_decided", init=False)
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class MessageLogged(_CallEvent):
+    """A worker and its model exchanged a message."""
+
+    message: ModelMessage
+    type: Literal["message"] = field(default="message", init=False)
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class TextDelta(_CallEvent):
+    """A piece of a worker's answer, while it is being written. Only with `Runtime(text_deltas=True)`."""
+
+    text: str
+    thinking: bool = False
+    """Whether the model is thinking rather than answering."""
+    type: Literal["text_delta"] = field(default="text_delta", init=False)
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class CallClosed(_CallEvent):
+    """A call returned, failed, or was refused or cancelled."""
+
+    kind: str
+    output: Any
+    error: str | None
+    duration: float
+    usage: RunUsage | None
+    type: Literal["call_closed"] = field(default="call_closed", init=False)
+
+
+Event: TypeAlias = CallOpened | ApprovalRequested | ApprovalDecided | MessageLogged | TextDelta | CallClosed

@@ -1,0 +1,95 @@
+"""The data of one call: what is called, with what, on whose behalf, and how much time it has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+from pydantic_ai.messages import ModelMessage
+from pydantic_ai.models import Model
+
+from .protocols import Entry
+from .trace import TraceEntry
+
+
+class Deadline:
+    """The clock of one top-level call. It stops while a person is being asked."""
+
+    __slots__ = ("_asking", "_left", "interrupted", "scope", "seconds")
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.scope = anyio.CancelScope(deadline=anyio.current_time() + seconds)
+        self.interrupted: str | None = None
+        """The path of the innermost call that was running when the time was up."""
+        self._asking = 0
+        self._left = 0.0
+
+    @property
+    def expired(self) -> bool:
+        return not self._asking and anyio.current_time() >= self.scope.deadline
+
+    def pause(self) -> None:
+        if not self._asking:
+            self._left = self.scope.deadline - anyio.current_time()
+            self.scope.deadline = float("inf")
+        self._asking += 1
+
+    def resume(self) -> None:
+        self._asking -= 1
+        if not self._asking:
+            self.scope.deadline = anyio.current_time() + self._left
+
+
+class CallFrame:
+    """The data of one call: what is called, with what, on whose behalf. In a chat it lives over all turns."""
+
+    # Defaults stand on the class: a frame is made for every call, and most calls need none of these.
+    record: TraceEntry | None = None
+    clock = 0.0
+    """When the call was made, on the clock that durations are measured with."""
+    model: Model | None = None
+    """The model of a worker, as its requests go through it."""
+    messages: Sequence[ModelMessage] = ()
+    """The conversation of a worker so far."""
+    logged = 0
+    """How many messages of the turn are in the session's message log."""
+    scope: Any = None
+    """The `CallScope` whose turns this frame carries, if any."""
+    approved = False
+    cancelled = False
+    thread_dropped = False
+    """Whether a thread that could not be stopped was left to run out by itself."""
+    thread_calls: set[asyncio.Task[Any]] | None = None
+    """Calls under way that the thread of this synchronous entry waits for."""
+    worker_slots: anyio.Semaphore | None = None
+
+    def __init__(self, entry: Entry[Any] | None, parent: CallFrame | None) -> None:
+        self.entry = entry
+        """The entry that is called; `None` in the root frame, from which top-level calls are made."""
+        self.parent = parent
+        self.arguments: dict[str, Any] = {}
+        self.depth: int = -1 if parent is None else parent.depth + 1
+        self.deadline: Deadline | None = None if parent is None else parent.deadline
+        self.worker: CallFrame | None = None if parent is None else parent.worker
+        """The frame of the worker at work: this one, or the nearest above it."""
+        if entry is not None and entry.kind == "worker":
+            self.worker = self
+
+    @property
+    def path(self) -> str:
+        """The names of the calls from the top down to this one."""
+        names: list[str] = []
+        frame: CallFrame | None = self
+        while frame is not None and frame.entry is not None:
+            names.append(frame.entry.name)
+            frame = frame.parent
+        return " > ".join(reversed(names))
+
+    def renew(self) -> None:
+        """Be ready for another turn."""
+        self.approved = self.cancelled = False
+        self.deadline = self.parent.deadline if self.parent is not None else None
+        self.worker_slots = None

@@ -1,0 +1,360 @@
+"""Arguments: from a Python-style call to a mapping of validated values, the same for tools and workers.
+
+The signature decides how a call is read, never the data:
+
+- positional and keyword arguments bind as in Python;
+- a lone mapping, or a lone pydantic model, *is* the arguments, unless the first parameter takes a
+  mapping (or `Any`, or that model's class): then it is that parameter's value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, Protocol, TypeVar
+
+import typing_extensions
+from pydantic import AfterValidator, BaseModel, ConfigDict, RootModel, TypeAdapter, ValidationError, with_config
+from pydantic_ai import Tool
+from pydantic_ai.messages import MultiModalContent, UserContent
+from pydantic_core import to_json
+
+from .errors import ArgumentError, did_you_mean
+from .values import ATOMS
+
+
+class WorkerInput(BaseModel):
+    """What a worker that declares no `input_type` takes: `input`, files to look at, and any other keywords."""
+
+    model_config = ConfigDict(extra="allow")
+
+    input: str
+    """The task or the question, as text."""
+    attachments: Sequence[MultiModalContent] = ()
+    """PydanticAI content (`BinaryContent`, `ImageUrl`, ...) that goes to the model beside the text."""
+
+
+class Parameters(Protocol):
+    """What an entry takes."""
+
+    json_schema: dict[str, Any]
+    """What a model is told about the parameters."""
+    validator: Any
+    """Validates what a model sends, to a mapping from parameter names to values."""
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The validated arguments of a call made from Python, or an `ArgumentError`."""
+
+
+class DeclaredParameters:
+    """Named parameters: those of a function, or the fields of a worker's `input_type`."""
+
+    __slots__ = (
+        "_entry",
+        "_first",
+        "_keyword_only",
+        "_open",
+        "_positional",
+        "_positional_only",
+        "_rest",
+        "_validate",
+        "json_schema",
+        "validator",
+    )
+
+    def __init__(
+        self,
+        entry: str,
+        *,
+        positional: Sequence[str],
+        keyword_only: Sequence[str] = (),
+        positional_only: Sequence[str] = (),
+        rest: str | None = None,
+        open_keywords: bool = False,
+        first: FirstParameter,
+        validate: Callable[[dict[str, Any]], dict[str, Any]],
+        validator: Any,
+        json_schema: dict[str, Any],
+    ) -> None:
+        self._entry = entry
+        self._positional = tuple(positional)
+        self._keyword_only = tuple(keyword_only)
+        self._positional_only = frozenset(positional_only)
+        self._rest = rest
+        self._open = open_keywords
+        self._first = first
+        self._validate = validate
+        self.validator = validator
+        self.json_schema = json_schema
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        if (
+            len(args) == 1
+            and not kwargs
+            and type(args[0]) not in ATOMS
+            and (given := self._first.lone(self._entry, args[0])) is not None
+        ):
+            values = given
+            if self._rest is not None:
+                values.setdefault(self._rest, [])
+        elif not kwargs and len(args) <= len(self._positional) and self._rest is None:
+            values = dict(zip(self._positional, args, strict=False))
+        elif args or self._rest is not None or self._positional_only:
+            values = self._place(args, kwargs)
+        else:
+            values = kwargs
+        try:
+            return self._validate(values)
+        except ValidationError as exc:
+            raise self._explain(exc) from exc
+
+    def _place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Positional values under their names, next to the keywords."""
+        values = dict(zip(self._positional, args, strict=False))
+        if len(args) > len(self._positional) and self._rest is None:
+            raise ArgumentError(
+                f"{self._entry}() takes at most {len(self._positional)} positional arguments, got {len(args)}."
+            )
+        if self._rest is not None:
+            values[self._rest] = list(args[len(self._positional) :])
+        for name, value in kwargs.items():
+            if name in self._positional_only or name == self._rest:
+                raise ArgumentError(f"{self._entry}() takes {name!r} by position, not as a keyword.")
+            if name in values:
+                raise ArgumentError(f"{self._entry}() got two values for argument {name!r}.")
+            values[name] = value
+        return values
+
+    def _explain(self, exc: ValidationError) -> ArgumentError:
+        known = (*self._positional, *self._keyword_only)
+        problems = []
+        for error in exc.errors(include_url=False, include_context=False):
+            where = ".".join(str(part) for part in error["loc"]) or "input"
+            if error["type"] == "missing":
+                problems.append(f"missing argument {where!r}")
+            elif error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+                problems.append(f"unknown argument {where!r}.{did_you_mean(where, known)}".rstrip("."))
+            else:
+                shown = repr(error["input"])
+                shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+                problems.append(f"argument {where!r}: {error['msg']} (got {shown})")
+        return ArgumentError(f"{self._entry}(): {'; '.join(problems)}")
+
+
+class OpenParameters:
+    """The parameters of a worker that declares none: `input`, and any other keywords."""
+
+    __slots__ = ("_entry", "json_schema", "validator")
+
+    def __init__(self, entry: str) -> None:
+        self._entry = entry
+        # A model is shown one field: it has no other caller's conventions to follow.
+        self.json_schema = {
+            "type": "object",
+            "properties": {"input": {"type": "string", "description": "The task or the question, as text."}},
+            "required": ["input"],
+            "additionalProperties": False,
+        }
+        self.validator = _TEXT_INPUT.validator
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        values = self._place(args, kwargs)
+        if "attachments" in values:
+            try:
+                values["attachments"] = _ATTACHMENTS.validate_python(values["attachments"])
+            except ValidationError as exc:
+                raise ArgumentError(
+                    f"{self._entry}(): 'attachments' takes a list of PydanticAI content, "
+                    f"such as BinaryContent.from_path(...); got {values['attachments']!r:.100}."
+                ) from exc
+        return values
+
+    def _place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        if not args:
+            return dict(kwargs)
+        if len(args) > 1:
+            raise ArgumentError(f"{self._entry}() takes one positional argument, 'input', got {len(args)}.")
+        if not kwargs and (given := _NAMED_ONLY.lone(self._entry, args[0])) is not None:
+            return given
+        if "input" in kwargs:
+            raise ArgumentError(f"{self._entry}() got two values for argument 'input'.")
+        return {"input": args[0], **kwargs}
+
+
+@with_config(ConfigDict(extra="forbid"))
+class _TextInput(typing_extensions.TypedDict):
+    input: str
+
+
+_TEXT_INPUT = TypeAdapter(_TextInput)
+_ATTACHMENTS: TypeAdapter[list[MultiModalContent]] = TypeAdapter(list[MultiModalContent])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FirstParameter:
+    """Whether the first parameter's own annotation takes a mapping or a pydantic model."""
+
+    takes_mapping: bool = False
+    takes_models: tuple[type, ...] = ()
+
+    @classmethod
+    def of(cls, annotation: Any) -> FirstParameter:
+        mapping, models = False, []
+        for part in _alternatives(annotation):
+            if part is Any or part is object or isinstance(part, TypeVar | typing_extensions.TypeVar):
+                return cls(takes_mapping=True, takes_models=(BaseModel,))
+            if isinstance(part, type) and issubclass(part, BaseModel):
+                models.append(part)
+            elif typing_extensions.is_typeddict(part) or (isinstance(part, type) and issubclass(part, Mapping)):
+                mapping = True
+        return cls(takes_mapping=mapping, takes_models=tuple(models))
+
+    def lone(self, entry: str, value: Any) -> dict[str, Any] | None:
+        """The arguments that a lone value stands for; `None` when it is the first parameter's value."""
+        if isinstance(value, BaseModel):
+            return None if isinstance(value, self.takes_models) else dict(value)
+        if not isinstance(value, Mapping) or self.takes_mapping:
+            return None
+        for key in value:
+            if not isinstance(key, str):
+                raise ArgumentError(f"{entry}(): argument names must be strings, got {key!r}.")
+        return dict(value)
+
+
+_NAMED_ONLY = FirstParameter()
+
+
+def _alternatives(annotation: Any) -> list[Any]:
+    """The classes that an annotation admits, with unions, aliases and `Annotated` taken apart."""
+    if isinstance(annotation, typing_extensions.TypeAliasType):
+        return _alternatives(annotation.__value__)
+    if isinstance(annotation, typing.NewType):
+        return _alternatives(annotation.__supertype__)
+    origin = typing.get_origin(annotation)
+    if origin is Annotated:
+        return _alternatives(typing.get_args(annotation)[0])
+    if origin is typing.Union or origin is types.UnionType:
+        return [part for arg in typing.get_args(annotation) for part in _alternatives(arg)]
+    if isinstance(origin, typing_extensions.TypeAliasType):
+        return _alternatives(origin.__value__)
+    return [annotation if origin is None else origin]
+
+
+def tool_parameters(tool: Tool[Any]) -> DeclaredParameters:
+    """The parameters of a PydanticAI tool, as its function declares them."""
+    schema = tool.function_schema
+    parameters = list(inspect.signature(tool.function).parameters.values())[1 if schema.takes_ctx else 0 :]
+    of_kind: dict[Any, list[str]] = {}
+    for parameter in parameters:
+        of_kind.setdefault(parameter.kind, []).append(parameter.name)
+    positional_only = of_kind.get(inspect.Parameter.POSITIONAL_ONLY, [])
+    positional = positional_only + of_kind.get(inspect.Parameter.POSITIONAL_OR_KEYWORD, [])
+    rest = of_kind.get(inspect.Parameter.VAR_POSITIONAL, [None])[0]
+    open_keywords = inspect.Parameter.VAR_KEYWORD in of_kind
+    annotations = _annotations(tool.function)
+    first = FirstParameter.of(annotations.get(parameters[0].name, Any)) if parameters else _NAMED_ONLY
+
+    validate: Callable[[dict[str, Any]], dict[str, Any]] = schema.validator.validate_python
+    if schema.single_arg_name is not None:
+        # PydanticAI shows a model the fields of a lone model-like parameter, and so its validator has
+        # to guess whether a mapping is the parameter or holds it. A call from Python says which.
+        validate = _LoneModel(schema.single_arg_name, annotations[schema.single_arg_name])
+    elif open_keywords and len(parameters) == 1 and schema.json_schema.get("properties"):
+        # `Tool.from_schema`: the function takes any keywords, and the JSON schema is the signature.
+        positional = list(schema.json_schema["properties"])
+        first = _NAMED_ONLY
+        validate = partial(_check_names, tool.name, schema.json_schema)
+        open_keywords = schema.json_schema.get("additionalProperties", True) is not False
+    return DeclaredParameters(
+        tool.name,
+        positional=positional,
+        keyword_only=of_kind.get(inspect.Parameter.KEYWORD_ONLY, []),
+        positional_only=positional_only,
+        rest=rest,
+        open_keywords=open_keywords,
+        first=first,
+        validate=validate,
+        validator=schema.validator,
+        json_schema=schema.json_schema,
+    )
+
+
+def model_parameters(entry: str, input_type: type[Any]) -> DeclaredParameters:
+    """The fields of a worker's `input_type` as its parameters."""
+    if isinstance(input_type, type) and issubclass(input_type, BaseModel) and not issubclass(input_type, RootModel):
+        annotations = {name: field.annotation for name, field in input_type.model_fields.items()}
+        as_arguments: Callable[[Any], dict[str, Any]] = dict
+    elif isinstance(input_type, type) and dataclasses.is_dataclass(input_type):
+        annotations = dict(typing.get_type_hints(input_type, include_extras=True))
+        annotations = {field.name: annotations[field.name] for field in dataclasses.fields(input_type) if field.init}
+        as_arguments = partial(_attributes, tuple(annotations))
+    else:
+        raise ArgumentError(
+            f"{entry}: input_type must be a pydantic model or a dataclass, whose fields are the parameters; "
+            f"got {input_type!r}."
+        )
+    shape: Any = Annotated[input_type, AfterValidator(as_arguments)]
+    adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(shape)
+    first = FirstParameter.of(next(iter(annotations.values()))) if annotations else _NAMED_ONLY
+    return DeclaredParameters(
+        entry,
+        positional=tuple(annotations),
+        first=first,
+        validate=partial(adapter.validate_python, by_alias=True, by_name=True),
+        validator=adapter.validator,
+        json_schema=TypeAdapter(input_type).json_schema(),
+    )
+
+
+def _attributes(names: tuple[str, ...], value: object) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}
+
+
+class _LoneModel:
+    """Validates the arguments of a function whose one parameter is a model, a dataclass or a TypedDict."""
+
+    def __init__(self, name: str, annotation: Any) -> None:
+        shape: Any = typing_extensions.TypedDict("_Arguments", {name: annotation})  # type: ignore[misc]
+        forbid_others: Any = with_config(ConfigDict(extra="forbid"))
+        self._adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(forbid_others(shape))
+
+    def __call__(self, values: dict[str, Any]) -> dict[str, Any]:
+        return self._adapter.validate_python(values)
+
+
+def _check_names(entry: str, schema: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Check names only: a tool made from a bare JSON schema does no validation of its own."""
+    properties = schema["properties"]
+    for name in schema.get("required", ()):
+        if name not in values:
+            raise ArgumentError(f"{entry}(): missing argument {name!r}")
+    if schema.get("additionalProperties", True) is False:
+        for name in values:
+            if name not in properties:
+                raise ArgumentError(f"{entry}(): unknown argument {name!r}.{did_you_mean(name, properties)}")
+    return dict(values)
+
+
+def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
+    target = function.func if isinstance(function, partial) else function
+    if not inspect.isroutine(target):
+        target = type(target).__call__
+    return typing.get_type_hints(target, include_extras=True)
+
+
+def prompt_of(arguments: Mapping[str, Any], *, declared: bool) -> str | Sequence[UserContent] | None:
+    """What a worker's model is shown of its arguments: a lone `input` as text, anything else as JSON.
+
+    Only a worker that declares no parameters has attachments; a declared one names its fields as it likes.
+    """
+    shown = dict(arguments)
+    attachments = () if declared else shown.pop("attachments", ())
+    value = shown["input"] if set(shown) == {"input"} else (shown or None)
+    text = value if isinstance(value, str | None) else to_json(value, indent=2, fallback=str).decode()
+    if not attachments:
+        return text
+    return [*([] if text is None else [text]), *attachments]

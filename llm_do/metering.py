@@ -1,0 +1,123 @@
+"""The model as a worker's requests go through it: budgets, usage, the message log."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from pydantic_ai import RunContext
+from pydantic_ai.messages import ModelMessage, ModelResponse, NativeToolCallPart, NativeToolReturnPart
+from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
+from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.usage import RunUsage
+
+from .errors import LimitExceeded, ModelChoiceError
+from .frame import CallFrame
+from .state import SessionState
+
+
+class MeteredModel(WrapperModel):
+    """Counts what one worker call asks of a model, as responses arrive."""
+
+    def __init__(self, wrapped: Model, session: SessionState, frame: CallFrame) -> None:
+        super().__init__(wrapped)
+        self._session = session
+        self._frame = frame
+
+    async def request(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        self._start(messages)
+        async with self._session.request_slots:
+            response = await self.wrapped.request(messages, model_settings, model_request_parameters)
+        self._finish(response)
+        return response
+
+    @asynccontextmanager
+    async def request_stream(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+        run_context: RunContext[Any] | None = None,
+    ) -> AsyncGenerator[StreamedResponse]:
+        self._start(messages)
+        async with (
+            self._session.request_slots,
+            self.wrapped.request_stream(messages, model_settings, model_request_parameters, run_context) as stream,
+        ):
+            try:
+                yield stream
+            except BaseException:
+                # What a broken-off stream has used is spent all the same.
+                self._count(stream.get())
+                raise
+            self._finish(stream.get())
+
+    def _start(self, messages: list[ModelMessage]) -> None:
+        if (problem := self._session.meter.start_request()) is not None:
+            raise LimitExceeded(f"{self._frame.path} stops: {problem}.")
+        self._log(messages[-1])
+
+    def _finish(self, response: ModelResponse) -> None:
+        problem = self._count(response)
+        if problem is not None:
+            raise LimitExceeded(f"{self._frame.path} stops: {problem}.")
+
+    def _count(self, response: ModelResponse) -> str | None:
+        record = self._frame.record
+        assert record is not None
+        if record.usage is None:
+            record.usage = RunUsage()
+        problem = self._session.meter.add(response.model_name or self.model_name, response, record.usage)
+        self._log(response)
+        for part in response.parts:
+            if isinstance(part, NativeToolCallPart):
+                self._record_native_tool(part, response)
+        return problem
+
+    def _log(self, message: ModelMessage) -> None:
+        self._session.log_message(self._frame, message)
+        self._frame.logged += 1
+
+    def _record_native_tool(self, call: NativeToolCallPart, response: ModelResponse) -> None:
+        output = next(
+            (
+                part.content
+                for part in response.parts
+                if isinstance(part, NativeToolReturnPart) and part.tool_call_id == call.tool_call_id
+            ),
+            None,
+        )
+        self._session.add_native(self._frame, call.tool_name, call.args, output)
+
+
+class NoModel(Model):
+    """Stands where PydanticAI wants a model and there is none: in a function that no worker called."""
+
+    def __init__(self, entry: str) -> None:
+        super().__init__()
+        self._entry = entry
+
+    @property
+    def model_name(self) -> str:
+        return "none"
+
+    @property
+    def system(self) -> str:
+        return "none"
+
+    async def request(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        raise ModelChoiceError(
+            f"{self._entry!r} was not called by a worker, so its RunContext has no model to ask. Call a worker instead."
+        )

@@ -1,0 +1,97 @@
+"""Names of entries and toolsets: which are allowed, whose they are, and what they mean."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pydantic_ai.toolsets import AbstractToolset
+
+from .errors import DuplicateEntryError, ToolsetError, did_you_mean
+from .protocols import Entry, ToolsetFactory
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+def check_name(name: Any) -> str:
+    """`name`, if an entry may have it."""
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise ValueError(
+            f"{name!r} cannot be an entry's name: use letters, digits, '_' and '-', "
+            "starting with a letter or a digit, 64 characters at most."
+        )
+    return name
+
+
+def describe(entry: Entry[Any]) -> str:
+    """An entry as error messages name it: its kind, its name and where it comes from."""
+    source = getattr(entry, "source", None)
+    return f"{entry.kind} {entry.name!r}" + (f" from {source}" if source else "")
+
+
+def index_by_name(entries: Iterable[Entry[Any]], owner: str = "this runtime") -> dict[str, Entry[Any]]:
+    """Entries by name; two of one name are an error, and anything but an entry is one too."""
+    by_name: dict[str, Entry[Any]] = {}
+    for entry in entries:
+        if not all(hasattr(entry, member) for member in ("name", "kind", "requires_approval", "model", "call")):
+            hint = (
+                " Decorate it with @entry, or wrap it with ToolEntry.from_function." if inspect.isroutine(entry) else ""
+            )
+            raise TypeError(f"{entry!r} is not an entry, so {owner} cannot have it.{hint}")
+        check_name(entry.name)
+        other = by_name.setdefault(entry.name, entry)
+        if other is not entry:
+            raise DuplicateEntryError(
+                f"Two entries of {owner} are named {entry.name!r}: {describe(other)}, and {describe(entry)}."
+            )
+    return by_name
+
+
+def workers_below(entries: Iterable[Entry[Any]]) -> Iterator[Entry[Any]]:
+    """Every entry that has tools of its own, in the trees below `entries`."""
+    seen: set[int] = set()
+    waiting = list(entries)
+    while waiting:
+        entry = waiting.pop(0)
+        if id(entry) not in seen and (own := getattr(entry, "own_entries", None)) is not None:
+            seen.add(id(entry))
+            yield entry
+            waiting.extend(own.values())
+
+
+def reachable(entry: Entry[Any]) -> dict[str, Entry[Any]]:
+    """`entry` and all that it reaches, by name. A name that means two entries means none."""
+    found: dict[str, Entry[Any]] = {check_name(entry.name): entry}
+    ambiguous: set[str] = set()
+    for worker in workers_below([entry]):
+        for name, tool in getattr(worker, "own_entries", {}).items():
+            if found.setdefault(name, tool) is not tool and found[name] is not entry:
+                ambiguous.add(name)
+    return {name: tool for name, tool in found.items() if name not in ambiguous}
+
+
+class ToolsetResolver:
+    """Names of toolsets, and the factories behind them. It makes nothing: a call's scope does."""
+
+    def __init__(self, factories: Mapping[str, ToolsetFactory] | None = None) -> None:
+        self._factories = dict(factories or {})
+
+    def resolve(self, toolset: str | ToolsetFactory, worker: str) -> ToolsetFactory:
+        """The factory that a worker means."""
+        if isinstance(toolset, str):
+            if toolset not in self._factories:
+                raise ToolsetError(
+                    f"Worker {worker!r} wants a toolset named {toolset!r}, which this runtime does not have."
+                    f"{did_you_mean(toolset, self._factories)} Name it with Runtime(toolsets={{{toolset!r}: factory}})."
+                )
+            return self._factories[toolset]
+        if isinstance(toolset, AbstractToolset):
+            raise ToolsetError(
+                f"Worker {worker!r} was given the toolset {toolset.label} itself. Toolsets hold state and "
+                "connections, so each call makes its own: give a factory, such as `lambda ctx: MyToolset()`."
+            )
+        if not callable(toolset):
+            raise ToolsetError(f"Worker {worker!r}: {toolset!r} is neither the name of a toolset nor a factory.")
+        return toolset

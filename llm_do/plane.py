@@ -1,0 +1,167 @@
+"""How a model's calls come back to `Context.dispatch`.
+
+A worker's own tools are given to its agent as proxies: the tool's schema and validator, with a body that
+dispatches. Tools that come from elsewhere (toolsets, MCP servers, capabilities) stand behind one wrapper
+whose `call_tool` dispatches. Both are the last thing before the tool itself, so what is approved is what
+runs, whatever other hooks did to the arguments on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from pydantic_ai import RunContext, Tool, ToolDenied
+from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
+from pydantic_ai.exceptions import ApprovalRequired, ModelRetry
+from pydantic_ai.models import Model
+from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
+
+from .approval import SameObject
+from .context import Context
+from .errors import ApprovalDenied, ToolTimeout
+from .inputs import Parameters
+from .metering import MeteredModel
+from .protocols import Entry
+
+
+async def call_from_model(run_ctx: RunContext[Context], entry: Entry[Any], arguments: dict[str, Any]) -> Any:
+    """Make a call that a model asked for, and answer in the way a model understands."""
+    try:
+        return await run_ctx.deps.dispatch(entry, arguments, run_ctx)
+    except ApprovalDenied as denied:
+        return ToolDenied(str(denied))
+    except ToolTimeout as timeout:
+        raise ModelRetry(str(timeout)) from timeout
+
+
+def proxy_tool(entry: Entry[Any], parameters: Parameters, original: Tool[Any] | None = None) -> Tool[Context]:
+    """The tool that a worker's model sees for `entry`.
+
+    `original` is the PydanticAI tool behind it, if there is one: how it is shown, prepared and retried
+    stays as its author said.
+    """
+
+    async def call_entry(run_ctx: RunContext[Context], /, **arguments: Any) -> Any:
+        return await call_from_model(run_ctx, entry, arguments)
+
+    if original is None:
+        description = getattr(entry, "description", None)
+        tool = Tool[Context].from_schema(call_entry, entry.name, description, parameters.json_schema, takes_ctx=True)
+        tool.function_schema = replace(tool.function_schema, validator=parameters.validator)
+        return tool
+    tool = copy(original)
+    tool.name = entry.name
+    tool.function = call_entry
+    tool.takes_ctx = True
+    tool.function_schema = replace(
+        original.function_schema,
+        function=call_entry,
+        takes_ctx=True,
+        is_async=True,
+        positional_fields=[],
+        var_positional_field=None,
+    )
+    # Both are the runtime's: PydanticAI's would defer the call, and count a person's thinking as the tool's time.
+    tool.requires_approval = False
+    tool.timeout = None
+    return tool
+
+
+class ToolsetToolEntry:
+    """A tool of somebody else's toolset, as an entry for the one call that is being made."""
+
+    kind = "tool"
+    model = None
+    needs_run_context = True
+
+    def __init__(
+        self,
+        name: str,
+        tool: ToolsetTool[Context],
+        toolset: AbstractToolset[Context],
+        requires_approval: bool,
+        identity: Hashable,
+    ) -> None:
+        self.name = name
+        self.requires_approval = requires_approval
+        self.identity = identity
+        """What grants refer to: toolset instances come and go with each call."""
+        self._tool = tool
+        self._toolset = toolset
+
+    async def call(self, input_data: dict[str, Any], ctx: Context, run_ctx: RunContext[Context]) -> Any:
+        try:
+            return await self._toolset.call_tool(self.name, input_data, run_ctx, self._tool)
+        except ApprovalRequired:
+            if ctx.frame.approved:
+                raise
+        await ctx.approve_from_within()
+        run_ctx = ctx.run_context(self, run_ctx)
+        return await self._toolset.call_tool(self.name, ctx.frame.arguments, run_ctx, self._tool)
+
+
+@dataclass
+class HeldToolset(WrapperToolset[Context]):
+    """A toolset that its scope holds open over all turns, so a run neither enters nor leaves it."""
+
+    async def for_run(self, ctx: RunContext[Context]) -> AbstractToolset[Context]:
+        fresh = await self.wrapped.for_run(ctx)
+        # A toolset that makes a new one for each run leaves that one's lifetime to the run.
+        return self if fresh is self.wrapped else fresh
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *args: Any) -> bool | None:
+        return None
+
+
+@dataclass
+class GovernedToolset(WrapperToolset[Context]):
+    """A foreign toolset whose calls go through the runtime."""
+
+    identity: Hashable
+    """What tells this toolset from others, over all the instances that calls make of it."""
+    proxies: Collection[str] = ()
+    """Names of tools that dispatch by themselves."""
+    unapproved: set[str] = field(default_factory=set)
+    """Names of tools that require approval, as their toolset says."""
+
+    async def get_tools(self, ctx: RunContext[Context]) -> dict[str, ToolsetTool[Context]]:
+        tools = await super().get_tools(ctx)
+        for name, tool in list(tools.items()):
+            if tool.tool_def.kind == "unapproved":
+                # To PydanticAI this kind means to end the run and ask. Here the runtime asks, at the call.
+                self.unapproved.add(name)
+                tools[name] = replace(tool, tool_def=replace(tool.tool_def, kind="function"))
+        return tools
+
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Context], tool: ToolsetTool[Context]
+    ) -> Any:
+        if name in self.proxies:
+            return await super().call_tool(name, tool_args, ctx, tool)
+        entry = ToolsetToolEntry(name, tool, self.wrapped, name in self.unapproved, (self.identity, name))
+        return await call_from_model(ctx, entry, tool_args)
+
+
+@dataclass
+class Governor(AbstractCapability[Context]):
+    """Stands inside the other capabilities of a worker, which may bring tools and models of their own."""
+
+    context: Context
+    proxies: Collection[str]
+
+    def get_ordering(self) -> CapabilityOrdering:
+        return CapabilityOrdering(position="innermost")
+
+    def get_wrapper_toolset(self, toolset: AbstractToolset[Context]) -> AbstractToolset[Context]:
+        return GovernedToolset(toolset, SameObject(self.context.frame.entry), self.proxies)
+
+    def get_wrapper_model(self, model: Model) -> Model | None:
+        if isinstance(model, MeteredModel):
+            return None
+        return MeteredModel(model, self.context.session, self.context.frame)

@@ -1,0 +1,80 @@
+"""The seams of llm-do, stated as types: what an entry is, who observes, who executes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from pydantic_ai.models import KnownModelName, Model
+from typing_extensions import TypeVar
+
+if TYPE_CHECKING:
+    from pydantic_ai import RunContext
+    from pydantic_ai.toolsets import AbstractToolset
+
+    from .context import Context
+    from .events import Event
+
+ModelLike: TypeAlias = Model | KnownModelName | str
+"""A PydanticAI model, or its name."""
+
+OutputT_co = TypeVar("OutputT_co", covariant=True, default=Any)
+
+
+class Entry(Protocol[OutputT_co]):
+    """Anything that can be called by name: a Python function, an LLM worker, or a class of yours.
+
+    A class with these members is an entry. It may also have, and the runtime then honours:
+
+    - `input_type`: a pydantic model (or dataclass) whose fields are its parameters. Without one it
+      takes `input` and any other keywords, as a worker does;
+    - `description`: what a model is told about it;
+    - `schema_out`: the type its output must have;
+    - `needs_run_context = False`: `run_ctx` is then `None`, which makes a call several times cheaper.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kind(self) -> str:
+        """`"tool"` for what is computed, `"worker"` for what a model answers."""
+
+    @property
+    def requires_approval(self) -> bool: ...
+
+    @property
+    def model(self) -> ModelLike | None:
+        """The model of a worker; `None` means the session's default, and is right for everything else."""
+
+    async def call(self, input_data: Any, ctx: Context, run_ctx: RunContext[Context]) -> OutputT_co:
+        """Do it. `input_data` maps parameter names to values; `ctx` makes calls on behalf of this one."""
+
+
+CallableEntry: TypeAlias = Entry
+"""Another name of `Entry`."""
+
+
+class Sink(Protocol):
+    """Observes a session. `on_event` is called in the session's event loop and must not block."""
+
+    def on_event(self, event: Event) -> None: ...
+
+
+class Executor(Protocol):
+    """Runs the entry of one call, after everything was checked and approved.
+
+    It must end in `entry.call(arguments, ctx, run_ctx)`; what it adds (a database transaction, a
+    durable step) happens around that.
+    """
+
+    async def execute(
+        self, entry: Entry[Any], arguments: dict[str, Any], ctx: Context, run_ctx: RunContext[Context]
+    ) -> Any: ...
+
+
+MessageCallback: TypeAlias = Callable[["Event"], None]
+"""A function that observes a session: the short form of a `Sink`."""
+
+ToolsetFactory: TypeAlias = Callable[["Context"], "AbstractToolset[Any] | Awaitable[AbstractToolset[Any]]"]
+"""Makes a toolset for one call. Toolsets hold state and connections, so each call gets its own."""

@@ -1,0 +1,115 @@
+"""`Runtime`: one session, and what stands around its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, overload
+
+from pydantic_ai.messages import ModelMessage
+from pydantic_ai.usage import RunUsage
+from typing_extensions import TypeVar
+
+from .approval import ApprovalCallback
+from .context import BoundEntry, Context
+from .protocols import Entry, Executor, MessageCallback, ModelLike, Sink, ToolsetFactory
+from .state import SessionState
+from .trace import Trace
+from .usage import Limits
+
+T = TypeVar("T", default=Any)
+
+
+class Runtime:
+    """One session: trace, usage, grants and budgets live as long as it does. Runtimes are cheap.
+
+    Args:
+        entries: The entries that can be called by name: workers, tools, or a mapping from names to them.
+        model: The model of workers that have none of their own.
+        approval_callback: Asked before a call that requires approval. Without one such calls are refused.
+        max_depth: A call at this depth or deeper is refused. Top-level calls have depth 0.
+        limits: Budgets over the whole tree of calls.
+        max_concurrency: How many workers one call runs side by side, and how many model requests are in
+            flight in the whole session.
+        message_callback: A function that is told every event, the short form of a sink.
+        sinks: Observers of the session.
+        journal: A sink that the session must not run without: when it fails, the call fails.
+        executor: Runs entries, in place of just calling them.
+        toolsets: Toolset factories that workers refer to by name.
+        text_deltas: Tell sinks the text of answers while it is written. It makes every request a stream.
+    """
+
+    def __init__(
+        self,
+        entries: Mapping[str, Entry[Any]] | Iterable[Entry[Any]] = (),
+        *,
+        model: ModelLike | None = None,
+        approval_callback: ApprovalCallback | None = None,
+        max_depth: int = 16,
+        limits: Limits | None = None,
+        max_concurrency: int = 32,
+        message_callback: MessageCallback | None = None,
+        sinks: Iterable[Sink] = (),
+        journal: Sink | None = None,
+        executor: Executor | None = None,
+        toolsets: Mapping[str, ToolsetFactory] | None = None,
+        text_deltas: bool = False,
+    ) -> None:
+        session = SessionState(
+            entries,
+            model=model,
+            approval_callback=approval_callback,
+            max_depth=max_depth,
+            limits=limits,
+            max_concurrency=max_concurrency,
+            message_callback=message_callback,
+            sinks=sinks,
+            journal=journal,
+            executor=executor,
+            toolsets=toolsets,
+            text_deltas=text_deltas,
+        )
+        self._session = session
+        self._root = Context(session, session.root)
+
+    @overload
+    async def call(self, entry: str, /, *args: Any, **kwargs: Any) -> Any: ...
+    @overload
+    async def call(self, entry: Entry[T], /, *args: Any, **kwargs: Any) -> T: ...
+    async def call(self, entry: str | Entry[Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call an entry at the top level."""
+        return await self._root.call(entry, *args, **kwargs)
+
+    @overload
+    def call_sync(self, entry: str, /, *args: Any, **kwargs: Any) -> Any: ...
+    @overload
+    def call_sync(self, entry: Entry[T], /, *args: Any, **kwargs: Any) -> T: ...
+    def call_sync(self, entry: str | Entry[Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call an entry at the top level from synchronous code."""
+        return self._root.call_sync(entry, *args, **kwargs)
+
+    @overload
+    def bind(self, entry: str, /) -> BoundEntry[Any]: ...
+    @overload
+    def bind(self, entry: Entry[T], /) -> BoundEntry[T]: ...
+    def bind(self, entry: str | Entry[Any], /) -> BoundEntry[Any]:
+        """An entry as a function that makes its calls through this runtime."""
+        return self._root.bind(entry)
+
+    def context(self) -> Context:
+        """The context at the top of the session."""
+        return self._root
+
+    @property
+    def trace(self) -> Trace:
+        """The records of all calls so far."""
+        return self._session.trace
+
+    @property
+    def usage(self) -> dict[str, RunUsage]:
+        """What was used so far, by model name."""
+        return self._session.meter.by_model
+
+    @property
+    def messages(self) -> list[ModelMessage]:
+        """Every message that a worker and its model exchanged, in the order in which it happened."""
+        return self._session.messages

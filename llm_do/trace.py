@@ -1,0 +1,137 @@
+"""What happened in a session: one record for each call, written as it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Literal, overload
+
+from pydantic_ai.usage import RunUsage
+
+from .values import shorten
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class ApprovalOutcome:
+    """How the approval of one call was decided."""
+
+    approved: bool
+    by: Literal["callback", "grant", "nobody", "error"]
+    """A callback's decision, an earlier decision for the session, nobody to ask, or a callback that failed."""
+    note: str | None = None
+    """What the person who decided had to say."""
+
+
+@dataclass(eq=False, init=False)
+class TraceEntry:
+    """The record of one call."""
+
+    id: int
+    parent_id: int | None
+    name: str
+    kind: str
+    """`"tool"`, `"worker"`, or `"native"` for a tool that ran at the model's provider."""
+    depth: int
+    """How deep the call is nested; a top-level call has depth 0."""
+    input_data: Any
+    """The arguments as they were when the call was made."""
+    started_at: float
+    """When the call was made, in seconds since the epoch."""
+    output_data: Any = None
+    error: str | None = None
+    duration: float | None = None
+    """Seconds from call to return; `None` while the call runs."""
+    model: str | None = None
+    """The name of the model that a worker used."""
+    usage: RunUsage | None = None
+    """What this call's own model requests used, without those of the calls it made."""
+    approval: ApprovalOutcome | None = None
+
+    # Written by hand, and the other defaults left on the class: one is made for every call.
+    def __init__(
+        self,
+        id: int,  # noqa: A002 - the field's name
+        parent_id: int | None,
+        name: str,
+        kind: str,
+        depth: int,
+        input_data: Any,
+        started_at: float,
+    ) -> None:
+        self.id = id
+        self.parent_id = parent_id
+        self.name = name
+        self.kind = kind
+        self.depth = depth
+        self.input_data = input_data
+        self.started_at = started_at
+
+    @property
+    def cost(self) -> Decimal | None:
+        """The price of this call's own model requests in US dollars, where it is known."""
+        return self.usage.cost if self.usage is not None else None
+
+    def __str__(self) -> str:
+        state = "..." if self.duration is None else f"{self.duration * 1000:.0f} ms"
+        outcome = (
+            f" !! {self.error}" if self.error else ("" if self.duration is None else f" -> {shorten(self.output_data)}")
+        )
+        return f"{self.name}({shorten(self.input_data)}) [{self.kind}, {state}]{outcome}"
+
+
+@dataclass(slots=True)
+class TraceNode:
+    """A record with the records of the calls that it made."""
+
+    entry: TraceEntry
+    children: list[TraceNode] = field(default_factory=list)
+
+
+class Trace(Sequence[TraceEntry]):
+    """The records of a session, in the order in which the calls were made."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: list[TraceEntry] = []
+
+    def append(self, entry: TraceEntry) -> None:
+        self._entries.append(entry)
+
+    @overload
+    def __getitem__(self, index: int) -> TraceEntry: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[TraceEntry]: ...
+    def __getitem__(self, index: int | slice) -> TraceEntry | list[TraceEntry]:
+        return self._entries[index]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[TraceEntry]:
+        return iter(self._entries)
+
+    def __repr__(self) -> str:
+        return f"<Trace of {len(self._entries)} calls>"
+
+    def tree(self) -> list[TraceNode]:
+        """The top-level calls, each with the calls below it."""
+        roots: list[TraceNode] = []
+        nodes: dict[int, TraceNode] = {}
+        for entry in self._entries:
+            node = nodes[entry.id] = TraceNode(entry)
+            parent = nodes.get(entry.parent_id) if entry.parent_id is not None else None
+            (roots if parent is None else parent.children).append(node)
+        return roots
+
+    def __str__(self) -> str:
+        lines: list[str] = []
+        stack = [(node, "", "") for node in reversed(self.tree())]
+        while stack:
+            node, first, rest = stack.pop()
+            lines.append(f"{first}{node.entry}")
+            for child in reversed(node.children):
+                last = child is node.children[-1]
+                stack.append((child, f"{rest}{'└─ ' if last else '├─ '}", f"{rest}{'   ' if last else '│  '}"))
+        return "\n".join(lines)
