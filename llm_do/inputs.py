@@ -13,15 +13,27 @@ import dataclasses
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Protocol, TypeVar
 
 import typing_extensions
-from pydantic import AfterValidator, BaseModel, ConfigDict, RootModel, TypeAdapter, ValidationError, with_config
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    AliasPath,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    RootModel,
+    TypeAdapter,
+    ValidationError,
+    with_config,
+)
+from pydantic.fields import FieldInfo
 from pydantic_ai import Tool
 from pydantic_ai.messages import MultiModalContent, UserContent
-from pydantic_core import to_json
+from pydantic_core import PydanticCustomError, to_json
 
 from .errors import ArgumentError, did_you_mean
 from .values import ATOMS
@@ -57,7 +69,6 @@ class DeclaredParameters:
         "_entry",
         "_first",
         "_keyword_only",
-        "_open",
         "_positional",
         "_positional_only",
         "_rest",
@@ -74,7 +85,6 @@ class DeclaredParameters:
         keyword_only: Sequence[str] = (),
         positional_only: Sequence[str] = (),
         rest: str | None = None,
-        open_keywords: bool = False,
         first: FirstParameter,
         validate: Callable[[dict[str, Any]], dict[str, Any]],
         validator: Any,
@@ -85,7 +95,6 @@ class DeclaredParameters:
         self._keyword_only = tuple(keyword_only)
         self._positional_only = frozenset(positional_only)
         self._rest = rest
-        self._open = open_keywords
         self._first = first
         self._validate = validate
         self.validator = validator
@@ -136,8 +145,10 @@ class DeclaredParameters:
             where = ".".join(str(part) for part in error["loc"]) or "input"
             if error["type"] == "missing":
                 problems.append(f"missing argument {where!r}")
-            elif error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+            elif error["type"] == "extra_forbidden":
                 problems.append(f"unknown argument {where!r}.{did_you_mean(where, known)}".rstrip("."))
+            elif error["type"] == "unknown_argument":
+                problems.append(error["msg"].rstrip("."))
             else:
                 shown = repr(error["input"])
                 shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
@@ -268,14 +279,12 @@ def tool_parameters(tool: Tool[Any]) -> DeclaredParameters:
         positional = list(schema.json_schema["properties"])
         first = _NAMED_ONLY
         validate = partial(_check_names, tool.name, schema.json_schema)
-        open_keywords = schema.json_schema.get("additionalProperties", True) is not False
     return DeclaredParameters(
         tool.name,
         positional=positional,
         keyword_only=of_kind.get(inspect.Parameter.KEYWORD_ONLY, []),
         positional_only=positional_only,
         rest=rest,
-        open_keywords=open_keywords,
         first=first,
         validate=validate,
         validator=schema.validator,
@@ -285,20 +294,29 @@ def tool_parameters(tool: Tool[Any]) -> DeclaredParameters:
 
 def model_parameters(entry: str, input_type: type[Any]) -> DeclaredParameters:
     """The fields of a worker's `input_type` as its parameters."""
+    names: set[str] | None
     if isinstance(input_type, type) and issubclass(input_type, BaseModel) and not issubclass(input_type, RootModel):
         annotations = {name: field.annotation for name, field in input_type.model_fields.items()}
+        aliases = {alias for field in input_type.model_fields.values() for alias in _aliases(field)}
+        names = None if input_type.model_config.get("extra") == "allow" else {*annotations, *aliases}
         as_arguments: Callable[[Any], dict[str, Any]] = dict
     elif isinstance(input_type, type) and dataclasses.is_dataclass(input_type):
         annotations = dict(typing.get_type_hints(input_type, include_extras=True))
         annotations = {field.name: annotations[field.name] for field in dataclasses.fields(input_type) if field.init}
         as_arguments = partial(_attributes, tuple(annotations))
+        names = set(annotations)
     else:
         raise ArgumentError(
             f"{entry}: input_type must be a pydantic model or a dataclass, whose fields are the parameters; "
             f"got {input_type!r}."
         )
-    shape: Any = Annotated[input_type, AfterValidator(as_arguments)]
+    # pydantic ignores unknown fields by default. An argument that nobody takes is an error, as in Python.
+    known = BeforeValidator(partial(_forbid_unknown, names))
+    shape: Any = Annotated[input_type, AfterValidator(as_arguments), known]
     adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(shape)
+    json_schema = TypeAdapter(input_type).json_schema()
+    if names is not None:
+        json_schema["additionalProperties"] = False
     first = FirstParameter.of(next(iter(annotations.values()))) if annotations else _NAMED_ONLY
     return DeclaredParameters(
         entry,
@@ -306,8 +324,28 @@ def model_parameters(entry: str, input_type: type[Any]) -> DeclaredParameters:
         first=first,
         validate=partial(adapter.validate_python, by_alias=True, by_name=True),
         validator=adapter.validator,
-        json_schema=TypeAdapter(input_type).json_schema(),
+        json_schema=json_schema,
     )
+
+
+def _aliases(field: FieldInfo) -> Iterator[str]:
+    alias = field.validation_alias
+    for choice in alias.choices if isinstance(alias, AliasChoices) else [alias]:
+        path = choice.path[0] if isinstance(choice, AliasPath) else choice
+        if isinstance(path, str):
+            yield path
+
+
+def _forbid_unknown(names: set[str] | None, value: Any) -> Any:
+    if names is not None and isinstance(value, Mapping):
+        for name in value:
+            if name not in names:
+                raise PydanticCustomError(
+                    "unknown_argument",
+                    "unknown argument {name}.{hint}",
+                    {"name": repr(name), "hint": did_you_mean(name, names)},
+                )
+    return value
 
 
 def _attributes(names: tuple[str, ...], value: object) -> dict[str, Any]:

@@ -1,0 +1,51 @@
+"""How things are measured: CPU time, interleaved, on a collected heap."""
+
+import gc
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from statistics import median
+from time import process_time
+
+Work = Callable[[], Awaitable[object]]
+
+
+async def cpu(work: Work) -> float:
+    """CPU microseconds of one piece of work. What others left behind is not collected at its expense."""
+    gc.collect()
+    start = process_time()
+    await work()
+    return (process_time() - start) * 1e6
+
+
+async def interleave(variants: Mapping[str, tuple[Work, int]], rounds: int) -> dict[str, float]:
+    """The median CPU microseconds of each variant, given with the number of repetitions that its work does.
+
+    One round measures every variant once, and each round starts with another one: a machine that gets slower
+    or busier on the way then does so for all of them.
+    """
+    names = list(variants)
+    samples: dict[str, list[float]] = {name: [] for name in names}
+    for work, _ in variants.values():
+        await work()
+    for number in range(rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            work, repetitions = variants[name]
+            samples[name].append(await cpu(work) / repetitions)
+    return {name: median(values) for name, values in samples.items()}
+
+
+def peak_memory() -> int:
+    """The most memory that this process has held so far, in kB.
+
+    Not `ru_maxrss`: Linux hands a parent's value down to the processes that it starts.
+    """
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0])
+
+
+def row(name: str, raw: float, ours: float, target: float | None = None, unit: str = "us") -> None:
+    """Print a comparison, and whether it keeps its target."""
+    ratio = ours / raw
+    verdict = "" if target is None else f"<= {target:4.2f}  {'ok' if ratio <= target else 'over'}"
+    print(f"{name:<42} {raw:>10.1f} {ours:>10.1f} {unit:<3} {ratio:>6.3f}  {verdict}".rstrip(), flush=True)

@@ -1,0 +1,417 @@
+"""Arguments bind as in Python, the same for tools and workers, and never run anything when they do not fit."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field
+from pydantic_ai import BinaryContent, RunContext, Tool
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, UserPromptPart
+from pydantic_ai.models.function import AgentInfo
+from typing_extensions import TypedDict
+
+from llm_do import ArgumentError, Context, Runtime, ToolEntry, WorkerEntry, entry
+from llm_do.inputs import tool_parameters
+
+from .scripted import says, scripted
+
+
+class Brief(BaseModel):
+    topic: str
+    pages: int = 1
+
+
+class Other(BaseModel):
+    topic: str
+
+
+class Shape(TypedDict):
+    topic: str
+
+
+async def bound(function: Any, *args: Any, **kwargs: Any) -> Any:
+    return await Runtime().call(ToolEntry.from_function(function), *args, **kwargs)
+
+
+# -- as in Python ------------------------------------------------------------------------------------
+
+
+@st.composite
+def signatures(draw: st.DrawFn) -> str:
+    """A parameter list with every kind of parameter, such as `a, /, b=0, *rest, c, **more`."""
+    names = iter("abcdef")
+    parts: list[str] = []
+    optional = False
+    for separator in ("/", ""):
+        count = draw(st.integers(0, 2))
+        for _ in range(count):
+            optional = optional or draw(st.booleans())
+            parts.append(f"{next(names)}: int{' = 0' if optional else ''}")
+        if separator and count:
+            parts.append(separator)
+    rest = draw(st.sampled_from(["", "*", "*rest: int"]))
+    keyword_only = [f"{next(names)}: int{draw(st.sampled_from(['', ' = 0']))}" for _ in range(draw(st.integers(0, 2)))]
+    if rest == "*rest: int" or (rest and keyword_only):
+        parts.append(rest)
+        parts.extend(keyword_only)
+    if draw(st.booleans()):
+        parts.append("**more: int")
+    return ", ".join(parts)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    signature=signatures(),
+    args=st.lists(st.integers(), max_size=5),
+    kwargs=st.dictionaries(st.sampled_from("abcdefz"), st.integers(), max_size=4),
+)
+def test_a_call_binds_exactly_when_python_would_bind_it(
+    signature: str, args: list[int], kwargs: dict[str, int]
+) -> None:
+    """With the same values in the same places, whatever kinds of parameters there are."""
+    namespace: dict[str, Any] = {}
+    exec(f"def function({signature}):\n    return dict(locals())", namespace)
+    function = namespace["function"]
+    parameters = inspect.signature(function).parameters.values()
+    open_keywords = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    taken = {p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)}
+    runtime = Runtime()
+    try:
+        expected = function(*args, **kwargs)
+    except TypeError:
+        with pytest.raises(ArgumentError):
+            runtime.call_sync(ToolEntry.from_function(function), *args, **kwargs)
+        assert not runtime.trace
+        return
+    if open_keywords and taken & kwargs.keys():
+        # `def f(a, /, **more)` can be called with another `a` in Python; arguments by name cannot tell them apart.
+        with pytest.raises(ArgumentError):
+            runtime.call_sync(ToolEntry.from_function(function), *args, **kwargs)
+        return
+    assert runtime.call_sync(ToolEntry.from_function(function), *args, **kwargs) == expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    values=st.fixed_dictionaries({"topic": st.text()}, optional={"pages": st.integers(0, 99)}),
+    how=st.sampled_from(["keywords", "mapping", "model", "positional", "mixed"]),
+)
+def test_tools_and_workers_bind_alike(values: dict[str, Any], how: str) -> None:
+    """Every way to pass arguments means the same to a function and to a worker with the same parameters."""
+
+    def function(topic: str, pages: int = 1) -> None: ...
+
+    tool = ToolEntry.from_function(function)
+    worker = WorkerEntry(name="worker", input_type=Brief)
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    match how:
+        case "keywords":
+            kwargs = values
+        case "mapping":
+            args = (values,)
+        case "model":
+            args = (Brief(**values),)
+        case "positional":
+            args = tuple(values[name] for name in ("topic", "pages") if name in values)
+        case _:
+            args, kwargs = (values["topic"],), {key: value for key, value in values.items() if key != "topic"}
+    expected = {"pages": 1, **values}
+    assert tool.parameters.bind(args, kwargs) == expected
+    assert worker.parameters.bind(args, kwargs) == expected
+
+
+async def test_no_parameter_name_collides_with_the_machinery() -> None:
+    """A tool may call its parameters `self`, `entry`, `ctx`, `name` or `frame`."""
+
+    def echo(self: int, entry: int, name: int, frame: int, args: int, kwargs: int) -> int:
+        return self + entry + name + frame + args + kwargs
+
+    runtime = Runtime([ToolEntry.from_function(echo)])
+    assert await runtime.call("echo", self=1, entry=2, name=3, frame=4, args=5, kwargs=6) == 21
+
+
+# -- a lone mapping or model ----------------------------------------------------------------------------
+
+
+def takes_text(topic: str, pages: int = 1) -> Any:
+    return topic, pages
+
+
+def takes_dict(data: dict[str, Any]) -> Any:
+    return data
+
+
+def takes_mapping_or_none(data: Mapping[str, Any] | None) -> Any:
+    return data
+
+
+def takes_anything(data: Any) -> Any:
+    return data
+
+
+def takes_unannotated(data) -> Any:  # type: ignore[no-untyped-def]
+    return data
+
+
+def takes_object(data: object) -> Any:
+    return data
+
+
+def takes_shape(data: Shape) -> Any:
+    return data
+
+
+def takes_brief(brief: Brief) -> Any:
+    return brief
+
+
+def takes_annotated_brief(brief: Annotated[Brief | None, Field(description="the brief")]) -> Any:
+    return brief
+
+
+def takes_any_model(model: BaseModel) -> Any:
+    return model
+
+
+def takes_model_with_its_own_name(brief: "Recursive") -> Any:
+    return brief
+
+
+class Recursive(BaseModel):
+    brief: Any = None
+
+
+BRIEF = Brief(topic="x", pages=2)
+
+
+@pytest.mark.parametrize(
+    ("function", "value", "expected"),
+    [
+        (takes_text, {"topic": "x"}, ("x", 1)),
+        (takes_text, BRIEF, ("x", 2)),
+        (takes_dict, {"topic": "x"}, {"topic": "x"}),
+        (takes_mapping_or_none, {"topic": "x"}, {"topic": "x"}),
+        (takes_anything, {"data": "x"}, {"data": "x"}),
+        (takes_unannotated, {"data": "x"}, {"data": "x"}),
+        (takes_object, {"data": "x"}, {"data": "x"}),
+        (takes_anything, BRIEF, BRIEF),
+        (takes_shape, {"topic": "x"}, {"topic": "x"}),
+        (takes_brief, BRIEF, BRIEF),
+        (takes_brief, {"brief": {"topic": "x", "pages": 2}}, BRIEF),
+        (takes_annotated_brief, BRIEF, BRIEF),
+        (takes_any_model, BRIEF, BRIEF),
+        (takes_model_with_its_own_name, Recursive(brief=1), Recursive(brief=1)),
+        (takes_model_with_its_own_name, {"brief": Recursive(brief=1)}, Recursive(brief=1)),
+    ],
+    ids=lambda value: getattr(value, "__name__", None) or repr(value),
+)
+async def test_the_signature_decides_what_a_lone_mapping_or_model_is(function: Any, value: Any, expected: Any) -> None:
+    """It is the arguments, unless the first parameter takes it."""
+    assert await bound(function, value) == expected
+
+
+async def test_a_model_of_another_class_is_the_arguments() -> None:
+    with pytest.raises(ArgumentError, match=r"takes_brief\(\): missing argument 'brief'; unknown argument 'topic'"):
+        await bound(takes_brief, Other(topic="x"))
+
+
+async def test_nested_values_of_a_lone_model_stay_objects() -> None:
+    """A model's fields are passed on, not dumped."""
+
+    class Outer(BaseModel):
+        brief: Brief
+
+    assert await bound(takes_brief, Outer(brief=BRIEF)) is BRIEF
+
+
+async def test_argument_names_must_be_strings() -> None:
+    with pytest.raises(ArgumentError, match="argument names must be strings, got 1"):
+        await bound(takes_text, {1: "x"})
+
+
+# -- what goes wrong -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "message"),
+    [
+        ((), {}, "takes_text(): missing argument 'topic'"),
+        (("x",), {"topic": "y"}, "takes_text() got two values for argument 'topic'."),
+        (("x", 1, 2), {}, "takes_text() takes at most 2 positional arguments, got 3."),
+        (("x",), {"page": 3}, "takes_text(): unknown argument 'page'. Did you mean 'pages'?"),
+        (("x",), {"pages": "many"}, "takes_text(): argument 'pages': Input should be a valid integer"),
+    ],
+)
+async def test_wrong_arguments_raise_as_python_would_and_say_which(
+    args: tuple[Any, ...], kwargs: dict[str, Any], message: str
+) -> None:
+    """An `ArgumentError` is a `TypeError`; nothing ran and nothing was recorded."""
+    runtime = Runtime()
+    with pytest.raises(TypeError) as caught:
+        await runtime.call(ToolEntry.from_function(takes_text), *args, **kwargs)
+    assert isinstance(caught.value, ArgumentError)
+    assert message in str(caught.value)
+    assert len(runtime.trace) == 0
+
+
+async def test_a_workers_arguments_are_checked_before_its_model_is_asked() -> None:
+    """`input_type` is a contract."""
+    worker = WorkerEntry(name="worker", input_type=Brief)
+    runtime = Runtime([worker], model=scripted(says("never")))
+    for wrong in ({}, {"topic": "x", "pages": "many"}, {"topic": "x", "pgaes": 1}):
+        with pytest.raises(ArgumentError, match=r"^worker\(\)"):
+            await runtime.call("worker", wrong)
+    with pytest.raises(ArgumentError, match="takes one positional argument, 'input', got 2"):
+        await runtime.call(WorkerEntry(name="open"), "a", "b")
+    with pytest.raises(ArgumentError, match="two values for argument 'input'"):
+        await runtime.call(WorkerEntry(name="open"), "a", input="b")
+    assert not runtime.trace
+    assert not runtime.usage
+
+
+async def test_an_args_validator_holds_for_calls_from_python_too() -> None:
+    """PydanticAI runs it for a model's calls only."""
+    from pydantic_ai import ModelRetry
+
+    ran: list[int] = []
+
+    def small(ctx: RunContext[Any], x: int) -> None:
+        if x > 10:
+            raise ModelRetry("x must be small")
+
+    def function(x: int) -> int:
+        ran.append(x)
+        return x
+
+    runtime = Runtime([ToolEntry(tool=Tool(function, args_validator=small))])
+    assert await runtime.call("function", 1) == 1
+    with pytest.raises(ArgumentError, match=r"function\(\): x must be small"):
+        await runtime.call("function", 99)
+    assert ran == [1]
+    assert len(runtime.trace) == 1
+
+
+async def test_a_tool_made_from_a_schema_binds_by_its_schema() -> None:
+    schema = {"type": "object", "properties": {"a": {}, "b": {}}, "required": ["a"], "additionalProperties": False}
+
+    async def add(**kwargs: Any) -> Any:
+        return kwargs
+
+    tool = ToolEntry(tool=Tool.from_schema(add, "add", "Adds.", schema))
+    runtime = Runtime([tool])
+    assert await runtime.call("add", 1, b=2) == {"a": 1, "b": 2}
+    assert await runtime.call("add", {"a": 1}) == {"a": 1}
+    with pytest.raises(ArgumentError, match="missing argument 'a'"):
+        await runtime.call("add", b=2)
+    with pytest.raises(ArgumentError, match="unknown argument 'c'"):
+        await runtime.call("add", 1, c=2)
+
+
+async def test_parameters_of_callable_objects_and_methods() -> None:
+    """Anything PydanticAI makes a tool of can be bound."""
+
+    class Store:
+        def get(self, key: str) -> str:
+            return f"got {key}"
+
+    assert await bound(Store().get, key="k") == "got k"
+    assert tool_parameters(Tool(Store().get)).json_schema["properties"] == {"key": {"type": "string"}}
+
+
+# -- what a worker's model sees ----------------------------------------------------------------------------
+
+
+async def prompt_for(worker: WorkerEntry[str], *args: Any, **kwargs: Any) -> Any:
+    seen: list[Any] = []
+
+    def look(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        request = messages[-1]
+        assert isinstance(request, ModelRequest)
+        seen.extend(part.content for part in request.parts if isinstance(part, UserPromptPart))
+        return says("ok")
+
+    await Runtime(model=scripted(look)).call(worker, *args, **kwargs)
+    return seen[0] if seen else None
+
+
+async def test_a_lone_input_is_plain_text_and_anything_else_is_structured() -> None:
+    worker = WorkerEntry(name="worker", instructions="Go.")
+    assert await prompt_for(worker, "AI safety") == "AI safety"
+    assert await prompt_for(worker, {"input": "AI safety"}) == "AI safety"
+    assert await prompt_for(worker, input=["a", 1]) == '[\n  "a",\n  1\n]'
+    assert await prompt_for(worker, input=0) == "0"
+    assert await prompt_for(worker, {"topic": "AI safety"}) == '{\n  "topic": "AI safety"\n}'
+    assert await prompt_for(worker, "x", depth=2) == '{\n  "input": "x",\n  "depth": 2\n}'
+    assert await prompt_for(worker, BRIEF) == '{\n  "topic": "x",\n  "pages": 2\n}'
+    assert await prompt_for(worker) is None
+
+
+async def test_a_declared_input_is_structured() -> None:
+    @dataclass
+    class Order:
+        item: str
+        attachments: list[str]
+
+    assert await prompt_for(WorkerEntry(name="w", input_type=Brief), "x") == '{\n  "topic": "x",\n  "pages": 1\n}'
+    ordered = await prompt_for(WorkerEntry(name="w", input_type=Order), "tea", ["cup"])
+    assert ordered == '{\n  "item": "tea",\n  "attachments": [\n    "cup"\n  ]\n}'
+
+
+async def test_fields_are_bound_by_name_and_by_alias() -> None:
+    class Mail(BaseModel):
+        sender: str = Field(alias="from")
+
+    worker = WorkerEntry(name="worker", input_type=Mail)
+    assert worker.parameters.bind((), {"sender": "me"}) == {"sender": "me"}
+    assert worker.parameters.bind(({"from": "me"},), {}) == {"sender": "me"}
+
+
+async def test_attachments_go_to_the_model_beside_the_text() -> None:
+    letter = BinaryContent(b"Dear ...", media_type="text/plain")
+    assert await prompt_for(WorkerEntry(name="w"), "Look!", attachments=[letter]) == ["Look!", letter]
+    with pytest.raises(ArgumentError, match="'attachments' takes a list of PydanticAI content"):
+        await prompt_for(WorkerEntry(name="w"), "Look!", attachments=["picture.png"])
+
+
+def test_an_input_type_must_have_fields() -> None:
+    with pytest.raises(ArgumentError, match="input_type must be a pydantic model or a dataclass"):
+        WorkerEntry(name="w", input_type=str)
+
+
+async def test_an_entry_of_ones_own_may_declare_its_parameters() -> None:
+    class Mine:
+        name = "mine"
+        kind = "tool"
+        requires_approval = False
+        model = None
+        input_type = Brief
+
+        async def call(self, input_data: Any, ctx: Context, run_ctx: RunContext[Context]) -> Any:
+            return input_data
+
+    runtime = Runtime([Mine()])
+    assert await runtime.call("mine", "x") == {"topic": "x", "pages": 1}
+    with pytest.raises(ArgumentError, match=r"mine\(\): missing argument 'topic'"):
+        await runtime.call("mine")
+
+
+async def test_arguments_are_validated_the_same_way_for_python_and_models() -> None:
+    """The lax mode of pydantic, for both."""
+    seen: list[Any] = []
+
+    @entry
+    async def take(x: int) -> None:
+        seen.append(x)
+
+    from .scripted import calls
+
+    worker = WorkerEntry(name="w", tools=[take])
+    runtime = Runtime([take, worker], model=scripted(calls(("take", {"x": "5"})), says("ok")))
+    await runtime.call("take", "5")
+    await runtime.call("w", "go")
+    assert seen == [5, 5]

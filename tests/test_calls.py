@@ -1,0 +1,335 @@
+"""Calls by name, by object, bound, and from synchronous code."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from pydantic_ai import RunContext, Tool
+from pydantic_ai.models.test import TestModel
+
+from llm_do import (
+    Context,
+    DuplicateEntryError,
+    Runtime,
+    SyncCallError,
+    ToolEntry,
+    UnknownEntryError,
+    WorkerEntry,
+    entry,
+)
+
+from .scripted import calls, says, scripted, tool_results
+
+
+@entry
+async def search(query: str, limit: int = 3) -> list[str]:
+    """Search."""
+    return [query] * limit
+
+
+@entry
+def upper(text: str) -> str:
+    return text.upper()
+
+
+# -- names ---------------------------------------------------------------------------------------------
+
+
+async def test_an_unknown_name_lists_the_nearest_ones_and_runs_nothing() -> None:
+    runtime = Runtime([search, upper])
+    with pytest.raises(KeyError) as caught:
+        await runtime.call("serach", "x")
+    assert isinstance(caught.value, UnknownEntryError)
+    assert str(caught.value) == "No entry is named 'serach'. Did you mean 'search'?"
+    with pytest.raises(UnknownEntryError, match=r"Known names: 'search', 'upper'\."):
+        await runtime.call("zzz")
+    assert not runtime.trace
+
+
+def test_two_entries_of_one_name_are_an_error_that_names_both() -> None:
+    def other(text: str) -> str:
+        return text
+
+    with pytest.raises(DuplicateEntryError) as caught:
+        Runtime([upper, ToolEntry.from_function(other, name="upper")])
+    message = str(caught.value)
+    assert message.count("test_calls.py:") == 2
+    with pytest.raises(DuplicateEntryError, match="of worker 'w' are named 'search'"):
+        WorkerEntry(name="w", tools=[search, WorkerEntry(name="search", instructions="Find.")])
+    Runtime([upper, upper])  # the same entry twice is one entry
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../../evil", "näme", "a" * 65, "_x", "x\n", "-x", "x.y"])
+def test_names_that_no_entry_may_have(name: str) -> None:
+    with pytest.raises(ValueError, match="cannot be an entry's name"):
+        WorkerEntry(name=name)
+    with pytest.raises(ValueError, match="cannot be an entry's name"):
+        ToolEntry(tool=Tool.from_schema(lambda: None, name, None, {"type": "object", "properties": {}}))
+
+
+def test_what_is_not_an_entry_is_refused_with_a_hint() -> None:
+    with pytest.raises(TypeError, match="is not an entry.*@entry"):
+        Runtime([len])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="worker 'w' cannot have it"):
+        WorkerEntry(name="w", tools=[test_what_is_not_an_entry_is_refused_with_a_hint])  # type: ignore[list-item]
+
+
+async def test_a_workers_own_tools_come_before_the_projects() -> None:
+    """Two workers may each have a `score`; a function called by a worker sees that worker's."""
+
+    def scores(value: int) -> ToolEntry[int]:
+        return ToolEntry.from_function(lambda: value, name="score")
+
+    @entry
+    async def ask_score(ctx: RunContext[Context]) -> int:
+        return await ctx.deps.call("score")  # type: ignore[no-any-return]
+
+    model = scripted(lambda messages, info: calls(("ask_score", {})) if len(messages) == 1 else says("ok"))
+    first = WorkerEntry(name="first", tools=[ask_score, scores(1)])
+    second = WorkerEntry(name="second", tools=[ask_score, scores(2)])
+    runtime = Runtime([first, second, scores(0), ask_score], model=model)
+    assert await runtime.call("ask_score") == 0
+    await runtime.call("first", "x")
+    await runtime.call("second", "x")
+    assert [t.output_data for t in runtime.trace if t.name == "score"] == [0, 1, 2]
+
+
+async def test_a_context_from_a_worker_knows_everything_the_worker_reaches() -> None:
+    inner = WorkerEntry(name="inner", tools=[search])
+    outer = WorkerEntry(name="outer", tools=[inner, upper])
+    ctx = Context.from_worker(outer, model=TestModel())
+    assert sorted(ctx.registry) == ["inner", "outer", "search", "upper"]
+    assert await ctx.call("search", "x", limit=1) == ["x"]
+
+
+async def test_a_name_that_means_two_entries_must_be_said_as_an_object() -> None:
+    one = ToolEntry.from_function(lambda: 1, name="score")
+    two = ToolEntry.from_function(lambda: 2, name="score")
+    root = WorkerEntry(
+        name="root", tools=[WorkerEntry(name="a", tools=[one]), WorkerEntry(name="b", tools=[two])]
+    )
+    ctx = Context.from_worker(root, model=TestModel())
+    with pytest.raises(UnknownEntryError, match="is a tool of worker 'a' and of worker 'b'"):
+        await ctx.call("score")
+    assert await ctx.call(two) == 2
+
+
+async def test_tools_can_be_names_of_the_project_so_workers_can_be_recursive() -> None:
+    """A worker cannot hold itself, but it can name itself."""
+    worker = WorkerEntry(name="countdown", tools=["countdown"])
+
+    def step(messages: Any, info: Any) -> Any:
+        left = int(messages[0].parts[0].content)
+        if left == 0:
+            return says("liftoff")
+        if results := tool_results(messages):
+            return says(results[0])
+        return calls(("countdown", {"input": str(left - 1)}))
+
+    runtime = Runtime([worker], model=scripted(step))
+    assert await runtime.call("countdown", "3") == "liftoff"
+    assert [t.depth for t in runtime.trace] == [0, 1, 2, 3]
+    with pytest.raises(UnknownEntryError, match="No entry is named 'nobody'"):
+        await Runtime(model=TestModel()).call(WorkerEntry(name="w", tools=["nobody"]), "x")
+
+
+# -- ways to call --------------------------------------------------------------------------------------
+
+
+async def test_every_way_to_call_is_the_same_call() -> None:
+    runtime = Runtime([search, WorkerEntry(name="my-worker")], model=TestModel())
+    ctx = runtime.context()
+    expected = ["x", "x"]
+    assert await ctx.call("search", "x", limit=2) == expected
+    assert await ctx.call(search, "x", 2) == expected
+    assert await ctx.call("search", {"query": "x", "limit": 2}) == expected
+    assert await ctx.tools.search(query="x", limit=2) == expected
+    assert await ctx.tools["search"]("x", 2) == expected
+    assert await ctx.bind(search)("x", 2) == expected
+    assert await runtime.bind("search")("x", 2) == expected
+    assert await ctx.tools["my-worker"]("x") == "success (no tool calls)"
+    records = [t.input_data for t in runtime.trace if t.name == "search"]
+    assert records == [{"query": "x", "limit": 2}] * 7
+
+
+def test_bound_entries_complain_at_once() -> None:
+    runtime = Runtime([search])
+    with pytest.raises(UnknownEntryError, match="Did you mean 'search'"):
+        runtime.bind("serch")
+    with pytest.raises(UnknownEntryError):
+        runtime.context().tools.serch  # noqa: B018
+    assert not hasattr(runtime.context().tools, "__deepcopy__")
+
+
+async def test_two_runtimes_share_nothing() -> None:
+    one, two = Runtime([search]), Runtime([search])
+    first, second = one.bind(search), two.bind(search)
+    await first("x")
+    assert (len(one.trace), len(two.trace)) == (1, 0)
+    await second("x")
+    assert (len(one.trace), len(two.trace)) == (1, 1)
+
+
+async def test_functions_of_every_kind_are_entries() -> None:
+    """Sync and async, with and without a context, and a plain function that returns a coroutine."""
+
+    async def async_with(ctx: RunContext[Context], x: int) -> int:
+        return ctx.deps.depth + x
+
+    def sync_with(ctx: RunContext[Context], x: int) -> int:
+        return ctx.deps.depth + x
+
+    async def async_without(x: int) -> int:
+        return x
+
+    def sync_without(x: int) -> int:
+        return x
+
+    runtime = Runtime()
+    for function, expected in [(async_with, 2), (sync_with, 2), (async_without, 1), (sync_without, 1)]:
+        assert await runtime.call(ToolEntry.from_function(function), 1) == expected
+    assert await runtime.call(ToolEntry.from_function(lambda: async_without(7), name="seven")) == 7
+
+
+# -- from synchronous code ------------------------------------------------------------------------------
+
+
+def test_call_sync_at_the_top_level() -> None:
+    """Again and again, each in a loop of its own."""
+    runtime = Runtime([search, upper, WorkerEntry(name="w")], model=TestModel())
+    assert runtime.call_sync("search", "x", limit=1) == ["x"]
+    assert runtime.call_sync(upper, "x") == "X"
+    assert runtime.call_sync("w", "x") == "success (no tool calls)"
+    assert runtime.bind(upper).call_sync("y") == "Y"
+    assert runtime.context().call_sync("upper", "z") == "Z"
+    assert len(runtime.trace) == 5
+
+
+async def test_call_sync_in_a_running_loop_says_what_to_do() -> None:
+    ran: list[str] = []
+
+    @entry
+    async def blocks(ctx: RunContext[Context]) -> str:
+        return ctx.deps.call_sync("never")  # type: ignore[no-any-return]
+
+    @entry
+    def never() -> None:
+        ran.append("never")
+
+    runtime = Runtime([blocks, never])
+    with pytest.raises(SyncCallError, match=r"Use `await ctx\.call\(\.\.\.\)` here"):
+        runtime.call_sync("never")
+    with pytest.raises(RuntimeError, match="would block the event loop"):
+        await runtime.call("blocks")
+    assert not ran
+    assert [t.name for t in runtime.trace] == ["blocks"]
+
+
+async def test_a_synchronous_entry_makes_the_same_calls() -> None:
+    """Same parent, same depth, same approvals; from its own thread, and from threads that it starts."""
+
+    @entry
+    def outer(ctx: RunContext[Context], words: list[str]) -> list[str]:
+        first = ctx.deps.call_sync("upper", words[0])
+        second = ctx.deps.tools.upper.call_sync(words[1])
+        with ThreadPoolExecutor(2) as pool:
+            return [first, second, *pool.map(lambda word: ctx.deps.call_sync(upper, word), words[2:])]
+
+    runtime = Runtime([outer, upper])
+    assert await runtime.call("outer", list("abcd")) == list("ABCD")
+    assert [(t.name, t.depth, t.parent_id) for t in runtime.trace] == [("outer", 0, None)] + [("upper", 1, 1)] * 4
+
+
+async def test_synchronous_entries_do_not_starve_each_other_of_threads() -> None:
+    """More callers than there are threads, all waiting for callees that need a thread too."""
+
+    @entry
+    def outer(ctx: RunContext[Context]) -> str:
+        return ctx.deps.call_sync("middle")  # type: ignore[no-any-return]
+
+    @entry
+    def middle(ctx: RunContext[Context]) -> str:
+        return ctx.deps.call_sync("upper", "x")  # type: ignore[no-any-return]
+
+    runtime = Runtime([outer, middle, upper])
+    async with asyncio.timeout(30):
+        results = await asyncio.gather(*(runtime.call("outer") for _ in range(90)))
+    assert results == ["X"] * 90
+
+
+async def test_a_call_from_a_thread_after_its_call_was_cancelled_is_refused() -> None:
+    """A thread cannot be stopped, but it can do nothing more through the runtime."""
+    started, go_on = threading.Event(), threading.Event()
+    outcome: list[BaseException] = []
+
+    @entry
+    def slow(ctx: RunContext[Context]) -> None:
+        started.set()
+        go_on.wait(10)
+        try:
+            ctx.deps.call_sync("upper", "x")
+        except BaseException as exc:
+            outcome.append(exc)
+
+    runtime = Runtime([slow, upper])
+    task = asyncio.create_task(runtime.call("slow"))
+    await asyncio.to_thread(started.wait, 10)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert runtime.trace[0].error == "cancelled; its thread cannot be stopped, and its result is dropped"
+    go_on.set()
+    for _ in range(200):
+        if outcome:
+            break
+        await asyncio.sleep(0.01)
+    assert "does not run: the call that makes it was cancelled" in str(outcome[0])
+    assert [(t.name, t.output_data) for t in runtime.trace] == [("slow", None), ("upper", None)]
+
+
+async def test_what_a_cancelled_thread_waits_for_is_cancelled_too() -> None:
+    """Also when the cancellation comes from asyncio itself."""
+    started = asyncio.Event()
+
+    @entry
+    async def forever() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    @entry
+    def waits(ctx: RunContext[Context]) -> None:
+        ctx.deps.call_sync("forever")
+
+    runtime = Runtime([waits, forever])
+    before = asyncio.all_tasks()
+    task = asyncio.create_task(runtime.call("waits"))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [(t.name, t.error) for t in runtime.trace] == [
+        ("waits", "cancelled; its thread cannot be stopped, and its result is dropped"),
+        ("forever", "cancelled"),
+    ]
+    assert asyncio.all_tasks() == before
+
+
+async def test_one_session_serves_one_loop_at_a_time() -> None:
+    """A runtime's counters are not made for two threads: the second loop is told so."""
+    runtime = Runtime([search])
+    await runtime.call("search", "x")
+
+    def in_another_thread() -> BaseException | None:
+        try:
+            asyncio.run(runtime.call("search", "y"))
+        except RuntimeError as exc:
+            return exc
+        return None
+
+    error = await asyncio.to_thread(in_another_thread)
+    assert isinstance(error, SyncCallError)
+    assert "make one for each thread or request" in str(error)
+    # `call_sync` from another thread goes to the loop that serves the session.
+    assert await asyncio.to_thread(runtime.call_sync, "search", "z", limit=1) == ["z"]
