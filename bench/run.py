@@ -6,11 +6,13 @@ Only the ratios mean something, and only beside the A/A row, which says how far 
 import argparse
 import asyncio
 import gc
-import json
 import os
 import subprocess
 import sys
+import tracemalloc
 from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
 from statistics import median
 
 from pydantic_ai import Agent, RunContext
@@ -19,17 +21,30 @@ from pydantic_ai.run import AgentRun
 from pydantic_ai.tool_manager import ToolManager
 from pydantic_ai.usage import RunUsage
 from pydantic_graph.graph_builder import GraphRun
-from timing import cpu, interleave, peak_memory, row
-from variants import INSTRUCTIONS, LEAF, MODEL, SLOW_MODEL, TOOLSET, Floor, session
-from variants import raw_runs, raw_tree, toolset_pair, worker_runs, worker_tree
+from timing import cpu, interleave, row
+from variants import (
+    INSTRUCTIONS,
+    LEAF,
+    MODEL,
+    SLOW_MODEL,
+    TOOL,
+    TOOLSET,
+    Floor,
+    raw_runs,
+    raw_tree,
+    session,
+    worker_runs,
+    worker_tree,
+)
 
-from llm_do import CallScope, WorkerEntry
+from llm_do import WorkerEntry
 
 FAN_OUT = 1000
 
 
 async def trees(rounds: int) -> None:
-    raw_toolset, our_toolset = toolset_pair(8)
+    bare = Agent(MODEL, name="agent", instructions=INSTRUCTIONS)
+    equipped = WorkerEntry(name="agent", instructions=INSTRUCTIONS, toolsets=[lambda ctx: TOOLSET])
     times = await interleave(
         {
             "raw 1": raw_runs(raw_tree(1), 8),
@@ -39,8 +54,8 @@ async def trees(rounds: int) -> None:
             "ours 2": worker_runs(worker_tree(2), 4),
             "raw 5": raw_runs(raw_tree(5), 2),
             "ours 5": worker_runs(worker_tree(5), 2),
-            "raw toolset": raw_toolset,
-            "our toolset": our_toolset,
+            "raw toolset": raw_runs(bare, 8, toolsets=[TOOLSET]),
+            "our toolset": worker_runs(equipped, 8),
         },
         rounds,
     )
@@ -86,10 +101,10 @@ async def functions(rounds: int) -> None:
     row("ctx.call / ToolManager.handle_call", times["handled"], times["positional"], 0.20)
 
 
-async def fan_out_one(side: str) -> None:
-    """One side of the fan-out, in a process of its own. Prints CPU us per run, and extra peak memory in kB."""
+async def fan_out_one(side: str, traced: bool) -> None:
+    """One side of the fan-out, in a process of its own. Prints the CPU us of one run, or the peak MB of all."""
     # The model gives way once: with one that never waits, runs started together hardly overlap.
-    agent = Agent(SLOW_MODEL, name="agent", instructions=INSTRUCTIONS, tools=[LEAF.tool])
+    agent = Agent(SLOW_MODEL, name="agent", instructions=INSTRUCTIONS, tools=[TOOL])
     worker = WorkerEntry(name="agent", model=SLOW_MODEL, instructions=INSTRUCTIONS, tools=[LEAF])
 
     async def gather(times: int) -> None:
@@ -98,57 +113,78 @@ async def fan_out_one(side: str) -> None:
         await asyncio.gather(*(run() for _ in range(times)))
 
     await gather(8)
-    before = peak_memory()
+    if traced:
+        tracemalloc.start()
     microseconds = await cpu(lambda: gather(FAN_OUT))
-    print(json.dumps([microseconds / FAN_OUT, peak_memory() - before]))
+    print(tracemalloc.get_traced_memory()[1] / 1e6 if traced else microseconds / FAN_OUT)
 
 
-def fan_out(rounds: int) -> None:
-    samples: dict[str, list[list[float]]] = {"raw": [], "ours": []}
+def fan_out(rounds: int, memory: bool) -> None:
+    def start(side: str, *options: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, __file__, "--fan-out", side, *options], stdout=subprocess.PIPE)
+
+    samples: dict[str, list[float]] = {"raw": [], "ours": []}
     for _ in range(rounds):
         for side, values in samples.items():
-            values.append(json.loads(subprocess.check_output([sys.executable, __file__, "--fan-out", side])))
-    (raw_cpu, raw_memory), (our_cpu, our_memory) = (map(median, zip(*samples[side], strict=True)) for side in samples)
-    row(f"{FAN_OUT} concurrent worker calls: CPU of one", raw_cpu, our_cpu, 0.70)
-    row(f"{FAN_OUT} concurrent worker calls: extra memory", raw_memory / 1024, our_memory / 1024, 0.20, "MB")
+            values.append(float(start(side).communicate()[0]))
+    row(f"{FAN_OUT} concurrent worker calls: CPU of one", median(samples["raw"]), median(samples["ours"]), 0.70)
+    if memory:
+        # Traced, because a peak of RSS hides what fits into memory that imports have left free. It is slow and exact,
+        # so both sides may run side by side, once.
+        raw, ours = (float(process.communicate()[0]) for process in [start(side, "--traced") for side in samples])
+        row(f"{FAN_OUT} concurrent worker calls: extra memory", raw, ours, 0.20, "MB")
+
+
+async def one_chat(swap: bool) -> dict[int, list[tuple[float, float, float]]]:
+    """A chat of 200 turns. Around turns 10 and 200: what a raw run with the same history costs, twice, and the turn."""
+    agent = Agent(MODEL, name="agent", instructions=INSTRUCTIONS)
+    windows = {10: range(6, 16), 200: range(191, 201)}
+    costs: dict[int, list[tuple[float, float, float]]] = {turn: [] for turn in windows}
+    async with WorkerEntry(name="agent", instructions=INSTRUCTIONS).start(session()) as scope:
+        history: list[ModelMessage] = []
+
+        async def raw() -> None:
+            await agent.run("x", message_history=history or None, infer_name=False)
+
+        async def ours() -> None:
+            await scope.run_turn("x")
+
+        for turn in range(1, 201):
+            window = next((name for name, turns in windows.items() if turn in turns), None)
+            if window is None:
+                await ours()
+                continue
+            history = scope.messages
+            if turn % 2 == swap:
+                ours_cost, raw_cost, again = await cpu(ours), await cpu(raw), await cpu(raw)
+            else:
+                again, raw_cost, ours_cost = await cpu(raw), await cpu(raw), await cpu(ours)
+            costs[window].append((raw_cost, again, ours_cost))
+    return costs
 
 
 async def chat(chats: int) -> None:
     """What a turn costs beyond a raw run with the same history, early in a chat and late."""
-    windows = {10: range(6, 16), 200: range(191, 201)}
-    raw: dict[int, list[float]] = {turn: [] for turn in windows}
-    share: dict[int, list[float]] = {turn: [] for turn in windows}
-    agent = Agent(MODEL, name="agent", instructions=INSTRUCTIONS)
-    worker = WorkerEntry(name="agent", instructions=INSTRUCTIONS)
-    for number in range(chats):
-        scope = worker.start(session())
-        history: list[ModelMessage] = []
-        for turn in range(1, 201):
-            window = next((name for name, turns in windows.items() if turn in turns), None)
-            if window is None:
-                await scope.run_turn("x")
-            else:
-                history = scope.messages
-                ours_first = (turn + number) % 2 == 0
-                ours = await cpu(lambda: scope.run_turn("x")) if ours_first else 0.0
-                theirs = await cpu(lambda: agent.run("x", message_history=history, infer_name=False))
-                ours = ours or await cpu(lambda: scope.run_turn("x"))
-                raw[window].append(theirs)
-                share[window].append(ours - theirs)
-        await scope.close()
-    early, late = (median(share[turn]) for turn in windows)
-    for turn in windows:
-        row(f"chat, turn {turn}", median(raw[turn]), median(raw[turn]) + median(share[turn]))
-    print(f"{'chat, our share of a turn':<42} turn 10: {early:.0f} us, turn 200: {late:.0f} us, "
-          f"difference {late - early:+.0f} us  (flat)")
-    await idle(worker.start(session()))
+    costs = [await one_chat(swap=bool(number % 2)) for number in range(chats)]
+    shares = {}
+    for turn in costs[0]:
+        samples = [sample for one in costs for sample in one[turn]]
+        raw = median(sample[0] for sample in samples)
+        shares[turn] = median(ours - raw for raw, _, ours in samples)
+        noise = median(again - raw for raw, again, _ in samples)
+        row(f"chat, turn {turn} (share {shares[turn]:.0f} us, A/A {noise:+.0f} us)", raw, raw + shares[turn])
+    print(f"{'chat, share at turn 200 - at turn 10':<42} {shares[200] - shares[10]:>+21.0f} us   (flat)")
 
 
-async def idle(scope: CallScope) -> None:
+async def idle() -> None:
+    """A scope between two turns holds no run."""
+    scope = WorkerEntry(name="agent", instructions=INSTRUCTIONS, tools=[LEAF]).start(session())
     await scope.run_turn("x")
     gc.collect()
     alive = [sum(isinstance(thing, kind) for thing in gc.get_objects()) for kind in (AgentRun, GraphRun)]
-    print(f"{'idle scope':<42} AgentRun alive: {alive[0]}, GraphRun alive: {alive[1]}  {'over' if any(alive) else 'ok'}")
+    print(
+        f"{'idle scope':<42} AgentRun alive: {alive[0]}, GraphRun alive: {alive[1]}  {'over' if any(alive) else 'ok'}"
+    )
     await scope.close()
 
 
@@ -168,22 +204,27 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rounds, about 15 seconds")
     parser.add_argument("--peers", action="store_true", help="compare with other frameworks instead")
     parser.add_argument("--fan-out", choices=["raw", "ours"], help=argparse.SUPPRESS)
+    parser.add_argument("--traced", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.fan_out:
-        asyncio.run(fan_out_one(options.fan_out))
+        asyncio.run(fan_out_one(options.fan_out, options.traced))
         return
     python = ".".join(map(str, sys.version_info[:3]))
-    print(f"Python {python}, {os.cpu_count()} CPUs, pydantic-ai {version('pydantic-ai-slim')}, CPU time, no-latency model")
+    print(
+        f"Python {python}, {os.cpu_count()} CPUs, pydantic-ai {version('pydantic-ai-slim')}, CPU time, no-latency model"
+    )
     if options.peers:
-        import peers
-
-        asyncio.run(peers.main(20 if options.quick else 60))
+        if not all(map(find_spec, ("agno", "agents", "langchain"))):
+            print("The other frameworks are not installed: uv pip install -r bench/peers.txt")
+        else:
+            subprocess.call([sys.executable, str(Path(__file__).with_name("peers.py")), "8" if options.quick else "30"])
         return
     print(f"{'':<42} {'raw':>10} {'ours':>10} {'':<3} {'ratio':>6}  target")
     asyncio.run(trees(8 if options.quick else 40))
     asyncio.run(functions(8 if options.quick else 60))
-    fan_out(1 if options.quick else 3)
-    asyncio.run(chat(1 if options.quick else 8))
+    fan_out(1 if options.quick else 3, memory=not options.quick)
+    asyncio.run(chat(1 if options.quick else 10))
+    asyncio.run(idle())
     imports(2 if options.quick else 5)
 
 

@@ -2,7 +2,6 @@
 
 import gc
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 from statistics import median
 from time import process_time
 
@@ -15,6 +14,17 @@ async def cpu(work: Work) -> float:
     start = process_time()
     await work()
     return (process_time() - start) * 1e6
+
+
+def repeated(prepare: Callable[[], Callable[[str], Awaitable[object]]], times: int) -> tuple[Work, int]:
+    """Work that prepares a function once and calls it some times, one after the other."""
+
+    async def work() -> None:
+        call = prepare()
+        for _ in range(times):
+            await call("x")
+
+    return work, times
 
 
 async def interleave(variants: Mapping[str, tuple[Work, int]], rounds: int) -> dict[str, float]:
@@ -33,15 +43,6 @@ async def interleave(variants: Mapping[str, tuple[Work, int]], rounds: int) -> d
             work, repetitions = variants[name]
             samples[name].append(await cpu(work) / repetitions)
     return {name: median(values) for name, values in samples.items()}
-
-
-def peak_memory() -> int:
-    """The most memory that this process has held so far, in kB.
-
-    Not `ru_maxrss`: Linux hands a parent's value down to the processes that it starts.
-    """
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0])
 
 
 def row(name: str, raw: float, ours: float, target: float | None = None, unit: str = "us") -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter, time
 from typing import Any
 
@@ -10,7 +11,7 @@ from pydantic_ai import Agent, RunContext, Tool
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.toolsets import FunctionToolset
-from timing import Work
+from timing import Work, repeated
 
 from llm_do import Limits, Runtime, ToolEntry, WorkerEntry, approve_all_callback
 
@@ -78,27 +79,12 @@ def worker_tree(depth: int) -> WorkerEntry:
 
 
 def raw_runs(agent: Agent[None, str], times: int, **options: Any) -> tuple[Work, int]:
-    async def work() -> None:
-        for _ in range(times):
-            await agent.run("x", infer_name=False, **options)
-
-    return work, times
+    return repeated(lambda: partial(agent.run, infer_name=False, **options), times)
 
 
 def worker_runs(worker: WorkerEntry, times: int) -> tuple[Work, int]:
-    async def work() -> None:
-        runtime = session()  # it keeps what happened, so each sample has its own, and pays for it
-        for _ in range(times):
-            await runtime.call(worker, "x")
-
-    return work, times
-
-
-def toolset_pair(times: int) -> tuple[tuple[Work, int], tuple[Work, int]]:
-    """A toolset that is somebody else's, given to each run."""
-    agent = Agent(MODEL, name="agent", instructions=INSTRUCTIONS)
-    worker = WorkerEntry(name="agent", instructions=INSTRUCTIONS, toolsets=[lambda ctx: TOOLSET])
-    return raw_runs(agent, times, toolsets=[TOOLSET]), worker_runs(worker, times)
+    # A session keeps what happened in it, so each sample has its own, and pays for it.
+    return repeated(lambda: partial(session().call, worker), times)
 
 
 @dataclass(slots=True)

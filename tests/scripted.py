@@ -41,7 +41,7 @@ def scripted(*steps: Step, name: str = "scripted") -> FunctionModel:
                 for word in part.content.split(" "):
                     yield word + " "
             elif isinstance(part, ToolCallPart):
-                yield {index: DeltaToolCall(part.tool_name, part.args_as_json_str(), part.tool_call_id)}
+                yield {index: DeltaToolCall(name=part.tool_name, json_args=part.args_as_json_str())}
 
     return FunctionModel(take, stream_function=stream, model_name=name)
 

@@ -107,9 +107,7 @@ async def test_a_context_from_a_worker_knows_everything_the_worker_reaches() -> 
 async def test_a_name_that_means_two_entries_must_be_said_as_an_object() -> None:
     one = ToolEntry.from_function(lambda: 1, name="score")
     two = ToolEntry.from_function(lambda: 2, name="score")
-    root = WorkerEntry(
-        name="root", tools=[WorkerEntry(name="a", tools=[one]), WorkerEntry(name="b", tools=[two])]
-    )
+    root = WorkerEntry(name="root", tools=[WorkerEntry(name="a", tools=[one]), WorkerEntry(name="b", tools=[two])])
     ctx = Context.from_worker(root, model=TestModel())
     with pytest.raises(UnknownEntryError, match="is a tool of worker 'a' and of worker 'b'"):
         await ctx.call("score")

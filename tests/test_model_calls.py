@@ -80,7 +80,10 @@ async def test_the_model_sees_each_entry_with_its_own_schema() -> None:
     )
     await Runtime(model=scripted(look)).call(worker, "x")
     assert seen["search"].description == "Search."
-    assert seen["search"].parameters_json_schema["properties"]["query"] == {"type": "string", "description": "What for."}
+    assert seen["search"].parameters_json_schema["properties"]["query"] == {
+        "type": "string",
+        "description": "What for.",
+    }
     assert seen["typed"].description == "Writes."
     assert seen["typed"].parameters_json_schema["properties"] == {"topic": {"title": "Topic", "type": "string"}}
     assert seen["typed"].parameters_json_schema["additionalProperties"] is False

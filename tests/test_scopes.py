@@ -1,0 +1,449 @@
+"""Calls and turns: toolsets and the conversation live as long as the scope."""
+
+import asyncio
+import gc
+import weakref
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from pydantic_ai import Agent, RunContext
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse
+from pydantic_ai.models.function import AgentInfo
+from pydantic_ai.run import AgentRun
+from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
+
+from llm_do import (
+    Context,
+    Runtime,
+    ScopeBusyError,
+    ScopeClosedError,
+    ToolsetError,
+    WorkerEntry,
+    entry,
+    partial_messages,
+)
+
+from .scripted import calls, says, scripted
+
+
+class Log:
+    """What happened to toolsets, in order."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def toolset(self, name: str, *, fail: str = "") -> Any:
+        log = self
+
+        class Toolset(FunctionToolset[Any]):
+            """It does not count references: entered twice, it would show."""
+
+            async def __aenter__(self) -> Any:
+                log.lines.append(f"enter {name}")
+                if fail == "enter":
+                    raise OSError(f"{name} is out of order")
+                return self
+
+            async def __aexit__(self, *args: Any) -> None:
+                log.lines.append(f"exit {name}")
+
+        def factory(ctx: Context) -> AbstractToolset[Any]:
+            log.lines.append(f"build {name}")
+            if fail == "build":
+                raise OSError(f"{name} cannot be built")
+            toolset = Toolset()
+
+            @toolset.tool_plain(name=f"use_{name}")
+            def use() -> str:
+                log.lines.append(f"use {name}")
+                return f"used {name}"
+
+            return toolset
+
+        return factory
+
+
+async def test_toolsets_are_built_once_and_closed_in_reverse_order() -> None:
+    log = Log()
+    worker = WorkerEntry(name="w", toolsets=[log.toolset("a"), log.toolset("b")])
+    model = scripted(calls(("use_a", {})), says("1"), calls(("use_b", {})), says("2"))
+    scope = worker.start(Runtime(model=model))
+    assert log.lines == []
+    async with scope:
+        assert log.lines == ["build a", "enter a", "build b", "enter b"]
+        assert await scope.run_turn("x") == "1"
+        assert await scope.run_turn("y") == "2"
+    assert log.lines[4:] == ["use a", "use b", "exit b", "exit a"]
+    await scope.close()
+    assert len(log.lines) == 8
+
+
+async def test_without_async_with_the_first_turn_opens_and_close_ends() -> None:
+    log = Log()
+    worker = WorkerEntry(name="w", toolsets=[log.toolset("a")])
+    scope = worker.start(Runtime(model=scripted(says("1"))))
+    await scope.run_turn("x")
+    await scope.run_turn("y")
+    assert log.lines == ["build a", "enter a"]
+    await scope.close()
+    await scope.close()
+    assert log.lines == ["build a", "enter a", "exit a"]
+    with pytest.raises(RuntimeError) as caught:
+        await scope.run_turn("z")
+    assert isinstance(caught.value, ScopeClosedError)
+    assert log.lines == ["build a", "enter a", "exit a"]
+
+
+async def test_a_scope_that_was_never_used_closes_too() -> None:
+    worker = WorkerEntry(name="w")
+    await worker.start(Runtime()).close()
+
+
+@pytest.mark.parametrize("fail", ["build", "enter"])
+async def test_when_a_later_factory_fails_the_earlier_toolsets_are_closed(fail: str) -> None:
+    log = Log()
+    worker = WorkerEntry(name="w", toolsets=[log.toolset("a"), log.toolset("b", fail=fail), log.toolset("c")])
+    runtime = Runtime([worker], model=scripted(says("never")))
+    with pytest.raises(OSError, match="^b "):
+        await runtime.call("w", "x")
+    expected = ["build a", "enter a", "build b", *(["enter b"] if fail == "enter" else []), "exit a"]
+    assert log.lines == expected
+    assert not runtime.usage
+    assert runtime.trace[0].error is not None
+    with pytest.raises(OSError, match="^b "):
+        async with worker.start(runtime):
+            raise AssertionError("not reached")
+
+
+@pytest.mark.parametrize("made", [None, "toolset", 3])
+async def test_a_factory_that_returns_something_else_is_an_error(made: Any) -> None:
+    log = Log()
+    worker = WorkerEntry(name="w", toolsets=[log.toolset("a"), lambda ctx: made])
+    with pytest.raises(ToolsetError, match="of worker 'w' returned .*, not a toolset"):
+        await Runtime(model=scripted(says("x"))).call(worker, "x")
+    assert log.lines == ["build a", "enter a", "exit a"]
+
+
+async def test_factories_may_be_async_and_know_their_context() -> None:
+    seen: list[Context] = []
+
+    async def factory(ctx: Context) -> AbstractToolset[Any]:
+        await asyncio.sleep(0)
+        seen.append(ctx)
+        return FunctionToolset()
+
+    worker = WorkerEntry(name="w", toolsets=[factory])
+    await Runtime(model=scripted(says("x"))).call(worker, "x")
+    assert seen[0].frame.entry is worker
+
+
+async def test_toolsets_by_name_come_from_the_runtime() -> None:
+    log = Log()
+    worker = WorkerEntry(name="w", toolsets=["files"])
+    runtime = Runtime(model=scripted(calls(("use_f", {})), says("ok")), toolsets={"files": log.toolset("f")})
+    assert await runtime.call(worker, "x") == "ok"
+    assert log.lines == ["build f", "enter f", "use f", "exit f"]
+    with pytest.raises(ToolsetError, match="wants a toolset named 'fils'.*Did you mean 'files'"):
+        await runtime.call(WorkerEntry(name="w2", toolsets=["fils"]), "x")
+    with pytest.raises(ToolsetError, match="give a factory"):
+        await runtime.call(WorkerEntry(name="w3", toolsets=[FunctionToolset()]), "x")  # type: ignore[list-item]
+
+
+async def test_turns_and_close_may_come_from_different_tasks() -> None:
+    """Also with a toolset that keeps a task group open, which only the task that entered it can leave."""
+    states: list[str] = []
+
+    class Grouped(FunctionToolset[Any]):
+        async def __aenter__(self) -> Any:
+            self.group = anyio.create_task_group()
+            await self.group.__aenter__()
+            states.append("open")
+            return self
+
+        async def __aexit__(self, *args: Any) -> None:
+            self.group.cancel_scope.cancel()
+            await self.group.__aexit__(None, None, None)
+            states.append("closed")
+
+    worker = WorkerEntry(name="w", toolsets=[lambda ctx: Grouped()])
+    scope = worker.start(Runtime(model=scripted(says("ok"))))
+    await asyncio.create_task(scope.run_turn("a"))
+    await asyncio.create_task(scope.run_turn("b"))
+    await asyncio.create_task(scope.close())
+    assert states == ["open", "closed"]
+
+
+async def test_a_toolset_that_makes_a_fresh_one_for_each_run_is_entered_by_the_run() -> None:
+    states: list[str] = []
+
+    class PerRun(FunctionToolset[Any]):
+        async def for_run(self, ctx: RunContext[Any]) -> AbstractToolset[Any]:
+            return Fresh()
+
+    class Fresh(FunctionToolset[Any]):
+        async def __aenter__(self) -> Any:
+            states.append("enter")
+            return self
+
+        async def __aexit__(self, *args: Any) -> None:
+            states.append("exit")
+
+    worker = WorkerEntry(name="w", toolsets=[lambda ctx: PerRun()])
+    async with worker.start(Runtime(model=scripted(says("ok")))) as scope:
+        await scope.run_turn("a")
+        await scope.run_turn("b")
+    assert states == ["enter", "exit", "enter", "exit"]
+
+
+async def test_a_turn_while_another_runs_raises_and_harms_nothing() -> None:
+    go_on = asyncio.Event()
+
+    @entry
+    async def wait() -> str:
+        await go_on.wait()
+        return "waited"
+
+    worker = WorkerEntry(name="w", tools=[wait])
+    scope = worker.start(Runtime(model=scripted(calls(("wait", {})), says("done"))))
+    first = asyncio.create_task(scope.run_turn("a"))
+    await asyncio.sleep(0.02)
+    with pytest.raises(ScopeBusyError):
+        await scope.run_turn("b")
+    with pytest.raises(ScopeBusyError):
+        await scope.close()
+    go_on.set()
+    assert await first == "done"
+    await scope.close()
+
+
+async def test_a_failed_turn_leaves_the_conversation_as_it_was() -> None:
+    """Its usage and its trace stay, and the exception has the partial messages."""
+
+    @entry
+    async def fail() -> None:
+        raise OSError("disk")
+
+    worker = WorkerEntry(name="w", tools=[fail])
+    runtime = Runtime(model=scripted(says("one"), calls(("fail", {})), says("three"), name="m"))
+    async with worker.start(runtime) as scope:
+        await scope.run_turn("1")
+        before = scope.messages
+        with pytest.raises(OSError, match="disk") as caught:
+            await scope.run_turn("2")
+        assert scope.messages == before
+        partial = partial_messages(caught.value)
+        assert [type(message) for message in partial[:4]] == [ModelRequest, ModelResponse, ModelRequest, ModelResponse]
+        assert await scope.run_turn("3") == "three"
+        assert len(scope.messages) == 4
+    assert runtime.usage["m"].requests == 3
+    assert [(t.name, t.depth, t.error) for t in runtime.trace] == [
+        ("w", 0, None),
+        ("w", 0, "OSError: disk"),
+        ("fail", 1, "OSError: disk"),
+        ("w", 0, None),
+    ]
+
+
+async def test_a_cancelled_turn_leaves_the_conversation_as_it_was_and_nothing_open() -> None:
+    started = asyncio.Event()
+    log = Log()
+
+    @entry
+    async def forever() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    worker = WorkerEntry(name="w", tools=[forever], toolsets=[log.toolset("a")])
+    runtime = Runtime(model=scripted(says("one"), calls(("forever", {})), says("three")))
+    before_tasks = asyncio.all_tasks()
+    async with worker.start(runtime) as scope:
+        await scope.run_turn("1")
+        before = scope.messages
+        turn = asyncio.create_task(scope.run_turn("2"))
+        await started.wait()
+        turn.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await turn
+        assert scope.messages == before
+        assert [t.error for t in runtime.trace] == [None, "cancelled", "cancelled"]
+        assert await scope.run_turn("3") == "three"
+    assert log.lines == ["build a", "enter a", "exit a"]
+    assert asyncio.all_tasks() == before_tasks
+
+
+async def test_whoever_catches_an_error_sees_the_messages_of_the_call_they_made() -> None:
+    """A function that catches its worker's failure sees that worker's messages, not its own caller's."""
+    seen: list[list[ModelMessage]] = []
+
+    @entry
+    async def fail() -> None:
+        raise OSError("disk")
+
+    inner = WorkerEntry(name="inner", tools=[fail], model=scripted(calls(("fail", {}))))
+
+    @entry
+    async def catches(ctx: RunContext[Context]) -> None:
+        try:
+            await ctx.deps.call(inner, "inner prompt")
+        except OSError as exc:
+            seen.append(partial_messages(exc))
+            raise
+
+    outer = WorkerEntry(name="outer", tools=[catches], model=scripted(calls(("catches", {}))))
+    with pytest.raises(OSError, match="disk") as caught:
+        await Runtime([outer]).call("outer", "outer prompt")
+    assert "inner prompt" in str(seen[0][0])
+    assert "outer prompt" in str(partial_messages(caught.value)[0])
+
+
+def is_pydantic_ai_leftover(task: asyncio.Task[Any]) -> bool:
+    """PydanticAI 2.66 forgets one task of its own when it is cancelled at one of the first awaits of a run.
+
+    It does so without llm-do too (`_run_lifecycle_hooks`, while it drains `_ready_waiter`).
+    """
+    return "ScopedTask" in str(task.get_coro())
+
+
+async def test_cancellation_at_any_await_leaves_nothing_open() -> None:
+    """A call with toolsets, tools and nested workers, cancelled after every number of steps of the loop."""
+
+    @entry
+    async def pause(x: int) -> int:
+        await asyncio.sleep(0)
+        return x
+
+    def build(log: Log) -> tuple[Runtime, WorkerEntry[str]]:
+        inner = WorkerEntry(
+            name="inner",
+            tools=[pause],
+            toolsets=[log.toolset("b")],
+            model=scripted(calls(("pause", {"x": 1})), says("i")),
+        )
+        step = calls(("inner", {"input": "x"}), ("pause", {"x": 2}), ("use_a", {}))
+        outer = WorkerEntry(
+            name="outer", tools=[inner, pause], toolsets=[log.toolset("a")], model=scripted(step, says("o"))
+        )
+        return Runtime([outer]), outer
+
+    cancelled = 0
+    for steps in range(400):
+        log = Log()
+        runtime, outer = build(log)
+        before = asyncio.all_tasks()
+        task = asyncio.create_task(runtime.call(outer, "go"))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if task.done():
+            assert task.result() == "o"
+            break
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        cancelled += 1
+        assert all(record.duration is not None for record in runtime.trace)
+        for name in "ab":
+            assert log.lines.count(f"enter {name}") == log.lines.count(f"exit {name}"), (steps, log.lines)
+        left = {task for task in asyncio.all_tasks() - before if not is_pydantic_ai_leftover(task)}
+        assert not left, steps
+    else:
+        raise AssertionError("the call never ended")
+    assert cancelled > 20
+
+
+async def test_a_scope_resumes_from_a_given_history() -> None:
+    seen: list[int] = []
+
+    def count(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        seen.append(len(messages))
+        return says(f"turn {len(messages)}")
+
+    worker = WorkerEntry(name="w")
+    async with worker.start(Runtime(model=scripted(count))) as scope:
+        await scope.run_turn("a")
+        history = scope.messages
+    async with worker.start(Runtime(model=scripted(count)), message_history=history) as scope:
+        assert await scope.run_turn("b") == "turn 3"
+        assert len(scope.messages) == 4
+    assert len(history) == 2
+
+
+async def test_nested_calls_have_their_own_frame_and_toolsets_and_a_scope_can_stand_in_a_tool() -> None:
+    log = Log()
+    helper = WorkerEntry(name="helper", toolsets=[log.toolset("h")], model=scripted(says("h1"), says("h2")))
+
+    @entry
+    async def chat_with_helper(ctx: RunContext[Context]) -> list[str]:
+        async with helper.start(ctx.deps) as scope:
+            return [await scope.run_turn("a"), await scope.run_turn("b")]
+
+    outer = WorkerEntry(
+        name="outer",
+        tools=[chat_with_helper],
+        toolsets=[log.toolset("o")],
+        model=scripted(calls(("chat_with_helper", {})), says("ok")),
+    )
+    runtime = Runtime([outer])
+    await runtime.call("outer", "go")
+    assert [(t.name, t.depth, t.parent_id) for t in runtime.trace] == [
+        ("outer", 0, None),
+        ("chat_with_helper", 1, 1),
+        ("helper", 2, 2),
+        ("helper", 2, 2),
+    ]
+    assert log.lines == ["build o", "enter o", "build h", "enter h", "exit h", "exit o"]
+
+
+async def test_an_idle_scope_keeps_no_run() -> None:
+    worker = WorkerEntry(name="w")
+    async with worker.start(Runtime(model=scripted(says("x")))) as scope:
+        for turn in range(3):
+            await scope.run_turn(str(turn))
+        gc.collect()
+        assert not [thing for thing in gc.get_objects() if isinstance(thing, AgentRun)]
+        held = {type(value) for value in vars(scope).values()}
+        assert Agent not in held
+
+
+async def test_a_finished_call_is_freed() -> None:
+    worker = WorkerEntry(name="w")
+    runtime = Runtime(model=scripted(says("x")))
+    frames: list[weakref.ref[Any]] = []
+
+    @asynccontextmanager
+    async def scope_of(worker: WorkerEntry[str]) -> AsyncIterator[Any]:
+        async with worker.start(runtime) as scope:
+            frames.append(weakref.ref(scope.frame))
+            yield scope
+
+    async with scope_of(worker) as scope:
+        await scope.run_turn("x")
+    del scope
+    for _ in range(3):  # a finalizer may keep things for one more collection
+        gc.collect()
+    assert frames[0]() is None
+
+
+async def test_leaving_the_block_with_an_error_closes_the_toolsets() -> None:
+    log = Log()
+    worker = WorkerEntry(name="w", toolsets=[log.toolset("a")])
+    with pytest.raises(ValueError, match="mine"):
+        async with worker.start(Runtime(model=scripted(says("x")))):
+            raise ValueError("mine")
+    assert log.lines == ["build a", "enter a", "exit a"]
+
+
+async def test_an_error_while_closing_is_told() -> None:
+    class Stuck(FunctionToolset[Any]):
+        async def __aexit__(self, *args: Any) -> None:
+            raise OSError("cannot close")
+
+    log = Log()
+    worker = WorkerEntry(name="w", toolsets=[log.toolset("a"), lambda ctx: Stuck()])
+    scope = worker.start(Runtime(model=scripted(says("x"))))
+    await scope.run_turn("x")
+    with pytest.raises(OSError, match="cannot close"):
+        await scope.close()
+    assert log.lines[-1] == "exit a"

@@ -1,0 +1,348 @@
+"""The trace, the usage and the message log are exact, because they are written when things happen."""
+
+import asyncio
+import contextlib
+import logging
+import random
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from inline_snapshot import snapshot
+from pydantic import BaseModel
+from pydantic_ai import RunContext
+from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.usage import RequestUsage
+
+from llm_do import Context, Event, Runtime, TraceEntry, WorkerEntry, entry
+
+from .scripted import answers, calls, says, scripted, tool_results
+
+
+@entry
+async def double(x: int) -> int:
+    await asyncio.sleep(random.random() / 100)  # noqa: S311
+    return x * 2
+
+
+async def test_twenty_parallel_nested_calls_have_twenty_records_with_the_right_parents() -> None:
+    """Whatever the order in which they end."""
+    inner = WorkerEntry(name="inner", tools=[double])
+
+    def step(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        if results := tool_results(messages):
+            return says(str(results[0]))
+        return calls(("double", {"x": int(messages[0].parts[0].content)}))  # type: ignore[arg-type, union-attr]
+
+    @entry
+    async def fan_out(ctx: RunContext[Context]) -> list[str]:
+        return await asyncio.gather(*(ctx.deps.call(inner, str(number)) for number in range(20)))
+
+    runtime = Runtime([fan_out], model=scripted(step))
+    assert await runtime.call("fan_out") == [str(number * 2) for number in range(20)]
+    inner_records = [t for t in runtime.trace if t.name == "inner"]
+    assert len(inner_records) == 20
+    assert {t.parent_id for t in inner_records} == {1}
+    assert {t.depth for t in inner_records} == {1}
+    below = {t.parent_id: t for t in runtime.trace if t.name == "double"}
+    assert below.keys() == {t.id for t in inner_records}
+    for record in inner_records:
+        assert below[record.id].input_data == {"x": int(record.input_data["input"])}
+        assert record.output_data == str(below[record.id].output_data)
+    assert len({t.id for t in runtime.trace}) == 41
+
+
+async def test_a_record_tells_all_about_a_call() -> None:
+    runtime = Runtime(model=scripted(says("hi", input_tokens=3, output_tokens=4, cost=Decimal("0.5")), name="m"))
+    await runtime.call(WorkerEntry(name="w"), "hello")
+    record = runtime.trace[0]
+    assert (record.id, record.parent_id, record.name, record.kind, record.depth) == (1, None, "w", "worker", 0)
+    assert (record.input_data, record.output_data, record.error) == ({"input": "hello"}, "hi", None)
+    assert (record.model, record.cost, record.approval) == ("m", Decimal("0.5"), None)
+    assert record.usage is not None
+    assert (record.usage.requests, record.usage.input_tokens, record.usage.output_tokens) == (1, 3, 4)
+    assert record.duration is not None
+    assert record.duration > 0
+    assert record.started_at > 1e9
+
+
+async def test_records_hold_what_was_passed_not_what_became_of_it() -> None:
+    class Basket(BaseModel):
+        items: list[str]
+
+    @dataclass
+    class Box:
+        items: list[str] = field(default_factory=list)
+
+    @entry
+    async def spoil(data: Any, basket: Basket, box: Box) -> list[Any]:
+        data["items"].append("worm")
+        basket.items.append("worm")
+        box.items.append("worm")
+        return [data]
+
+    runtime = Runtime([spoil])
+    output = await runtime.call("spoil", {"items": ["apple"]}, Basket(items=["pear"]), Box())
+    output.append("rot")
+    record = runtime.trace[0]
+    assert record.input_data == {"data": {"items": ["apple"]}, "basket": Basket(items=["pear"]), "box": Box()}
+    assert record.output_data == [{"items": ["apple", "worm"]}]
+
+
+async def test_values_that_cannot_be_copied_stand_for_themselves() -> None:
+    @entry
+    async def take(thing: Any) -> Any:
+        return thing
+
+    loop: list[Any] = []
+    loop.append(loop)
+    lock = asyncio.Lock()
+    runtime = Runtime([take])
+    assert await runtime.call("take", lock) is lock
+    assert runtime.trace[0].input_data == {"thing": lock}
+    assert await runtime.call("take", thing=loop) is loop
+    assert runtime.trace[1].input_data["thing"][0] is runtime.trace[1].input_data["thing"]
+
+
+async def test_the_tree_view() -> None:
+    inner = WorkerEntry(name="inner", tools=[double])
+    outer = WorkerEntry(name="outer", tools=[inner, double])
+    inner_model = scripted(calls(("double", {"x": 2})), says("four"))
+    outer_model = scripted(calls(("inner", {"input": "two"})), calls(("double", {"x": 4})), says("eight"))
+    runtime = Runtime(model=outer_model)
+    inner.model = inner_model
+    await runtime.call(outer, "start")
+    (root,) = runtime.trace.tree()
+    assert [child.entry.name for child in root.children] == ["inner", "double"]
+    for record in runtime.trace:
+        record.duration = 0.001
+    assert str(runtime.trace) == snapshot("""\
+outer(input='start') [worker, 1 ms] -> 'eight'
+├─ inner(input='two') [worker, 1 ms] -> 'four'
+│  └─ double(x=2) [tool, 1 ms] -> 4
+└─ double(x=4) [tool, 1 ms] -> 8\
+""")
+    assert isinstance(runtime.trace[0], TraceEntry)
+    assert [t.name for t in runtime.trace[1:3]] == ["inner", "double"]
+    assert repr(runtime.trace) == "<Trace of 4 calls>"
+
+
+# -- usage ---------------------------------------------------------------------------------------------
+
+
+async def test_usage_is_counted_per_model_over_the_whole_tree() -> None:
+    small = scripted(says("a", input_tokens=1, output_tokens=2), name="small")
+    inner = WorkerEntry(name="inner", model=small)
+
+    def step(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        if tool_results(messages):
+            return says("ok", input_tokens=10, output_tokens=20)
+        return calls(*[("inner", {"input": str(number)}) for number in range(5)])
+
+    runtime = Runtime([WorkerEntry(name="outer", tools=[inner])], model=scripted(step, name="big"))
+    await runtime.call("outer", "go")
+    given = [message.usage for message in runtime.messages if isinstance(message, ModelResponse)]
+    assert runtime.usage["small"].requests == 5
+    assert (runtime.usage["small"].input_tokens, runtime.usage["small"].output_tokens) == (5, 10)
+    assert runtime.usage["big"].requests == 2
+    assert sum(usage.total_tokens for usage in runtime.usage.values()) == sum(usage.total_tokens for usage in given)
+    own = [t.usage.total_tokens for t in runtime.trace if t.usage is not None]
+    assert sum(own) == sum(usage.total_tokens for usage in given)
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_usage_equals_what_the_models_gave_also_when_the_run_fails(seed: int) -> None:
+    """Random trees, in which calls fail and their siblings are cancelled."""
+    chance = random.Random(seed)  # noqa: S311
+    given = [0, 0]
+
+    def step(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        usage = RequestUsage(input_tokens=chance.randrange(50), output_tokens=chance.randrange(50))
+        given[0] += 1
+        given[1] += usage.total_tokens
+        if chance.random() < 0.2 or len(messages) > 4 or not info.function_tools:
+            return ModelResponse(parts=[TextPart("done")], usage=usage)
+        tools = [chance.choice(info.function_tools).name for _ in range(chance.randrange(1, 4))]
+        made = calls(*[(name, {"input": "x"}) for name in tools])
+        made.usage = usage
+        return made
+
+    @entry
+    async def risky(input: str) -> str:
+        await asyncio.sleep(chance.random() / 200)
+        if chance.random() < 0.15:
+            raise OSError("disk")
+        return "fine"
+
+    worker = WorkerEntry(name="leaf", tools=[risky])
+    for depth in range(3):
+        worker = WorkerEntry(name=f"level{depth}", tools=[worker, risky])
+    runtime = Runtime(model=FunctionModel(step, model_name="m"))
+    with contextlib.suppress(OSError):
+        await runtime.call(worker, "go")
+    assert runtime.usage["m"].requests == given[0]
+    assert runtime.usage["m"].total_tokens == given[1]
+    assert all(t.duration is not None for t in runtime.trace), "every record is closed"
+
+
+async def test_a_provider_error_passes_through_and_the_usage_before_it_stays() -> None:
+    def fail(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        raise ModelHTTPError(status_code=500, model_name="m", body="overloaded")
+
+    model = scripted(calls(("double", {"x": 1})), fail, name="m")
+    runtime = Runtime(model=model)
+    with pytest.raises(ModelHTTPError) as caught:
+        await runtime.call(WorkerEntry(name="w", tools=[double]), "go")
+    assert caught.value.__notes__ == ["llm-do call path: w"]
+    assert runtime.usage["m"].requests == 1
+
+
+async def test_the_price_is_known_where_the_price_list_knows_it() -> None:
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        usage = RequestUsage(input_tokens=1_000_000, output_tokens=0)
+        return ModelResponse([TextPart("x")], usage=usage, model_name="gpt-4o", provider_name="openai")
+
+    class Named(FunctionModel):
+        async def request(self, *args: Any) -> ModelResponse:
+            response = await super().request(*args)
+            response.model_name, response.provider_name = "gpt-4o", "openai"
+            return response
+
+    runtime = Runtime(model=Named(answer))
+    await runtime.call(WorkerEntry(name="w"), "x")
+    assert runtime.usage["gpt-4o"].cost == Decimal("2.5")
+    assert runtime.trace[0].cost == Decimal("2.5")
+
+
+# -- the message log ---------------------------------------------------------------------------------------
+
+
+async def test_the_message_log_is_in_the_order_in_which_things_happened() -> None:
+    class Note(BaseModel):
+        text: str
+
+    inner = WorkerEntry(name="inner", model=scripted(says("inner says")))
+    outer_model = scripted(calls(("inner", {"input": "ask"})), answers({"text": "note"}))
+    runtime = Runtime(model=outer_model)
+    assert await runtime.call(WorkerEntry(name="outer", tools=[inner], output_type=Note), "go") == Note(text="note")
+    assert [(type(m).__name__, [type(p).__name__ for p in m.parts]) for m in runtime.messages] == [
+        ("ModelRequest", ["UserPromptPart"]),
+        ("ModelResponse", ["ToolCallPart"]),
+        ("ModelRequest", ["UserPromptPart"]),
+        ("ModelResponse", ["TextPart"]),
+        ("ModelRequest", ["ToolReturnPart"]),
+        ("ModelResponse", ["ToolCallPart"]),
+        ("ModelRequest", ["ToolReturnPart"]),  # what PydanticAI answers to an output, which no model is shown
+    ]
+
+
+async def test_the_message_log_of_a_failed_call_has_what_was_said() -> None:
+    @entry
+    async def fail() -> None:
+        raise OSError("disk")
+
+    runtime = Runtime(model=scripted(calls(("fail", {}))))
+    with pytest.raises(OSError, match="disk"):
+        await runtime.call(WorkerEntry(name="w", tools=[fail]), "go")
+    assert [type(message) for message in runtime.messages][:2] == [ModelRequest, ModelResponse]
+
+
+# -- sinks -------------------------------------------------------------------------------------------------
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def on_event(self, event: Event) -> None:
+        self.events.append(event)
+
+
+async def test_sinks_and_callbacks_are_told_everything_in_order() -> None:
+    recorder, told = Recorder(), []
+    inner = WorkerEntry(name="inner", tools=[double], model=scripted(calls(("double", {"x": 2})), says("4")))
+    outer = WorkerEntry(name="outer", tools=[inner], model=scripted(calls(("inner", {"input": "x"})), says("ok")))
+    runtime = Runtime([outer], sinks=[recorder], message_callback=told.append)
+    await runtime.call("outer", "go")
+    assert told == recorder.events
+    assert [(e.type, e.name, e.worker, e.depth, e.call_id, e.parent_id) for e in told] == snapshot(
+        [
+            ("call_opened", "outer", "outer", 0, 1, None),
+            ("message", "outer", "outer", 0, 1, None),
+            ("message", "outer", "outer", 0, 1, None),
+            ("call_opened", "inner", "inner", 1, 2, 1),
+            ("message", "inner", "inner", 1, 2, 1),
+            ("message", "inner", "inner", 1, 2, 1),
+            ("call_opened", "double", "inner", 2, 3, 2),
+            ("call_closed", "double", "inner", 2, 3, 2),
+            ("message", "inner", "inner", 1, 2, 1),
+            ("message", "inner", "inner", 1, 2, 1),
+            ("call_closed", "inner", "inner", 1, 2, 1),
+            ("message", "outer", "outer", 0, 1, None),
+            ("message", "outer", "outer", 0, 1, None),
+            ("call_closed", "outer", "outer", 0, 1, None),
+        ]
+    )
+
+
+async def test_text_is_told_as_it_is_written_for_the_whole_tree() -> None:
+    """Only when it was asked for, since it makes every request a stream."""
+    told: list[Event] = []
+    inner = WorkerEntry(name="inner", model=scripted(says("from the inside")))
+    outer = WorkerEntry(name="outer", tools=[inner])
+    model = scripted(calls(("inner", {"input": "x"})), says("and out"))
+    runtime = Runtime(model=model, message_callback=told.append, text_deltas=True)
+    async with outer.start(runtime) as scope:
+        assert (await scope.run_turn("go")).strip() == "and out"
+    deltas = [(e.worker, e.depth, e.call_id, e.text) for e in told if e.type == "text_delta"]
+    assert deltas == [
+        ("inner", 1, 2, "from "),
+        ("inner", 1, 2, "the "),
+        ("inner", 1, 2, "inside "),
+        ("outer", 0, 1, "and "),
+        ("outer", 0, 1, "out "),
+    ]
+    assert runtime.usage["scripted"].requests == 3
+    quiet = Runtime(model=scripted(says("x")), message_callback=told.append)
+    told.clear()
+    await quiet.call(outer, "go")
+    assert "text_delta" not in {event.type for event in told}
+
+
+async def test_a_sink_that_raises_is_reported_once_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    recorder = Recorder()
+
+    class Broken:
+        def on_event(self, event: Event) -> None:
+            raise RuntimeError("no paper")
+
+    async def not_a_function(event: Event) -> None: ...
+
+    runtime = Runtime([double], sinks=[Broken(), recorder], message_callback=not_a_function)  # type: ignore[arg-type]
+    with caplog.at_level(logging.ERROR, "llm_do"):
+        assert await runtime.call("double", 2) == 4
+        assert await runtime.call("double", 3) == 6
+    assert len(recorder.events) == 4
+    assert len(caplog.records) == 2
+    assert "no paper" in caplog.text
+    assert "must be a plain function" in caplog.text
+
+
+async def test_what_a_journal_cannot_record_does_not_run() -> None:
+    class FullDisk:
+        def on_event(self, event: Event) -> None:
+            raise OSError("no space left on device")
+
+    ran: list[int] = []
+
+    @entry
+    async def effect() -> None:
+        ran.append(1)
+
+    runtime = Runtime([effect], journal=FullDisk())
+    with pytest.raises(OSError, match="no space left"):
+        await runtime.call("effect")
+    assert not ran
