@@ -17,7 +17,7 @@ from pydantic_ai.usage import RunUsage
 from typing_extensions import TypeVar
 
 from .approval import ApprovalController
-from .errors import OutputError, SyncCallError
+from .errors import OutputError, SyncCallError, summarize
 from .frame import CallFrame, Deadline
 from .metering import MeteredModel, NoModel
 from .names import reachable
@@ -275,10 +275,7 @@ def check_output(entry: Entry[Any], schema_out: Any, output: Any) -> None:
     try:
         _adapter(schema_out).validate_python(value, strict=True)
     except ValidationError as exc:
-        problems = "; ".join(
-            f"{'.'.join(map(str, error['loc'])) or 'output'}: {error['msg']}" for error in exc.errors(include_url=False)
-        )
-        raise OutputError(f"{entry.name}() returned what its schema_out does not allow: {problems}") from exc
+        raise OutputError(f"{entry.name}() returned what its schema_out does not allow: {summarize(exc)}") from exc
 
 
 @lru_cache(maxsize=1024)

@@ -29,6 +29,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
 
@@ -125,6 +127,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
         return f" Did you mean {' or '.join(map(repr, close))}?"
     shown = ", ".join(map(repr, names[:20]))
     return f" Known names: {shown}{', ...' if len(names) > 20 else ''}."
+
+
+def summarize(exc: ValidationError) -> str:
+    """What pydantic found wrong, in one line."""
+    problems = exc.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(f"{'.'.join(map(str, error['loc'])) or 'output'}: {error['msg']}" for error in problems)
 
 
 def partial_messages(error: BaseException) -> "list[ModelMessage]":

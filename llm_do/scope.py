@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self
 
 import anyio
+from pydantic import ValidationError
 from pydantic_ai import RunContext, capture_run_messages
 from pydantic_ai.exceptions import UnexpectedModelBehavior
 from pydantic_ai.messages import (
@@ -36,6 +37,7 @@ from .errors import (
     ScopeClosedError,
     ToolsetError,
     attach_partial_messages,
+    summarize,
 )
 from .events import TextDelta
 from .inputs import prompt_of
@@ -164,13 +166,13 @@ class CallScope(Generic[T]):
     def _explain(self, exc: BaseException) -> BaseException:
         if not isinstance(exc, UnexpectedModelBehavior):
             return exc
-        worker, model = self._worker, self.frame.model
+        worker, model, cause = self._worker, self.frame.model, exc.__cause__
         assert model is not None
-        reason = f"{exc}: {exc.__cause__}" if exc.__cause__ is not None else str(exc)
+        reason = summarize(cause) if isinstance(cause, ValidationError) else str(cause or exc)
         where = f"{self.frame.path}: model {model.model_name!r}"
         if "output retries" in str(exc):
-            return OutputError(f"{where} gave no valid {worker.output_name} after {worker.retries + 1} tries. {reason}")
-        return ModelBehaviorError(f"{where} did not behave. {reason}")
+            return OutputError(f"{where} gave no valid {worker.output_name} after {worker.retries + 1} tries: {reason}")
+        return ModelBehaviorError(f"{where} did not behave: {reason}")
 
     async def _stream(self, run_ctx: RunContext[Context], stream: AsyncIterable[AgentStreamEvent]) -> None:
         """Tell the sinks the text as it comes."""

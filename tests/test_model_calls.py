@@ -129,7 +129,7 @@ async def test_arguments_that_do_not_validate_leave_no_record_and_the_model_is_a
 async def test_a_model_that_calls_what_does_not_exist_is_told_and_then_given_up() -> None:
     model = scripted(calls(("nope", {})), name="confused")
     runtime = Runtime(model=model)
-    with pytest.raises(ModelBehaviorError, match="w: model 'confused' did not behave.*'nope'"):
+    with pytest.raises(ModelBehaviorError, match="w: model 'confused' did not behave: .*'nope'"):
         await runtime.call(WorkerEntry(name="w"), "go")
     assert [t.name for t in runtime.trace] == ["w"]
     assert runtime.trace[0].usage is not None

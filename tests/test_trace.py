@@ -24,7 +24,7 @@ from .scripted import answers, calls, says, scripted, tool_results
 
 @entry
 async def double(x: int) -> int:
-    await asyncio.sleep(random.random() / 100)  # noqa: S311
+    await asyncio.sleep(random.random() / 100)
     return x * 2
 
 
@@ -156,7 +156,7 @@ async def test_usage_is_counted_per_model_over_the_whole_tree() -> None:
 @pytest.mark.parametrize("seed", range(10))
 async def test_usage_equals_what_the_models_gave_also_when_the_run_fails(seed: int) -> None:
     """Random trees, in which calls fail and their siblings are cancelled."""
-    chance = random.Random(seed)  # noqa: S311
+    chance = random.Random(seed)
     given = [0, 0]
 
     def step(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
