@@ -10,13 +10,14 @@ import os
 import subprocess
 import sys
 import tracemalloc
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 
 from pydantic_ai import Agent, RunContext
-from pydantic_ai.messages import ModelMessage, ToolCallPart
+from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.run import AgentRun
 from pydantic_ai.tool_manager import ToolManager
 from pydantic_ai.usage import RunUsage
@@ -135,45 +136,33 @@ def fan_out(rounds: int, memory: bool) -> None:
         row(f"{FAN_OUT} concurrent worker calls: extra memory", raw, ours, 0.20, "MB")
 
 
-async def one_chat(swap: bool) -> dict[int, list[tuple[float, float, float]]]:
-    """A chat of 200 turns. Around turns 10 and 200: what a raw run with the same history costs, twice, and the turn."""
-    agent = Agent(MODEL, name="agent", instructions=INSTRUCTIONS)
-    windows = {10: range(6, 16), 200: range(191, 201)}
-    costs: dict[int, list[tuple[float, float, float]]] = {turn: [] for turn in windows}
-    async with WorkerEntry(name="agent", instructions=INSTRUCTIONS).start(session()) as scope:
-        history: list[ModelMessage] = []
-
-        async def raw() -> None:
-            await agent.run("x", message_history=history or None, infer_name=False)
-
-        async def ours() -> None:
-            await scope.run_turn("x")
-
-        for turn in range(1, 201):
-            window = next((name for name, turns in windows.items() if turn in turns), None)
-            if window is None:
-                await ours()
-                continue
-            history = scope.messages
-            if turn % 2 == swap:
-                ours_cost, raw_cost, again = await cpu(ours), await cpu(raw), await cpu(raw)
-            else:
-                again, raw_cost, ours_cost = await cpu(raw), await cpu(raw), await cpu(ours)
-            costs[window].append((raw_cost, again, ours_cost))
-    return costs
-
-
 async def chat(chats: int) -> None:
     """What a turn costs beyond a raw run with the same history, early in a chat and late."""
-    costs = [await one_chat(swap=bool(number % 2)) for number in range(chats)]
+    windows = {10: range(6, 15), 200: range(192, 201)}
+    costs: dict[int, list[dict[str, float]]] = {turn: [] for turn in windows}
+    for _ in range(chats):
+        await one_chat({turn: window for window, turns in windows.items() for turn in turns}, costs)
     shares = {}
-    for turn in costs[0]:
-        samples = [sample for one in costs for sample in one[turn]]
-        raw = median(sample[0] for sample in samples)
-        shares[turn] = median(ours - raw for raw, _, ours in samples)
-        noise = median(again - raw for raw, again, _ in samples)
+    for turn, samples in costs.items():
+        shares[turn] = median(sample["ours"] - sample["raw"] for sample in samples)
+        noise = median(sample["again"] - sample["raw"] for sample in samples)
+        raw = median(sample["raw"] for sample in samples)
         row(f"chat, turn {turn} (share {shares[turn]:.0f} us, A/A {noise:+.0f} us)", raw, raw + shares[turn])
     print(f"{'chat, share at turn 200 - at turn 10':<42} {shares[200] - shares[10]:>+21.0f} us   (flat)")
+
+
+async def one_chat(window_of: dict[int, int], costs: dict[int, list[dict[str, float]]]) -> None:
+    agent = Agent(MODEL, name="agent", instructions=INSTRUCTIONS)
+    scope = WorkerEntry(name="agent", instructions=INSTRUCTIONS).start(session())
+    for turn in range(1, 201):
+        if turn not in window_of:
+            await scope.run_turn("x")
+            continue
+        raw = partial(agent.run, "x", message_history=scope.messages, infer_name=False)
+        works = [("raw", raw), ("ours", partial(scope.run_turn, "x")), ("again", raw)]
+        works = works[turn % 3 :] + works[: turn % 3]  # each comes first, second and third equally often
+        costs[window_of[turn]].append({name: await cpu(work) for name, work in works})
+    await scope.close()
 
 
 async def idle() -> None:
@@ -201,7 +190,7 @@ def imports(rounds: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, about 15 seconds")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, about 20 seconds")
     parser.add_argument("--peers", action="store_true", help="compare with other frameworks instead")
     parser.add_argument("--fan-out", choices=["raw", "ours"], help=argparse.SUPPRESS)
     parser.add_argument("--traced", action="store_true", help=argparse.SUPPRESS)
