@@ -81,8 +81,9 @@ class Context:
             frame = CallFrame(entry, self.frame)
         if frame.depth == 0:
             session.enter_loop()
-        session.open(frame, arguments)
+        recorder = session.recorder
         try:
+            recorder.open(frame, arguments)
             session.admit(frame)
             if entry.requires_approval:
                 arguments = await session.approve(frame, arguments)
@@ -98,9 +99,9 @@ class Context:
             if (schema_out := getattr(entry, "schema_out", None)) is not None:
                 check_output(entry, schema_out, output)
         except BaseException as exc:
-            session.fail(frame, exc)
+            recorder.fail(frame, exc)
             raise
-        session.close(frame, output)
+        recorder.close(frame, output)
         return output
 
     async def _run_bounded(self, entry: Entry[Any], child: Context, run_ctx: Any) -> Any:
@@ -211,7 +212,7 @@ class Context:
     @property
     def trace(self) -> Trace:
         """The records of all calls of the session so far."""
-        return self._session.trace
+        return self._session.recorder.trace
 
     @property
     def usage(self) -> dict[str, RunUsage]:

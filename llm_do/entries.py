@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Generic, cast, overload
 
 import anyio
@@ -34,7 +34,7 @@ T = TypeVar("T", default=Any)
 OutputT = TypeVar("OutputT", default=str)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, frozen=True)
 class ToolEntry(Generic[T]):
     """A Python callable as an entry, around a PydanticAI `Tool`."""
 
@@ -48,20 +48,37 @@ class ToolEntry(Generic[T]):
     model: None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self.name = check_name(self.tool.name)
-        self.requires_approval = self.requires_approval or self.tool.requires_approval
-        self.needs_run_context = self.tool.takes_ctx
-        self.parameters: DeclaredParameters = tool_parameters(self.tool)
-        self.proxy = proxy_tool(self, self.parameters, self.tool)
+        check_name(self.tool.name)
+        object.__setattr__(self, "requires_approval", self.requires_approval or self.tool.requires_approval)
+
+    @cached_property
+    def name(self) -> str:
+        return self.tool.name
+
+    @cached_property
+    def needs_run_context(self) -> bool:
+        return self.tool.takes_ctx
+
+    @cached_property
+    def parameters(self) -> DeclaredParameters:
+        """What it takes."""
+        return tool_parameters(self.tool)
+
+    @cached_property
+    def proxy(self) -> Tool[Context]:
+        """The tool that a worker's model sees."""
+        return proxy_tool(self, self.parameters, self.tool)
+
+    @cached_property
+    def _function(self) -> Callable[..., Any]:
+        return self.tool.function_schema.function
+
+    @cached_property
+    def _plain(self) -> bool:
+        """Whether calling it is no more than awaiting the function with keywords."""
         schema = self.tool.function_schema
-        self._function = schema.function
-        self._plain = (
-            schema.is_async
-            and self.tool.timeout is None
-            and not (schema.takes_ctx or schema.positional_fields or schema.var_positional_field)
-        )
-        if self.tool.args_validator is None:
-            self.check_arguments = None  # type: ignore[method-assign, assignment]
+        special = schema.takes_ctx or schema.positional_fields or schema.var_positional_field or self.tool.timeout
+        return schema.is_async and not special
 
     @overload
     @classmethod
@@ -110,8 +127,12 @@ class ToolEntry(Generic[T]):
         code = getattr(function, "__code__", None)
         return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(function)
 
-    async def check_arguments(self, arguments: dict[str, Any], ctx: Context) -> None:
-        """Run the tool's own `args_validator`, which PydanticAI runs only for a model's calls."""
+    @cached_property
+    def check_arguments(self) -> Callable[[dict[str, Any], Context], Awaitable[None]] | None:
+        """Runs the tool's own `args_validator`, if it has one: PydanticAI does so only for a model's calls."""
+        return None if self.tool.args_validator is None else self._check_arguments
+
+    async def _check_arguments(self, arguments: dict[str, Any], ctx: Context) -> None:
         validator = cast("Callable[..., Any]", self.tool.args_validator)
         try:
             result = validator(ctx.run_context(self), **arguments)
@@ -194,7 +215,7 @@ def entry(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     return ToolEntry.from_function(function)
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, frozen=True, kw_only=True)
 class WorkerEntry(Generic[OutputT]):
     """A prompt with a model and tools, as an entry."""
 
@@ -224,16 +245,29 @@ class WorkerEntry(Generic[OutputT]):
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        self.parameters: Parameters = (
-            OpenParameters(self.name) if self.input_type is None else model_parameters(self.name, self.input_type)
-        )
-        owner = f"worker {self.name!r}"
-        self.own_entries: Mapping[str, Entry[Any]] = index_by_name(
-            [tool for tool in self.tools if not isinstance(tool, str)], owner
-        )
+        # What is wrong with a worker should be said where it is made, not where it is first called.
+        _ = self.parameters, self.own_entries
+
+    @cached_property
+    def parameters(self) -> Parameters:
+        """What it takes."""
+        if self.input_type is None:
+            return OpenParameters(self.name)
+        return model_parameters(self.name, self.input_type)
+
+    @cached_property
+    def own_entries(self) -> Mapping[str, Entry[Any]]:
         """The tools that belong to this worker, by name."""
-        self.proxy = proxy_tool(self, self.parameters)
-        self._agent: tuple[list[Entry[Any]], Agent[Context, OutputT]] | None = None
+        return index_by_name([tool for tool in self.tools if not isinstance(tool, str)], f"worker {self.name!r}")
+
+    @cached_property
+    def proxy(self) -> Tool[Context]:
+        """The tool that another worker's model sees."""
+        return proxy_tool(self, self.parameters)
+
+    @cached_property
+    def _agents(self) -> list[_CachedAgent[OutputT]]:
+        return []
 
     @property
     def source(self) -> str | None:
@@ -270,23 +304,34 @@ class WorkerEntry(Generic[OutputT]):
         Nothing of a call lives on the agent, so it is kept as long as the tools' names mean the same.
         """
         tools = [session.resolve(tool, session.root) if isinstance(tool, str) else tool for tool in self.tools]
-        if self._agent is None or self._agent[0] != tools:
-            index_by_name(tools, f"worker {self.name!r}")
-            proxies = [getattr(tool, "proxy", None) or proxy_tool(tool, session.parameters_of(tool)) for tool in tools]
-            agent = Agent[Context, OutputT](
-                name=self.name,
-                description=self.description,
-                instructions=self.instructions,
-                output_type=self.output_type,
-                deps_type=Context,
-                tools=proxies,
-                model_settings=self.model_settings,
-                capabilities=self.capabilities,
-                retries=self.retries,
-                defer_model_check=True,
-            )
-            self._agent = (tools, agent)
-        return self._agent[1], [tool.name for tool in tools]
+        cached = self._agents[-1] if self._agents else None
+        if cached is None or any(known is not tool for known, tool in zip(cached.tools, tools, strict=True)):
+            cached = _CachedAgent(tools, self._build_agent(tools, session))
+            self._agents[:] = [cached]
+        return cached.agent, [tool.name for tool in tools]
+
+    def _build_agent(self, tools: list[Entry[Any]], session: SessionState) -> Agent[Context, OutputT]:
+        index_by_name(tools, f"worker {self.name!r}")
+        return Agent[Context, OutputT](
+            name=self.name,
+            description=self.description,
+            instructions=self.instructions,
+            output_type=self.output_type,
+            deps_type=Context,
+            tools=[getattr(tool, "proxy", None) or proxy_tool(tool, session.parameters_of(tool)) for tool in tools],
+            model_settings=self.model_settings,
+            capabilities=self.capabilities,
+            retries=self.retries,
+            defer_model_check=True,
+        )
 
     def __repr__(self) -> str:
         return f"<WorkerEntry {self.name!r}>"
+
+
+@dataclass(frozen=True, slots=True)
+class _CachedAgent(Generic[OutputT]):
+    """An agent, and the tools that it was built for."""
+
+    tools: list[Entry[Any]]
+    agent: Agent[Context, OutputT]

@@ -82,7 +82,7 @@ class MeteredModel(WrapperModel):
         return problem
 
     def _log(self, message: ModelMessage) -> None:
-        self._session.log_message(self._frame, message)
+        self._session.recorder.log_message(self._frame, message)
         self._frame.logged += 1
 
     def _record_native_tool(self, call: NativeToolCallPart, response: ModelResponse) -> None:
@@ -94,7 +94,7 @@ class MeteredModel(WrapperModel):
             ),
             None,
         )
-        self._session.add_native(self._frame, call.tool_name, call.args, output)
+        self._session.recorder.add_native(self._frame, call.tool_name, call.args, output)
 
 
 class NoModel(Model):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -31,15 +30,18 @@ def describe(entry: Entry[Any]) -> str:
     return f"{entry.kind} {entry.name!r}" + (f" from {source}" if source else "")
 
 
+def check_entry(thing: Any, owner: str) -> None:
+    """Complain about what is no entry."""
+    if not all(hasattr(thing, member) for member in ("name", "kind", "requires_approval", "model", "call")):
+        hint = " Decorate it with @entry, or wrap it with ToolEntry.from_function." if callable(thing) else ""
+        raise TypeError(f"{thing!r} is not an entry, so {owner} cannot call it.{hint}")
+
+
 def index_by_name(entries: Iterable[Entry[Any]], owner: str = "this runtime") -> dict[str, Entry[Any]]:
     """Entries by name; two of one name are an error, and anything but an entry is one too."""
     by_name: dict[str, Entry[Any]] = {}
     for entry in entries:
-        if not all(hasattr(entry, member) for member in ("name", "kind", "requires_approval", "model", "call")):
-            hint = (
-                " Decorate it with @entry, or wrap it with ToolEntry.from_function." if inspect.isroutine(entry) else ""
-            )
-            raise TypeError(f"{entry!r} is not an entry, so {owner} cannot have it.{hint}")
+        check_entry(entry, owner)
         check_name(entry.name)
         other = by_name.setdefault(entry.name, entry)
         if other is not entry:

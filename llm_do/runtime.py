@@ -102,7 +102,7 @@ class Runtime:
     @property
     def trace(self) -> Trace:
         """The records of all calls so far."""
-        return self._session.trace
+        return self._session.recorder.trace
 
     @property
     def usage(self) -> dict[str, RunUsage]:
@@ -112,4 +112,4 @@ class Runtime:
     @property
     def messages(self) -> list[ModelMessage]:
         """Every message that a worker and its model exchanged, in the order in which it happened."""
-        return self._session.messages
+        return self._session.recorder.messages

@@ -42,6 +42,7 @@ from .errors import (
 from .events import TextDelta
 from .inputs import prompt_of
 from .plane import GovernedToolset, Governor, HeldToolset
+from .recorder import tags
 
 if TYPE_CHECKING:
     from .entries import WorkerEntry
@@ -161,7 +162,7 @@ class CallScope(Generic[T]):
     def _log_rest(self, turn: Sequence[ModelMessage]) -> None:
         """Log what no model was shown: the results of the last tools."""
         for message in turn[self.frame.logged :]:
-            self._context.session.log_message(self.frame, message)
+            self._context.session.recorder.log_message(self.frame, message)
 
     def _explain(self, exc: BaseException) -> BaseException:
         if not isinstance(exc, UnexpectedModelBehavior):
@@ -176,8 +177,7 @@ class CallScope(Generic[T]):
 
     async def _stream(self, run_ctx: RunContext[Context], stream: AsyncIterable[AgentStreamEvent]) -> None:
         """Tell the sinks the text as it comes."""
-        session, record = self._context.session, self.frame.record
-        assert record is not None
+        recorder = self._context.session.recorder
         async for event in stream:
             match event:
                 case PartStartEvent(part=TextPart(content=text)):
@@ -191,17 +191,7 @@ class CallScope(Generic[T]):
                 case _:
                     continue
             if text:
-                session.emit(
-                    TextDelta(
-                        call_id=record.id,
-                        parent_id=record.parent_id,
-                        name=record.name,
-                        worker=record.name,
-                        depth=record.depth,
-                        text=text,
-                        thinking=thinking,
-                    )
-                )
+                recorder.emit(TextDelta(**tags(self.frame), text=text, thinking=thinking))
 
 
 class _Toolsets:

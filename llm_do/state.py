@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-import logging
-from collections.abc import Callable, Iterable, Mapping
-from itertools import count
-from time import perf_counter, time
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 from pydantic_ai.exceptions import UserError
-from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models import Model, infer_model
 
 from .approval import ApprovalCallback, ApprovalController, SameObject
@@ -23,22 +18,20 @@ from .errors import (
     CallTimeout,
     DepthLimitError,
     LimitExceeded,
-    LlmDoError,
     ModelChoiceError,
     SyncCallError,
     UnknownEntryError,
     did_you_mean,
 )
-from .events import ApprovalDecided, ApprovalRequested, CallClosed, CallOpened, Event, MessageLogged
+from .events import ApprovalDecided, ApprovalRequested
 from .frame import CallFrame, Deadline
 from .inputs import DeclaredParameters, OpenParameters, Parameters, model_parameters
-from .names import ToolsetResolver, index_by_name, workers_below
+from .names import ToolsetResolver, check_entry, index_by_name, workers_below
 from .protocols import Entry, Executor, MessageCallback, ModelLike, Sink, ToolsetFactory
-from .trace import ApprovalOutcome, Trace, TraceEntry
+from .recorder import Recorder, tags
+from .trace import ApprovalOutcome, TraceEntry
 from .usage import Limits, UsageMeter
-from .values import ATOMS, snapshot
-
-logger = logging.getLogger("llm_do")
+from .values import snapshot
 
 THREADS_PER_DEPTH = 40
 
@@ -75,22 +68,16 @@ class SessionState:
         self.bounded = executor is not None or self.limits.timeout is not None
         """Whether more stands around a call than its checks and its record."""
         self.text_deltas = text_deltas
-        self.trace = Trace()
+        self.recorder = Recorder(sinks, message_callback, journal)
         self.meter = UsageMeter(self.limits)
-        self.messages: list[ModelMessage] = []
         self.root = CallFrame(None, None)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_token: anyio.lowlevel.EventLoopToken
         self.request_slots: anyio.Semaphore
         self._thread_limiters: dict[int, anyio.CapacityLimiter]
-        self._sinks = (*sinks, *([] if message_callback is None else [_FunctionSink(message_callback)]))
-        self._journal = journal
-        self._observed = bool(self._sinks) or journal is not None
-        self._broken_sinks: list[Sink] = []
         self._models: dict[str, Model] = {}
         # By id, with the entry beside it so that the id stays its own: a user's class may not be hashable.
         self._parameters: dict[int, tuple[Entry[Any], Parameters]] = {}
-        self._ids = count(1)
 
     # -- names -------------------------------------------------------------------------------------
 
@@ -120,6 +107,7 @@ class SessionState:
         if isinstance(declared, _PARAMETERS):
             return declared
         if (known := self._parameters.get(id(entry))) is None:
+            check_entry(entry, "this runtime")
             input_type = getattr(entry, "input_type", None)
             made = OpenParameters(entry.name) if input_type is None else model_parameters(entry.name, input_type)
             known = self._parameters[id(entry)] = (entry, made)
@@ -159,89 +147,6 @@ class SessionState:
             frame.worker_slots = anyio.Semaphore(self.max_concurrency, fast_acquire=True)
         return frame.worker_slots
 
-    # -- the record of a call ----------------------------------------------------------------------
-
-    def open(self, frame: CallFrame, arguments: dict[str, Any]) -> TraceEntry:
-        entry = frame.entry
-        assert entry is not None and frame.parent is not None
-        parent = frame.parent.record
-        record = TraceEntry(
-            next(self._ids),
-            parent.id if parent is not None else None,
-            entry.name,
-            entry.kind,
-            frame.depth,
-            snapshot(arguments),
-            time(),
-        )
-        frame.record = record
-        frame.clock = perf_counter()
-        self.trace.append(record)
-        if self._observed:
-            self.emit(CallOpened(**_tags(frame), kind=record.kind, arguments=record.input_data))
-        return record
-
-    def close(self, frame: CallFrame, output: Any, error: str | None = None) -> None:
-        record = frame.record
-        assert record is not None
-        record.output_data = output if type(output) in ATOMS else snapshot(output)
-        record.error = error
-        record.duration = perf_counter() - frame.clock
-        if self._observed:
-            self.emit(
-                CallClosed(
-                    **_tags(frame),
-                    kind=record.kind,
-                    output=record.output_data,
-                    error=error,
-                    duration=record.duration,
-                    usage=record.usage,
-                )
-            )
-
-    def fail(self, frame: CallFrame, exc: BaseException) -> None:
-        """Close the record of a call that did not return."""
-        if isinstance(exc, asyncio.CancelledError):
-            frame.cancelled = True
-            if frame.deadline is not None and frame.deadline.expired and frame.deadline.interrupted is None:
-                frame.deadline.interrupted = frame.path
-            dropped = "; its thread cannot be stopped, and its result is dropped" if frame.thread_dropped else ""
-            self.close(frame, None, f"cancelled{dropped}")
-            return
-        if not isinstance(exc, LlmDoError) and not hasattr(exc, _NOTED):
-            exc.add_note(f"llm-do call path: {frame.path}")
-            setattr(exc, _NOTED, True)
-        self.close(frame, None, f"{type(exc).__name__}: {exc}")
-
-    def add_native(self, frame: CallFrame, name: str, arguments: Any, output: Any) -> None:
-        """Record a tool that ran at the model's provider."""
-        assert frame.record is not None
-        record = TraceEntry(next(self._ids), frame.record.id, name, "native", frame.depth + 1, arguments, time())
-        record.output_data = output
-        record.duration = 0.0
-        self.trace.append(record)
-
-    def log_message(self, frame: CallFrame, message: ModelMessage) -> None:
-        self.messages.append(message)
-        if self._observed:
-            self.emit(MessageLogged(**_tags(frame), message=message))
-
-    def emit(self, event: Event) -> None:
-        # A journal is what a session must not run without, so its failure is the call's failure.
-        if self._journal is not None:
-            self._journal.on_event(event)
-        for sink in self._sinks:
-            try:
-                observe: Callable[[Event], Any] = sink.on_event
-                result = observe(event)
-                if inspect.iscoroutine(result):
-                    result.close()
-                    raise TypeError("on_event must be a plain function, not a coroutine function")
-            except Exception:
-                if not any(broken is sink for broken in self._broken_sinks):
-                    self._broken_sinks.append(sink)
-                    logger.exception("The sink %r failed. Further failures of it are not reported.", sink)
-
     # -- whether a call may run --------------------------------------------------------------------
 
     def admit(self, frame: CallFrame) -> None:
@@ -274,8 +179,8 @@ class SessionState:
         reason = f"{entry.kind} {entry.name!r} requires approval; call path: {frame.path}"
         worker = frame.parent.worker.entry if frame.parent is not None and frame.parent.worker is not None else None
         subject = (SameObject(worker), getattr(entry, "identity", None) or SameObject(entry))
-        if self._observed:
-            self.emit(ApprovalRequested(**_tags(frame), arguments=record.input_data, reason=reason))
+        if self.recorder.observed:
+            self.recorder.emit(ApprovalRequested(**tags(frame), arguments=record.input_data, reason=reason))
         if deadline is not None:
             deadline.pause()
         try:
@@ -289,8 +194,8 @@ class SessionState:
     def _decided(self, frame: CallFrame, record: TraceEntry, outcome: ApprovalOutcome) -> None:
         record.approval = outcome
         frame.approved = outcome.approved
-        if self._observed:
-            self.emit(ApprovalDecided(**_tags(frame), outcome=outcome))
+        if self.recorder.observed:
+            self.recorder.emit(ApprovalDecided(**tags(frame), outcome=outcome))
         if not outcome.approved:
             because = f": {outcome.note}" if outcome.note else ""
             raise ApprovalDenied(f"{frame.path} was refused{because}.", note=outcome.note)
@@ -313,20 +218,6 @@ class SessionState:
 
 
 _PARAMETERS = (DeclaredParameters, OpenParameters)
-_NOTED = "_llm_do_path_noted"
-
-
-def _tags(frame: CallFrame) -> dict[str, Any]:
-    record = frame.record
-    assert record is not None
-    worker = frame.worker.entry if frame.worker is not None else None
-    return {
-        "call_id": record.id,
-        "parent_id": record.parent_id,
-        "name": record.name,
-        "worker": worker.name if worker is not None else None,
-        "depth": record.depth,
-    }
 
 
 class InlineExecutor:
@@ -334,13 +225,3 @@ class InlineExecutor:
 
     async def execute(self, entry: Entry[Any], arguments: dict[str, Any], ctx: Any, run_ctx: Any) -> Any:
         return await entry.call(arguments, ctx, run_ctx)
-
-
-class _FunctionSink:
-    """Makes a sink of a function."""
-
-    def __init__(self, function: Callable[[Event], None]) -> None:
-        self.on_event = function
-
-    def __repr__(self) -> str:
-        return repr(self.on_event)

@@ -72,7 +72,7 @@ def test_names_that_no_entry_may_have(name: str) -> None:
 def test_what_is_not_an_entry_is_refused_with_a_hint() -> None:
     with pytest.raises(TypeError, match="is not an entry.*@entry"):
         Runtime([len])  # type: ignore[list-item]
-    with pytest.raises(TypeError, match="worker 'w' cannot have it"):
+    with pytest.raises(TypeError, match="worker 'w' cannot call it"):
         WorkerEntry(name="w", tools=[test_what_is_not_an_entry_is_refused_with_a_hint])  # type: ignore[list-item]
 
 
@@ -131,6 +131,24 @@ async def test_tools_can_be_names_of_the_project_so_workers_can_be_recursive() -
     assert [t.depth for t in runtime.trace] == [0, 1, 2, 3]
     with pytest.raises(UnknownEntryError, match="No entry is named 'nobody'"):
         await Runtime(model=TestModel()).call(WorkerEntry(name="w", tools=["nobody"]), "x")
+
+
+async def test_one_worker_serves_two_runtimes_at_once_with_the_tools_that_each_of_them_means() -> None:
+    worker = WorkerEntry(name="w", tools=["score"])
+
+    def step(messages: Any, info: Any) -> Any:
+        return says(str(tool_results(messages)[0])) if tool_results(messages) else calls(("score", {}))
+
+    runtimes = [
+        Runtime([ToolEntry.from_function(lambda value=value: value, name="score")], model=scripted(step))
+        for value in range(4)
+    ]
+    assert await asyncio.gather(*(runtime.call(worker, "go") for runtime in runtimes * 3)) == ["0", "1", "2", "3"] * 3
+
+
+async def test_a_plain_function_is_no_entry_and_the_error_says_how_to_make_it_one() -> None:
+    with pytest.raises(TypeError, match="is not an entry.*@entry"):
+        await Runtime().call(asyncio.sleep, 1)  # type: ignore[call-overload]
 
 
 # -- ways to call --------------------------------------------------------------------------------------

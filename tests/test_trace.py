@@ -108,12 +108,11 @@ async def test_values_that_cannot_be_copied_stand_for_themselves() -> None:
 
 
 async def test_the_tree_view() -> None:
-    inner = WorkerEntry(name="inner", tools=[double])
-    outer = WorkerEntry(name="outer", tools=[inner, double])
     inner_model = scripted(calls(("double", {"x": 2})), says("four"))
+    inner = WorkerEntry(name="inner", tools=[double], model=inner_model)
+    outer = WorkerEntry(name="outer", tools=[inner, double])
     outer_model = scripted(calls(("inner", {"input": "two"})), calls(("double", {"x": 4})), says("eight"))
     runtime = Runtime(model=outer_model)
-    inner.model = inner_model
     await runtime.call(outer, "start")
     (root,) = runtime.trace.tree()
     assert [child.entry.name for child in root.children] == ["inner", "double"]
