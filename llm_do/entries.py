@@ -295,8 +295,11 @@ class WorkerEntry(Generic[OutputT]):
         scope: CallScope[OutputT] | None = ctx.frame.scope
         if scope is not None:  # a turn of a conversation
             return await scope.answer(input_data)
-        async with CallScope(self, ctx) as scope:
+        scope = CallScope(self, ctx)
+        try:
             return await scope.answer(input_data)
+        finally:
+            await scope.close()
 
     def agent_for(self, session: SessionState) -> tuple[Agent[Context, OutputT], Sequence[str]]:
         """The agent that answers for this worker, and the names of its tools that dispatch by themselves.

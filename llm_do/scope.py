@@ -87,8 +87,7 @@ class CallScope(Generic[T]):
 
     async def open(self) -> None:
         """Build the toolsets, if that has not been done."""
-        if self._closed:
-            raise ScopeClosedError(f"The scope of worker {self._worker.name!r} is closed. Start a new one.")
+        self._check_open()
         if self._toolsets is None and self._worker.toolsets:
             toolsets = self._toolsets = _Toolsets(self._worker, self._context)
             try:
@@ -96,6 +95,10 @@ class CallScope(Generic[T]):
             except BaseException:
                 self._toolsets = None
                 raise
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ScopeClosedError(f"The scope of worker {self._worker.name!r} is closed. Start a new one.")
 
     async def close(self) -> None:
         """Close the toolsets, in reverse order. Closing twice is harmless."""
@@ -113,9 +116,9 @@ class CallScope(Generic[T]):
         arguments = self._worker.parameters.bind(args, kwargs)
         if self._running:
             raise ScopeBusyError(f"A turn of worker {self._worker.name!r} is running. A scope runs one turn at a time.")
+        self._check_open()
         self._running = True
         try:
-            await self.open()
             parent = self.frame.parent
             assert parent is not None
             self.frame.renew()
@@ -132,6 +135,7 @@ class CallScope(Generic[T]):
                 f"Worker {worker.name!r} has no model. Give it one with WorkerEntry(model=...), "
                 "or set the session's default with Runtime(model=...)."
             )
+        await self.open()
         agent, proxies = worker.agent_for(session)
         frame.logged = 0
         history = len(frame.messages)

@@ -16,6 +16,7 @@ from pydantic_ai.run import AgentRun
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 
 from llm_do import (
+    ApprovalDenied,
     Context,
     Runtime,
     ScopeBusyError,
@@ -95,6 +96,18 @@ async def test_without_async_with_the_first_turn_opens_and_close_ends() -> None:
         await scope.run_turn("z")
     assert isinstance(caught.value, ScopeClosedError)
     assert log.lines == ["build a", "enter a", "exit a"]
+
+
+async def test_a_refused_turn_builds_nothing() -> None:
+    log = Log()
+    worker = WorkerEntry(name="w", requires_approval=True, toolsets=[log.toolset("a")])
+    runtime = Runtime([worker], model=scripted(says("never")))
+    scope = worker.start(runtime)
+    for attempt in (scope.run_turn("x"), runtime.call("w", "x")):
+        with pytest.raises(ApprovalDenied):
+            await attempt
+    assert log.lines == []
+    await scope.close()
 
 
 async def test_a_scope_that_was_never_used_closes_too() -> None:
