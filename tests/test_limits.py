@@ -180,14 +180,14 @@ async def test_a_deadline_ends_the_whole_tree_and_names_the_call_that_was_runnin
 async def test_a_synchronous_tool_does_not_hold_up_the_deadline() -> None:
     @entry
     def slow() -> str:
-        time.sleep(0.6)
+        time.sleep(3)
         return "late"
 
     runtime = Runtime([slow], limits=Limits(timeout=0.1))
     started = time.monotonic()
     with pytest.raises(CallTimeout):
         await runtime.call("slow")
-    assert time.monotonic() - started < 0.5
+    assert time.monotonic() - started < 2.5
     assert runtime.trace[0].output_data is None
 
 
@@ -206,10 +206,10 @@ async def test_the_clock_stops_while_a_person_is_being_asked() -> None:
         return "done too"
 
     async def think(tool_name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
-        await asyncio.sleep(0.4 if tool_name == "careful" else 0.2)
+        await asyncio.sleep(1.5 if tool_name == "careful" else 0.5)
         return ApprovalDecision(approved=True)
 
-    runtime = Runtime([two, careful, also], approval_callback=think, limits=Limits(timeout=0.2))
+    runtime = Runtime([two, careful, also], approval_callback=think, limits=Limits(timeout=1))
     assert await runtime.call("two") == ["done", "done too"]
 
 
@@ -228,11 +228,11 @@ async def test_a_deadline_is_not_extended_by_a_tool_that_ignores_it() -> None:
 
 async def test_the_turns_of_a_chat_have_their_own_time() -> None:
     async def slow(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        await asyncio.sleep(0.06)
+        await asyncio.sleep(0.3)
         return says("ok")
 
     worker = WorkerEntry(name="w")
-    async with worker.start(Runtime(model=FunctionModel(slow), limits=Limits(timeout=0.15))) as scope:
+    async with worker.start(Runtime(model=FunctionModel(slow), limits=Limits(timeout=1))) as scope:
         for _ in range(4):
             assert await scope.run_turn("x") == "ok"
 

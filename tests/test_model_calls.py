@@ -190,12 +190,12 @@ async def test_a_tools_own_timeout_holds_for_both_callers_and_does_not_count_the
         return "done"
 
     async def think(tool_name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(1)
         return ApprovalDecision(approved=True)
 
     tools = [
         ToolEntry(tool=Tool(slow, timeout=0.02)),
-        ToolEntry(tool=Tool(quick, timeout=0.02), requires_approval=True),
+        ToolEntry(tool=Tool(quick, timeout=0.5), requires_approval=True),
     ]
     model = scripted(calls(("slow", {})), calls(("quick", {})), repeat_result)
     runtime = Runtime(tools, model=model, approval_callback=think)

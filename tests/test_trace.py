@@ -159,7 +159,8 @@ async def test_usage_equals_what_the_models_gave_also_when_the_run_fails(seed: i
     given = [0, 0]
 
     def step(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        usage = RequestUsage(input_tokens=chance.randrange(50), output_tokens=chance.randrange(50))
+        # Never nothing at all: FunctionModel would then estimate.
+        usage = RequestUsage(input_tokens=chance.randrange(1, 50), output_tokens=chance.randrange(50))
         given[0] += 1
         given[1] += usage.total_tokens
         if chance.random() < 0.2 or len(messages) > 4 or not info.function_tools:
