@@ -15,6 +15,7 @@ help:  ## Show this list
 setup: $(READY)  ## Create the environment with the locked versions
 
 $(READY): requirements.lock pyproject.toml
+	@echo "Setting up $(VENV) ..."
 	@if command -v uv >/dev/null 2>&1; then \
 	  test -x $(VENV)/bin/python || uv venv --quiet --python '>=3.11' $(VENV); \
 	  uv pip sync --quiet --python $(VENV) requirements.lock; \
@@ -32,7 +33,7 @@ $(READY): requirements.lock pyproject.toml
 	@touch $@
 
 demo: $(READY)  ## Run a tree of workers and functions (scripted model, no key needed)
-	@$(VENV)/bin/python examples/demo.py
+	@PYDANTIC_AI_NO_BANNER=1 $(VENV)/bin/python examples/demo.py
 
 test: $(READY)  ## Run the tests
 	@$(RUN) pytest

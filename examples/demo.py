@@ -4,6 +4,7 @@ The model is scripted, so that this runs without a key: it answers by rule, and 
 """
 
 import asyncio
+import signal
 import sys
 
 from pydantic import BaseModel
@@ -86,13 +87,24 @@ def ask(tool_name: str, payload: dict[str, object], reason: str) -> ApprovalDeci
         print(f"? {tool_name} {payload}: approved, since there is no terminal to ask at")
         return ApprovalDecision(approved=True)
     print(f"? {reason}\n  {payload}")
-    return ApprovalDecision(approved=input("  run it? [y/N] ").strip().lower() in ("y", "yes"))
+    # While the event loop runs, asyncio keeps Ctrl-C for itself, and input() would never hear of it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return ApprovalDecision(approved=input("  run it? [y/N] ").strip().lower() in ("y", "yes"))
+    except EOFError:
+        return ApprovalDecision(approved=False, note="no answer")
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def main() -> None:
     print("This demo runs on a scripted model: no key, no network, and nothing here was written by an LLM.\n")
     runtime = Runtime([secretary], model=FunctionModel(scripted, model_name="scripted"), approval_callback=ask)
-    answer = runtime.call_sync("secretary", "Please go through my mail.")
+    try:
+        answer = runtime.call_sync("secretary", "Please go through my mail.")
+    except KeyboardInterrupt:
+        print(f"\n\nStopped. What happened until then:\n{runtime.trace}")
+        raise SystemExit(130) from None
     print(f"\nAnswer: {answer}\n\nWhat happened:\n{runtime.trace}\n")
     for model, usage in runtime.usage.items():
         print(f"{model}: {usage.requests} requests, {usage.input_tokens} + {usage.output_tokens} tokens")

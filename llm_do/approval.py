@@ -43,21 +43,6 @@ def strict_mode_callback(tool_name: str, payload: dict[str, Any], reason: str) -
     return ApprovalDecision(approved=False, note="strict mode refuses whatever needs an approval")
 
 
-class SameObject:
-    """Compares and hashes by the identity of `target`, and keeps it alive so that its id stays its own."""
-
-    __slots__ = ("target",)
-
-    def __init__(self, target: object) -> None:
-        self.target = target
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, SameObject) and other.target is self.target
-
-    def __hash__(self) -> int:
-        return id(self.target)
-
-
 class _Question:
     __slots__ = ("answered", "outcome")
 
@@ -75,28 +60,38 @@ class ApprovalController:
         self._questions: dict[Hashable, _Question] = {}
 
     async def decide(
-        self, tool_name: str, arguments: dict[str, Any], reason: str, *, subject: Hashable
+        self,
+        tool_name: str,
+        arguments: dict[str, Any],
+        reason: str,
+        *,
+        subject: Hashable,
+        on_ask: Callable[[], None] = lambda: None,
     ) -> ApprovalOutcome:
         """Decide one call. `subject` says who calls what: equal names alone never share a grant.
+
+        `on_ask` is called when somebody is really asked.
 
         Identical calls that arrive while a person is being asked wait for that answer; none runs early.
         """
         try:
             key = (subject, canonical(arguments))
         except NoCanonicalForm:
-            return (await self._ask(tool_name, arguments, reason))[0]
+            return (await self._ask(tool_name, arguments, reason, on_ask))[0]
         while key not in self._grants:
             if (question := self._questions.get(key)) is None:
-                return await self._ask_once(key, tool_name, arguments, reason)
+                return await self._ask_once(key, tool_name, arguments, reason, on_ask)
             await question.answered.wait()
             if question.outcome is not None:
                 return question.outcome
         return ApprovalOutcome(approved=True, by="grant")
 
-    async def _ask_once(self, key: Hashable, tool_name: str, arguments: dict[str, Any], reason: str) -> ApprovalOutcome:
+    async def _ask_once(
+        self, key: Hashable, tool_name: str, arguments: dict[str, Any], reason: str, on_ask: Callable[[], None]
+    ) -> ApprovalOutcome:
         question = self._questions[key] = _Question()
         try:
-            question.outcome, for_session = await self._ask(tool_name, arguments, reason)
+            question.outcome, for_session = await self._ask(tool_name, arguments, reason, on_ask)
             if for_session:
                 self._grants.add(key)
             return question.outcome
@@ -105,7 +100,9 @@ class ApprovalController:
             del self._questions[key]
             question.answered.set()
 
-    async def _ask(self, tool_name: str, arguments: dict[str, Any], reason: str) -> tuple[ApprovalOutcome, bool]:
+    async def _ask(
+        self, tool_name: str, arguments: dict[str, Any], reason: str, on_ask: Callable[[], None]
+    ) -> tuple[ApprovalOutcome, bool]:
         """The outcome, and whether it holds for the session."""
         if self.approval_callback is None:
             return ApprovalOutcome(
@@ -113,12 +110,14 @@ class ApprovalController:
                 by="nobody",
                 note="nobody can be asked: the runtime has no approval_callback",
             ), False
+        on_ask()
         try:
             decision = self.approval_callback(tool_name, snapshot(arguments), reason)
             if inspect.isawaitable(decision):
                 decision = await decision
         except Exception as exc:  # whatever goes wrong while asking, the answer is no
-            note = f"the approval callback failed: {type(exc).__name__}: {exc}"
+            what = f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
+            note = f"the approval callback failed: {what}"
             return ApprovalOutcome(approved=False, by="error", note=note), False
         if not isinstance(decision, ApprovalDecision):
             note = f"the approval callback must return an ApprovalDecision, it returned {decision!r:.80}"

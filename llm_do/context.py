@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import nullcontext
 from copy import copy
 from functools import lru_cache, partial
 from typing import Any, Generic, overload
@@ -12,16 +13,17 @@ import anyio
 import anyio.from_thread
 from pydantic import TypeAdapter, ValidationError
 from pydantic_ai import RunContext
+from pydantic_ai.exceptions import ApprovalRequired
 from pydantic_ai.messages import ToolReturn
 from pydantic_ai.usage import RunUsage
 from typing_extensions import TypeVar
 
 from .approval import ApprovalController
-from .errors import OutputError, SyncCallError, summarize
+from .errors import EventLoopError, OutputError, attach_partial_messages, came_from_below, summarize
 from .frame import CallFrame, Deadline
 from .metering import MeteredModel, NoModel
 from .names import reachable
-from .protocols import Entry, ModelLike
+from .protocols import Entry, EntryBase, ModelLike
 from .state import SessionState
 from .trace import Trace
 
@@ -60,90 +62,9 @@ class Context:
         """Call an entry, by name or as an object, as if it were a Python function."""
         target = self._session.resolve(entry, self.frame) if isinstance(entry, str) else entry
         arguments = self._session.parameters_of(target).bind(args, kwargs)
-        if (check := getattr(target, "check_arguments", None)) is not None:
-            await check(arguments, self)
-        return await self.dispatch(target, arguments)
-
-    async def dispatch(
-        self,
-        entry: Entry[T],
-        arguments: dict[str, Any],
-        run_ctx: RunContext[Context] | None = None,
-        frame: CallFrame | None = None,
-    ) -> T:
-        """Make one call, with arguments that are bound and validated. Every call of a session passes here.
-
-        Python code comes from `call`. A model's calls come from the tools that `plane` gave it, with
-        their `run_ctx`. A turn of a chat brings the frame of its scope.
-        """
-        session = self._session
-        if frame is None:
-            frame = CallFrame(entry, self.frame)
-        if frame.depth == 0:
-            session.enter_loop()
-        recorder = session.recorder
-        try:
-            recorder.open(frame, arguments)
-            session.admit(frame)
-            if entry.requires_approval:
-                arguments = await session.approve(frame, arguments)
-            frame.arguments = arguments
-            child = Context(session, frame)
-            # `run_ctx` is None for an entry that says it needs none, whatever the protocol promises to others.
-            own: Any = child.run_context(entry, run_ctx) if getattr(entry, "needs_run_context", True) else None
-            output: T
-            if entry.kind == "worker" or session.bounded:
-                output = await self._run_bounded(entry, child, own)
-            else:
-                output = await entry.call(arguments, child, own)
-            if (schema_out := getattr(entry, "schema_out", None)) is not None:
-                check_output(entry, schema_out, output)
-        except BaseException as exc:
-            recorder.fail(frame, exc)
-            raise
-        recorder.close(frame, output)
-        return output
-
-    async def _run_bounded(self, entry: Entry[Any], child: Context, run_ctx: Any) -> Any:
-        """Run a call in time, and beside no more workers of this caller than the runtime allows."""
-        session, frame = self._session, child.frame
-        if frame.deadline is None and session.limits.timeout is not None:
-            deadline = frame.deadline = Deadline(session.limits.timeout)
-            with deadline.scope:
-                output = await self._run_bounded(entry, child, run_ctx)
-                if not deadline.expired:
-                    return output
-            raise session.timed_out(deadline, frame.path)
-        if entry.kind == "worker":
-            child._choose_model()
-            async with session.worker_slots(self.frame):
-                return await session.executor.execute(entry, frame.arguments, child, run_ctx)
-        return await session.executor.execute(entry, frame.arguments, child, run_ctx)
-
-    async def approve_from_within(self) -> None:
-        """Ask for this call while it runs: a PydanticAI tool may find out only then that it must."""
-        self.frame.arguments = await self._session.approve(self.frame, self.frame.arguments)
-
-    def _choose_model(self) -> None:
-        """Give the call the model that its requests go through."""
-        frame = self.frame
-        assert frame.record is not None
-        if (model := self._session.choose_model(frame)) is not None:
-            frame.model = MeteredModel(model, self._session, frame)
-            frame.record.model = model.model_name
-
-    def run_context(self, entry: Entry[Any], base: RunContext[Context] | None = None) -> RunContext[Context]:
-        """A `RunContext` whose `deps` make calls on behalf of this call."""
-        frame = self.frame
-        if base is not None:
-            run_ctx = copy(base)
-            run_ctx.deps = self
-        else:
-            worker = frame.worker
-            model = worker.model if worker is not None and worker.model is not None else NoModel(entry.name)
-            run_ctx = RunContext(deps=self, model=model, usage=RunUsage(), tool_name=entry.name, max_retries=1)
-        run_ctx.tool_call_approved = frame.approved
-        return run_ctx
+        if isinstance(target, EntryBase) and target.check_arguments is not None:
+            await target.check_arguments(arguments, self)
+        return await dispatch(self, target, arguments)
 
     @overload
     def call_sync(self, entry: str, /, *args: Any, **kwargs: Any) -> Any: ...
@@ -156,26 +77,37 @@ class Context:
         except RuntimeError:
             pass
         else:
-            raise SyncCallError(
+            raise EventLoopError(
                 "call_sync would block the event loop that has to serve the call. Use `await ctx.call(...)` here."
             )
-        call = partial(self._call_from_thread, entry, args, kwargs)
         loop_token = self._session.running_loop()
         if loop_token is not None:
-            return anyio.from_thread.run(call, token=loop_token)
+            return anyio.from_thread.run(partial(self._call_from_thread, entry, args, kwargs), token=loop_token)
         if self.frame.entry is None:
-            return anyio.run(call)
-        raise SyncCallError(f"The event loop that {self.frame.path} ran in has ended, so it can make no more calls.")
+            return anyio.run(partial(self._call_in_own_loop, entry, args, kwargs))
+        raise EventLoopError(f"The event loop that {self.frame.path} ran in has ended, so it can make no more calls.")
 
     async def _call_from_thread(self, entry: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        calls, task = self.frame.thread_calls, asyncio.current_task()
-        if calls is None or task is None:
-            return await self.call(entry, *args, **kwargs)
-        calls.add(task)
+        task = asyncio.current_task()
+        assert task is not None
+        calls, inner = self.frame.thread_calls, self._session.inner_tasks
+        inner.add(task)
+        if calls is not None:
+            calls.add(task)
         try:
             return await self.call(entry, *args, **kwargs)
         finally:
-            calls.discard(task)
+            inner.discard(task)
+            if calls is not None:
+                calls.discard(task)
+
+    async def _call_in_own_loop(self, entry: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            return await self.call(entry, *args, **kwargs)
+        finally:
+            # Other threads may have come along, and the loop must not end under their calls.
+            while calls := self._session.root.thread_calls:
+                await asyncio.wait(calls)
 
     @overload
     def bind(self, entry: str, /) -> BoundEntry[Any]: ...
@@ -196,7 +128,7 @@ class Context:
 
     @property
     def session(self) -> SessionState:
-        """What all calls of the session share. For the parts of llm-do; user code needs the rest of this class."""
+        """What all calls of the session share: for the parts of llm-do, which user code does not need."""
         return self._session
 
     @property
@@ -232,6 +164,94 @@ class Context:
         return f"<Context at {self.frame.path or 'the top'}>"
 
 
+async def dispatch(
+    ctx: Context,
+    entry: Entry[T],
+    arguments: dict[str, Any],
+    run_ctx: RunContext[Context] | None = None,
+    frame: CallFrame | None = None,
+) -> T:
+    """Make one call on behalf of `ctx`, with arguments that are validated. Every call of a session passes here.
+
+    Python code comes from `Context.call`. A model's calls come from the tools that `plane` gave it, with
+    their `run_ctx`. A turn of a chat brings the frame of its scope.
+    """
+    session = ctx.session
+    session.enter_loop()
+    if frame is None:
+        frame = CallFrame(entry, ctx.frame)
+    recorder = session.recorder
+    try:
+        recorder.open(frame, arguments)
+        session.admit(frame)
+        if entry.requires_approval:
+            arguments = await session.approve(frame, arguments)
+        frame.arguments = arguments
+        child = Context(session, frame)
+        if entry.kind == "worker":
+            choose_model(child)
+        output: T
+        try:
+            output = await _run(ctx, child, entry, run_ctx)
+        except ApprovalRequired as exc:
+            # PydanticAI's way for a tool to ask from within. The runtime asks, and the tool runs again.
+            if frame.approved or came_from_below(exc):
+                raise
+            assert frame.record is not None
+            frame.arguments = await session.approve(frame, frame.record.input_data)
+            output = await _run(ctx, child, entry, run_ctx)
+        if (schema_out := getattr(entry, "schema_out", None)) is not None:
+            check_output(entry, schema_out, output)
+    except BaseException as exc:
+        recorder.fail(frame, exc)
+        raise
+    recorder.close(frame, output)
+    return output
+
+
+async def _run(ctx: Context, child: Context, entry: Entry[Any], run_ctx: RunContext[Context] | None) -> Any:
+    """Run the entry of the call that `child` belongs to, within the bounds that hold for it."""
+    session, frame = ctx.session, child.frame
+    # `run_ctx` is None for an entry that says it needs none, whatever the protocol promises to others.
+    own: Any = run_context(child, entry, run_ctx) if getattr(entry, "needs_run_context", True) else None
+    if entry.kind != "worker" and not session.bounded:
+        return await entry.call(frame.arguments, child, own)
+    async with session.worker_slots(ctx.frame) if entry.kind == "worker" else nullcontext():
+        if frame.deadline is not None or session.limits.timeout is None:
+            return await session.executor.execute(entry, frame.arguments, child, own)
+        deadline = frame.deadline = Deadline(session.limits.timeout)
+        with deadline.scope:
+            output = await session.executor.execute(entry, frame.arguments, child, own)
+            if not deadline.expired:
+                return output
+    timeout = session.timed_out(deadline, frame.path)
+    attach_partial_messages(timeout, list(frame.partial_messages))
+    raise timeout
+
+
+def choose_model(ctx: Context) -> None:
+    """Give a worker's call the model that its requests go through."""
+    frame = ctx.frame
+    assert frame.record is not None
+    if (model := ctx.session.choose_model(frame)) is not None:
+        frame.model = MeteredModel(model, ctx.session, frame)
+        frame.record.model = model.model_name
+
+
+def run_context(ctx: Context, entry: Entry[Any], base: RunContext[Context] | None = None) -> RunContext[Context]:
+    """A `RunContext` whose `deps` make calls on behalf of the call that `ctx` belongs to."""
+    frame = ctx.frame
+    if base is not None:
+        run_ctx = copy(base)
+        run_ctx.deps = ctx
+    else:
+        worker = frame.worker
+        model = worker.model if worker is not None and worker.model is not None else NoModel(entry.name)
+        run_ctx = RunContext(deps=ctx, model=model, usage=RunUsage(), tool_name=entry.name, max_retries=1)
+    run_ctx.tool_call_approved = frame.approved
+    return run_ctx
+
+
 class BoundEntry(Generic[T]):
     """An entry bound to a context or a runtime: call it like an async function."""
 
@@ -242,7 +262,7 @@ class BoundEntry(Generic[T]):
         self._entry = entry
 
     async def __call__(self, *args: Any, **kwargs: Any) -> T:
-        # By name again at each call: a file of that name may have changed.
+        # By name again at each call: what a registry has under it may have changed.
         return await self._context.call(self._entry, *args, **kwargs)
 
     def call_sync(self, *args: Any, **kwargs: Any) -> T:
@@ -279,6 +299,13 @@ def check_output(entry: Entry[Any], schema_out: Any, output: Any) -> None:
         raise OutputError(f"{entry.name}() returned what its schema_out does not allow: {summarize(exc)}") from exc
 
 
-@lru_cache(maxsize=1024)
 def _adapter(schema_out: Any) -> TypeAdapter[Any]:
+    try:
+        return _known_adapter(schema_out)
+    except TypeError:  # an annotation may hold what cannot be hashed
+        return TypeAdapter(schema_out)
+
+
+@lru_cache(maxsize=1024)
+def _known_adapter(schema_out: Any) -> TypeAdapter[Any]:
     return TypeAdapter(schema_out)

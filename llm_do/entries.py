@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
+import operator
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
-from typing import Any, Generic, cast, overload
+from typing import Any, Generic, NoReturn, Protocol, cast, overload
 
 import anyio
-import anyio.to_thread
+from pydantic.errors import PydanticSchemaGenerationError
 from pydantic_ai import Agent, RunContext, Tool
 from pydantic_ai.capabilities import AgentCapability
-from pydantic_ai.exceptions import ApprovalRequired, ModelRetry, ToolFailed
-from pydantic_ai.messages import ModelMessage
+from pydantic_ai.exceptions import ModelRetry, ToolFailed
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse
 from pydantic_ai.output import OutputSpec
 from pydantic_ai.settings import ModelSettings
 from typing_extensions import TypeVar
 
-from .context import Context
+from .context import Context, run_context
 from .errors import ArgumentError, ToolTimeout
 from .frame import CallFrame
 from .inputs import DeclaredParameters, OpenParameters, Parameters, model_parameters, tool_parameters
-from .names import check_name, index_by_name
+from .names import as_list, check_name, index_by_name
 from .plane import proxy_tool
-from .protocols import Entry, ModelLike, ToolsetFactory
+from .protocols import Entry, EntryBase, ModelLike, ToolsetFactory
+from .recorder import THREAD_DROPPED
 from .runtime import Runtime
 from .scope import CallScope
 from .state import SessionState
+from .threads import run_in_thread
 
 T = TypeVar("T", default=Any)
 OutputT = TypeVar("OutputT", default=str)
 
 
 @dataclass(eq=False, frozen=True)
-class ToolEntry(Generic[T]):
+class ToolEntry(EntryBase, Generic[T]):
     """A Python callable as an entry, around a PydanticAI `Tool`."""
 
     tool: Tool[Any]
@@ -49,6 +51,7 @@ class ToolEntry(Generic[T]):
 
     def __post_init__(self) -> None:
         check_name(self.tool.name)
+        _check_function(self.tool)
         object.__setattr__(self, "requires_approval", self.requires_approval or self.tool.requires_approval)
 
     @cached_property
@@ -60,13 +63,11 @@ class ToolEntry(Generic[T]):
         return self.tool.takes_ctx
 
     @cached_property
-    def parameters(self) -> DeclaredParameters:
-        """What it takes."""
+    def parameters(self) -> DeclaredParameters:  # type: ignore[override]
         return tool_parameters(self.tool)
 
     @cached_property
-    def proxy(self) -> Tool[Context]:
-        """The tool that a worker's model sees."""
+    def proxy(self) -> Tool[Context]:  # type: ignore[override]
         return proxy_tool(self, self.parameters, self.tool)
 
     @cached_property
@@ -113,52 +114,52 @@ class ToolEntry(Generic[T]):
         schema_out: Any = None,
     ) -> ToolEntry[Any]:
         """An entry from a plain function, sync or async, with or without a `RunContext` first."""
-        tool = Tool(function, name=name, description=description)
+        if not callable(function):
+            raise TypeError(f"An entry is made from a function, got {function!r}. A name is given with name=...")
+        try:
+            tool = Tool(function, name=name, description=description)
+        except PydanticSchemaGenerationError as exc:
+            raise TypeError(
+                f"{function!r} has a parameter that pydantic has no schema for: {exc}. "
+                "A context is taken as `ctx: RunContext[Context]`, first, and used as `ctx.deps`."
+            ) from exc
         return cls(tool, requires_approval=requires_approval, schema_out=schema_out)
 
     @property
     def description(self) -> str | None:
         return self.tool.description
 
-    @property
-    def source(self) -> str:
+    @cached_property
+    def source(self) -> str:  # type: ignore[override]
         """Where the function stands."""
         function = inspect.unwrap(self.tool.function)
         code = getattr(function, "__code__", None)
         return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(function)
 
     @cached_property
-    def check_arguments(self) -> Callable[[dict[str, Any], Context], Awaitable[None]] | None:
+    def check_arguments(self) -> Callable[[dict[str, Any], Context], Awaitable[None]] | None:  # type: ignore[override]
         """Runs the tool's own `args_validator`, if it has one: PydanticAI does so only for a model's calls."""
         return None if self.tool.args_validator is None else self._check_arguments
 
     async def _check_arguments(self, arguments: dict[str, Any], ctx: Context) -> None:
         validator = cast("Callable[..., Any]", self.tool.args_validator)
         try:
-            result = validator(ctx.run_context(self), **arguments)
+            result = validator(run_context(ctx, self), **arguments)
             if inspect.isawaitable(result):
                 await result
         except (ModelRetry, ToolFailed) as exc:
             raise ArgumentError(f"{self.name}(): {exc}") from exc
 
     async def call(self, input_data: dict[str, Any], ctx: Context, run_ctx: RunContext[Context] | None = None) -> T:
-        try:
-            if self._plain:  # the common case, and the cheapest
-                result: T = await self._function(**input_data)
-                return result
-            return await self._in_time(input_data, ctx, run_ctx)
-        except ApprovalRequired:
-            if ctx.frame.approved:
-                raise
-        await ctx.approve_from_within()
-        return await self._in_time(ctx.frame.arguments, ctx, run_ctx and ctx.run_context(self, run_ctx))
-
-    async def _in_time(self, arguments: dict[str, Any], ctx: Context, run_ctx: RunContext[Context] | None) -> T:
+        if self._plain:  # the common case, and the cheapest
+            result: T = await self._function(**input_data)
+            return result
         if self.tool.timeout is None:
-            return await self._call_function(arguments, ctx, run_ctx)
+            return await self._call_function(input_data, ctx, run_ctx)
         with anyio.move_on_after(self.tool.timeout):
-            return await self._call_function(arguments, ctx, run_ctx)
-        raise ToolTimeout(f"{self.name}() timed out after {self.tool.timeout:g} seconds.")
+            return await self._call_function(input_data, ctx, run_ctx)
+        dropped = f" {THREAD_DROPPED.capitalize()}." if ctx.frame.thread_dropped else ""
+        raise ToolTimeout(f"{self.name}() timed out after {self.tool.timeout:g} seconds.{dropped}", entry=self)
 
     async def _call_function(self, arguments: dict[str, Any], ctx: Context, run_ctx: RunContext[Context] | None) -> T:
         schema = self.tool.function_schema
@@ -170,30 +171,29 @@ class ToolEntry(Generic[T]):
         if schema.is_async:
             made: Any = self._function(*args, **kwargs)
         else:
-            made = await _in_thread(ctx, partial(self._function, *args, **kwargs))
+            threads = ctx.session.threads(ctx.frame.depth)
+            made = await run_in_thread(ctx.frame, partial(self._function, *args, **kwargs), threads)
         # A plain function may still return an awaitable, as a lambda around a coroutine function does.
         result: T = await made if inspect.isawaitable(made) else made
         return result
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError(
+            f"{self.name!r} is an entry: call it through a context, `await ctx.call({self.name}, ...)`, "
+            f"or through a runtime. The plain function is {self.name}.tool.function."
+        )
 
     def __repr__(self) -> str:
         return f"<ToolEntry {self.name!r} from {self.source}>"
 
 
-async def _in_thread(ctx: Context, function: Callable[[], Any]) -> Any:
-    """Run a synchronous function beside the loop. A thread cannot be stopped: its result can be dropped."""
-    frame = ctx.frame
-    calls = frame.thread_calls = set()
-    try:
-        limiter = ctx.session.threads(frame.depth)
-        return await anyio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=limiter)
-    except asyncio.CancelledError:
-        frame.cancelled = frame.thread_dropped = True
-        if calls:
-            with anyio.CancelScope(shield=True):
-                for task in calls:
-                    task.cancel()
-                await asyncio.wait(calls)
-        raise
+class _EntryDecorator(Protocol):
+    """What `@entry(...)` with options is: it keeps the function's output type, as `@entry` does."""
+
+    @overload
+    def __call__(self, function: Callable[..., Awaitable[T]], /) -> ToolEntry[T]: ...
+    @overload
+    def __call__(self, function: Callable[..., T], /) -> ToolEntry[T]: ...
 
 
 @overload
@@ -207,7 +207,7 @@ def entry(
     description: str | None = None,
     requires_approval: bool = False,
     schema_out: Any = None,
-) -> Callable[[Callable[..., Any]], ToolEntry[Any]]: ...
+) -> _EntryDecorator: ...
 def entry(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a function an entry: `@entry`, or `@entry(name=..., requires_approval=True)`."""
     if function is None:
@@ -216,7 +216,7 @@ def entry(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
 
 @dataclass(eq=False, frozen=True, kw_only=True)
-class WorkerEntry(Generic[OutputT]):
+class WorkerEntry(EntryBase, Generic[OutputT]):
     """A prompt with a model and tools, as an entry."""
 
     name: str
@@ -249,44 +249,42 @@ class WorkerEntry(Generic[OutputT]):
         _ = self.parameters, self.own_entries
 
     @cached_property
-    def parameters(self) -> Parameters:
-        """What it takes."""
+    def parameters(self) -> Parameters:  # type: ignore[override]
         if self.input_type is None:
-            return OpenParameters(self.name)
+            return OpenParameters(self.name, optional=self.instructions is not None)
         return model_parameters(self.name, self.input_type)
 
     @cached_property
-    def own_entries(self) -> Mapping[str, Entry[Any]]:
-        """The tools that belong to this worker, by name."""
-        return index_by_name([tool for tool in self.tools if not isinstance(tool, str)], f"worker {self.name!r}")
+    def own_entries(self) -> Mapping[str, Entry[Any]]:  # type: ignore[override]
+        owner = f"worker {self.name!r}"
+        return index_by_name([tool for tool in as_list(self.tools, owner) if not isinstance(tool, str)], owner)
 
     @cached_property
-    def proxy(self) -> Tool[Context]:
-        """The tool that another worker's model sees."""
+    def proxy(self) -> Tool[Context]:  # type: ignore[override]
         return proxy_tool(self, self.parameters)
 
     @cached_property
     def _agents(self) -> list[_CachedAgent[OutputT]]:
         return []
 
-    @property
-    def source(self) -> str | None:
+    @cached_property
+    def source(self) -> str | None:  # type: ignore[override]
         if not isinstance(self.instructions, str):
             return None
         return f"the instructions {self.instructions.strip()[:40]!r}"
-
-    @property
-    def output_name(self) -> str:
-        """What a call returns, in words."""
-        return getattr(self.output_type, "__name__", None) or repr(self.output_type)
 
     def start(
         self, runtime: Runtime | Context, *, message_history: Sequence[ModelMessage] | None = None
     ) -> CallScope[OutputT]:
         """A scope for a conversation with this worker. It runs no model and builds nothing until it is entered."""
         parent = runtime.context() if isinstance(runtime, Runtime) else runtime
+        if not isinstance(parent, Context):
+            raise TypeError(f"A scope is started on a Runtime or a Context, got {runtime!r:.80}.")
         frame = CallFrame(self, parent.frame)
         frame.messages = list(message_history or ())
+        if not all(isinstance(message, ModelRequest | ModelResponse) for message in frame.messages):
+            raise TypeError("message_history must be a list of PydanticAI messages, such as scope.messages.")
+        parent.session.recorder.know(frame.messages)
         return CallScope(self, Context(parent.session, frame))
 
     async def call(
@@ -306,22 +304,22 @@ class WorkerEntry(Generic[OutputT]):
 
         Nothing of a call lives on the agent, so it is kept as long as the tools' names mean the same.
         """
-        tools = [session.resolve(tool, session.root) if isinstance(tool, str) else tool for tool in self.tools]
+        named = [session.resolve(tool, session.root) if isinstance(tool, str) else tool for tool in self.tools]
+        tools = list(index_by_name(named, f"worker {self.name!r}").values())
         cached = self._agents[-1] if self._agents else None
-        if cached is None or any(known is not tool for known, tool in zip(cached.tools, tools, strict=True)):
+        if cached is None or not cached.serves(tools):
             cached = _CachedAgent(tools, self._build_agent(tools, session))
             self._agents[:] = [cached]
         return cached.agent, [tool.name for tool in tools]
 
     def _build_agent(self, tools: list[Entry[Any]], session: SessionState) -> Agent[Context, OutputT]:
-        index_by_name(tools, f"worker {self.name!r}")
         return Agent[Context, OutputT](
             name=self.name,
             description=self.description,
             instructions=self.instructions,
             output_type=self.output_type,
             deps_type=Context,
-            tools=[getattr(tool, "proxy", None) or proxy_tool(tool, session.parameters_of(tool)) for tool in tools],
+            tools=[_proxy_of(tool, session) for tool in tools],
             model_settings=self.model_settings,
             capabilities=self.capabilities,
             retries=self.retries,
@@ -338,3 +336,22 @@ class _CachedAgent(Generic[OutputT]):
 
     tools: list[Entry[Any]]
     agent: Agent[Context, OutputT]
+
+    def serves(self, tools: list[Entry[Any]]) -> bool:
+        """Whether these are the very same tools. Equal ones may do something else."""
+        return len(tools) == len(self.tools) and all(map(operator.is_, tools, self.tools))
+
+
+def _proxy_of(entry: Entry[Any], session: SessionState) -> Tool[Context]:
+    made = entry.proxy if isinstance(entry, EntryBase) else None
+    return made or proxy_tool(entry, session.parameters_of(entry))
+
+
+def _check_function(tool: Tool[Any]) -> None:
+    """Complain about functions that would only disappoint later."""
+    function = inspect.unwrap(tool.function)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(f"{tool.name!r} is a generator function, and a call returns once: return a list instead.")
+    first = next(iter(inspect.signature(function).parameters.values()), None)
+    if first is not None and first.name == "ctx" and first.annotation is inspect.Parameter.empty and not tool.takes_ctx:
+        raise TypeError(f"{tool.name!r} takes an unannotated `ctx`. Annotate it: `ctx: RunContext[Context]`.")

@@ -5,7 +5,7 @@
     │   ├── UnknownEntryError   (KeyError)         no entry has that name
     │   ├── DuplicateEntryError (ValueError)       two entries have one name
     │   ├── ArgumentError       (TypeError)        the arguments do not fit the entry
-    │   ├── SyncCallError       (RuntimeError)     `call_sync` where a loop is running
+    │   ├── EventLoopError      (RuntimeError)     `call_sync` where a loop runs, or a runtime in two loops
     │   ├── ScopeClosedError    (RuntimeError)     a turn after `close()`
     │   ├── ScopeBusyError      (RuntimeError)     a turn while another one runs
     │   ├── ModelChoiceError    (ValueError)       a worker has no model, or one that cannot be used
@@ -26,6 +26,7 @@ your own functions pass through unchanged, with a note that names the path of ca
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -54,8 +55,8 @@ class ArgumentError(LlmDoError, TypeError):
     """The arguments of a call do not fit its entry; nothing was run."""
 
 
-class SyncCallError(LlmDoError, RuntimeError):
-    """A synchronous call was made where it would block the event loop that has to serve it."""
+class EventLoopError(LlmDoError, RuntimeError):
+    """A call was made where it would block the event loop that serves it, or from a second event loop."""
 
 
 class ScopeClosedError(LlmDoError, RuntimeError):
@@ -115,6 +116,11 @@ class ModelBehaviorError(LlmDoError):
 class ToolTimeout(LlmDoError, TimeoutError):
     """A tool ran longer than the `timeout` it declares."""
 
+    def __init__(self, message: str, *, entry: object = None) -> None:
+        super().__init__(message)
+        self.entry = entry
+        """The tool: its own caller may be a model, which is asked to try again."""
+
     __str__ = Exception.__str__
 
 
@@ -146,7 +152,24 @@ def partial_messages(error: BaseException) -> "list[ModelMessage]":
 
 def attach_partial_messages(error: BaseException, messages: "list[ModelMessage]") -> None:
     """Make `partial_messages(error)` answer `messages`."""
-    setattr(error, _PARTIAL_MESSAGES, messages)
+    with suppress(Exception):  # an exception may refuse attributes
+        setattr(error, _PARTIAL_MESSAGES, messages)
 
 
+def note_path(error: BaseException, path: str) -> None:
+    """Say on an exception where it happened, once. The innermost call knows best."""
+    if came_from_below(error):
+        return
+    with suppress(Exception):  # an exception may refuse attributes
+        setattr(error, _PATH, path)
+        if path not in str(error):
+            error.add_note(f"llm-do call path: {path}")
+
+
+def came_from_below(error: BaseException) -> bool:
+    """Whether an error was raised in a call that is already over, rather than here."""
+    return hasattr(error, _PATH)
+
+
+_PATH = "_llm_do_path"
 _PARTIAL_MESSAGES = "_llm_do_partial_messages"

@@ -54,8 +54,8 @@ class CallFrame:
     """The model of a worker, as its requests go through it."""
     messages: Sequence[ModelMessage] = ()
     """The conversation of a worker so far."""
-    logged = 0
-    """How many messages of the turn are in the session's message log."""
+    partial_messages: Sequence[ModelMessage] = ()
+    """What a worker had exchanged when it failed or was cancelled."""
     scope: Any = None
     """The `CallScope` whose turns this frame carries, if any."""
     approved = False
@@ -79,6 +79,16 @@ class CallFrame:
             self.worker = self
 
     @property
+    def call_id(self) -> int | None:
+        """The id of the record of this call, once it is made."""
+        return self.record.id if self.record is not None else None
+
+    @property
+    def attachments(self) -> Sequence[Any]:
+        """The files that were given to a worker."""
+        return self.arguments.get("attachments", ()) if self.worker is self else ()
+
+    @property
     def path(self) -> str:
         """The names of the calls from the top down to this one."""
         names: list[str] = []
@@ -91,5 +101,6 @@ class CallFrame:
     def renew(self) -> None:
         """Be ready for another turn."""
         self.approved = self.cancelled = False
+        self.partial_messages = ()
         self.deadline = self.parent.deadline if self.parent is not None else None
         self.worker_slots = None

@@ -14,7 +14,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Annotated, Any, Protocol, TypeVar
 
 import typing_extensions
@@ -25,6 +25,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     RootModel,
     TypeAdapter,
     ValidationError,
@@ -36,7 +37,7 @@ from pydantic_ai.messages import MultiModalContent, UserContent
 from pydantic_core import PydanticCustomError, to_json
 
 from .errors import ArgumentError, did_you_mean
-from .values import ATOMS
+from .values import ATOMS, model_fields
 
 
 class WorkerInput(BaseModel):
@@ -44,9 +45,9 @@ class WorkerInput(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    input: str
-    """The task or the question, as text."""
-    attachments: Sequence[MultiModalContent] = ()
+    input: Any = None
+    """The task or the question: text as a rule, and anything that can be shown as JSON."""
+    attachments: list[MultiModalContent] = []
     """PydanticAI content (`BinaryContent`, `ImageUrl`, ...) that goes to the model beside the text."""
 
 
@@ -147,7 +148,7 @@ class DeclaredParameters:
                 problems.append(f"missing argument {where!r}")
             elif error["type"] == "extra_forbidden":
                 problems.append(f"unknown argument {where!r}.{did_you_mean(where, known)}".rstrip("."))
-            elif error["type"] == "unknown_argument":
+            elif error["type"] == "argument":
                 problems.append(error["msg"].rstrip("."))
             else:
                 shown = repr(error["input"])
@@ -157,36 +158,34 @@ class DeclaredParameters:
 
 
 class OpenParameters:
-    """The parameters of a worker that declares none: `input`, and any other keywords."""
+    """The parameters of a worker that declares none: those of `WorkerInput`."""
 
-    __slots__ = ("_entry", "json_schema", "validator")
+    __slots__ = ("_entry", "_optional", "json_schema", "validator")
 
-    def __init__(self, entry: str) -> None:
+    def __init__(self, entry: str, *, optional: bool = True) -> None:
         self._entry = entry
+        self._optional = optional
+        """Whether it makes sense to call with nothing at all."""
         # A model is shown one field: it has no other caller's conventions to follow.
-        self.json_schema = {
-            "type": "object",
-            "properties": {"input": {"type": "string", "description": "The task or the question, as text."}},
-            "required": ["input"],
-            "additionalProperties": False,
-        }
+        self.json_schema = _TEXT_INPUT.json_schema()
         self.validator = _TEXT_INPUT.validator
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         values = self._place(args, kwargs)
-        if "attachments" in values:
-            try:
-                values["attachments"] = _ATTACHMENTS.validate_python(values["attachments"])
-            except ValidationError as exc:
-                raise ArgumentError(
-                    f"{self._entry}(): 'attachments' takes a list of PydanticAI content, "
-                    f"such as BinaryContent.from_path(...); got {values['attachments']!r:.100}."
-                ) from exc
-        return values
+        if not values and not self._optional:
+            raise ArgumentError(f"{self._entry}(): missing argument 'input'")
+        try:
+            given = WorkerInput.model_validate(values)
+        except ValidationError as exc:
+            raise ArgumentError(
+                f"{self._entry}(): 'attachments' takes a list of PydanticAI content, "
+                f"such as BinaryContent.from_path(...); got {values.get('attachments')!r:.100}."
+            ) from exc
+        return {name: getattr(given, name) for name in values}
 
     def _place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         if not args:
-            return dict(kwargs)
+            return kwargs
         if len(args) > 1:
             raise ArgumentError(f"{self._entry}() takes one positional argument, 'input', got {len(args)}.")
         if not kwargs and (given := _NAMED_ONLY.lone(self._entry, args[0])) is not None:
@@ -198,11 +197,10 @@ class OpenParameters:
 
 @with_config(ConfigDict(extra="forbid"))
 class _TextInput(typing_extensions.TypedDict):
-    input: str
+    input: Annotated[str, Field(description="The task or the question, as text.")]
 
 
 _TEXT_INPUT = TypeAdapter(_TextInput)
-_ATTACHMENTS: TypeAdapter[list[MultiModalContent]] = TypeAdapter(list[MultiModalContent])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -211,6 +209,8 @@ class FirstParameter:
 
     takes_mapping: bool = False
     takes_models: tuple[type, ...] = ()
+    fields_of: type | None = None
+    """The dataclass whose fields the parameters are: an instance of it is the arguments too."""
 
     @classmethod
     def of(cls, annotation: Any) -> FirstParameter:
@@ -227,7 +227,9 @@ class FirstParameter:
     def lone(self, entry: str, value: Any) -> dict[str, Any] | None:
         """The arguments that a lone value stands for; `None` when it is the first parameter's value."""
         if isinstance(value, BaseModel):
-            return None if isinstance(value, self.takes_models) else dict(value)
+            return None if isinstance(value, self.takes_models) else model_fields(value)
+        if self.fields_of is not None and isinstance(value, self.fields_of):
+            return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
         if not isinstance(value, Mapping) or self.takes_mapping:
             return None
         for key in value:
@@ -273,7 +275,7 @@ def tool_parameters(tool: Tool[Any]) -> DeclaredParameters:
     if schema.single_arg_name is not None:
         # PydanticAI shows a model the fields of a lone model-like parameter, and so its validator has
         # to guess whether a mapping is the parameter or holds it. A call from Python says which.
-        validate = _LoneModel(schema.single_arg_name, annotations[schema.single_arg_name])
+        validate = _lone_model_validator(schema.single_arg_name, annotations[schema.single_arg_name])
     elif open_keywords and len(parameters) == 1 and schema.json_schema.get("properties"):
         # `Tool.from_schema`: the function takes any keywords, and the JSON schema is the signature.
         positional = list(schema.json_schema["properties"])
@@ -292,32 +294,35 @@ def tool_parameters(tool: Tool[Any]) -> DeclaredParameters:
     )
 
 
+@lru_cache(maxsize=1024)
 def model_parameters(entry: str, input_type: type[Any]) -> DeclaredParameters:
     """The fields of a worker's `input_type` as its parameters."""
-    names: set[str] | None
+    open_keywords, dataclass = False, None
     if isinstance(input_type, type) and issubclass(input_type, BaseModel) and not issubclass(input_type, RootModel):
         annotations = {name: field.annotation for name, field in input_type.model_fields.items()}
-        aliases = {alias for field in input_type.model_fields.values() for alias in _aliases(field)}
-        names = None if input_type.model_config.get("extra") == "allow" else {*annotations, *aliases}
-        as_arguments: Callable[[Any], dict[str, Any]] = dict
+        names = {alias: name for name, field in input_type.model_fields.items() for alias in (name, *_aliases(field))}
+        open_keywords = input_type.model_config.get("extra") == "allow"
+        as_arguments: Callable[[Any], dict[str, Any]] = model_fields
     elif isinstance(input_type, type) and dataclasses.is_dataclass(input_type):
         annotations = dict(typing.get_type_hints(input_type, include_extras=True))
         annotations = {field.name: annotations[field.name] for field in dataclasses.fields(input_type) if field.init}
         as_arguments = partial(_attributes, tuple(annotations))
-        names = set(annotations)
+        names = {name: name for name in annotations}
+        dataclass = input_type
     else:
         raise ArgumentError(
             f"{entry}: input_type must be a pydantic model or a dataclass, whose fields are the parameters; "
             f"got {input_type!r}."
         )
     # pydantic ignores unknown fields by default. An argument that nobody takes is an error, as in Python.
-    known = BeforeValidator(partial(_forbid_unknown, names))
+    known = BeforeValidator(partial(_check_fields, names, open_keywords))
     shape: Any = Annotated[input_type, AfterValidator(as_arguments), known]
     adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(shape)
     json_schema = TypeAdapter(input_type).json_schema()
-    if names is not None:
+    if not open_keywords:
         json_schema["additionalProperties"] = False
     first = FirstParameter.of(next(iter(annotations.values()))) if annotations else _NAMED_ONLY
+    first = dataclasses.replace(first, fields_of=dataclass)
     return DeclaredParameters(
         entry,
         positional=tuple(annotations),
@@ -336,15 +341,20 @@ def _aliases(field: FieldInfo) -> Iterator[str]:
             yield path
 
 
-def _forbid_unknown(names: set[str] | None, value: Any) -> Any:
-    if names is not None and isinstance(value, Mapping):
-        for name in value:
-            if name not in names:
-                raise PydanticCustomError(
-                    "unknown_argument",
-                    "unknown argument {name}.{hint}",
-                    {"name": repr(name), "hint": did_you_mean(name, names)},
-                )
+def _check_fields(names: dict[str, str], open_keywords: bool, value: Any) -> Any:
+    """Complain about a field that nobody knows, or that is given twice, by its name and by an alias."""
+    if not isinstance(value, Mapping):
+        return value
+    given: set[str] = set()
+    for key in value:
+        name = names.get(key)
+        if name is None and not open_keywords:
+            detail = {"name": repr(key), "hint": did_you_mean(str(key), names)}
+            raise PydanticCustomError("argument", "unknown argument {name}.{hint}", detail)
+        if name in given:
+            raise PydanticCustomError("argument", "two values for argument {name}.", {"name": repr(name)})
+        if name is not None:
+            given.add(name)
     return value
 
 
@@ -352,16 +362,12 @@ def _attributes(names: tuple[str, ...], value: object) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names}
 
 
-class _LoneModel:
+def _lone_model_validator(name: str, annotation: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Validates the arguments of a function whose one parameter is a model, a dataclass or a TypedDict."""
-
-    def __init__(self, name: str, annotation: Any) -> None:
-        shape: Any = typing_extensions.TypedDict("_Arguments", {name: annotation})  # type: ignore[misc]
-        forbid_others: Any = with_config(ConfigDict(extra="forbid"))
-        self._adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(forbid_others(shape))
-
-    def __call__(self, values: dict[str, Any]) -> dict[str, Any]:
-        return self._adapter.validate_python(values)
+    shape: Any = typing_extensions.TypedDict("_Arguments", {name: annotation})  # type: ignore[misc]
+    forbid_others: Any = with_config(ConfigDict(extra="forbid"))
+    adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(forbid_others(shape))
+    return adapter.validate_python
 
 
 def _check_names(entry: str, schema: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
@@ -392,7 +398,9 @@ def prompt_of(arguments: Mapping[str, Any], *, declared: bool) -> str | Sequence
     shown = dict(arguments)
     attachments = () if declared else shown.pop("attachments", ())
     value = shown["input"] if set(shown) == {"input"} else (shown or None)
-    text = value if isinstance(value, str | None) else to_json(value, indent=2, fallback=str).decode()
+    text = value
+    if not isinstance(value, str | None):
+        text = to_json(value, indent=2, bytes_mode="base64", fallback=str).decode()
     if not attachments:
         return text
     return [*([] if text is None else [text]), *attachments]

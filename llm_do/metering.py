@@ -74,6 +74,10 @@ class MeteredModel(WrapperModel):
         assert record is not None
         if record.usage is None:
             record.usage = RunUsage()
+        for attempt in response.failed_attempts or ():
+            # A fallback model moved on from these, and they are paid all the same.
+            if attempt.usage is not None:
+                self._session.meter.add_usage(attempt.model_name, attempt.usage, record.usage)
         problem = self._session.meter.add(response.model_name or self.model_name, response, record.usage)
         self._log(response)
         for part in response.parts:
@@ -83,7 +87,6 @@ class MeteredModel(WrapperModel):
 
     def _log(self, message: ModelMessage) -> None:
         self._session.recorder.log_message(self._frame, message)
-        self._frame.logged += 1
 
     def _record_native_tool(self, call: NativeToolCallPart, response: ModelResponse) -> None:
         output = next(
@@ -94,7 +97,7 @@ class MeteredModel(WrapperModel):
             ),
             None,
         )
-        self._session.recorder.add_native(self._frame, call.tool_name, call.args, output)
+        self._session.recorder.add_native(self._frame, call.tool_name, call.args_as_dict(), output)
 
 
 class NoModel(Model):

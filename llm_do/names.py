@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from pydantic_ai import Tool
 from pydantic_ai.toolsets import AbstractToolset
 
 from .errors import DuplicateEntryError, ToolsetError, did_you_mean
-from .protocols import Entry, ToolsetFactory
+from .protocols import Entry, EntryBase, ToolsetFactory
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
@@ -19,28 +20,33 @@ def check_name(name: Any) -> str:
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise ValueError(
             f"{name!r} cannot be an entry's name: use letters, digits, '_' and '-', "
-            "starting with a letter or a digit, 64 characters at most."
+            "starting with a letter or a digit, 64 characters at most. Give one with name=..."
         )
     return name
 
 
 def describe(entry: Entry[Any]) -> str:
     """An entry as error messages name it: its kind, its name and where it comes from."""
-    source = getattr(entry, "source", None)
+    source = entry.source if isinstance(entry, EntryBase) else None
     return f"{entry.kind} {entry.name!r}" + (f" from {source}" if source else "")
 
 
 def check_entry(thing: Any, owner: str) -> None:
-    """Complain about what is no entry."""
-    if not all(hasattr(thing, member) for member in ("name", "kind", "requires_approval", "model", "call")):
-        hint = " Decorate it with @entry, or wrap it with ToolEntry.from_function." if callable(thing) else ""
-        raise TypeError(f"{thing!r} is not an entry, so {owner} cannot call it.{hint}")
+    """Complain about what is no entry, and say how to make it one."""
+    if isinstance(thing, type):
+        raise TypeError(f"{thing.__name__} is a class, so {owner} cannot call it. Give an instance.")
+    if all(hasattr(thing, member) for member in ("name", "kind", "requires_approval", "model", "call")):
+        return
+    if isinstance(thing, Tool):
+        raise TypeError(f"{owner} cannot call the PydanticAI tool {thing.name!r} as it is. Use ToolEntry(tool=...).")
+    hint = " Decorate it with @entry, or use ToolEntry.from_function." if callable(thing) else ""
+    raise TypeError(f"{thing!r:.80} is not an entry, so {owner} cannot call it.{hint}")
 
 
 def index_by_name(entries: Iterable[Entry[Any]], owner: str = "this runtime") -> dict[str, Entry[Any]]:
     """Entries by name; two of one name are an error, and anything but an entry is one too."""
     by_name: dict[str, Entry[Any]] = {}
-    for entry in entries:
+    for entry in as_list(entries, owner):
         check_entry(entry, owner)
         check_name(entry.name)
         other = by_name.setdefault(entry.name, entry)
@@ -51,16 +57,23 @@ def index_by_name(entries: Iterable[Entry[Any]], owner: str = "this runtime") ->
     return by_name
 
 
-def workers_below(entries: Iterable[Entry[Any]]) -> Iterator[Entry[Any]]:
+def as_list(entries: Any, owner: str) -> list[Any]:
+    """Entries as a list; a lone one is a mistake that Python would not notice, or explain."""
+    if isinstance(entries, str) or hasattr(entries, "call") or not isinstance(entries, Iterable):
+        raise TypeError(f"The entries of {owner} must be a list, got {entries!r:.80}.")
+    return list(entries)
+
+
+def workers_below(entries: Iterable[Entry[Any]]) -> Iterator[Any]:
     """Every entry that has tools of its own, in the trees below `entries`."""
     seen: set[int] = set()
     waiting = list(entries)
     while waiting:
         entry = waiting.pop(0)
-        if id(entry) not in seen and (own := getattr(entry, "own_entries", None)) is not None:
+        if id(entry) not in seen and isinstance(entry, EntryBase) and entry.own_entries:
             seen.add(id(entry))
             yield entry
-            waiting.extend(own.values())
+            waiting.extend(entry.own_entries.values())
 
 
 def reachable(entry: Entry[Any]) -> dict[str, Entry[Any]]:
@@ -68,7 +81,7 @@ def reachable(entry: Entry[Any]) -> dict[str, Entry[Any]]:
     found: dict[str, Entry[Any]] = {check_name(entry.name): entry}
     ambiguous: set[str] = set()
     for worker in workers_below([entry]):
-        for name, tool in getattr(worker, "own_entries", {}).items():
+        for name, tool in worker.own_entries.items():
             if found.setdefault(name, tool) is not tool and found[name] is not entry:
                 ambiguous.add(name)
     return {name: tool for name, tool in found.items() if name not in ambiguous}

@@ -8,33 +8,45 @@ runs, whatever other hooks did to the arguments on the way.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Hashable
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from pydantic_ai import RunContext, Tool, ToolDenied
+from pydantic_ai import Agent, RunContext, Tool, ToolDenied
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
-from pydantic_ai.exceptions import ApprovalRequired, ModelRetry
+from pydantic_ai.exceptions import ModelRetry
 from pydantic_ai.models import Model
+from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
+from pydantic_ai.toolsets.abstract import AGENT_TOOLSET_ID
 
-from .approval import SameObject
-from .context import Context
-from .errors import ApprovalDenied, ToolTimeout
+from .context import Context, dispatch
+from .errors import ApprovalDenied, ToolsetError, ToolTimeout
 from .inputs import Parameters
 from .metering import MeteredModel
-from .protocols import Entry
+from .protocols import Entry, EntryBase
+from .threads import ThreadsOfCall, cancelling_thread_calls
+from .values import SameObject
 
 
 async def call_from_model(run_ctx: RunContext[Context], entry: Entry[Any], arguments: dict[str, Any]) -> Any:
     """Make a call that a model asked for, and answer in the way a model understands."""
+    ctx = run_ctx.deps
+    task, inner = asyncio.current_task(), ctx.session.inner_tasks
+    assert task is not None
+    inner.add(task)  # the worker that asked waits for whatever this task does
     try:
-        return await run_ctx.deps.dispatch(entry, arguments, run_ctx)
+        return await dispatch(ctx, entry, arguments, run_ctx)
     except ApprovalDenied as denied:
         return ToolDenied(str(denied))
     except ToolTimeout as timeout:
+        if timeout.entry is not entry:
+            raise
         raise ModelRetry(str(timeout)) from timeout
+    finally:
+        inner.discard(task)
 
 
 def proxy_tool(entry: Entry[Any], parameters: Parameters, original: Tool[Any] | None = None) -> Tool[Context]:
@@ -70,7 +82,7 @@ def proxy_tool(entry: Entry[Any], parameters: Parameters, original: Tool[Any] | 
     return tool
 
 
-class ToolsetToolEntry:
+class ToolsetToolEntry(EntryBase):
     """A tool of somebody else's toolset, as an entry for the one call that is being made."""
 
     kind = "tool"
@@ -88,24 +100,29 @@ class ToolsetToolEntry:
         self.name = name
         self.requires_approval = requires_approval
         self.identity = identity
-        """What grants refer to: toolset instances come and go with each call."""
         self._tool = tool
         self._toolset = toolset
 
     async def call(self, input_data: dict[str, Any], ctx: Context, run_ctx: RunContext[Context]) -> Any:
-        try:
-            return await self._toolset.call_tool(self.name, input_data, run_ctx, self._tool)
-        except ApprovalRequired:
-            if ctx.frame.approved:
-                raise
-        await ctx.approve_from_within()
-        run_ctx = ctx.run_context(self, run_ctx)
-        return await self._toolset.call_tool(self.name, ctx.frame.arguments, run_ctx, self._tool)
+        threads = ThreadsOfCall()
+        with Agent.using_thread_executor(threads):
+            async with cancelling_thread_calls(ctx.frame):
+                try:
+                    return await self._toolset.call_tool(self.name, input_data, run_ctx, self._tool)
+                except asyncio.CancelledError:
+                    ctx.frame.thread_dropped = threads.running
+                    raise
+                finally:
+                    threads.shutdown(wait=False)
 
 
 @dataclass
 class HeldToolset(WrapperToolset[Context]):
     """A toolset that its scope holds open over all turns, so a run neither enters nor leaves it."""
+
+    @property
+    def label(self) -> str:
+        return self.wrapped.label
 
     async def for_run(self, ctx: RunContext[Context]) -> AbstractToolset[Context]:
         fresh = await self.wrapped.for_run(ctx)
@@ -125,13 +142,20 @@ class GovernedToolset(WrapperToolset[Context]):
 
     identity: Hashable
     """What tells this toolset from others, over all the instances that calls make of it."""
-    proxies: Collection[str] = ()
-    """Names of tools that dispatch by themselves."""
+    own_names: Collection[str] = ()
+    """Names of the worker's own tools."""
+    with_own: bool = False
+    """Whether the worker's own tools, which dispatch by themselves, are among the wrapped ones."""
     unapproved: set[str] = field(default_factory=set)
     """Names of tools that require approval, as their toolset says."""
 
     async def get_tools(self, ctx: RunContext[Context]) -> dict[str, ToolsetTool[Context]]:
         tools = await super().get_tools(ctx)
+        if not self.with_own and (shadowing := sorted(tools.keys() & set(self.own_names))):
+            raise ToolsetError(
+                f"{self.wrapped.label} brings worker {ctx.deps.frame.path!r} a tool that it has itself: "
+                f"{', '.join(shadowing)}. Rename one, or use toolset.prefixed(...)."
+            )
         for name, tool in list(tools.items()):
             if tool.tool_def.kind == "unapproved":
                 # To PydanticAI this kind means to end the run and ask. Here the runtime asks, at the call.
@@ -142,7 +166,8 @@ class GovernedToolset(WrapperToolset[Context]):
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Context], tool: ToolsetTool[Context]
     ) -> Any:
-        if name in self.proxies:
+        # The agent's own toolset holds our proxies and nothing else. A name alone would prove nothing.
+        if self.with_own and tool.tool_def.toolset_id == AGENT_TOOLSET_ID:
             return await super().call_tool(name, tool_args, ctx, tool)
         entry = ToolsetToolEntry(name, tool, self.wrapped, name in self.unapproved, (self.identity, name))
         return await call_from_model(ctx, entry, tool_args)
@@ -153,15 +178,35 @@ class Governor(AbstractCapability[Context]):
     """Stands inside the other capabilities of a worker, which may bring tools and models of their own."""
 
     context: Context
-    proxies: Collection[str]
 
     def get_ordering(self) -> CapabilityOrdering:
         return CapabilityOrdering(position="innermost")
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[Context]) -> AbstractToolset[Context]:
-        return GovernedToolset(toolset, SameObject(self.context.frame.entry), self.proxies)
+        return GovernedToolset(toolset, SameObject(self.context.frame.entry), with_own=True)
 
     def get_wrapper_model(self, model: Model) -> Model | None:
-        if isinstance(model, MeteredModel):
+        return metered(model, self.context)
+
+
+@dataclass
+class OuterGovernor(AbstractCapability[Context]):
+    """Stands outside them, for a model that one of them put in the place of the metered one."""
+
+    context: Context
+
+    def get_ordering(self) -> CapabilityOrdering:
+        return CapabilityOrdering(position="outermost")
+
+    def get_wrapper_model(self, model: Model) -> Model | None:
+        return metered(model, self.context)
+
+
+def metered(model: Model, ctx: Context) -> Model | None:
+    """The model with a meter, or `None` if it has one."""
+    inner: Any = model
+    while isinstance(inner, WrapperModel):
+        if isinstance(inner, MeteredModel):
             return None
-        return MeteredModel(model, self.context.session, self.context.frame)
+        inner = inner.wrapped
+    return MeteredModel(model, ctx.session, ctx.frame)

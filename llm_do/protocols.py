@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from pydantic_ai.models import KnownModelName, Model
 from typing_extensions import TypeVar
 
 if TYPE_CHECKING:
-    from pydantic_ai import RunContext
+    from pydantic_ai import RunContext, Tool
     from pydantic_ai.toolsets import AbstractToolset
 
     from .context import Context
     from .events import Event
+    from .inputs import Parameters
 
 ModelLike: TypeAlias = Model | KnownModelName | str
 """A PydanticAI model, or its name."""
@@ -49,6 +51,28 @@ class Entry(Protocol[OutputT_co]):
 
     async def call(self, input_data: Any, ctx: Context, run_ctx: RunContext[Context]) -> OutputT_co:
         """Do it. `input_data` maps parameter names to values; `ctx` makes calls on behalf of this one."""
+
+
+class EntryBase:
+    """What the entries of llm-do have beyond the protocol.
+
+    It is a class and not a set of names to look for, so that an attribute of a user's own entry never means
+    something to the runtime by accident.
+    """
+
+    if TYPE_CHECKING:
+        parameters: Parameters
+        """What it takes."""
+    own_entries: Mapping[str, Entry[Any]] = MappingProxyType({})
+    """The tools that belong to a worker, by name."""
+    proxy: Tool[Context] | None = None
+    """The tool that a worker's model sees, where it is made once and for all."""
+    check_arguments: Callable[[dict[str, Any], Context], Awaitable[None]] | None = None
+    """Checks the bound arguments of a call that Python makes."""
+    identity: Hashable = None
+    """What grants refer to, where the object itself comes and goes."""
+    source: str | None = None
+    """Where it comes from, for error messages."""
 
 
 CallableEntry: TypeAlias = Entry

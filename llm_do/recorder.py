@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import count
 from time import perf_counter, time
 from typing import Any
 
-from pydantic_ai.messages import ModelMessage
+from pydantic_ai.messages import ModelMessage, ModelRequest
 
-from .errors import LlmDoError
+from .errors import note_path
 from .events import CallClosed, CallOpened, Event, MessageLogged
 from .frame import CallFrame
 from .protocols import MessageCallback, Sink
@@ -21,7 +22,7 @@ from .values import ATOMS, snapshot
 
 logger = logging.getLogger("llm_do")
 
-_NOTED = "_llm_do_path_noted"
+THREAD_DROPPED = "its thread cannot be stopped, and its result is dropped"
 
 
 class Recorder:
@@ -37,15 +38,16 @@ class Recorder:
         self.observed = bool(self._sinks) or journal is not None
         """Whether anybody is told. Events are made only then."""
         self._broken_sinks: list[Sink] = []
+        self._logged: set[int] = set()
+        self._known_history: list[ModelMessage] = []
         self._ids = count(1)
 
     def open(self, frame: CallFrame, arguments: dict[str, Any]) -> TraceEntry:
         entry = frame.entry
         assert entry is not None and frame.parent is not None
-        parent = frame.parent.record
         record = TraceEntry(
             next(self._ids),
-            parent.id if parent is not None else None,
+            frame.parent.call_id,
             entry.name,
             entry.kind,
             frame.depth,
@@ -56,7 +58,7 @@ class Recorder:
         frame.clock = perf_counter()
         self.trace.append(record)
         if self.observed:
-            self.emit(CallOpened(**tags(frame), kind=record.kind, arguments=record.input_data))
+            self.emit(CallOpened(**tags(frame), kind=record.kind, arguments=snapshot(record.input_data)))
         return record
 
     def close(self, frame: CallFrame, output: Any, error: str | None = None) -> None:
@@ -70,7 +72,7 @@ class Recorder:
                 CallClosed(
                     **tags(frame),
                     kind=record.kind,
-                    output=record.output_data,
+                    output=snapshot(record.output_data),
                     error=error,
                     duration=record.duration,
                     usage=record.usage,
@@ -79,30 +81,57 @@ class Recorder:
 
     def fail(self, frame: CallFrame, exc: BaseException) -> None:
         """Close the record of a call that did not return."""
+        note_path(exc, frame.path)
         if isinstance(exc, asyncio.CancelledError):
             frame.cancelled = True
             if frame.deadline is not None and frame.deadline.expired and frame.deadline.interrupted is None:
                 frame.deadline.interrupted = frame.path
-            dropped = "; its thread cannot be stopped, and its result is dropped" if frame.thread_dropped else ""
+            dropped = f"; {THREAD_DROPPED}" if frame.thread_dropped else ""
             self.close(frame, None, f"cancelled{dropped}")
-            return
-        if not isinstance(exc, LlmDoError) and not hasattr(exc, _NOTED):
-            exc.add_note(f"llm-do call path: {frame.path}")
-            setattr(exc, _NOTED, True)
-        self.close(frame, None, f"{type(exc).__name__}: {exc}")
+        else:
+            self.close(frame, None, _describe(exc))
 
     def add_native(self, frame: CallFrame, name: str, arguments: Any, output: Any) -> None:
-        """Record a tool that ran at the model's provider."""
-        assert frame.record is not None
-        record = TraceEntry(next(self._ids), frame.record.id, name, "native", frame.depth + 1, arguments, time())
+        """Record a tool that ran at the model's provider, from the response that reports it."""
+        record = TraceEntry(next(self._ids), frame.call_id, name, "native", frame.depth + 1, arguments, time())
         record.output_data = output
         record.duration = 0.0
         self.trace.append(record)
+        if self.observed:
+            where = {**tags(frame), "call_id": record.id, "parent_id": frame.call_id, "name": name}
+            where["depth"] = record.depth
+            self.emit(CallOpened(**where, kind="native", arguments=snapshot(arguments)))
+            self.emit(CallClosed(**where, kind="native", output=snapshot(output), error=None, duration=0.0, usage=None))
 
     def log_message(self, frame: CallFrame, message: ModelMessage) -> None:
+        """Log a message. Of a request, those parts that are not in the log.
+
+        PydanticAI merges the end of one turn with the prompt of the next, so requests can repeat parts.
+        """
+        if isinstance(message, ModelRequest):
+            parts = [part for part in message.parts if id(part) not in self._logged]
+            if message.parts and not parts:
+                return
+            if len(parts) < len(message.parts):
+                message = replace(message, parts=parts)
+            self._logged.update(map(id, parts))  # the log keeps the parts, so that their ids stay their own
         self.messages.append(message)
         if self.observed:
             self.emit(MessageLogged(**tags(frame), message=message))
+
+    def log_rest(self, frame: CallFrame, messages: Sequence[ModelMessage]) -> None:
+        """Log what came after the last response: the results of tools that no model was shown."""
+        end = len(messages)
+        while end and isinstance(messages[end - 1], ModelRequest):
+            end -= 1
+        for message in messages[end:]:
+            self.log_message(frame, message)
+
+    def know(self, messages: Iterable[ModelMessage]) -> None:
+        """Take messages of an earlier session for logged."""
+        for message in messages:
+            self._known_history.append(message)
+            self._logged.update(map(id, message.parts))
 
     def emit(self, event: Event) -> None:
         # A journal is what a session must not run without, so its failure is the call's failure.
@@ -119,6 +148,13 @@ class Recorder:
                 if not any(broken is sink for broken in self._broken_sinks):
                     self._broken_sinks.append(sink)
                     logger.exception("The sink %r failed. Further failures of it are not reported.", sink)
+
+
+def _describe(exc: BaseException) -> str:
+    try:
+        return f"{type(exc).__name__}: {exc}"
+    except Exception:  # whatever its __str__ does, the record must be closed
+        return type(exc).__name__
 
 
 def tags(frame: CallFrame) -> dict[str, Any]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterable, Sequence
+from collections.abc import AsyncIterable, Hashable, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, get_args
 
 import anyio
 from pydantic import ValidationError
@@ -27,8 +27,7 @@ from pydantic_ai.toolsets import AbstractToolset
 from pydantic_ai.usage import UsageLimits
 from typing_extensions import TypeVar
 
-from .approval import SameObject
-from .context import Context
+from .context import Context, dispatch
 from .errors import (
     ModelBehaviorError,
     ModelChoiceError,
@@ -37,17 +36,22 @@ from .errors import (
     ScopeClosedError,
     ToolsetError,
     attach_partial_messages,
+    came_from_below,
     summarize,
 )
 from .events import TextDelta
 from .inputs import prompt_of
-from .plane import GovernedToolset, Governor, HeldToolset
-from .recorder import tags
+from .plane import GovernedToolset, Governor, HeldToolset, OuterGovernor
+from .recorder import logger, tags
+from .values import SameObject
 
 if TYPE_CHECKING:
     from .entries import WorkerEntry
 
 T = TypeVar("T", default=Any)
+
+CLOSING_SECONDS = 30.0
+"""How long a toolset may take to close before it is cancelled."""
 
 # The session's own budgets hold; PydanticAI's default would end a long task at its 51st request.
 _NO_LIMITS = UsageLimits(request_limit=None)
@@ -68,7 +72,7 @@ class CallScope(Generic[T]):
         self._context = context
         self.frame = context.frame
         self._toolsets: _Toolsets | None = None
-        self._running = False
+        self._turn: asyncio.Task[Any] | None = None
         self._closed = False
 
     @property
@@ -83,18 +87,23 @@ class CallScope(Generic[T]):
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self._turn is not None:  # of another task, which nobody waits for any more
+            self._turn.cancel()
+            await settle(self._turn)
         await self.close()
 
     async def open(self) -> None:
         """Build the toolsets, if that has not been done."""
         self._check_open()
-        if self._toolsets is None and self._worker.toolsets:
-            toolsets = self._toolsets = _Toolsets(self._worker, self._context)
-            try:
-                await toolsets.open()
-            except BaseException:
-                self._toolsets = None
-                raise
+        if not self._worker.toolsets:
+            return
+        toolsets = self._toolsets = self._toolsets or _Toolsets(self._worker, self._context)
+        try:
+            await toolsets.open()
+        except BaseException:
+            if toolsets.failed and self._toolsets is toolsets:
+                self._toolsets = None  # the next attempt builds them anew
+            raise
 
     def _check_open(self) -> None:
         if self._closed:
@@ -102,30 +111,29 @@ class CallScope(Generic[T]):
 
     async def close(self) -> None:
         """Close the toolsets, in reverse order. Closing twice is harmless."""
-        if self._running:
+        if self._turn is not None:
             raise ScopeBusyError(
                 f"A turn of worker {self._worker.name!r} is running. Cancel or await it before close()."
             )
         self._closed = True
-        toolsets, self._toolsets = self._toolsets, None
-        if toolsets is not None:
-            await toolsets.close()
+        if self._toolsets is not None:
+            await self._toolsets.close()
 
     async def run_turn(self, *args: Any, **kwargs: Any) -> T:
         """Run one turn, with the arguments of a call of the worker, and return its output."""
         arguments = self._worker.parameters.bind(args, kwargs)
-        if self._running:
+        if self._turn is not None:
             raise ScopeBusyError(f"A turn of worker {self._worker.name!r} is running. A scope runs one turn at a time.")
         self._check_open()
-        self._running = True
+        self._turn = asyncio.current_task()
         try:
             parent = self.frame.parent
             assert parent is not None
             self.frame.renew()
             self.frame.scope = self
-            return await Context(self._context.session, parent).dispatch(self._worker, arguments, frame=self.frame)
+            return await dispatch(Context(self._context.session, parent), self._worker, arguments, frame=self.frame)
         finally:
-            self._running = False
+            self._turn = None
 
     async def answer(self, arguments: dict[str, Any]) -> T:
         """Let the model answer. This is the body of a turn; `run_turn` is how to make one."""
@@ -136,9 +144,8 @@ class CallScope(Generic[T]):
                 "or set the session's default with Runtime(model=...)."
             )
         await self.open()
-        agent, proxies = worker.agent_for(session)
-        frame.logged = 0
-        history = len(frame.messages)
+        agent, own_names = worker.agent_for(session)
+        governors = [Governor(self._context), OuterGovernor(self._context)] if worker.capabilities else None
         with capture_run_messages() as captured:
             try:
                 result = await agent.run(
@@ -146,37 +153,37 @@ class CallScope(Generic[T]):
                     deps=self._context,
                     model=frame.model,
                     message_history=frame.messages or None,
-                    toolsets=self._toolsets.instances if self._toolsets is not None else None,
-                    capabilities=[Governor(self._context, proxies)] if worker.capabilities else None,
+                    toolsets=self._toolsets.for_run(own_names) if self._toolsets is not None else None,
+                    capabilities=governors,
                     usage_limits=_NO_LIMITS,
                     event_stream_handler=self._stream if session.text_deltas else None,
                     infer_name=False,
                 )
             except BaseException as exc:
+                frame.partial_messages = captured
+                session.recorder.log_rest(frame, captured)
                 error = self._explain(exc)
                 attach_partial_messages(error, captured)
-                self._log_rest(captured[history:])
                 if error is exc:
                     raise
                 raise error from exc
-        self._log_rest(result.new_messages())
         frame.messages = result.all_messages()
+        session.recorder.log_rest(frame, frame.messages)
         return result.output
 
-    def _log_rest(self, turn: Sequence[ModelMessage]) -> None:
-        """Log what no model was shown: the results of the last tools."""
-        for message in turn[self.frame.logged :]:
-            self._context.session.recorder.log_message(self.frame, message)
-
     def _explain(self, exc: BaseException) -> BaseException:
-        if not isinstance(exc, UnexpectedModelBehavior):
+        """What a model did wrong, in words that name the worker. Errors of anybody else stay as they are."""
+        if not isinstance(exc, UnexpectedModelBehavior) or came_from_below(exc):
             return exc
         worker, model, cause = self._worker, self.frame.model, exc.__cause__
         assert model is not None
-        reason = summarize(cause) if isinstance(cause, ValidationError) else str(cause or exc)
+        reason = summarize(cause) if isinstance(cause, ValidationError) else " ".join(str(cause or exc).split())
         where = f"{self.frame.path}: model {model.model_name!r}"
+        # PydanticAI 2 has one class for both, and says which it is in its text only.
         if "output retries" in str(exc):
-            return OutputError(f"{where} gave no valid {worker.output_name} after {worker.retries + 1} tries: {reason}")
+            wanted = worker.output_type
+            name = wanted.__name__ if isinstance(wanted, type) and not get_args(wanted) else repr(wanted)
+            return OutputError(f"{where} gave no valid {name} after {worker.retries + 1} tries: {reason}")
         return ModelBehaviorError(f"{where} did not behave: {reason}")
 
     async def _stream(self, run_ctx: RunContext[Context], stream: AsyncIterable[AgentStreamEvent]) -> None:
@@ -206,34 +213,54 @@ class _Toolsets:
     """
 
     def __init__(self, worker: WorkerEntry[Any], context: Context) -> None:
-        self.instances: list[AbstractToolset[Context]] = []
         self._worker = worker
         self._context = context
-        self._opened = anyio.Event()
-        self._done = anyio.Event()
-        self._owner: asyncio.Task[None] | None = None
+        self._built: list[tuple[AbstractToolset[Context], Hashable]] = []
+        self._opened = asyncio.Event()
+        self._done = asyncio.Event()
+        self._openers = 0
+        session = context.session
+        session.enter_loop()
+        self._owner = asyncio.create_task(self._own(), name=f"toolsets of {worker.name}")
+        session.tasks.add(self._owner)
+        self._owner.add_done_callback(session.tasks.discard)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the toolsets are gone, though nobody closed them."""
+        return self._owner.done()
 
     async def open(self) -> None:
-        self._owner = asyncio.create_task(self._own(), name=f"toolsets of {self._worker.name}")
+        """Wait until the toolsets are built. Whoever waits alone and is cancelled takes them down again."""
+        self._openers += 1
         try:
             await self._opened.wait()
-        except BaseException:
-            await self.close(cancel=True)
+        except asyncio.CancelledError:
+            if self._openers == 1 and not self._opened.is_set():
+                self._owner.cancel()
+                await settle(self._owner)
             raise
+        finally:
+            self._openers -= 1
+        if self._owner.cancelled():
+            raise ScopeClosedError(f"The scope of worker {self._worker.name!r} was closed while it opened.")
         if self._owner.done():
-            await self._owner
+            self._owner.result()
+            raise ScopeClosedError(f"The toolsets of worker {self._worker.name!r} are closed.")
 
-    async def close(self, *, cancel: bool = False) -> None:
-        owner, self._owner = self._owner, None
-        if owner is None:
-            return
+    async def close(self) -> None:
         self._done.set()
-        if cancel:
-            owner.cancel()
-        with anyio.CancelScope(shield=True):
-            await asyncio.wait([owner])
-        if not owner.cancelled() and not cancel:
-            owner.result()
+        if not self._opened.is_set():
+            self._owner.cancel()
+        await settle(self._owner)
+        if not self._owner.cancelled():
+            self._owner.result()
+
+    def for_run(self, own_names: Sequence[str]) -> list[AbstractToolset[Context]]:
+        """The toolsets as a run sees them: held open, and behind the runtime."""
+        if self._worker.capabilities:  # the governor stands around all tools at once
+            return [HeldToolset(toolset) for toolset, _ in self._built]
+        return [GovernedToolset(HeldToolset(toolset), identity, own_names) for toolset, identity in self._built]
 
     async def _own(self) -> None:
         try:
@@ -248,13 +275,33 @@ class _Toolsets:
     async def _build(self, declared: Any, stack: AsyncExitStack) -> None:
         worker = self._worker
         factory = self._context.session.toolsets.resolve(declared, worker.name)
-        made = factory(self._context)
-        toolset = await made if inspect.isawaitable(made) else made
+        try:
+            made = factory(self._context)
+            toolset = await made if inspect.isawaitable(made) else made
+        except Exception as exc:
+            exc.add_note(f"while {factory!r:.80} built a toolset of worker {worker.name!r}")
+            raise
         if not isinstance(toolset, AbstractToolset):
             raise ToolsetError(
                 f"The toolset factory {factory!r} of worker {worker.name!r} returned {toolset!r:.80}, not a toolset."
             )
         await stack.enter_async_context(toolset)
-        held = HeldToolset(toolset)
-        # With capabilities about, the governor stands around all tools at once.
-        self.instances.append(held if worker.capabilities else GovernedToolset(held, SameObject(factory)))
+        self._built.append((toolset, SameObject(factory)))
+
+
+async def settle(task: asyncio.Task[Any]) -> None:
+    """Wait until a task is over, also when whoever waits is cancelled meanwhile. A task that hangs is cancelled."""
+    cancelled: asyncio.CancelledError | None = None
+    patience = iter((CLOSING_SECONDS, 1.0))
+    with anyio.CancelScope(shield=True):
+        while not task.done():
+            try:
+                _, pending = await asyncio.wait([task], timeout=next(patience, None))
+            except asyncio.CancelledError as exc:
+                cancelled = exc
+            else:
+                if pending:
+                    logger.error("%s does not end; it is cancelled.", task.get_name())
+                    task.cancel()
+    if cancelled is not None:
+        raise cancelled

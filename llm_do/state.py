@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 import anyio
@@ -11,27 +12,27 @@ import anyio.lowlevel
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model, infer_model
 
-from .approval import ApprovalCallback, ApprovalController, SameObject
+from .approval import ApprovalCallback, ApprovalController
 from .errors import (
     ApprovalDenied,
     CallCancelled,
     CallTimeout,
     DepthLimitError,
+    EventLoopError,
     LimitExceeded,
     ModelChoiceError,
-    SyncCallError,
     UnknownEntryError,
     did_you_mean,
 )
 from .events import ApprovalDecided, ApprovalRequested
 from .frame import CallFrame, Deadline
-from .inputs import DeclaredParameters, OpenParameters, Parameters, model_parameters
+from .inputs import OpenParameters, Parameters, model_parameters
 from .names import ToolsetResolver, check_entry, index_by_name, workers_below
-from .protocols import Entry, Executor, MessageCallback, ModelLike, Sink, ToolsetFactory
+from .protocols import Entry, EntryBase, Executor, MessageCallback, ModelLike, Sink, ToolsetFactory
 from .recorder import Recorder, tags
 from .trace import ApprovalOutcome, TraceEntry
 from .usage import Limits, UsageMeter
-from .values import snapshot
+from .values import SameObject, snapshot
 
 THREADS_PER_DEPTH = 40
 
@@ -57,7 +58,12 @@ class SessionState:
     ) -> None:
         if max_depth < 1 or max_concurrency < 1:
             raise ValueError("max_depth and max_concurrency must be at least 1.")
+        if limits is not None and not isinstance(limits, Limits):
+            raise TypeError(f"limits must be Limits(...), got {limits!r:.80}.")
         self.entries = entries if isinstance(entries, Mapping) else index_by_name(entries)
+        for name, entry in entries.items() if isinstance(entries, dict) else ():
+            if entry is not index_by_name([entry]).get(name):
+                raise ValueError(f"The entry {entry.name!r} cannot be called {name!r}: names are the entries' own.")
         self.model = model
         self.approvals = ApprovalController(approval_callback)
         self.toolsets = ToolsetResolver(toolsets)
@@ -76,42 +82,40 @@ class SessionState:
         self.request_slots: anyio.Semaphore
         self._thread_limiters: dict[int, anyio.CapacityLimiter]
         self._models: dict[str, Model] = {}
-        # By id, with the entry beside it so that the id stays its own: a user's class may not be hashable.
-        self._parameters: dict[int, tuple[Entry[Any], Parameters]] = {}
+        self.tasks: set[asyncio.Task[Any]] = set()
+        """Tasks of the session's own, kept from the garbage collector."""
+        self.inner_tasks: set[asyncio.Task[Any]] = set()
+        """Tasks that serve a call which a worker, or a thread, waits for."""
 
     # -- names -------------------------------------------------------------------------------------
 
     def resolve(self, name: str, frame: CallFrame) -> Entry[Any]:
         """The entry of that name: of the calling worker's own tools first, then of the project."""
-        if frame.worker is not None:
-            own = getattr(frame.worker.entry, "own_entries", None)
-            if own is not None and name in own:
-                return own[name]  # type: ignore[no-any-return]
+        worker = frame.worker.entry if frame.worker is not None else None
+        if isinstance(worker, EntryBase) and name in worker.own_entries:
+            return worker.own_entries[name]
         try:
             return self.entries[name]
         except KeyError:
             raise UnknownEntryError(self._unknown(name, frame)) from None
 
     def _unknown(self, name: str, frame: CallFrame) -> str:
-        owners = [w.name for w in workers_below(self.entries.values()) if name in getattr(w, "own_entries", ())]
+        owners = [worker.name for worker in workers_below(self.entries.values()) if name in worker.own_entries]
         where = f" (called from {frame.path})" if frame.path else ""
         if owners:
             tool_of = " and of ".join(f"worker {owner!r}" for owner in owners)
             return f"{name!r} is a tool of {tool_of}, not of this caller{where}. Pass the entry itself, not its name."
-        own = getattr(frame.worker.entry, "own_entries", ()) if frame.worker is not None else ()
+        worker = frame.worker.entry if frame.worker is not None else None
+        own = worker.own_entries if isinstance(worker, EntryBase) else ()
         return f"No entry is named {name!r}{where}.{did_you_mean(name, {*self.entries, *own})}"
 
     def parameters_of(self, entry: Entry[Any]) -> Parameters:
         """What an entry takes. A user's own class says it with `input_type`, or takes what a worker takes."""
-        declared = getattr(entry, "parameters", None)
-        if isinstance(declared, _PARAMETERS):
-            return declared
-        if (known := self._parameters.get(id(entry))) is None:
-            check_entry(entry, "this runtime")
-            input_type = getattr(entry, "input_type", None)
-            made = OpenParameters(entry.name) if input_type is None else model_parameters(entry.name, input_type)
-            known = self._parameters[id(entry)] = (entry, made)
-        return known[1]
+        if isinstance(entry, EntryBase):
+            return entry.parameters
+        check_entry(entry, "this runtime")
+        input_type = getattr(entry, "input_type", None)
+        return OpenParameters(entry.name) if input_type is None else model_parameters(entry.name, input_type)
 
     # -- one event loop at a time ------------------------------------------------------------------
 
@@ -121,7 +125,7 @@ class SessionState:
         if loop is self._loop:
             return
         if self._loop is not None and self._loop.is_running():
-            raise SyncCallError(
+            raise EventLoopError(
                 "This runtime is in use by another event loop that is still running. "
                 "A runtime is one session: make one for each thread or request."
             )
@@ -130,6 +134,7 @@ class SessionState:
         self.request_slots = anyio.Semaphore(self.max_concurrency, fast_acquire=True)
         self._thread_limiters = {}
         self.root.worker_slots = None
+        self.root.thread_calls = set()
 
     def running_loop(self) -> anyio.lowlevel.EventLoopToken | None:
         """A way back into the loop that serves the session, if there is one."""
@@ -137,15 +142,26 @@ class SessionState:
 
     def threads(self, depth: int) -> anyio.CapacityLimiter:
         """Threads for synchronous entries at `depth`. One pool for all depths would let callers starve callees."""
+        if depth == 0 and self._is_inner():
+            return anyio.CapacityLimiter(1)
         if (limiter := self._thread_limiters.get(depth)) is None:
             limiter = self._thread_limiters[depth] = anyio.CapacityLimiter(THREADS_PER_DEPTH)
         return limiter
 
-    def worker_slots(self, frame: CallFrame) -> anyio.Semaphore:
-        """Slots for the worker calls that `frame` makes. Each parent has its own, so nesting cannot deadlock."""
+    def worker_slots(self, frame: CallFrame) -> AbstractAsyncContextManager[Any]:
+        """Slots for the worker calls that `frame` makes. Each parent has its own, so nesting cannot deadlock.
+
+        A top-level call that is made while a worker or a thread waits for it goes without: what waits may
+        hold the slot that it would wait for.
+        """
+        if frame is self.root and self._is_inner():
+            return nullcontext()
         if frame.worker_slots is None:
             frame.worker_slots = anyio.Semaphore(self.max_concurrency, fast_acquire=True)
         return frame.worker_slots
+
+    def _is_inner(self) -> bool:
+        return asyncio.current_task() in self.inner_tasks
 
     # -- whether a call may run --------------------------------------------------------------------
 
@@ -178,13 +194,18 @@ class SessionState:
         arguments = snapshot(arguments)
         reason = f"{entry.kind} {entry.name!r} requires approval; call path: {frame.path}"
         worker = frame.parent.worker.entry if frame.parent is not None and frame.parent.worker is not None else None
-        subject = (SameObject(worker), getattr(entry, "identity", None) or SameObject(entry))
-        if self.recorder.observed:
-            self.recorder.emit(ApprovalRequested(**tags(frame), arguments=record.input_data, reason=reason))
+        identity = entry.identity if isinstance(entry, EntryBase) else None
+        subject = (SameObject(worker), identity or SameObject(entry))
+
+        def on_ask() -> None:
+            if self.recorder.observed:
+                event = ApprovalRequested(**tags(frame), arguments=snapshot(arguments), reason=reason)
+                self.recorder.emit(event)
+
         if deadline is not None:
             deadline.pause()
         try:
-            outcome = await self.approvals.decide(entry.name, arguments, reason, subject=subject)
+            outcome = await self.approvals.decide(entry.name, arguments, reason, subject=subject, on_ask=on_ask)
         finally:
             if deadline is not None:
                 deadline.resume()
@@ -207,17 +228,16 @@ class SessionState:
         entry = frame.entry
         assert entry is not None
         choice = entry.model if entry.model is not None else self.model
-        if choice is None or not isinstance(choice, str):
+        if choice is None or isinstance(choice, Model):
             return choice
+        if not isinstance(choice, str):
+            raise ModelChoiceError(f"Worker {entry.name!r} cannot use {choice!r:.80}: give a model's name, or a model.")
         if choice not in self._models:
             try:
                 self._models[choice] = infer_model(choice)
             except (UserError, ValueError, ImportError) as exc:
                 raise ModelChoiceError(f"Worker {entry.name!r} cannot use model {choice!r}: {exc}") from exc
         return self._models[choice]
-
-
-_PARAMETERS = (DeclaredParameters, OpenParameters)
 
 
 class InlineExecutor:

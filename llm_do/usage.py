@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from pydantic_ai.messages import ModelResponse
-from pydantic_ai.usage import RunUsage
+from pydantic_ai.usage import RequestUsage, RunUsage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,8 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("max_calls", "max_requests", "max_tokens", "max_cost", "timeout"):
             value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float | Decimal | None):
+                raise TypeError(f"Limits.{name} must be a number or None, got {value!r}.")
             if value is not None and value < 0:
                 raise ValueError(f"Limits.{name} must not be negative, got {value!r}.")
 
@@ -76,11 +78,7 @@ class UsageMeter:
             usage.cost = price(response)
             if usage.cost is None:
                 self._unpriced.add(model)
-        for counter in (self.by_model.setdefault(model, RunUsage()), own):
-            counter.requests += 1
-            counter.incr(usage)
-        self._tokens += usage.total_tokens
-        self._cost += usage.cost or 0
+        self.add_usage(model, usage, own)
         limits = self._limits
         if limits.max_tokens is not None and self._tokens > limits.max_tokens:
             return f"{self._tokens} tokens are used, {limits.max_tokens} are allowed (Limits.max_tokens)"
@@ -89,6 +87,14 @@ class UsageMeter:
         if limits.max_cost is not None and self._cost > limits.max_cost:
             return f"${self._cost} are spent, ${limits.max_cost} are allowed (Limits.max_cost)"
         return None
+
+    def add_usage(self, model: str, usage: RequestUsage, own: RunUsage) -> None:
+        """Count what one request used."""
+        for counter in (self.by_model.setdefault(model, RunUsage()), own):
+            counter.requests += 1
+            counter.incr(usage)
+        self._tokens += usage.total_tokens
+        self._cost += usage.cost or 0
 
 
 def price(response: ModelResponse) -> Decimal | None:

@@ -1,7 +1,8 @@
 """Copies of argument values that nobody can change later, and keys that tell values apart."""
 
-from collections.abc import Hashable, Mapping
-from copy import deepcopy
+from collections import deque
+from collections.abc import Hashable, Mapping, Sequence, Set
+from copy import copy, deepcopy
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -21,8 +22,8 @@ ATOMS: frozenset[type] = frozenset(
 def snapshot(value: Any) -> Any:
     """What `value` is now, whatever its owner does to it later.
 
-    Containers, pydantic models and dataclasses are copied. Any other object stands for itself: a
-    database connection cannot be copied, and its identity is what a reader wants to see.
+    Containers of every kind, pydantic models and dataclasses are copied. Any other object stands for
+    itself: a database connection cannot be copied, and its identity is what a reader wants to see.
     """
     try:
         if type(value) is dict:  # the usual case: a call's arguments
@@ -40,7 +41,9 @@ def _copy(value: Any) -> Any:
         return {key: item if type(item) in ATOMS else _copy(item) for key, item in value.items()}
     if kind is list or kind is tuple or kind is set or kind is frozenset:
         return kind(item if type(item) in ATOMS else _copy(item) for item in value)
-    if isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type)):
+    if isinstance(value, (str, bytes, int, float, Enum, type)):
+        return value
+    if isinstance(value, BaseModel | Mapping | Set | Sequence | deque | bytearray) or is_dataclass(value):
         return _deepcopy_or_same(value)
     return value
 
@@ -49,7 +52,37 @@ def _deepcopy_or_same(value: Any) -> Any:
     try:
         return deepcopy(value)
     except Exception:  # it holds something that refuses to be copied
+        return _copy_fields(value)
+
+
+def _copy_fields(value: Any) -> Any:
+    """A copy of what can be copied: the fields of an object, or the items of a container."""
+    try:
+        if isinstance(value, Mapping):
+            return {key: snapshot(item) for key, item in value.items()}
+        if isinstance(value, Set | Sequence | deque):
+            return [snapshot(item) for item in value]
+        made = copy(value)
+        for name, item in list(vars(value).items()):
+            object.__setattr__(made, name, snapshot(item))
+        return made
+    except Exception:  # it refuses even that, and stands for itself
         return value
+
+
+class SameObject:
+    """Compares and hashes by the identity of `target`, and keeps it alive so that its id stays its own."""
+
+    __slots__ = ("target",)
+
+    def __init__(self, target: object) -> None:
+        self.target = target
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SameObject) and other.target is self.target
+
+    def __hash__(self) -> int:
+        return id(self.target)
 
 
 class NoCanonicalForm(Exception):
@@ -60,28 +93,48 @@ def canonical(value: Any) -> Hashable:
     """A key that is equal for equal values of the same type, and only for those.
 
     1, 1.0, True and "1" have four different keys. Raises `NoCanonicalForm` for objects whose meaning
-    cannot be read off their data.
+    cannot be read off their data, and for data that contains itself.
     """
+    try:
+        return _key(value)
+    except RecursionError:
+        raise NoCanonicalForm("it contains itself") from None
+
+
+def _key(value: Any) -> Hashable:
     kind = type(value)
-    if kind is float:
-        return float, repr(value)  # 0.0 and -0.0 are equal, and nan is not equal to itself
-    if kind in ATOMS:
+    if kind in _EQUAL_MEANS_SAME:
         return kind, value
+    if kind in ATOMS:
+        return kind, repr(value)  # 0.0 and -0.0, or one instant in two time zones, are equal and not the same
     if kind is dict:
-        return dict, frozenset((canonical(key), canonical(item)) for key, item in value.items())
+        return dict, frozenset((_key(key), _key(item)) for key, item in value.items())
     if kind is list or kind is tuple:
-        return kind, tuple(canonical(item) for item in value)
+        return kind, tuple(_key(item) for item in value)
     if kind is set or kind is frozenset:
-        return kind, frozenset(canonical(item) for item in value)
+        return kind, frozenset(_key(item) for item in value)
     if isinstance(value, Enum):
-        return kind, value.name
+        return kind, _key(value.value)
     if isinstance(value, PurePath):
         return kind, str(value)
     if isinstance(value, BaseModel):
-        return kind, canonical(dict(value))
+        if value.__pydantic_private__:
+            raise NoCanonicalForm(f"{kind.__name__} has private attributes")
+        return kind, _key(model_fields(value))
     if is_dataclass(value) and not isinstance(value, type):
-        return kind, tuple(canonical(getattr(value, field.name)) for field in fields(value))
+        names = [field.name for field in fields(value)]
+        if not getattr(value, "__dict__", {}).keys() <= set(names):
+            raise NoCanonicalForm(f"{kind.__name__} has more than its fields")
+        return kind, tuple(_key(getattr(value, name)) for name in names)
     raise NoCanonicalForm(kind.__name__)
+
+
+_EQUAL_MEANS_SAME = frozenset({str, int, bool, type(None), bytes})
+
+
+def model_fields(model: BaseModel) -> dict[str, Any]:
+    """The fields of a pydantic model and their values, whatever its class made of iteration."""
+    return {**model.__dict__, **(model.__pydantic_extra__ or {})}
 
 
 def shorten(value: Any, limit: int = 80) -> str:

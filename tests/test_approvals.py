@@ -1,16 +1,21 @@
 """Approvals hold whoever calls, at any depth, on exactly what runs."""
 
 import asyncio
+import threading
+from collections import OrderedDict, defaultdict, deque
 from dataclasses import dataclass
-from enum import Enum
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from enum import Enum, IntFlag
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, PrivateAttr, RootModel
 from pydantic_ai import RunContext
+from pydantic_ai.exceptions import ApprovalRequired
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo
 
@@ -347,3 +352,189 @@ def test_canonical_forms_of_objects() -> None:
     for value in (object(), [lambda: None], open):
         with pytest.raises(NoCanonicalForm):
             canonical(value)
+
+
+# -- what only looks equal, or only looks copied ---------------------------------------------------------
+
+
+class Perm(IntFlag):
+    READ = 1
+
+
+class Commands(RootModel[list[tuple[str, str]]]):
+    def __iter__(self) -> Any:  # as the documentation of pydantic suggests
+        return iter(self.root)
+
+
+class Secretive(BaseModel):
+    name: str
+    _hidden: str = PrivateAttr("safe")
+
+
+def test_keys_of_values_that_only_look_equal() -> None:
+    different = [
+        Perm(8),
+        Perm(16),
+        Commands([("cmd", "rm"), ("cmd", "ls")]),
+        Commands([("cmd", "ls")]),
+        Decimal(1),
+        Decimal("1.00"),
+        datetime(2026, 1, 1, 12, tzinfo=UTC),
+        datetime(2026, 1, 1, 13, tzinfo=timezone(timedelta(hours=1))),
+        0.0,
+        -0.0,
+    ]
+    assert len({canonical(value) for value in different}) == len(different)
+    point = Point(1)
+    point.label = "more than its fields"  # type: ignore[attr-defined]
+    endless: list[Any] = []
+    endless.append(endless)
+    for value in (Secretive(name="x"), point, endless):
+        with pytest.raises(NoCanonicalForm):
+            canonical(value)
+
+
+class Pair(NamedTuple):
+    items: list[str]
+
+
+class Locked(BaseModel):
+    model_config = {"arbitrary_types_allowed": True}
+    lock: Any
+    items: list[str]
+
+
+@pytest.mark.parametrize(
+    ("value", "meddle"),
+    [
+        (deque(["a"]), lambda v: v.append("rm -rf")),
+        (OrderedDict(a=1), lambda v: v.update(b=2)),
+        (defaultdict(list, a=[1]), lambda v: v["a"].append(2)),
+        (bytearray(b"a"), lambda v: v.extend(b"b")),
+        (Pair(["a"]), lambda v: v.items.append("b")),
+        (Locked(lock=threading.Lock(), items=["a"]), lambda v: v.items.append("b")),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_whatever_holds_values_is_copied_before_somebody_is_asked(value: Any, meddle: Any) -> None:
+    door = Door()
+    shown = repr(value)
+
+    def callback(tool_name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
+        meddle(payload["number"])
+        meddle(value)
+        return YES
+
+    runtime = Runtime([door.entry], approval_callback=callback)
+    await runtime.call("open_door", number=value)
+    assert repr(door.opened[0]) == shown
+    assert repr(runtime.trace[0].input_data["number"]) == shown
+
+
+async def test_an_attribute_of_ones_own_entry_means_nothing_to_approvals() -> None:
+    """Two entries of one identity, or whatever their author called it, share no grant."""
+    ran: list[str] = []
+
+    class Mine:
+        kind = "tool"
+        requires_approval = True
+        model = None
+        identity = "user-1"
+        proxy = "http://proxy.example"
+        check_arguments = "yes"
+        own_entries = 3
+        source = None
+        parameters = "none"
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def call(self, input_data: Any, ctx: Context, run_ctx: RunContext[Context]) -> str:
+            ran.append(self.name)
+            return self.name
+
+    guard = Guard(ALWAYS, NO)
+    read, wipe = Mine("read"), Mine("wipe")
+    runtime = Runtime([read, wipe], approval_callback=guard, model=scripted(calls(("read", {"input": "x"})), says("k")))
+    await runtime.call("read")
+    with pytest.raises(ApprovalDenied):
+        await runtime.call("wipe")
+    assert ran == ["read"]
+    assert await runtime.call(WorkerEntry(name="w", tools=[read]), "go") == "k"
+
+
+async def test_data_that_contains_itself_is_asked_about() -> None:
+    door, guard = Door(), Guard(ALWAYS)
+    endless: list[Any] = []
+    endless.append(endless)
+    runtime = Runtime([door.entry], approval_callback=guard)
+    await runtime.call("open_door", number=endless)
+    await runtime.call("open_door", number=endless)
+    assert len(guard.asked) == 2
+
+
+async def test_sinks_hear_that_somebody_is_asked_only_when_somebody_is() -> None:
+    door = Door()
+    heard: list[str] = []
+    runtime = Runtime([door.entry], approval_callback=Guard(ALWAYS), message_callback=lambda e: heard.append(e.type))
+    await runtime.call("open_door", 1)
+    assert "approval_requested" in heard
+    heard.clear()
+    await runtime.call("open_door", 1)
+    assert heard == ["call_opened", "approval_decided", "call_closed"]
+    heard.clear()
+    lonely = Runtime([door.entry], message_callback=lambda e: heard.append(e.type))
+    with pytest.raises(ApprovalDenied):
+        await lonely.call("open_door", 1)
+    assert heard == ["call_opened", "approval_decided", "call_closed"]
+
+
+async def test_any_entry_may_ask_from_within() -> None:
+    """With the arguments as they were given, whatever the first attempt did to them."""
+    guard = Guard(YES)
+    ran: list[Any] = []
+
+    class Mine:
+        name = "mine"
+        kind = "tool"
+        requires_approval = False
+        model = None
+
+        async def call(self, input_data: Any, ctx: Context, run_ctx: RunContext[Context]) -> str:
+            if not run_ctx.tool_call_approved:
+                input_data["input"].append(99)
+                raise ApprovalRequired
+            ran.append(list(input_data["input"]))
+            return "done"
+
+    runtime = Runtime([Mine()], approval_callback=guard)
+    assert await runtime.call("mine", [1]) == "done"
+    assert guard.asked[0][1] == {"input": [1]}
+    assert ran == [[1]]
+
+
+async def test_a_call_that_asked_from_within_and_was_denied_below_does_not_run_its_caller_again() -> None:
+    effects: list[str] = []
+
+    @entry
+    async def insists() -> None:
+        raise ApprovalRequired
+
+    @entry
+    async def outer(ctx: RunContext[Context]) -> None:
+        effects.append("outer")
+        await ctx.deps.call(insists)
+
+    guard = Guard(YES)
+    with pytest.raises(ApprovalRequired):
+        await Runtime([outer], approval_callback=guard).call("outer")
+    assert effects == ["outer"]
+    assert [name for name, _, _ in guard.asked] == ["insists"]
+
+
+async def test_a_callback_that_fails_silently_is_named() -> None:
+    def end_of_file(*args: Any) -> ApprovalDecision:
+        raise EOFError
+
+    with pytest.raises(ApprovalDenied, match=r"the approval callback failed: EOFError\.$"):
+        await Runtime(approval_callback=end_of_file).call(Door().entry)

@@ -415,3 +415,37 @@ async def test_arguments_are_validated_the_same_way_for_python_and_models() -> N
     await runtime.call("take", "5")
     await runtime.call("w", "go")
     assert seen == [5, 5]
+
+
+async def test_an_instance_of_a_dataclass_input_type_is_the_arguments() -> None:
+    @dataclass
+    class Order:
+        item: str
+        count: int = 1
+
+    worker = WorkerEntry(name="w", input_type=Order)
+    assert worker.parameters.bind((Order("tea", 2),), {}) == {"item": "tea", "count": 2}
+
+
+async def test_a_field_given_by_name_and_by_alias_is_given_twice() -> None:
+    class Mail(BaseModel):
+        sender: str = Field(alias="from")
+
+    with pytest.raises(ArgumentError, match="two values for argument 'sender'"):
+        WorkerEntry(name="w", input_type=Mail).parameters.bind(({"from": "a", "sender": "b"},), {})
+
+
+async def test_the_model_is_held_to_the_same_contract() -> None:
+    """It too is told when it sends what nobody takes."""
+    from .scripted import calls
+
+    inner = WorkerEntry(name="inner", input_type=Brief, model=scripted(says("in")))
+    outer = WorkerEntry(name="outer", tools=[inner])
+    model = scripted(calls(("inner", {"topic": "x", "pgaes": 2})), calls(("inner", {"topic": "x"})), says("ok"))
+    runtime = Runtime(model=model)
+    assert await runtime.call(outer, "go") == "ok"
+    assert [t.input_data for t in runtime.trace if t.name == "inner"] == [{"topic": "x", "pages": 1}]
+
+
+async def test_bytes_can_be_shown_to_a_model() -> None:
+    assert await prompt_for(WorkerEntry(name="w"), data=b"\xff") == '{\n  "data": "_w=="\n}'

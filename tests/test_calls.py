@@ -10,10 +10,13 @@ from pydantic_ai import RunContext, Tool
 from pydantic_ai.models.test import TestModel
 
 from llm_do import (
+    ArgumentError,
     Context,
     DuplicateEntryError,
+    EventLoopError,
+    Limits,
+    ModelChoiceError,
     Runtime,
-    SyncCallError,
     ToolEntry,
     UnknownEntryError,
     WorkerEntry,
@@ -235,7 +238,7 @@ async def test_call_sync_in_a_running_loop_says_what_to_do() -> None:
         ran.append("never")
 
     runtime = Runtime([blocks, never])
-    with pytest.raises(SyncCallError, match=r"Use `await ctx\.call\(\.\.\.\)` here"):
+    with pytest.raises(EventLoopError, match=r"Use `await ctx\.call\(\.\.\.\)` here"):
         runtime.call_sync("never")
     with pytest.raises(RuntimeError, match="would block the event loop"):
         await runtime.call("blocks")
@@ -345,7 +348,123 @@ async def test_one_session_serves_one_loop_at_a_time() -> None:
         return None
 
     error = await asyncio.to_thread(in_another_thread)
-    assert isinstance(error, SyncCallError)
+    assert isinstance(error, EventLoopError)
     assert "make one for each thread or request" in str(error)
     # `call_sync` from another thread goes to the loop that serves the session.
     assert await asyncio.to_thread(runtime.call_sync, "search", "z", limit=1) == ["z"]
+
+
+# -- through the runtime from inside a call ----------------------------------------------------------------
+
+
+async def test_a_call_through_the_runtime_from_inside_a_tool_cannot_deadlock() -> None:
+    """It is a new top-level call, and whoever waits for it may hold what it would wait for."""
+    inner = WorkerEntry(name="inner", model=scripted(says("in")))
+
+    @entry
+    async def through_runtime() -> str:
+        return await runtime.bind("inner")("x")  # type: ignore[no-any-return]
+
+    outer = WorkerEntry(name="outer", tools=[through_runtime])
+    step = scripted(lambda messages, info: says("out") if tool_results(messages) else calls(("through_runtime", {})))
+    runtime = Runtime([inner, outer], model=step, max_concurrency=2)
+    async with asyncio.timeout(30):
+        assert await asyncio.gather(*(runtime.call("outer", str(n)) for n in range(6))) == ["out"] * 6
+
+
+async def test_nor_can_one_from_a_synchronous_entry() -> None:
+    @entry
+    def through_runtime() -> str:
+        return runtime.call_sync("upper", "x")  # type: ignore[no-any-return]
+
+    runtime = Runtime([through_runtime, upper])
+    async with asyncio.timeout(30):
+        assert await asyncio.gather(*(runtime.call("through_runtime") for _ in range(60))) == ["X"] * 60
+
+
+def test_threads_that_share_a_runtime_do_not_cut_each_other_off() -> None:
+    """The call of one thread runs in the loop of another, which waits for it."""
+    started = threading.Event()
+
+    @entry
+    async def quick() -> str:
+        started.set()
+        await asyncio.sleep(0.2)
+        return "quick"
+
+    @entry
+    async def slow() -> str:
+        await asyncio.sleep(1)
+        return "slow"
+
+    runtime = Runtime([quick, slow])
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(runtime.call_sync, "quick")
+        started.wait(10)
+        others = [pool.submit(runtime.call_sync, "slow") for _ in range(3)]
+        assert first.result(30) == "quick"
+        assert [other.result(30) for other in others] == ["slow"] * 3
+    assert len(runtime.trace) == 4
+
+
+async def test_a_loop_of_ones_own_inside_a_call_is_refused() -> None:
+    errors: list[BaseException] = []
+
+    @entry
+    def own_loop(ctx: RunContext[Context]) -> None:
+        try:
+            asyncio.run(ctx.deps.call("upper", "x"))
+        except BaseException as exc:
+            errors.append(exc)
+
+    await Runtime([own_loop, upper]).call("own_loop")
+    assert isinstance(errors[0], EventLoopError)
+
+
+# -- mistakes that newcomers make ------------------------------------------------------------------------------
+
+
+def generates() -> Any:
+    yield 1
+
+
+def takes_bare_ctx(ctx, q: str) -> str:  # type: ignore[no-untyped-def]
+    return q
+
+
+def takes_context(ctx: Context, q: str) -> str:
+    return q
+
+
+@pytest.mark.parametrize(
+    ("mistake", "error", "message"),
+    [
+        (lambda: Runtime(search), TypeError, "must be a list, got <ToolEntry 'search'"),
+        (lambda: WorkerEntry(name="w", tools=search), TypeError, "The entries of worker 'w' must be a list"),
+        (lambda: WorkerEntry(name="w", tools="search"), TypeError, "must be a list, got 'search'"),
+        (lambda: Runtime([Tool(takes_context, takes_ctx=False, function_schema=search.tool.function_schema)]),
+         TypeError, "Use ToolEntry"),
+        (lambda: Runtime([WorkerEntry]), TypeError, "WorkerEntry is a class.*Give an instance"),
+        (lambda: search("x"), TypeError, r"await ctx\.call\(search"),
+        (lambda: entry("name"), TypeError, "A name is given with name="),
+        (lambda: entry(lambda: 1), ValueError, "Give one with name="),
+        (lambda: entry(generates), TypeError, "is a generator function"),
+        (lambda: entry(takes_bare_ctx), TypeError, r"Annotate it: `ctx: RunContext\[Context\]`"),
+        (lambda: entry(takes_context), TypeError, r"taken as `ctx: RunContext\[Context\]`, first"),
+        (lambda: Runtime(limits={"max_calls": 3}), TypeError, r"limits must be Limits\(\.\.\.\)"),
+        (lambda: Limits(max_calls="3"), TypeError, r"Limits\.max_calls must be a number"),
+        (lambda: Runtime(model=TestModel).call_sync(WorkerEntry(name="w"), "x"), ModelChoiceError, "give a model's"),
+        (lambda: WorkerEntry(name="w").start(TestModel()), TypeError, "on a Runtime or a Context, got TestModel"),
+        (lambda: WorkerEntry(name="w").start(Runtime(), message_history=["hi"]), TypeError, "list of PydanticAI"),
+        (lambda: Runtime({"a": upper}), ValueError, "'upper' cannot be called 'a'"),
+        (lambda: Runtime(model=TestModel()).call_sync(WorkerEntry(name="w")), ArgumentError, "missing argument"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_answered_with_what_to_do(mistake: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        mistake()
+
+
+def test_the_same_tool_twice_is_one_tool() -> None:
+    worker = WorkerEntry(name="w", tools=[search, "search", search])
+    assert Runtime([search], model=TestModel()).call_sync(worker, "x") == '{"search":["a","a","a"]}'

@@ -20,6 +20,7 @@ from llm_do import (
     Runtime,
     WorkerEntry,
     entry,
+    partial_messages,
 )
 
 from .scripted import calls, says, scripted, tool_results
@@ -291,3 +292,112 @@ async def test_waiting_for_an_approval_holds_no_slot() -> None:
         assert await runtime.call(free, "x") == "ok"
     answer.set()
     assert await waiting == "ok"
+
+
+async def test_workers_of_one_parent_are_bounded_even_while_they_ask_no_model() -> None:
+    inside, most = 0, 0
+
+    @entry
+    async def stay() -> str:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        await asyncio.sleep(0.01)
+        inside -= 1
+        return "stayed"
+
+    def step(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        return says("ok") if tool_results(messages) else calls(("stay", {}))
+
+    worker = WorkerEntry(name="w", tools=[stay])
+    runtime = Runtime(model=scripted(step), max_concurrency=3)
+    await asyncio.gather(*(runtime.call(worker, str(n)) for n in range(12)))
+    assert most == 3
+
+
+async def test_requests_are_bounded_over_all_parents() -> None:
+    running, most = 0, 0
+
+    async def slow(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        return says("ok")
+
+    leaf = WorkerEntry(name="leaf")
+
+    @entry
+    async def parent(ctx: RunContext[Context]) -> list[str]:
+        return await asyncio.gather(*(ctx.deps.call(leaf, str(n)) for n in range(3)))
+
+    runtime = Runtime([parent], model=FunctionModel(slow), max_concurrency=3)
+    await asyncio.gather(*(runtime.call("parent") for _ in range(4)))
+    assert most == 3
+
+
+async def test_a_call_that_is_made_when_time_is_up_does_not_run() -> None:
+    """A function that will not be stopped gets nothing done any more."""
+    ran: list[str] = []
+
+    @entry
+    async def effect() -> None:
+        ran.append("effect")
+
+    @entry
+    async def stubborn(ctx: RunContext[Context]) -> None:
+        try:
+            await asyncio.sleep(10)
+        except asyncio.CancelledError:
+            await ctx.deps.call("effect")
+
+    with pytest.raises(CallTimeout):
+        await Runtime([stubborn, effect], limits=Limits(timeout=0.05)).call("stubborn")
+    assert not ran
+
+
+async def test_a_timeout_has_the_partial_messages_too() -> None:
+    @entry
+    async def forever() -> None:
+        await asyncio.Event().wait()
+
+    runtime = Runtime(model=scripted(calls(("forever", {}))), limits=Limits(timeout=0.2))
+    with pytest.raises(CallTimeout) as caught:
+        await runtime.call(WorkerEntry(name="w", tools=[forever]), "go")
+    assert len(partial_messages(caught.value)) >= 2
+
+
+async def test_a_spent_budget_pays_no_further_request() -> None:
+    paid = scripted(says("a", input_tokens=1, cost=Decimal(1)), name="paid")
+    runtime = Runtime(model=paid, limits=Limits(max_cost=1))
+    await runtime.call(WorkerEntry(name="w"), "x")
+    with pytest.raises(LimitExceeded, match=r"\$1 of \$1 are spent"):
+        await runtime.call(WorkerEntry(name="w"), "x")
+    assert runtime.usage["paid"].requests == 1
+
+
+# -- the executor ------------------------------------------------------------------------------------------------
+
+
+async def test_an_executor_stands_around_every_entry_after_everything_was_checked() -> None:
+    ran: list[tuple[str, dict[str, Any], int]] = []
+
+    class Noting:
+        async def execute(self, entry: Any, arguments: dict[str, Any], ctx: Context, run_ctx: Any) -> Any:
+            ran.append((entry.name, arguments, ctx.frame.depth))
+            return await entry.call(arguments, ctx, run_ctx)
+
+    @entry(requires_approval=True)
+    async def refused() -> None: ...
+
+    @entry
+    async def add(x: int) -> int:
+        return x + 1
+
+    worker = WorkerEntry(name="w", tools=[add], model=scripted(calls(("add", {"x": 1})), says("ok")))
+    runtime = Runtime([worker, refused], executor=Noting())
+    assert await runtime.call("w", "go") == "ok"
+    with pytest.raises(PermissionError):
+        await runtime.call("refused")
+    assert ran == [("w", {"input": "go"}, 0), ("add", {"x": 1}, 1)]

@@ -11,9 +11,10 @@ from fastmcp.client.transports import StdioTransport
 from pydantic import BaseModel
 from pydantic_ai import ModelRetry, RunContext, Tool
 from pydantic_ai.capabilities import AbstractCapability
-from pydantic_ai.exceptions import ApprovalRequired, ToolFailed, UserError
+from pydantic_ai.exceptions import ApprovalRequired, ToolFailed, UnexpectedModelBehavior
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolReturnPart
+from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import AgentInfo
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
@@ -21,13 +22,16 @@ from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 from llm_do import (
     ApprovalDecision,
     Context,
+    LimitExceeded,
     Limits,
     ModelBehaviorError,
     Runtime,
     ToolEntry,
+    ToolsetError,
     ToolTimeout,
     WorkerEntry,
     entry,
+    strict_mode_callback,
 )
 
 from .scripted import calls, says, scripted, tool_results
@@ -429,7 +433,9 @@ async def test_a_foreign_tool_must_not_shadow_the_workers_own() -> None:
         return toolset
 
     runtime = Runtime(model=scripted(calls(("number", {})), repeat_result))
-    with pytest.raises(UserError, match=r"(?s)'number'"):
+    with pytest.raises(
+        ToolsetError, match="FunctionToolset 'clashing' brings worker 'w' a tool that it has itself: number"
+    ):
         await runtime.call(WorkerEntry(name="w", tools=[number], toolsets=[clash]), "go")
     assert [t.name for t in runtime.trace] == ["w"]
 
@@ -483,3 +489,174 @@ async def test_a_tool_of_provider_side_kind_is_recorded_from_the_messages() -> N
         {"query": "x"},
         {"hits": 3},
     )
+
+
+# -- ways around ------------------------------------------------------------------------------------------------
+
+
+async def test_a_foreign_tool_with_the_name_of_a_hidden_one_of_ours_is_no_way_around() -> None:
+    """With capabilities about, one wrapper stands around all tools. It must not go by names."""
+    ran: list[str] = []
+
+    async def hide(ctx: RunContext[Any], tool_def: ToolDefinition) -> None:
+        return None
+
+    async def ours() -> str:
+        return "ours"
+
+    def factory(ctx: Context) -> AbstractToolset[Any]:
+        toolset: FunctionToolset[Any] = FunctionToolset()
+
+        @toolset.tool_plain(name="score", requires_approval=True)
+        def theirs() -> str:
+            ran.append("theirs")
+            return "theirs"
+
+        return toolset
+
+    worker = WorkerEntry(
+        name="w",
+        tools=[ToolEntry(tool=Tool(ours, name="score", prepare=hide))],
+        toolsets=[factory],
+        capabilities=[Bringer()],
+    )
+    runtime = Runtime(model=scripted(calls(("score", {})), says("ok")), approval_callback=strict_mode_callback)
+    await runtime.call(worker, "go")
+    assert not ran
+    assert [(t.name, t.approval is not None) for t in runtime.trace] == [("w", False), ("score", True)]
+
+
+@dataclass
+class Replace(AbstractCapability[Any]):
+    """A capability that puts another model in the place of the one it is given."""
+
+    other: Any = None
+
+    def get_wrapper_model(self, model: Any) -> Any:
+        return self.other
+
+
+async def test_a_model_that_a_capability_wraps_around_nothing_is_metered_too() -> None:
+    other = scripted(says("other", input_tokens=5), name="other")
+    worker = WorkerEntry(name="w", capabilities=[Replace(other=other)])
+    runtime = Runtime(model=scripted(says("never")))
+    assert await runtime.call(worker, "go") == "other"
+    assert runtime.usage["other"].input_tokens == 5
+    with pytest.raises(LimitExceeded):
+        await Runtime(model=scripted(says("never")), limits=Limits(max_requests=0)).call(worker, "go")
+
+
+async def test_responses_that_a_fallback_rejects_are_paid_too() -> None:
+    first = scripted(says("bad", input_tokens=10, output_tokens=5), name="first")
+    second = scripted(says("good", input_tokens=1, output_tokens=1), name="second")
+
+    def is_bad(response: ModelResponse) -> bool:
+        return "bad" in str(response.parts)
+
+    model = FallbackModel(first, second, fallback_on=is_bad)
+    runtime = Runtime(model=model)
+    assert await runtime.call(WorkerEntry(name="w"), "go") == "good"
+    assert {name: usage.total_tokens for name, usage in runtime.usage.items()} == {"first": 15, "second": 2}
+
+
+async def test_a_timeout_below_is_not_a_retry_above() -> None:
+    """Only the tool that timed out is tried again, by whoever called it."""
+
+    async def slow() -> None:
+        await asyncio.sleep(5)
+
+    inner = ToolEntry(tool=Tool(slow, timeout=0.02))
+
+    @entry
+    async def outer(ctx: RunContext[Context]) -> None:
+        await ctx.deps.call(inner)
+
+    runtime = Runtime(model=scripted(calls(("outer", {})), says("never")))
+    with pytest.raises(ToolTimeout, match=r"slow\(\) timed out"):
+        await runtime.call(WorkerEntry(name="w", tools=[outer]), "go")
+
+
+async def test_a_tools_own_trouble_with_a_model_is_not_the_workers() -> None:
+    @entry
+    async def troubled() -> None:
+        raise UnexpectedModelBehavior("mine")
+
+    runtime = Runtime(model=scripted(calls(("troubled", {}))))
+    with pytest.raises(UnexpectedModelBehavior, match="mine"):
+        await runtime.call(WorkerEntry(name="w", tools=[troubled]), "go")
+
+
+def waiting(ctx: Context) -> AbstractToolset[Any]:
+    toolset: FunctionToolset[Any] = FunctionToolset()
+
+    @toolset.tool
+    def wait_for(run_ctx: RunContext[Context], name: str) -> str:
+        return str(run_ctx.deps.call_sync(name, "x"))
+
+    return toolset
+
+
+async def test_a_synchronous_foreign_tool_is_cancelled_with_all_it_waits_for() -> None:
+    effects: list[str] = []
+    started = asyncio.Event()
+
+    @entry
+    async def slow(input: str) -> None:
+        started.set()
+        await asyncio.sleep(0.5)
+        effects.append("late")
+
+    runtime = Runtime([slow], model=scripted(calls(("wait_for", {"name": "slow"}))), limits=Limits(timeout=30))
+    task = asyncio.create_task(runtime.call(WorkerEntry(name="w", toolsets=[waiting]), "go"))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [(t.name, t.error) for t in runtime.trace] == [
+        ("w", "cancelled"),
+        ("wait_for", "cancelled; its thread cannot be stopped, and its result is dropped"),
+        ("slow", "cancelled"),
+    ]
+    await asyncio.sleep(0.6)
+    assert not effects
+
+
+async def test_synchronous_foreign_tools_do_not_starve_each_other_of_threads() -> None:
+    leaf = WorkerEntry(name="leaf", toolsets=[waiting])
+    outer = WorkerEntry(name="outer", toolsets=[waiting])
+
+    @entry
+    def number_of(input: str) -> int:
+        return 7
+
+    def step(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        if tool_results(messages):
+            return says(str(tool_results(messages)[0]))
+        depth = "leaf" if "outer" in str(messages[0].parts[0].content) else "number_of"  # type: ignore[union-attr]
+        return calls(*[("wait_for", {"name": depth})] * (45 if depth == "leaf" else 2))
+
+    runtime = Runtime([leaf, number_of], model=scripted(step), limits=Limits(max_requests=None))
+    async with asyncio.timeout(40):
+        assert await runtime.call(outer, "outer") == "7"
+
+
+async def test_provider_side_tools_are_told_to_sinks() -> None:
+    from pydantic_ai.messages import NativeToolCallPart, NativeToolReturnPart, TextPart
+
+    heard: list[Any] = []
+    response = ModelResponse(
+        parts=[
+            NativeToolCallPart("web_search", '{"query": "x"}', tool_call_id="1"),
+            NativeToolReturnPart("web_search", "hits", tool_call_id="1"),
+            TextPart("found"),
+        ]
+    )
+    runtime = Runtime(model=scripted(response), message_callback=heard.append)
+    await runtime.call(WorkerEntry(name="w"), "go")
+    native = [event for event in heard if event.name == "web_search"]
+    assert [(e.type, e.kind, e.depth, e.parent_id, e.worker) for e in native] == [
+        ("call_opened", "native", 1, 1, "w"),
+        ("call_closed", "native", 1, 1, "w"),
+    ]
+    assert native[0].arguments == {"query": "x"}
+    assert runtime.trace[1].duration is not None

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import pytest
 from annotated_types import Gt
 from pydantic import BaseModel
-from pydantic_ai import RunContext, ToolReturn
+from pydantic_ai import Agent, RunContext, ToolReturn
 
 from llm_do import Context, ModelBehaviorError, ModelChoiceError, OutputError, Runtime, ToolEntry, WorkerEntry, entry
 
@@ -111,6 +111,30 @@ async def test_schema_out_takes_constraints_and_reads_rich_returns() -> None:
     assert (await runtime.call(tool, 1)).return_value == 1
     with pytest.raises(OutputError, match="greater than 0"):
         await runtime.call(tool, 0)
+
+
+async def test_schema_out_may_hold_what_cannot_be_hashed() -> None:
+    @entry(schema_out=Annotated[int, {"unit": "cm"}])
+    async def length() -> Any:
+        return 3
+
+    assert await Runtime([length]).call("length") == 3
+
+
+async def test_a_worker_of_ones_own_class_is_given_its_model() -> None:
+    class Mine:
+        name = "mine"
+        kind = "worker"
+        requires_approval = False
+        model = scripted(says("hi"), name="mine-own")
+
+        async def call(self, input_data: Any, ctx: Context, run_ctx: RunContext[Context]) -> str:
+            return (await Agent(run_ctx.model).run("x")).output  # type: ignore[arg-type]
+
+    runtime = Runtime([Mine()])
+    assert await runtime.call("mine") == "hi"
+    assert runtime.usage["mine-own"].requests == 1
+    assert runtime.trace[0].model == "mine-own"
 
 
 async def test_an_entry_of_ones_own_may_declare_schema_out() -> None:

@@ -1,6 +1,7 @@
 """Calls and turns: toolsets and the conversation live as long as the scope."""
 
 import asyncio
+import contextlib
 import gc
 import weakref
 from collections.abc import AsyncIterator
@@ -8,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import anyio.abc
 import pytest
 from pydantic_ai import Agent, RunContext
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse
@@ -460,3 +462,180 @@ async def test_an_error_while_closing_is_told() -> None:
     with pytest.raises(OSError, match="cannot close"):
         await scope.close()
     assert log.lines[-1] == "exit a"
+
+
+# -- several tasks at one scope -------------------------------------------------------------------------
+
+
+class Slow(FunctionToolset[Any]):
+    """A toolset that takes its time, and notes what happens to it."""
+
+    def __init__(self, log: list[str], *, opening: float = 0.1, closing: float = 0.0) -> None:
+        super().__init__()
+        self.log, self.opening, self.closing = log, opening, closing
+        self.add_function(lambda: "used", name="use")
+
+    async def __aenter__(self) -> Any:
+        await asyncio.sleep(self.opening)
+        self.log.append("open")
+        return self
+
+    async def __aexit__(self, *args: Any) -> None:
+        await asyncio.sleep(self.closing)
+        self.log.append("closed")
+
+
+async def test_a_turn_waits_for_toolsets_that_another_task_is_opening() -> None:
+    log: list[str] = []
+    worker = WorkerEntry(name="w", toolsets=[lambda ctx: Slow(log)])
+    scope = worker.start(Runtime(model=scripted(calls(("use", {})), says("ok"))))
+    opening = asyncio.create_task(scope.open())
+    await asyncio.sleep(0.01)
+    assert await scope.run_turn("x") == "ok"
+    await opening
+    await scope.close()
+    assert log == ["open", "closed"]
+
+
+async def test_when_one_of_two_openers_is_cancelled_the_other_still_gets_its_toolsets() -> None:
+    log: list[str] = []
+    worker = WorkerEntry(name="w", toolsets=[lambda ctx: Slow(log)])
+    scope = worker.start(Runtime(model=scripted(says("ok"))))
+    first, second = asyncio.create_task(scope.open()), asyncio.create_task(scope.open())
+    await asyncio.sleep(0.01)
+    first.cancel()
+    await second
+    await scope.close()
+    assert log == ["open", "closed"]
+
+
+async def test_closing_while_another_task_opens_ends_the_opening() -> None:
+    log: list[str] = []
+    worker = WorkerEntry(name="w", toolsets=[lambda ctx: Slow(log, opening=30)])
+    scope = worker.start(Runtime(model=scripted(says("ok"))))
+    opening = asyncio.create_task(scope.open())
+    await asyncio.sleep(0.01)
+    await scope.close()
+    with pytest.raises(ScopeClosedError, match="closed while it opened"):
+        await opening
+    assert log == []
+
+
+async def test_whoever_closes_returns_when_it_is_closed() -> None:
+    log: list[str] = []
+    worker = WorkerEntry(name="w", toolsets=[lambda ctx: Slow(log, closing=0.1)])
+    scope = worker.start(Runtime(model=scripted(says("ok"))))
+    await scope.open()
+
+    async def close() -> int:
+        await scope.close()
+        return len(log)
+
+    assert await asyncio.gather(close(), close()) == [2, 2]
+
+
+async def test_closing_is_finished_before_a_cancellation_goes_on() -> None:
+    """Also a cancellation of asyncio's own, which no shield of anyio holds off."""
+    log: list[str] = []
+    worker = WorkerEntry(name="w", toolsets=[lambda ctx: Slow(log, closing=0.2)])
+    task = asyncio.create_task(Runtime(model=scripted(says("ok"))).call(worker, "x"))
+    while "open" not in log:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    assert log == ["open", "closed"]
+
+
+async def test_a_toolset_that_does_not_close_is_cancelled_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llm_do.scope.CLOSING_SECONDS", 0.05)
+    log: list[str] = []
+    worker = WorkerEntry(name="w", toolsets=[lambda ctx: Slow(log, opening=0, closing=3600)])
+    async with asyncio.timeout(30):
+        assert await Runtime(model=scripted(says("ok"))).call(worker, "x") == "ok"
+    assert log == ["open"]
+
+
+async def test_leaving_the_block_ends_a_turn_that_runs_in_another_task() -> None:
+    log: list[str] = []
+    started = asyncio.Event()
+
+    @entry
+    async def forever() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    worker = WorkerEntry(name="w", tools=[forever], toolsets=[lambda ctx: Slow(log, opening=0)])
+    before = asyncio.all_tasks()
+    with pytest.raises(ValueError, match="mine"):
+        async with worker.start(Runtime(model=scripted(calls(("forever", {}))))) as scope:
+            turn = asyncio.create_task(scope.run_turn("x"))
+            await started.wait()
+            raise ValueError("mine")
+    assert turn.cancelled()
+    assert log == ["open", "closed"]
+    assert asyncio.all_tasks() == before
+
+
+async def test_toolsets_that_die_between_turns_are_noticed_and_then_built_anew() -> None:
+    built: list[anyio.abc.TaskGroup] = []
+
+    class Mortal(FunctionToolset[Any]):
+        async def __aenter__(self) -> Any:
+            self.group = anyio.create_task_group()
+            built.append(await self.group.__aenter__())
+            return self
+
+        async def __aexit__(self, *args: Any) -> bool | None:
+            self.group.cancel_scope.cancel()
+            return await self.group.__aexit__(None, None, None)
+
+    async def die() -> None:
+        raise OSError("the server is gone")
+
+    worker = WorkerEntry(name="w", toolsets=[lambda ctx: Mortal()])
+    async with worker.start(Runtime(model=scripted(says("ok")))) as scope:
+        assert await scope.run_turn("x") == "ok"
+        built[0].start_soon(die)
+        await asyncio.sleep(0.05)
+        with pytest.raises((ExceptionGroup, OSError, ScopeClosedError)):
+            await scope.run_turn("y")
+        assert await scope.run_turn("z") == "ok"
+    assert len(built) == 2
+
+
+async def test_a_factory_may_call_entries() -> None:
+    @entry
+    def number() -> int:
+        return 7
+
+    inner = WorkerEntry(name="inner", model=scripted(says("in")))
+    seen: list[Any] = []
+
+    async def factory(ctx: Context) -> AbstractToolset[Any]:
+        seen.extend([await ctx.call("number"), await ctx.call(inner, "x")])
+        return FunctionToolset()
+
+    worker = WorkerEntry(name="w", toolsets=[factory])
+    async with worker.start(Runtime([number], model=scripted(says("ok")))):
+        assert seen == [7, "in"]
+
+
+async def test_a_scope_that_is_forgotten_keeps_its_toolsets_until_the_loop_ends() -> None:
+    """It does not fall to the garbage collector in the middle of something."""
+    log: list[str] = []
+
+    async def forgetful() -> None:
+        worker = WorkerEntry(name="w", toolsets=[lambda ctx: Slow(log, opening=0)])
+        await worker.start(runtime).run_turn("x")
+
+    runtime = Runtime(model=scripted(says("ok")))
+    await forgetful()
+    gc.collect()
+    await asyncio.sleep(0.01)
+    assert log == ["open"]
+    (owner,) = runtime.context().session.tasks
+    owner.cancel()
+    await asyncio.wait([owner])
+    assert log == ["open", "closed"]

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import random
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -11,10 +12,10 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 from pydantic import BaseModel
-from pydantic_ai import RunContext
+from pydantic_ai import Agent, RunContext
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart
-from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.function import AgentInfo, DeltaThinkingPart, FunctionModel
 from pydantic_ai.usage import RequestUsage
 
 from llm_do import Context, Event, Runtime, TraceEntry, WorkerEntry, entry
@@ -346,3 +347,191 @@ async def test_what_a_journal_cannot_record_does_not_run() -> None:
     with pytest.raises(OSError, match="no space left"):
         await runtime.call("effect")
     assert not ran
+
+
+# -- what must not upset the records -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FrozenError(Exception):
+    code: int
+
+
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("error", [FrozenError(3), UnprintableError()])
+async def test_an_exception_that_cannot_be_annotated_or_printed_arrives_all_the_same(error: Exception) -> None:
+    @entry
+    async def fail() -> None:
+        raise error
+
+    @entry
+    async def outer(ctx: RunContext[Context]) -> None:
+        await ctx.deps.call(fail)
+
+    told: list[Event] = []
+    runtime = Runtime(message_callback=told.append)
+    with pytest.raises(type(error)) as caught:
+        await runtime.call(outer)
+    assert caught.value is error
+    assert all(t.duration is not None and t.error and type(error).__name__ in t.error for t in runtime.trace)
+    assert [event.type for event in told].count("call_closed") == 2
+
+
+async def test_a_sink_cannot_rewrite_the_trace() -> None:
+    def vandal(event: Event) -> None:
+        if event.type == "call_opened":
+            event.arguments["items"].append("sink")
+        if event.type == "call_closed":
+            event.output.append("sink")
+
+    @entry
+    async def echo(items: list[str]) -> list[str]:
+        return items
+
+    runtime = Runtime([echo], message_callback=vandal)
+    assert await runtime.call("echo", ["mine"]) == ["mine"]
+    assert runtime.trace[0].input_data == {"items": ["mine"]}
+    assert runtime.trace[0].output_data == ["mine"]
+
+
+async def test_every_error_names_the_path_of_calls_once() -> None:
+    @entry
+    async def strict(x: int) -> int:
+        return x
+
+    @entry
+    async def outer(ctx: RunContext[Context]) -> None:
+        await ctx.deps.call(strict)
+
+    with pytest.raises(TypeError) as caught:
+        await Runtime([outer]).call("outer")
+    assert caught.value.__notes__ == ["llm-do call path: outer"]
+    started = asyncio.Event()
+
+    @entry
+    async def forever() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(Runtime([forever]).call("forever"))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError) as cancelled:
+        await task
+    assert cancelled.value.__notes__ == ["llm-do call path: forever"]
+
+
+async def test_a_journal_that_fails_at_the_end_fails_the_call_and_the_record_is_closed() -> None:
+    class Fills:
+        def on_event(self, event: Event) -> None:
+            if event.type == "call_closed":
+                raise OSError("no space left on device")
+
+    runtime = Runtime([double], journal=Fills())
+    with pytest.raises(OSError, match="no space left"):
+        await runtime.call("double", 1)
+    assert runtime.trace[0].duration is not None
+
+
+# -- the message log, in odd cases -----------------------------------------------------------------------------
+
+
+def logged(runtime: Runtime) -> list[str]:
+    return [type(part).__name__ for message in runtime.messages for part in message.parts]
+
+
+class Note(BaseModel):
+    text: str
+
+
+async def test_the_log_repeats_nothing_over_the_turns_of_a_chat() -> None:
+    """PydanticAI merges the last answer to an output with the next prompt."""
+    worker = WorkerEntry(name="w", output_type=Note)
+    runtime = Runtime(model=scripted(answers({"text": "a"}), answers({"text": "b"})))
+    async with worker.start(runtime) as scope:
+        await scope.run_turn("1")
+        await scope.run_turn("2")
+        history = scope.messages
+    turn = ["UserPromptPart", "ToolCallPart", "ToolReturnPart"]
+    assert logged(runtime) == turn * 2
+    resumed = Runtime(model=scripted(answers({"text": "c"})))
+    async with worker.start(resumed, message_history=history) as scope:
+        await scope.run_turn("3")
+    assert logged(resumed) == turn
+
+
+async def test_an_agent_of_ones_own_inside_a_tool_does_not_upset_the_log() -> None:
+    @entry
+    async def think(ctx: RunContext[Context]) -> str:
+        return (await Agent(ctx.model).run("inner")).output  # type: ignore[arg-type]
+
+    model = scripted(calls(("think", {})), says("thought"), answers({"text": "done"}))
+    runtime = Runtime(model=model)
+    await runtime.call(WorkerEntry(name="w", tools=[think], output_type=Note), "go")
+    assert logged(runtime) == [
+        "UserPromptPart",
+        "ToolCallPart",
+        "UserPromptPart",
+        "TextPart",
+        "ToolReturnPart",
+        "ToolCallPart",
+        "ToolReturnPart",
+    ]
+
+
+async def test_the_results_of_tools_that_no_model_was_shown_are_in_the_log() -> None:
+    """A run that fails after its tools: what they returned was part of the conversation."""
+
+    @entry
+    async def fine() -> str:
+        return "fine"
+
+    @entry
+    async def fail() -> str:
+        await asyncio.sleep(0.02)
+        raise OSError("disk")
+
+    runtime = Runtime(model=scripted(calls(("fine", {}), ("fail", {}))))
+    with pytest.raises(OSError, match="disk"):
+        await runtime.call(WorkerEntry(name="w", tools=[fine, fail]), "go")
+    assert logged(runtime)[:3] == ["UserPromptPart", "ToolCallPart", "ToolCallPart"]
+    assert "ToolReturnPart" in logged(runtime)
+
+
+# -- streams ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_stream_that_is_broken_off_is_counted() -> None:
+    reached = asyncio.Event()
+
+    async def stream(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
+        yield "one two three "
+        reached.set()
+        await asyncio.Event().wait()
+
+    runtime = Runtime(model=FunctionModel(stream_function=stream, model_name="m"), text_deltas=True)
+    task = asyncio.create_task(runtime.call(WorkerEntry(name="w"), "go"))
+    await reached.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert runtime.usage["m"].requests == 1
+    assert runtime.usage["m"].output_tokens > 0
+    assert logged(runtime) == ["UserPromptPart", "TextPart"]
+
+
+async def test_thinking_is_told_apart_from_answering() -> None:
+    async def stream(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
+        yield {0: DeltaThinkingPart(content="hm")}
+        yield {0: DeltaThinkingPart(content=", well")}
+        yield "yes"
+
+    told: list[Event] = []
+    runtime = Runtime(model=FunctionModel(stream_function=stream), text_deltas=True, message_callback=told.append)
+    await runtime.call(WorkerEntry(name="w"), "go")
+    deltas = [(event.text, event.thinking) for event in told if event.type == "text_delta"]
+    assert deltas == [("hm", True), (", well", True), ("yes", False)]

@@ -22,6 +22,11 @@ def shout(text: str) -> str:
     return text.upper()
 
 
+@entry(name="careful", requires_approval=True)
+async def careful_count(text: str) -> int:
+    return len(text)
+
+
 reporter = WorkerEntry(name="reporter", output_type=Report)
 plain = WorkerEntry(name="plain")
 wrapped = ToolEntry(tool=Tool(len))
@@ -40,6 +45,7 @@ class Custom:
 async def entries_keep_their_output_type(runtime: Runtime, ctx: Context) -> None:
     assert_type(count, ToolEntry[int])
     assert_type(shout, ToolEntry[str])
+    assert_type(careful_count, ToolEntry[int])
     assert_type(await ctx.call(count, "x"), int)
     assert_type(await runtime.call(shout, "x"), str)
     assert_type(await runtime.call(reporter, "x"), Report)
