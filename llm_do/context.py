@@ -61,8 +61,10 @@ class Context:
     async def call(self, entry: str | Entry[Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call an entry, by name or as an object, as if it were a Python function."""
         target = self._session.resolve(entry, self.frame) if isinstance(entry, str) else entry
-        arguments = self._session.parameters_of(target).bind(args, kwargs)
-        if isinstance(target, EntryBase) and target.check_arguments is not None:
+        if not isinstance(target, EntryBase):
+            return await dispatch(self, target, self._session.parameters_of(target).bind(args, kwargs))
+        arguments = target.parameters.bind(args, kwargs)
+        if target.check_arguments is not None:
             await target.check_arguments(arguments, self)
         return await dispatch(self, target, arguments)
 
@@ -176,8 +178,9 @@ async def dispatch(
     Python code comes from `Context.call`. A model's calls come from the tools that `plane` gave it, with
     their `run_ctx`. A turn of a chat brings the frame of its scope.
     """
-    session = ctx.session
-    session.enter_loop()
+    session = ctx._session
+    if asyncio.get_running_loop() is not session.loop:
+        session.enter_loop()
     if frame is None:
         frame = CallFrame(entry, ctx.frame)
     recorder = session.recorder
@@ -190,16 +193,20 @@ async def dispatch(
         child = Context(session, frame)
         if entry.kind == "worker":
             choose_model(child)
+        # `run_ctx` is None for an entry that says it needs none, whatever the protocol promises to others.
+        own: Any = run_context(child, entry, run_ctx) if getattr(entry, "needs_run_context", True) else None
         output: T
         try:
-            output = await _run(ctx, child, entry, run_ctx)
+            if entry.kind == "worker" or session.bounded:
+                output = await _run_bounded(ctx, child, entry, own)
+            else:
+                output = await entry.call(arguments, child, own)
         except ApprovalRequired as exc:
             # PydanticAI's way for a tool to ask from within. The runtime asks, and the tool runs again.
-            if frame.approved or came_from_below(exc):
+            if frame.approved or frame.record is None or came_from_below(exc):
                 raise
-            assert frame.record is not None
             frame.arguments = await session.approve(frame, frame.record.input_data)
-            output = await _run(ctx, child, entry, run_ctx)
+            output = await _run_bounded(ctx, child, entry, own and run_context(child, entry, own))
         if (schema_out := getattr(entry, "schema_out", None)) is not None:
             check_output(entry, schema_out, output)
     except BaseException as exc:
@@ -209,19 +216,15 @@ async def dispatch(
     return output
 
 
-async def _run(ctx: Context, child: Context, entry: Entry[Any], run_ctx: RunContext[Context] | None) -> Any:
-    """Run the entry of the call that `child` belongs to, within the bounds that hold for it."""
+async def _run_bounded(ctx: Context, child: Context, entry: Entry[Any], run_ctx: Any) -> Any:
+    """Run the call that `child` belongs to, in time, and beside no more workers of its caller than may be."""
     session, frame = ctx.session, child.frame
-    # `run_ctx` is None for an entry that says it needs none, whatever the protocol promises to others.
-    own: Any = run_context(child, entry, run_ctx) if getattr(entry, "needs_run_context", True) else None
-    if entry.kind != "worker" and not session.bounded:
-        return await entry.call(frame.arguments, child, own)
     async with session.worker_slots(ctx.frame) if entry.kind == "worker" else nullcontext():
         if frame.deadline is not None or session.limits.timeout is None:
-            return await session.executor.execute(entry, frame.arguments, child, own)
+            return await session.executor.execute(entry, frame.arguments, child, run_ctx)
         deadline = frame.deadline = Deadline(session.limits.timeout)
         with deadline.scope:
-            output = await session.executor.execute(entry, frame.arguments, child, own)
+            output = await session.executor.execute(entry, frame.arguments, child, run_ctx)
             if not deadline.expired:
                 return output
     timeout = session.timed_out(deadline, frame.path)

@@ -111,8 +111,8 @@ class DeclaredParameters:
             values = given
             if self._rest is not None:
                 values.setdefault(self._rest, [])
-        elif not kwargs and len(args) <= len(self._positional) and self._rest is None:
-            values = dict(zip(self._positional, args, strict=False))
+        elif len(args) == 1 and not kwargs and self._positional and self._rest is None:
+            values = {self._positional[0]: args[0]}
         elif args or self._rest is not None or self._positional_only:
             values = self._place(args, kwargs)
         else:

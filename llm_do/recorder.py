@@ -45,9 +45,10 @@ class Recorder:
     def open(self, frame: CallFrame, arguments: dict[str, Any]) -> TraceEntry:
         entry = frame.entry
         assert entry is not None and frame.parent is not None
+        parent = frame.parent.record
         record = TraceEntry(
             next(self._ids),
-            frame.parent.call_id,
+            None if parent is None else parent.id,
             entry.name,
             entry.kind,
             frame.depth,

@@ -77,7 +77,8 @@ class SessionState:
         self.recorder = Recorder(sinks, message_callback, journal)
         self.meter = UsageMeter(self.limits)
         self.root = CallFrame(None, None)
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The event loop that serves the session."""
         self._loop_token: anyio.lowlevel.EventLoopToken
         self.request_slots: anyio.Semaphore
         self._thread_limiters: dict[int, anyio.CapacityLimiter]
@@ -122,14 +123,14 @@ class SessionState:
     def enter_loop(self) -> None:
         """Bind the session to the running loop: its counters are not made for two threads at once."""
         loop = asyncio.get_running_loop()
-        if loop is self._loop:
+        if loop is self.loop:
             return
-        if self._loop is not None and self._loop.is_running():
+        if self.loop is not None and self.loop.is_running():
             raise EventLoopError(
                 "This runtime is in use by another event loop that is still running. "
                 "A runtime is one session: make one for each thread or request."
             )
-        self._loop = loop
+        self.loop = loop
         self._loop_token = anyio.lowlevel.current_token()
         self.request_slots = anyio.Semaphore(self.max_concurrency, fast_acquire=True)
         self._thread_limiters = {}
@@ -138,7 +139,7 @@ class SessionState:
 
     def running_loop(self) -> anyio.lowlevel.EventLoopToken | None:
         """A way back into the loop that serves the session, if there is one."""
-        return self._loop_token if self._loop is not None and self._loop.is_running() else None
+        return self._loop_token if self.loop is not None and self.loop.is_running() else None
 
     def threads(self, depth: int) -> anyio.CapacityLimiter:
         """Threads for synchronous entries at `depth`. One pool for all depths would let callers starve callees."""

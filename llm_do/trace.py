@@ -91,13 +91,11 @@ class TraceNode:
 class Trace(Sequence[TraceEntry]):
     """The records of a session, in the order in which the calls were made."""
 
-    __slots__ = ("_entries",)
+    __slots__ = ("_entries", "append")
 
     def __init__(self) -> None:
         self._entries: list[TraceEntry] = []
-
-    def append(self, entry: TraceEntry) -> None:
-        self._entries.append(entry)
+        self.append = self._entries.append
 
     @overload
     def __getitem__(self, index: int) -> TraceEntry: ...

@@ -25,9 +25,13 @@ def snapshot(value: Any) -> Any:
     Containers of every kind, pydantic models and dataclasses are copied. Any other object stands for
     itself: a database connection cannot be copied, and its identity is what a reader wants to see.
     """
+    if type(value) is dict:  # the usual case: a call's arguments, which are texts and numbers
+        for item in value.values():
+            if type(item) not in ATOMS:
+                break
+        else:
+            return value.copy()
     try:
-        if type(value) is dict:  # the usual case: a call's arguments
-            return {key: item if type(item) in ATOMS else _copy(item) for key, item in value.items()}
         return _copy(value)
     except RecursionError:  # a structure that contains itself
         return _deepcopy_or_same(value)
