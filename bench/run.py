@@ -199,9 +199,8 @@ def main() -> None:
         asyncio.run(fan_out_one(options.fan_out, options.traced))
         return
     python = ".".join(map(str, sys.version_info[:3]))
-    print(
-        f"Python {python}, {os.cpu_count()} CPUs, pydantic-ai {version('pydantic-ai-slim')}, CPU time, no-latency model"
-    )
+    versions = f"Python {python}, pydantic-ai {version('pydantic-ai-slim')}"
+    print(f"{versions}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} before; CPU time, model without latency")
     if options.peers:
         if not all(map(find_spec, ("agno", "agents", "langchain"))):
             print("The other frameworks are not installed: uv pip install -r bench/peers.txt")
@@ -212,7 +211,7 @@ def main() -> None:
     asyncio.run(trees(8 if options.quick else 40))
     asyncio.run(functions(8 if options.quick else 60))
     fan_out(1 if options.quick else 3, memory=not options.quick)
-    asyncio.run(chat(1 if options.quick else 10))
+    asyncio.run(chat(1 if options.quick else 8))
     asyncio.run(idle())
     imports(2 if options.quick else 5)
 

@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Awaitable, Callable, Mapping
-from statistics import median
+from statistics import quantiles
 from time import process_time
 
 Work = Callable[[], Awaitable[object]]
@@ -28,10 +28,11 @@ def repeated(prepare: Callable[[], Callable[[str], Awaitable[object]]], times: i
 
 
 async def interleave(variants: Mapping[str, tuple[Work, int]], rounds: int) -> dict[str, float]:
-    """The median CPU microseconds of each variant, given with the number of repetitions that its work does.
+    """The CPU microseconds of each variant, which is given with the number of repetitions that its work does.
 
     One round measures every variant once, and each round starts with another one: a machine that gets slower
-    or busier on the way then does so for all of them.
+    or busier on the way then does so for all of them. The lower quartile counts: as steady as the median when the
+    machine is quiet, and steadier when it is not.
     """
     names = list(variants)
     samples: dict[str, list[float]] = {name: [] for name in names}
@@ -42,7 +43,7 @@ async def interleave(variants: Mapping[str, tuple[Work, int]], rounds: int) -> d
         for name in names[first:] + names[:first]:
             work, repetitions = variants[name]
             samples[name].append(await cpu(work) / repetitions)
-    return {name: median(values) for name, values in samples.items()}
+    return {name: quantiles(values, n=4)[0] for name, values in samples.items()}
 
 
 def row(name: str, raw: float, ours: float, target: float | None = None, unit: str = "us") -> None:

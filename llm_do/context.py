@@ -220,13 +220,16 @@ async def _run_bounded(ctx: Context, child: Context, entry: Entry[Any], run_ctx:
     """Run the call that `child` belongs to, in time, and beside no more workers of its caller than may be."""
     session, frame = ctx.session, child.frame
     async with session.worker_slots(ctx.frame) if entry.kind == "worker" else nullcontext():
-        if frame.deadline is not None or session.limits.timeout is None:
-            return await session.executor.execute(entry, frame.arguments, child, run_ctx)
-        deadline = frame.deadline = Deadline(session.limits.timeout)
-        with deadline.scope:
-            output = await session.executor.execute(entry, frame.arguments, child, run_ctx)
-            if not deadline.expired:
-                return output
+        try:
+            if frame.deadline is not None or session.limits.timeout is None:
+                return await session.executor.execute(entry, frame.arguments, child, run_ctx)
+            deadline = frame.deadline = Deadline(session.limits.timeout)
+            with deadline.scope:
+                output = await session.executor.execute(entry, frame.arguments, child, run_ctx)
+                if not deadline.expired:
+                    return output
+        finally:
+            frame.model = None  # it points back to the frame, which nothing needs any more
     timeout = session.timed_out(deadline, frame.path)
     attach_partial_messages(timeout, list(frame.partial_messages))
     raise timeout

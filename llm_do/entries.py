@@ -49,37 +49,35 @@ class ToolEntry(EntryBase, Generic[T]):
     kind: str = field(default="tool", init=False)
     model: None = field(default=None, init=False)
 
+    # Plain attributes and no properties: they are read at every call.
+    name: str = field(init=False)
+    needs_run_context: bool = field(init=False)
+    parameters: DeclaredParameters = field(init=False)
+    proxy: Tool[Context] = field(init=False)
+    check_arguments: Callable[[dict[str, Any], Context], Awaitable[None]] | None = field(init=False)
+    _function: Callable[..., Any] = field(init=False)
+    _plain: bool = field(init=False)
+    """Whether calling it is no more than awaiting the function with keywords."""
+
     def __post_init__(self) -> None:
-        check_name(self.tool.name)
-        _check_function(self.tool)
-        object.__setattr__(self, "requires_approval", self.requires_approval or self.tool.requires_approval)
-
-    @cached_property
-    def name(self) -> str:
-        return self.tool.name
-
-    @cached_property
-    def needs_run_context(self) -> bool:
-        return self.tool.takes_ctx
-
-    @cached_property
-    def parameters(self) -> DeclaredParameters:  # type: ignore[override]
-        return tool_parameters(self.tool)
-
-    @cached_property
-    def proxy(self) -> Tool[Context]:  # type: ignore[override]
-        return proxy_tool(self, self.parameters, self.tool)
-
-    @cached_property
-    def _function(self) -> Callable[..., Any]:
-        return self.tool.function_schema.function
-
-    @cached_property
-    def _plain(self) -> bool:
-        """Whether calling it is no more than awaiting the function with keywords."""
-        schema = self.tool.function_schema
-        special = schema.takes_ctx or schema.positional_fields or schema.var_positional_field or self.tool.timeout
-        return schema.is_async and not special
+        tool, schema = self.tool, self.tool.function_schema
+        check_name(tool.name)
+        _check_function(tool)
+        parameters = tool_parameters(tool)
+        special = schema.takes_ctx or schema.positional_fields or schema.var_positional_field or tool.timeout
+        derived = {
+            "name": tool.name,
+            "requires_approval": self.requires_approval or tool.requires_approval,
+            "needs_run_context": tool.takes_ctx,
+            "parameters": parameters,
+            # PydanticAI runs it only for a model's calls.
+            "check_arguments": None if tool.args_validator is None else self._check_arguments,
+            "_function": schema.function,
+            "_plain": schema.is_async and not special,
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "proxy", proxy_tool(self, parameters, tool))
 
     @overload
     @classmethod
@@ -136,12 +134,8 @@ class ToolEntry(EntryBase, Generic[T]):
         code = getattr(function, "__code__", None)
         return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(function)
 
-    @cached_property
-    def check_arguments(self) -> Callable[[dict[str, Any], Context], Awaitable[None]] | None:  # type: ignore[override]
-        """Runs the tool's own `args_validator`, if it has one: PydanticAI does so only for a model's calls."""
-        return None if self.tool.args_validator is None else self._check_arguments
-
     async def _check_arguments(self, arguments: dict[str, Any], ctx: Context) -> None:
+        """Run the tool's own `args_validator`."""
         validator = cast("Callable[..., Any]", self.tool.args_validator)
         try:
             result = validator(run_context(ctx, self), **arguments)

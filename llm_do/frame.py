@@ -73,10 +73,14 @@ class CallFrame:
         self.arguments: dict[str, Any] = {}
         self.depth: int = -1 if parent is None else parent.depth + 1
         self.deadline: Deadline | None = None if parent is None else parent.deadline
-        self.worker: CallFrame | None = None if parent is None else parent.worker
+        # No frame points to itself: what counts references frees a call's data when the call is over.
+        self._is_worker = entry is not None and entry.kind == "worker"
+        self._worker_above: CallFrame | None = None if parent is None else parent.worker
+
+    @property
+    def worker(self) -> CallFrame | None:
         """The frame of the worker at work: this one, or the nearest above it."""
-        if entry is not None and entry.kind == "worker":
-            self.worker = self
+        return self if self._is_worker else self._worker_above
 
     @property
     def call_id(self) -> int | None:

@@ -174,6 +174,8 @@ class OpenParameters:
         values = self._place(args, kwargs)
         if not values and not self._optional:
             raise ArgumentError(f"{self._entry}(): missing argument 'input'")
+        if "attachments" not in values:  # anything else is taken as it is
+            return dict(values)
         try:
             given = WorkerInput.model_validate(values)
         except ValidationError as exc:
@@ -181,7 +183,7 @@ class OpenParameters:
                 f"{self._entry}(): 'attachments' takes a list of PydanticAI content, "
                 f"such as BinaryContent.from_path(...); got {values.get('attachments')!r:.100}."
             ) from exc
-        return {name: getattr(given, name) for name in values}
+        return {**values, "attachments": given.attachments}
 
     def _place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         if not args:

@@ -110,12 +110,12 @@ class Recorder:
         PydanticAI merges the end of one turn with the prompt of the next, so requests can repeat parts.
         """
         if isinstance(message, ModelRequest):
-            parts = [part for part in message.parts if id(part) not in self._logged]
-            if message.parts and not parts:
-                return
-            if len(parts) < len(message.parts):
-                message = replace(message, parts=parts)
-            self._logged.update(map(id, parts))  # the log keeps the parts, so that their ids stay their own
+            parts = [id(part) for part in message.parts]
+            if not self._logged.isdisjoint(parts):
+                message = replace(message, parts=[part for part in message.parts if id(part) not in self._logged])
+                if not message.parts:
+                    return
+            self._logged.update(parts)  # the log keeps the parts, so that their ids stay their own
         self.messages.append(message)
         if self.observed:
             self.emit(MessageLogged(**tags(frame), message=message))

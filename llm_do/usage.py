@@ -90,7 +90,10 @@ class UsageMeter:
 
     def add_usage(self, model: str, usage: RequestUsage, own: RunUsage) -> None:
         """Count what one request used."""
-        for counter in (self.by_model.setdefault(model, RunUsage()), own):
+        total = self.by_model.get(model)
+        if total is None:
+            total = self.by_model[model] = RunUsage()
+        for counter in (total, own):
             counter.requests += 1
             counter.incr(usage)
         self._tokens += usage.total_tokens

@@ -441,6 +441,25 @@ async def test_a_finished_call_is_freed() -> None:
     assert frames[0]() is None
 
 
+async def test_the_data_of_a_call_goes_with_the_call() -> None:
+    """Without a garbage collection: frames that wait for one cost more than what they are for."""
+    frames: list[weakref.ref[Any]] = []
+
+    @entry
+    async def note(ctx: RunContext[Context]) -> None:
+        frames.extend(weakref.ref(frame) for frame in (ctx.deps.frame, ctx.deps.frame.parent) if frame)
+
+    runtime = Runtime(model=scripted(calls(("note", {})), says("ok")))
+    gc.collect()
+    gc.disable()
+    try:
+        await runtime.call(WorkerEntry(name="w", tools=[note]), "x")
+        await asyncio.sleep(0)
+        assert [ref() for ref in frames] == [None, None]
+    finally:
+        gc.enable()
+
+
 async def test_leaving_the_block_with_an_error_closes_the_toolsets() -> None:
     log = Log()
     worker = WorkerEntry(name="w", toolsets=[log.toolset("a")])
