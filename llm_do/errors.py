@@ -9,13 +9,19 @@
     │   ├── ScopeClosedError    (RuntimeError)     a turn after `close()`
     │   ├── ScopeBusyError      (RuntimeError)     a turn while another one runs
     │   ├── ModelChoiceError    (ValueError)       a worker has no model, or one that cannot be used
-    │   └── ToolsetError        (TypeError)        a toolset that cannot be built or used
+    │   ├── ToolsetError        (TypeError)        a toolset that cannot be built or used
+    │   ├── WorkerFileError     (ValueError)       a worker file that does not say what a worker is
+    │   ├── PathMissing         (FileNotFoundError) nothing is at that path of a root
+    │   └── ContentError        (ValueError)       a file's content is not what the call needs
     ├── the runtime says no
     │   ├── ApprovalDenied      (PermissionError)  a person or a rule refused the call
+    │   ├── PathDenied          (PermissionError)  a path that may not be used like this
     │   ├── DepthLimitError                        calls nested too deeply
     │   ├── CallCancelled                          the call that makes this one was cancelled
     │   └── LimitExceeded                          a budget of the session is used up
     │       └── CallTimeout     (TimeoutError)     the time of a top-level call is up
+    ├── the machine fails
+    │   └── PathFailed          (OSError)          the disk is full, or the like
     └── a callee did not keep its word
         ├── OutputError         (ValueError)       the output does not fit what the entry declares
         ├── ModelBehaviorError                     the model cannot be brought to behave
@@ -73,6 +79,33 @@ class ModelChoiceError(LlmDoError, ValueError):
 
 class ToolsetError(LlmDoError, TypeError):
     """A toolset could not be built, or clashes with the worker's own tools."""
+
+
+class WorkerFileError(LlmDoError, ValueError):
+    """A worker file does not say what a worker is. Each line of the message starts with `path:line: `."""
+
+
+class PathDenied(LlmDoError, PermissionError):
+    """The path is not one that may be used like this; nothing was read or written."""
+
+    # An OSError formats its arguments as an errno.
+    __str__ = Exception.__str__
+
+
+class PathMissing(LlmDoError, FileNotFoundError):
+    """The path is allowed, and nothing is there."""
+
+    __str__ = Exception.__str__
+
+
+class PathFailed(LlmDoError, OSError):
+    """The operating system could not do it (the disk is full, ...); a file that was there is unchanged."""
+
+    __str__ = Exception.__str__
+
+
+class ContentError(LlmDoError, ValueError):
+    """The file's content, or the content given for it, is not what the call needs; nothing was written."""
 
 
 class ApprovalDenied(LlmDoError, PermissionError):

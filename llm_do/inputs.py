@@ -213,6 +213,7 @@ class FirstParameter:
     takes_models: tuple[type, ...] = ()
     fields_of: type | None = None
     """The dataclass whose fields the parameters are: an instance of it is the arguments too."""
+    field_names: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, annotation: Any) -> FirstParameter:
@@ -231,7 +232,7 @@ class FirstParameter:
         if isinstance(value, BaseModel):
             return None if isinstance(value, self.takes_models) else model_fields(value)
         if self.fields_of is not None and isinstance(value, self.fields_of):
-            return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+            return {name: getattr(value, name) for name in self.field_names}
         if not isinstance(value, Mapping) or self.takes_mapping:
             return None
         for key in value:
@@ -296,9 +297,13 @@ def tool_parameters(tool: Tool[Any]) -> DeclaredParameters:
     )
 
 
-@lru_cache(maxsize=1024)
-def model_parameters(entry: str, input_type: type[Any]) -> DeclaredParameters:
+def model_parameters(entry: str, input_type: Any) -> DeclaredParameters:
     """The fields of a worker's `input_type` as its parameters."""
+    return _model_parameters(entry, input_type)
+
+
+@lru_cache(maxsize=1024)
+def _model_parameters(entry: str, input_type: Any) -> DeclaredParameters:
     open_keywords, dataclass = False, None
     if isinstance(input_type, type) and issubclass(input_type, BaseModel) and not issubclass(input_type, RootModel):
         annotations = {name: field.annotation for name, field in input_type.model_fields.items()}
@@ -324,7 +329,7 @@ def model_parameters(entry: str, input_type: type[Any]) -> DeclaredParameters:
     if not open_keywords:
         json_schema["additionalProperties"] = False
     first = FirstParameter.of(next(iter(annotations.values()))) if annotations else _NAMED_ONLY
-    first = dataclasses.replace(first, fields_of=dataclass)
+    first = dataclasses.replace(first, fields_of=dataclass, field_names=tuple(annotations))
     return DeclaredParameters(
         entry,
         positional=tuple(annotations),
@@ -400,8 +405,10 @@ def prompt_of(arguments: Mapping[str, Any], *, declared: bool) -> str | Sequence
     shown = dict(arguments)
     attachments = () if declared else shown.pop("attachments", ())
     value = shown["input"] if set(shown) == {"input"} else (shown or None)
-    text = value
-    if not isinstance(value, str | None):
+    text: str | None
+    if isinstance(value, str | None):
+        text = value
+    else:
         text = to_json(value, indent=2, bytes_mode="base64", fallback=str).decode()
     if not attachments:
         return text

@@ -196,7 +196,7 @@ class SessionState:
         reason = f"{entry.kind} {entry.name!r} requires approval; call path: {frame.path}"
         worker = frame.parent.worker.entry if frame.parent is not None and frame.parent.worker is not None else None
         identity = entry.identity if isinstance(entry, EntryBase) else None
-        subject = (SameObject(worker), identity or SameObject(entry))
+        subject = (SameObject(worker), SameObject(entry) if identity is None else identity)
 
         def on_ask() -> None:
             if self.recorder.observed:

@@ -1,0 +1,93 @@
+"""Folders opened below a folder that is open already, and never anywhere else.
+
+A path that is checked and then opened by name may mean something else by then. Here the kernel resolves it
+once (`openat2`), or it is opened name by name, each in the folder opened before (`walk`). Symlinks are not
+followed in either way, so the names in a path are the real ones.
+"""
+
+import ctypes
+import errno
+import os
+import stat
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
+
+Opener = Callable[[int, Sequence[str]], int]
+"""From the descriptor of a folder and the names below it to a new descriptor of the folder there."""
+
+FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_SYS_OPENAT2 = 437  # the same number on every architecture but alpha
+_RESOLVE_NO_MAGICLINKS, _RESOLVE_NO_SYMLINKS, _RESOLVE_BENEATH = 0x02, 0x04, 0x08
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+# Without O_NOFOLLOW, which would make a symlink in the last place an ENOTDIR.
+_HOW = _OpenHow(FOLDER_FLAGS & ~os.O_NOFOLLOW, 0, _RESOLVE_BENEATH | _RESOLVE_NO_SYMLINKS | _RESOLVE_NO_MAGICLINKS)
+_HOW_POINTER = ctypes.pointer(_HOW)
+_syscall = ctypes.CDLL(None, use_errno=True).syscall
+_syscall.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(_OpenHow), ctypes.c_size_t)
+_syscall.restype = ctypes.c_long
+
+
+def openat2(top: int, names: Sequence[str]) -> int:
+    """Open a folder in one step of the kernel. Linux 5.6 and newer have it."""
+    path = os.fsencode("/".join(names) or ".")
+    while (fd := _syscall(_SYS_OPENAT2, top, path, _HOW_POINTER, ctypes.sizeof(_HOW))) < 0:
+        if (number := ctypes.get_errno()) != errno.EINTR:
+            raise OSError(number, os.strerror(number))
+    return int(fd)
+
+
+def walk(top: int, names: Sequence[str], check: Callable[[int], None] | None = None) -> int:
+    """Open a folder name by name. With `check`, which sees each folder, also make what is missing."""
+    fd = open_in(top, ".")  # not a duplicate, which would share its position with another listing
+    try:
+        for name in names:
+            try:
+                below = open_in(fd, name)
+            except FileNotFoundError:
+                if check is None:
+                    raise
+                with suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=fd)
+                below = open_in(fd, name)
+            os.close(fd)
+            fd = below
+            if check is not None:
+                check(fd)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def open_in(folder: int, name: str) -> int:
+    """Open the folder `name` in a folder."""
+    try:
+        return os.open(name, FOLDER_FLAGS, dir_fd=folder)
+    except NotADirectoryError:
+        # With O_DIRECTORY the kernel does not tell a symlink from a file.
+        if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
+        raise
+
+
+@cache
+def best_opener() -> Opener:
+    """`openat2` where this kernel has it and nothing forbids it (old container runtimes do), else `walk`."""
+    if sys.platform != "linux":
+        return walk
+    slash = os.open("/", FOLDER_FLAGS)
+    try:
+        os.close(openat2(slash, ()))
+    except OSError:
+        return walk
+    finally:
+        os.close(slash)
+    return openat2

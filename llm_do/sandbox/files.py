@@ -1,0 +1,125 @@
+"""File operations by root and path: the same object serves the tools of a model and Python code."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ..errors import ContentError, LlmDoError
+from ..values import shorten
+from .manager import SandboxManager
+from .roots import CHANGES
+
+_T = TypeVar("_T")
+_SHOWN = 400
+
+
+class Listing(list[_T]):
+    """A list that knows whether it is the whole of it."""
+
+    def __init__(self, items: Sequence[_T], limit: int) -> None:
+        super().__init__(items[:limit])
+        self.truncated = len(items) > limit
+        """Whether there is more than the limit let through."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoundLine:
+    """A line of a file that holds the text that was searched for."""
+
+    path: str
+    """Relative to the root."""
+    line: int
+    """Counted from 1."""
+    text: str
+    """The line, or the part around the text if the line is long."""
+
+
+class SandboxFiles:
+    """Reads and changes files in the roots of a manager. Paths are relative to the root that comes first."""
+
+    def __init__(self, manager: SandboxManager) -> None:
+        self.manager = manager
+
+    def read_bytes(self, root: str, path: str) -> bytes:
+        """The content of a file."""
+        return self.manager.root(root).read(path)
+
+    def read_text(self, root: str, path: str) -> str:
+        """The content of a UTF-8 text file, with its line ends as they are."""
+        try:
+            return self.read_bytes(root, path).decode()
+        except UnicodeDecodeError as exc:
+            shown = self.manager.root(root).shown(path)
+            raise ContentError(f"{shown} is not UTF-8 text (byte {exc.start}). read_bytes reads it.") from None
+
+    def stat(self, root: str, path: str) -> os.stat_result:
+        """Size, time and the like of a file."""
+        return self.manager.root(root).stat(path)
+
+    def write_bytes(self, root: str, path: str, data: bytes) -> None:
+        """Create a file or replace its content; folders on the way are made."""
+        self.manager.root(root).write(path, data)
+
+    def write_text(self, root: str, path: str, content: str) -> None:
+        """Create a UTF-8 text file or replace its content; folders on the way are made."""
+        try:
+            data = content.encode()
+        except UnicodeEncodeError as exc:
+            shown = self.manager.root(root).shown(path)
+            raise ContentError(f"The text for {shown} is no Unicode text at {exc.start}, so not UTF-8.") from None
+        self.write_bytes(root, path, data)
+
+    def edit_text(self, root: str, path: str, old: str, new: str) -> None:
+        """Replace `old`, which must be in the file exactly once, with `new`."""
+        with CHANGES:
+            text = self.read_text(root, path)
+            # Two occurrences may overlap, so that counting finds one of them.
+            if not old or (at := text.find(old)) < 0 or at != text.rfind(old):
+                shown, times = self.manager.root(root).shown(path), "more than once" if old and old in text else "not"
+                raise ContentError(
+                    f"{shown} was not edited: the text to replace must be in it exactly once, with the same spaces and "
+                    f"line ends, and {shorten(old)} is {times} there."
+                )
+            self.write_text(root, path, text.replace(old, new))
+
+    def delete(self, root: str, path: str) -> None:
+        """Remove a file."""
+        self.manager.root(root).delete(path)
+
+    def move(self, root: str, source: str, destination_root: str, destination: str) -> None:
+        """Move a file to where nothing is yet."""
+        self.manager.root(root).move(source, self.manager.root(destination_root), destination)
+
+    def list_files(self, root: str, path: str = "", *, limit: int = 1000) -> Listing[str]:
+        """The files and folders in a folder, relative to the root; folders end with a slash.
+
+        What cannot be read is not listed: other suffixes, symlinks, devices, protected paths.
+        """
+        return Listing(self.manager.root(root).entries(path, limit + 1), limit)
+
+    def find(self, root: str, pattern: str, *, limit: int = 1000) -> Listing[str]:
+        """The files whose path below the root matches a pattern; `**` stands for any number of folders."""
+        return Listing(self.manager.root(root).find(pattern, limit + 1), limit)
+
+    def search(self, root: str, text: str, *, pattern: str = "**", limit: int = 200) -> Listing[FoundLine]:
+        """Lines that hold `text`, in the files that match a pattern. What is no text file is passed over."""
+        if not text or "\n" in text:
+            raise ContentError("Search for a part of one line: the text is empty or has a line end.")
+        found: list[FoundLine] = []
+        for path in self.manager.root(root).find(pattern):
+            with suppress(LlmDoError):  # not text, too large, gone
+                found.extend(_lines(path, self.read_text(root, path), text))
+            if len(found) > limit:
+                break
+        return Listing(found, limit)
+
+
+def _lines(path: str, content: str, text: str) -> Iterator[FoundLine]:
+    for number, line in enumerate(content.split("\n") if text in content else (), start=1):
+        if (at := line.find(text)) >= 0:
+            start = max(0, at - _SHOWN // 2) if len(line) > _SHOWN else 0
+            yield FoundLine(path=path, line=number, text=line[start : start + _SHOWN].rstrip("\r"))

@@ -1,0 +1,191 @@
+"""An open folder, the files in it, and what no folder shows."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count
+from pathlib import Path
+
+Inode = tuple[int, int]
+
+MAX_DEPTH = 64
+SYMLINK = "it is, or leads through, a symlink, and symlinks are not followed; use the path of the file itself"
+PROTECTED = "it belongs to the project itself (its workers, history or records), which no root reaches"
+_TEMPORARY = ".llm-do-"
+_PROCESS = secrets.token_hex(4)
+_NUMBERS = count()
+
+# O_NONBLOCK: opening a pipe must not wait for its other end.
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+# Control characters, line separators, marks that turn the direction of text, bytes that are not UTF-8: with them,
+# what a person approves would not be what they read.
+_UNREADABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+class Refused(Exception):
+    """Why a path is refused. A root, which knows how the caller wrote the path, makes it a `PathDenied`."""
+
+
+@lru_cache(maxsize=1024)
+def split_path(path: str) -> tuple[str, ...]:
+    """The names in a path below a root."""
+    if path.startswith("/"):
+        raise Refused("paths are relative to a root, never absolute")
+    names = tuple(name for name in path.split("/") if name not in ("", "."))
+    if len(names) > MAX_DEPTH:
+        raise Refused(f"it has more than {MAX_DEPTH} names")
+    for name in names:
+        if problem := _problem(name):
+            raise Refused(problem)
+    return names
+
+
+def _problem(name: str) -> str | None:
+    if name == ".." or name.startswith("~"):
+        return "'..' and '~' are not allowed; write the path from the root down"
+    if _UNREADABLE.search(name):
+        return "a name has control characters or is not Unicode text"
+    if len(name.encode()) > 255:
+        return "a name is longer than 255 bytes"
+    if name.startswith(_TEMPORARY):
+        return f"names that start with {_TEMPORARY!r} are for files that are being written"
+    return None
+
+
+def check_size(size: int, limit: int) -> None:
+    """Refuse what is too large."""
+    if size > limit:
+        raise Refused(f"it has {size} bytes, and a file here has {limit} at most")
+
+
+class Protected:
+    """Paths that no root reaches, at or below, by whatever name."""
+
+    def __init__(self, paths: Iterable[Path] = ()) -> None:
+        # Where a protected path is a symlink, the link itself is protected as well as what it means.
+        self._paths = {real for path in paths for real in (path.resolve(), path.parent.resolve() / path.name)}
+        self._texts = [str(path) for path in self._paths]
+
+    def covers(self, folder: Path) -> bool:
+        """Whether a folder is protected as a whole."""
+        return any(folder.is_relative_to(path) for path in self._paths)
+
+    def names_below(self, folder: Path) -> frozenset[tuple[str, ...]]:
+        """The names of protected paths below a folder, in lower case: some disks take `.GIT` for `.git`."""
+        below = (path.relative_to(folder) for path in self._paths if path.is_relative_to(folder))
+        return frozenset(tuple(name.casefold() for name in path.parts) for path in below)
+
+    def inodes(self) -> set[Inode]:
+        """What is there now. A bind mount gives a folder another path, and no other inode."""
+        found = set()
+        for path in self._texts:
+            try:  # and not `suppress`, and not `Path.stat`: this is a good part of the time of every operation
+                found.add(_inode(os.stat(path)))  # noqa: PTH116
+            except OSError:
+                continue
+        return found
+
+
+def _inode(status: os.stat_result) -> Inode:
+    return status.st_dev, status.st_ino
+
+
+def check_inode(status: os.stat_result, protected: set[Inode]) -> None:
+    """Refuse what is protected."""
+    if _inode(status) in protected:
+        raise Refused(PROTECTED)
+
+
+@dataclass(slots=True)
+class Folder:
+    """An open folder. What is done in it is done there, whatever the names above it mean by then."""
+
+    fd: int
+    names: tuple[str, ...]
+    """Where it is below its root."""
+    protected: set[Inode]
+
+    def __enter__(self) -> Folder:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        os.close(self.fd)
+
+    def status(self, name: str) -> os.stat_result:
+        """What is known of a file without opening it."""
+        return self._check(os.stat(name, dir_fd=self.fd, follow_symlinks=False))
+
+    def _check(self, status: os.stat_result) -> os.stat_result:
+        check_inode(status, self.protected)
+        if stat.S_ISDIR(status.st_mode):
+            raise Refused("it is a folder, not a file")
+        if stat.S_ISLNK(status.st_mode):
+            raise Refused(SYMLINK)
+        if not stat.S_ISREG(status.st_mode):
+            raise Refused("it is a pipe, a device or a socket, not a regular file")
+        return status
+
+    def entries(self) -> list[tuple[str, os.stat_result]]:
+        """The files and folders in it, by name, without symlinks, devices and the like."""
+        found = []
+        with os.scandir(self.fd) as entries:
+            for entry in entries:
+                with suppress(OSError):  # removed meanwhile
+                    status = entry.stat(follow_symlinks=False)
+                    usual = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+                    if usual and _inode(status) not in self.protected and _problem(entry.name) is None:
+                        found.append((entry.name, status))
+        return sorted(found)
+
+    def read(self, name: str, limit: int) -> bytes:
+        """The content of a file of at most `limit` bytes."""
+        fd = os.open(name, _READ_FLAGS, dir_fd=self.fd)
+        try:
+            status = self._check(os.fstat(fd))
+            if status.st_nlink > 1:
+                raise Refused("it is a hard link, perhaps another name of a file outside the root; use a copy")
+            check_size(status.st_size, limit)
+            chunks, size = [], 0
+            # A file may grow while it is read, and one without a size may have content (in /proc).
+            while chunk := os.read(fd, status.st_size + 4096):
+                chunks.append(chunk)
+                check_size(size := size + len(chunk), limit)
+            return b"".join(chunks)
+        finally:
+            os.close(fd)
+
+    def replace(self, name: str, data: bytes, mode: int | None) -> None:
+        """Put a new file in the place of an old one or of none. It is there whole or not at all."""
+        temporary = f"{_TEMPORARY}{_PROCESS}-{os.getpid()}-{next(_NUMBERS)}"
+        fd = os.open(temporary, _CREATE_FLAGS, 0o644 if mode is None else 0o600, dir_fd=self.fd)
+        try:
+            try:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[os.write(fd, rest) :]
+                if mode is not None:
+                    os.fchmod(fd, mode & 0o777)
+            finally:
+                os.close(fd)
+            os.replace(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+        except BaseException:
+            self.unlink(temporary)
+            raise
+
+    def claim(self, name: str) -> None:
+        """Create an empty file where nothing is: of all who try, one succeeds."""
+        os.close(os.open(name, _CREATE_FLAGS, 0o600, dir_fd=self.fd))
+
+    def unlink(self, name: str) -> None:
+        """Remove a name, if it is there."""
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self.fd)

@@ -1,0 +1,305 @@
+"""One root: every operation opens the folder of its file, checks what is open, and acts inside that folder.
+
+Nothing is looked up twice by its path, so nothing can be put in its place in between.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from functools import wraps
+from itertools import islice
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
+
+from ..errors import LlmDoError, PathDenied, PathFailed, PathMissing, did_you_mean
+from ..values import shorten
+from .beneath import FOLDER_FLAGS, Opener, open_in, walk
+from .config import SandboxConfig
+from .folders import (
+    MAX_DEPTH,
+    PROTECTED,
+    SYMLINK,
+    Folder,
+    Inode,
+    Protected,
+    Refused,
+    check_inode,
+    check_size,
+    split_path,
+)
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+CHANGES = threading.RLock()
+"""Held while a file changes: an edit reads and then writes, and two workers may edit one file by two roots."""
+
+_WHY = {
+    errno.ELOOP: SYMLINK,
+    errno.ENOTDIR: "a part of the path is a file, not a folder",
+    errno.EISDIR: "it is a folder, not a file",
+    errno.ENXIO: "it is a socket, not a regular file",
+    errno.EEXIST: "something is there already, and nothing is overwritten",
+    errno.EACCES: "the operating system does not permit it",
+    errno.EPERM: "the operating system does not permit it",
+    errno.EROFS: "the disk is read only",
+    errno.ENAMETOOLONG: "it is too long",
+}
+
+
+def _explained(method: Callable[Concatenate[Root, str, _P], _T]) -> Callable[Concatenate[Root, str, _P], _T]:
+    """Make every error of a root's method name the path as the caller wrote it, and no path of the host."""
+
+    @wraps(method)
+    def call(self: Root, path: str, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return method(self, path, *args, **kwargs)
+        except LlmDoError:
+            raise
+        except (Refused, OSError) as exc:
+            error = self._explain(exc, path)
+        raise error  # outside of the handler: the original names things of the host
+
+    return call
+
+
+class Root:
+    """A folder under a name. It is opened at the first use and stays open."""
+
+    def __init__(self, name: str, sandbox: SandboxConfig, *, base: Path, protected: Protected, opener: Opener) -> None:
+        self._fd: int | None = None
+        self._lock = threading.Lock()
+        self.name = name
+        self.config = sandbox.paths[name]
+        self.folder = self.config.folder(base)
+        """Its real path now. A symlink that takes its place later is not followed."""
+        self._open = opener
+        self._protected = protected
+        self._protected_names = protected.names_below(self.folder)
+        self._writable = ", ".join(repr(other) for other, config in sandbox.paths.items() if config.mode == "rw")
+
+    def close(self) -> None:
+        """Close the folder; another use opens it again."""
+        with self._lock:
+            if self._fd is not None:
+                os.close(self._fd)
+                self._fd = None
+
+    def __del__(self) -> None:
+        self.close()
+
+    def shown(self, path: str) -> str:
+        """A path in this root as messages name it."""
+        return shorten(f"{self.name}/{path}" if path else self.name, 200)
+
+    @_explained
+    def normalize(self, path: str) -> str:
+        """A path that this root may have, without empty names and dots. Nothing is opened."""
+        return "/".join(self._names(path))
+
+    @_explained
+    def read(self, path: str) -> bytes:
+        """The content of a file."""
+        folder, name = self._locate(path)
+        with folder:
+            return folder.read(name, self.config.max_file_bytes)
+
+    @_explained
+    def stat(self, path: str) -> os.stat_result:
+        """Size, time and the like of a file."""
+        folder, name = self._locate(path)
+        with folder:
+            return folder.status(name)
+
+    @_explained
+    def write(self, path: str, data: bytes) -> None:
+        """Create a file or replace its content; folders on the way are made."""
+        self._check_writable(len(data))
+        folder, name = self._locate(path, make=True)
+        with folder, CHANGES:
+            mode = None
+            with suppress(FileNotFoundError):
+                mode = folder.status(name).st_mode
+            folder.replace(name, data, mode)
+
+    @_explained
+    def delete(self, path: str) -> None:
+        """Remove a file."""
+        self._check_writable()
+        folder, name = self._locate(path)
+        with folder, CHANGES:
+            folder.status(name)
+            os.unlink(name, dir_fd=folder.fd)
+
+    @_explained
+    def move(self, path: str, other: Root, destination: str) -> None:
+        """Move a file to a path, in this root or another, where nothing is yet."""
+        self._check_writable()
+        folder, name = self._locate(path)
+        with folder, CHANGES:
+            check_size(folder.status(name).st_size, self.config.max_file_bytes)
+            other._receive(destination, folder, name)
+
+    @_explained
+    def _receive(self, path: str, source: Folder, source_name: str) -> None:
+        status = source.status(source_name)
+        self._check_writable(status.st_size)
+        folder, name = self._locate(path, make=True)
+        with folder:
+            folder.claim(name)
+            try:
+                try:
+                    os.replace(source_name, name, src_dir_fd=source.fd, dst_dir_fd=folder.fd)
+                except OSError as exc:
+                    if exc.errno != errno.EXDEV:
+                        raise
+                    folder.replace(name, source.read(source_name, self.config.max_file_bytes), status.st_mode)
+                    os.unlink(source_name, dir_fd=source.fd)
+            except (OSError, Refused):  # and not an interrupt, which may come when the file is there already
+                folder.unlink(name)
+                raise
+
+    @_explained
+    def entries(self, path: str, limit: int | None = None) -> list[str]:
+        """The files and folders in a folder, in order, relative to the root; folders end with a slash.
+
+        What cannot be read is not listed: other suffixes, symlinks, devices, protected paths.
+        """
+        with self._folder(self._names(path)) as folder:
+            listed = ("/".join((*folder.names, name)) + "/" * is_folder for name, is_folder in self._visible(folder))
+            return list(islice(listed, limit))
+
+    @_explained
+    def find(self, pattern: str, limit: int | None = None) -> list[str]:
+        """The files whose path below the root matches a pattern; `**` stands for any number of folders."""
+        steps = list(split_path(pattern))
+        with self._folder(()) as folder:
+            return list(islice(self._matches(folder, steps, _skip(steps, {0})), limit))
+
+    def _matches(self, folder: Folder, steps: list[str], done: set[int]) -> Iterator[str]:
+        """Files below a folder whose path may have used up any number in `done` of the steps."""
+        for name, is_folder in self._visible(folder):
+            after = _after(steps, done, name)
+            names = (*folder.names, name)
+            if not is_folder:
+                if len(steps) in after:
+                    yield "/".join(names)
+            elif after - {len(steps)} and len(names) < MAX_DEPTH:
+                with suppress(OSError):  # removed or replaced meanwhile, or not for us to read
+                    with Folder(open_in(folder.fd, name), names, folder.protected) as below:
+                        yield from self._matches(below, steps, after)
+
+    def _visible(self, folder: Folder) -> list[tuple[str, bool]]:
+        """Names in a folder that may be used, and whether each is a folder."""
+        listed = ((name, stat.S_ISDIR(status.st_mode)) for name, status in folder.entries())
+        return [
+            (name, is_folder)
+            for name, is_folder in listed
+            if (is_folder or self.config.allows_name(name)) and not self._is_protected((*folder.names, name))
+        ]
+
+    def _names(self, path: str) -> tuple[str, ...]:
+        names = split_path(path)
+        if self._is_protected(names):
+            raise Refused(PROTECTED)
+        return names
+
+    def _is_protected(self, names: tuple[str, ...]) -> bool:
+        """Whether names lead to a protected path, which need not exist: nobody may create it either."""
+        if not self._protected_names:
+            return False
+        folded = tuple(name.casefold() for name in names)
+        return any(folded[: len(protected)] == protected for protected in self._protected_names)
+
+    def _check_writable(self, size: int = 0) -> None:
+        if self.config.mode != "rw":
+            raise Refused(f"root {self.name!r} is read only; roots to write to: {self._writable or 'none'}")
+        check_size(size, self.config.max_file_bytes)
+
+    def _locate(self, path: str, *, make: bool = False) -> tuple[Folder, str]:
+        """The open folder of a file, and the file's name in it."""
+        names = self._names(path)
+        if not names:
+            raise Refused("it is a folder, not a file")
+        if not self.config.allows_name(names[-1]):
+            suffixes = " or ".join(map(repr, self.config.suffixes or ()))
+            raise Refused(f"root {self.name!r} has only files that end with {suffixes or 'nothing at all'}")
+        return self._folder(names[:-1], make=make), names[-1]
+
+    def _folder(self, names: tuple[str, ...], *, make: bool = False) -> Folder:
+        protected = self._protected.inodes()
+        with self._lock:  # a descriptor that is closed meanwhile could mean another folder
+            return self._enter(self._top(protected, make), names, protected, make)
+
+    def _top(self, protected: set[Inode], make: bool) -> int:
+        if self._fd is not None and os.fstat(self._fd).st_nlink == 0:  # somebody removed the folder
+            os.close(self._fd)
+            self._fd = None
+        if self._fd is None:
+            if self._protected.covers(self.folder):
+                raise Refused(PROTECTED)
+            with Folder(os.open("/", FOLDER_FLAGS), (), protected) as slash:
+                self._fd = self._enter(slash.fd, self.folder.parts[1:], protected, make).fd
+        return self._fd
+
+    def _enter(self, top: int, names: tuple[str, ...], protected: set[Inode], make: bool) -> Folder:
+        """Open a folder below `top`, if neither it nor one on the way is protected."""
+        try:
+            folder = Folder(self._open(top, names), names, protected)
+        except FileNotFoundError:
+            if not make:
+                raise
+            return Folder(walk(top, names, lambda fd: check_inode(os.fstat(fd), protected)), names, protected)
+        try:
+            if names:
+                check_inode(os.fstat(folder.fd), protected)
+            for up in range(1, len(names)):
+                check_inode(os.stat("../" * up, dir_fd=folder.fd), protected)
+        except BaseException:
+            os.close(folder.fd)
+            raise
+        return folder
+
+    def _explain(self, exc: Refused | OSError, path: str) -> LlmDoError:
+        shown = self.shown(path)
+        if isinstance(exc, FileNotFoundError):
+            return PathMissing(f"{shown} does not exist. {self._whats_there(split_path(path))}")
+        if why := str(exc) if isinstance(exc, Refused) else _WHY.get(exc.errno or 0):
+            return PathDenied(f"{shown} is refused: {why}.")
+        assert isinstance(exc, OSError)
+        failed = PathFailed(f"{shown} failed: {exc.strerror}. A file that was there is unchanged.")
+        failed.errno = exc.errno
+        return failed
+
+    def _whats_there(self, names: tuple[str, ...]) -> str:
+        """Close names in the last folder of a path that is there."""
+        for depth in reversed(range(len(names))):
+            with suppress(OSError, Refused):
+                with self._folder(names[:depth]) as folder:
+                    known = [name for name, _ in self._visible(folder)]
+                where = self.shown("/".join(names[:depth]))
+                return f"In {where}:{did_you_mean(names[depth], known) or ' nothing.'}"
+        return f"The folder of root {self.name!r} is not there" + (
+            ": the first file that is written makes it." if self.config.mode == "rw" else "."
+        )
+
+
+def _after(steps: list[str], done: set[int], name: str) -> set[int]:
+    """How many steps of a pattern may be used up after one more name."""
+    after = {i for i in done if steps[i : i + 1] == ["**"]}
+    after |= {i + 1 for i in done - after if i < len(steps) and fnmatchcase(name, steps[i])}
+    return _skip(steps, after)
+
+
+def _skip(steps: list[str], done: set[int]) -> set[int]:
+    """`done`, and what it is if `**` stands for no folder."""
+    for i, step in enumerate(steps):
+        if step == "**" and i in done:
+            done.add(i + 1)
+    return done

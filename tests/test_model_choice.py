@@ -1,0 +1,418 @@
+"""Which model is the default: what was asked for, then keys, then servers on loopback. All servers here are real."""
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, get_args
+
+import pytest
+from inline_snapshot import snapshot
+from pydantic_ai import Agent
+from pydantic_ai.exceptions import ModelAPIError
+from pydantic_ai.models import KnownModelName, Model, infer_model
+from pydantic_ai.models.ollama import OllamaModel
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.models.test import TestModel
+
+from llm_do.models import ModelChoice, announce, choose_default_model, explain_missing
+from llm_do.models.choice import KEY_OFFERS, LOCAL_SERVERS, KeyOffer, LocalServer
+
+OLLAMA, LLAMA_SERVER, VLLM = LOCAL_SERVERS
+TAGS = {"models": [{"name": "qwen3:8b", "model": "qwen3:8b"}, {"name": "llama3:latest"}]}
+MODELS = {"object": "list", "data": [{"id": "served.gguf", "object": "model"}]}
+SOME_OFFERS = (  # packages that are and are not there, whatever is installed where the tests run
+    KeyOffer(("ABSENT_KEY",), "absent:big", package="no_such_package", extra="absent"),
+    KeyOffer(("NESTED_KEY",), "nested:big", package="no_such_package.inner", extra="nested"),
+    KeyOffer(("FIRST_KEY", "OLD_FIRST_KEY"), "first:big", package="json", extra="first"),
+    KeyOffer(("SECOND_KEY",), "second:big", package="email.mime", extra="second"),
+)
+
+
+@dataclass
+class Redirect:
+    """An answer that sends the client elsewhere."""
+
+    location: str
+
+
+class Served(ThreadingHTTPServer):
+    daemon_threads = True
+    answers: dict[str, Any]
+    requests: list[tuple[str, dict[str, str]]]
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers paths from a table, keeps connections open unless told not to, and remembers what came."""
+
+    protocol_version = "HTTP/1.1"
+    server: Served
+
+    def do_GET(self) -> None:
+        self.server.requests.append((self.path, dict(self.headers)))
+        answer = self.server.answers.get(self.path)
+        data = b"" if isinstance(answer, Redirect) else json.dumps(answer).encode()
+        if isinstance(answer, Redirect):
+            self.send_response(307)
+            self.send_header("Location", answer.location)
+        else:
+            self.send_response(404 if answer is None else 200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+
+    def log_message(self, *args: Any) -> None: ...
+
+
+@contextmanager
+def serving(answers: dict[str, Any]) -> Iterator[Served]:
+    server = Served(("127.0.0.1", 0), Handler)
+    server.answers, server.requests = answers, []
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@contextmanager
+def talking(talk: Callable[[socket.socket], None]) -> Iterator[int]:
+    """The port of a server that says whatever it likes to one client."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+        def serve() -> None:
+            try:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(65536)
+                    talk(connection)
+            except OSError:  # the client hung up, as it should on most of these
+                return
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def at(server: LocalServer, port: int) -> tuple[LocalServer]:
+    return (replace(server, port=port),)
+
+
+def found(choice: ModelChoice | None) -> tuple[type, str, str]:
+    assert choice is not None and choice.found and isinstance(choice.model, Model)
+    return type(choice.model), choice.model.model_name, choice.reason
+
+
+# -- what was asked for ----------------------------------------------------------------------------
+
+
+def test_what_was_asked_for_wins_in_order() -> None:
+    """The argument, the variable, the project, the keys; a model object is handed back as it is."""
+    model = TestModel()
+    environ = {"LLM_DO_MODEL": " groq:a ", "FIRST_KEY": "secret"}
+
+    def choose(*args: Any) -> ModelChoice | None:
+        return choose_default_model(*args, key_offers=SOME_OFFERS, local_servers=())
+
+    assert choose(model, "mistral:b", environ) == ModelChoice(model, "asked for")
+    assert choose("openai:c", "mistral:b", environ) == ModelChoice("openai:c", "asked for")
+    assert choose(None, "mistral:b", environ) == ModelChoice("groq:a", "LLM_DO_MODEL")
+    assert choose(None, "mistral:b", {"FIRST_KEY": "secret"}) == ModelChoice("mistral:b", "llm-do.toml")
+    assert choose(None, "mistral:b", {"LLM_DO_MODEL": ""}) == ModelChoice("mistral:b", "llm-do.toml")
+    assert choose(None, None, environ | {"LLM_DO_MODEL": " "}) == ModelChoice("first:big", "FIRST_KEY is set", True)
+
+
+def test_what_was_asked_for_asks_no_server() -> None:
+    with serving({OLLAMA.path: TAGS}) as server:
+        servers = at(OLLAMA, server.server_port)
+        choose_default_model("openai:c", environ={}, local_servers=servers)
+        choose_default_model(environ={"FIRST_KEY": "x"}, key_offers=SOME_OFFERS, local_servers=servers)
+        assert server.requests == []
+
+
+def test_nothing_found_is_none() -> None:
+    """No scripted model stands in for a missing one."""
+    assert choose_default_model(environ={}, local_servers=at(OLLAMA, free_port())) is None
+
+
+# -- keys ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"FIRST_KEY": "k"}, ("first:big", "FIRST_KEY is set")),
+        ({"OLD_FIRST_KEY": "k"}, ("first:big", "OLD_FIRST_KEY is set")),
+        ({"OLD_FIRST_KEY": "k", "FIRST_KEY": "k"}, ("first:big", "FIRST_KEY is set")),
+        ({"SECOND_KEY": "k", "FIRST_KEY": "k"}, ("first:big", "FIRST_KEY is set, and comes before SECOND_KEY")),
+        ({"SECOND_KEY": "k", "FIRST_KEY": " "}, ("second:big", "SECOND_KEY is set")),
+        (
+            {"ABSENT_KEY": "k", "SECOND_KEY": "k"},
+            ("second:big", "SECOND_KEY is set; ABSENT_KEY needs pydantic-ai-slim[absent]"),
+        ),
+        ({"ABSENT_KEY": "k", "NESTED_KEY": "k"}, None),
+        ({"first_key": "k"}, None),
+    ],
+)
+def test_a_key_offers_the_model_of_an_installed_provider(
+    environ: dict[str, str], expected: tuple[str, str] | None
+) -> None:
+    choice = choose_default_model(environ=environ, key_offers=SOME_OFFERS, local_servers=())
+    assert choice == (ModelChoice(*expected, found=True) if expected else None)
+
+
+def test_default_names_are_known_to_pydantic_ai() -> None:
+    """Each is a known name, or (OpenRouter, of which none is known) one whose provider is."""
+    known = get_args(KnownModelName.__value__)
+    assert not any(name.startswith("openrouter:") for name in known), "check our OpenRouter default against these"
+    assert [offer.model for offer in KEY_OFFERS if offer.model not in known] == [KEY_OFFERS[-1].model]
+
+
+@pytest.mark.parametrize("variable", ["OPENAI_API_KEY", "OPENROUTER_API_KEY"])
+def test_a_real_key_gives_a_model_that_can_be_made(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the packages of the development environment."""
+    monkeypatch.setenv(variable, "sk-secret")
+    choice = choose_default_model(environ={variable: "sk-secret"}, local_servers=())
+    assert choice is not None and isinstance(choice.model, str)
+    assert infer_model(choice.model).model_name == choice.model.partition(":")[2]
+    assert "secret" not in f"{choice}{announce(choice)}"
+
+
+# -- servers on loopback ---------------------------------------------------------------------------
+
+
+def test_a_server_on_loopback_is_found() -> None:
+    """Each kind gives its first model, through its own provider, and no request but one is made."""
+    for kind, answer, expected, system in [
+        (OLLAMA, TAGS, (OllamaModel, "qwen3:8b"), "ollama"),
+        (LLAMA_SERVER, MODELS, (OpenAIChatModel, "served.gguf"), "openai"),
+        (VLLM, MODELS, (OpenAIChatModel, "served.gguf"), "vllm"),
+    ]:
+        with serving({kind.path: answer}) as server:
+            choice = choose_default_model(environ={}, local_servers=at(kind, server.server_port))
+            address = f"127.0.0.1:{server.server_port}"
+            assert found(choice) == (*expected, f"{kind.name} is running on {address}")
+            assert choice is not None and isinstance(choice.model, Model)
+            assert (choice.model.system, choice.model.base_url) == (system, f"http://{address}/v1/")
+            assert [path for path, _ in server.requests] == [kind.path]
+            assert announce(choice) == f"llm-do: using {expected[1]} ({kind.name} is running on {address})"
+
+
+def test_the_first_server_that_answers_is_taken() -> None:
+    with serving({}) as other, serving({VLLM.path: MODELS}) as vllm:
+        servers = (
+            replace(OLLAMA, port=free_port()),
+            replace(LLAMA_SERVER, port=other.server_port),  # some web server that knows nothing of models
+            replace(VLLM, port=vllm.server_port),
+        )
+        assert found(choose_default_model(environ={}, local_servers=servers))[2].startswith("vLLM is running")
+
+
+@pytest.mark.parametrize(("value", "asked"), [("1", False), ("yes", False), ("", True), ("0", True)])
+def test_no_local_turns_servers_off(value: str, asked: bool) -> None:
+    with serving({OLLAMA.path: TAGS}) as server:
+        environ = {"LLM_DO_NO_LOCAL": value}
+        choice = choose_default_model(environ=environ, local_servers=at(OLLAMA, server.server_port))
+        assert (choice is not None, bool(server.requests)) == (asked, asked)
+
+
+def test_models_that_cannot_serve_are_passed_over() -> None:
+    """Ollama's list also has embedding models, and models that it forwards to a cloud."""
+    rows = [
+        {"name": "nomic-embed-text:latest"},
+        {"name": "gpt-oss:120b-cloud", "remote_host": "https://ollama.com:443", "remote_model": "gpt-oss:120b"},
+        {"name": "llama3:latest"},
+    ]
+    with serving({OLLAMA.path: {"models": rows}}) as server:
+        choice = choose_default_model(environ={}, local_servers=at(OLLAMA, server.server_port))
+        assert found(choice)[1] == "llama3:latest"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [], "models", 7, {}, {"models": None}, {"models": {}}, {"models": "qwen3"}, {"models": []},
+        {"models": [[], None, 1]},
+        {"models": [{}]}, {"models": [{"name": 3}]}, {"models": [{"name": ""}]}, {"models": [{"name": "a" * 201}]},
+        {"models": [{"name": "\x1b[2Jqwen3"}]}, {"models": [{"name": "a\nllm-do: using b"}]}, {"data": [{"id": "x"}]},
+    ],
+)  # fmt: skip
+def test_an_answer_of_another_shape_is_no_server(answer: Any) -> None:
+    """Nor is a name that would steer a terminal a name."""
+    with serving({OLLAMA.path: answer}) as server:
+        assert choose_default_model(environ={}, local_servers=at(OLLAMA, server.server_port)) is None
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+BODY = json.dumps(TAGS).encode()
+
+
+def flood(connection: socket.socket) -> None:
+    connection.sendall(OK + b"\r\n")
+    while True:
+        connection.sendall(b" " * 65536)
+
+
+def drip(start: bytes, drop: bytes) -> Callable[[socket.socket], None]:
+    """Never silent for as long as the timeout, and never done."""
+
+    def talk(connection: socket.socket) -> None:
+        connection.sendall(start)
+        for _ in range(100):
+            connection.sendall(drop)
+            time.sleep(0.05)
+
+    return talk
+
+
+def say(data: bytes) -> Callable[[socket.socket], None]:
+    return lambda connection: connection.sendall(data)
+
+
+@pytest.mark.parametrize(
+    "talk",
+    [
+        pytest.param(say(b""), id="hangs up"),
+        pytest.param(say(b"\x00\xff garbage \r\n\r\n"), id="no HTTP"),
+        pytest.param(say(OK + b"\r\n\xff\xfe not json"), id="no JSON"),
+        pytest.param(say(OK + b"\r\n" + b"[" * 900_000), id="deeply nested"),
+        pytest.param(say(OK + b'\r\n{"models": ' + b"9" * 10_000 + b"}"), id="huge number"),
+        pytest.param(say(OK + b"Content-Length: 999\r\n\r\n" + BODY[:20]), id="cut off"),
+        pytest.param(say(OK + b"Content-Length: -5\r\n\r\n{"), id="negative length"),
+        pytest.param(say(OK + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"), id="bad chunk"),
+        pytest.param(say(OK + b"A: b\r\n" * 200 + b"\r\n" + BODY), id="too many headers"),
+        pytest.param(say(b"HTTP/1.1 500 no\r\n\r\n" + BODY), id="an error"),
+        pytest.param(say(OK + b"\r\n" + BODY + b" " * 1_000_000), id="too large"),
+        pytest.param(flood, id="endless"),
+        pytest.param(lambda connection: time.sleep(0.7), id="silent"),
+        pytest.param(drip(b"", b"H"), id="dripping status"),
+        pytest.param(drip(OK, b"A: b\r\n"), id="dripping headers"),
+        pytest.param(drip(OK + b"\r\n", b" "), id="dripping body"),
+        pytest.param(drip(b"", b"HTTP/1.1 100 Continue\r\n\r\n"), id="never ready"),
+        pytest.param(drip(OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"A: b\r\n"), id="dripping trailers"),
+    ],
+)
+def test_a_hostile_server_is_no_server(talk: Callable[[socket.socket], None]) -> None:
+    """It neither raises nor takes longer than the time of one server in total."""
+    with talking(talk) as port:
+        start = time.monotonic()
+        assert choose_default_model(environ={}, local_servers=at(OLLAMA, port)) is None
+        assert time.monotonic() - start < 1.5
+
+
+def test_a_server_that_accepts_nothing_costs_one_timeout() -> None:
+    """Its backlog is full, so connecting itself hangs."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as stack:
+        for _ in range(8):
+            client = stack.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(listener.getsockname())
+        start = time.monotonic()
+        assert choose_default_model(environ={}, local_servers=at(OLLAMA, listener.getsockname()[1])) is None
+        assert time.monotonic() - start < 1.5
+
+
+def test_redirects_are_not_followed() -> None:
+    with serving({OLLAMA.path: TAGS}) as elsewhere:
+        redirect = Redirect(f"http://127.0.0.1:{elsewhere.server_port}{OLLAMA.path}")
+        with serving({OLLAMA.path: redirect}) as server:
+            assert choose_default_model(environ={}, local_servers=at(OLLAMA, server.server_port)) is None
+        assert elsewhere.requests == []
+
+
+# -- using what was found --------------------------------------------------------------------------
+
+COMPLETION = {
+    "id": "1",
+    "object": "chat.completion",
+    "created": 1,
+    "model": "m",
+    "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hello"}}],
+}
+
+
+@pytest.mark.parametrize("kind", LOCAL_SERVERS, ids=lambda kind: kind.name)
+def test_nothing_leaves_the_machine(kind: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the search nor the model uses a proxy or sends a key, and one model serves several event loops."""
+    with serving({}) as proxy, serving({kind.path: TAGS | MODELS, "/v1/chat/completions": COMPLETION}) as server:
+        for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.server_port}")
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "OLLAMA_API_KEY", "VLLM_API_KEY"):
+            monkeypatch.setenv(name, "sk-secret")
+        monkeypatch.setenv("OPENAI_ORG_ID", "org-secret")
+        monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "Authorization: Bearer secret\nX-Gateway: secret")
+        choice = choose_default_model(environ={}, local_servers=at(kind, server.server_port))
+        assert choice is not None
+
+        async def ask() -> str:
+            return (await Agent(choice.model).run("hi")).output
+
+        assert [asyncio.run(ask()) for _ in range(3)] == ["hello"] * 3
+        assert len(server.requests) == 4 and proxy.requests == []
+        assert "secret" not in str(server.requests)
+
+
+async def test_a_model_that_was_found_follows_no_redirect() -> None:
+    """A prompt goes to the server that was announced, or nowhere."""
+    path = "/v1/chat/completions"
+    with serving({path: COMPLETION}) as elsewhere:
+        redirect = Redirect(f"http://127.0.0.1:{elsewhere.server_port}{path}")
+        with serving({VLLM.path: MODELS, path: redirect}) as server:
+            choice = choose_default_model(environ={}, local_servers=at(VLLM, server.server_port))
+            assert choice is not None
+            with pytest.raises(ModelAPIError, match="307"):
+                await Agent(choice.model).run("hi")
+        assert elsewhere.requests == []
+
+
+# -- what is said ----------------------------------------------------------------------------------
+
+
+def test_only_what_nobody_asked_for_is_announced() -> None:
+    assert announce(ModelChoice("openai:a", "LLM_DO_MODEL")) == ""
+    line = announce(ModelChoice("anthropic:a", "ANTHROPIC_API_KEY is set", found=True))
+    assert line == snapshot("llm-do: using anthropic:a (ANTHROPIC_API_KEY is set)")
+
+
+def test_the_error_names_the_worker_and_every_way() -> None:
+    """In the order in which they count, one line each."""
+    first, *ways = explain_missing("summarizer").splitlines()
+    assert first == snapshot("Worker 'summarizer' has no model. Give it one by any of these; the first wins:")
+    marks = ["own `model`", "--model", "LLM_DO_MODEL", "llm-do.toml", "API key", "model server"]
+    assert len(ways) == len(marks) and all(mark in way for mark, way in zip(marks, ways, strict=True))
+    assert all(variable in ways[4] for offer in KEY_OFFERS for variable in offer.variables)
+    assert "OPENAI_API_KEY," in ways[4], "what is installed needs nothing"
+
+
+def test_choosing_by_key_imports_no_provider() -> None:
+    script = (
+        "import sys; from llm_do.models import choose_default_model as choose;"
+        "assert choose(environ={'OPENAI_API_KEY': 'k'}); choose(environ={}, local_servers=());"
+        "print([name for name in ('openai', 'anthropic', 'google.genai', 'groq', 'mistralai') if name in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout.strip() == b"[]"
