@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import anyio
 
+from .errors import ApprovalDenied, EventLoopError
+from .rules import by_default, judge, read_rules
 from .trace import ApprovalOutcome
 from .values import NoCanonicalForm, canonical, snapshot
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,10 @@ class _Question:
 class ApprovalController:
     """Asks the callback, and remembers what was approved for the session. One stands in each runtime."""
 
-    def __init__(self, approval_callback: ApprovalCallback | None = None) -> None:
+    def __init__(
+        self, tool_rules: Mapping[str, Any] | None = None, approval_callback: ApprovalCallback | None = None
+    ) -> None:
+        self.rule_book = read_rules(tool_rules, "the session")
         self.approval_callback = approval_callback
         self._grants: set[Hashable] = set()
         self._questions: dict[Hashable, _Question] = {}
@@ -124,3 +132,41 @@ class ApprovalController:
             return ApprovalOutcome(approved=False, by="error", note=note), False
         outcome = ApprovalOutcome(approved=decision.approved, by="callback", note=decision.note)
         return outcome, decision.approved and decision.approve_for_session
+
+    # -- outside a runtime ---------------------------------------------------------------------------
+
+    async def maybe_run_async(self, tool_name: str, payload: dict[str, Any], func: Callable[[], T | Awaitable[T]]) -> T:
+        """Run `func` if the rules, or the person they ask, allow `tool_name` with this payload."""
+        await self._permit(tool_name, payload)
+        result = func()
+        return await result if inspect.isawaitable(result) else result
+
+    def maybe_run(self, tool_name: str, payload: dict[str, Any], func: Callable[[], T]) -> T:
+        """The same for synchronous code. Where an event loop runs, the callback must be a plain function."""
+        permitting = self._permit(tool_name, payload)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            asyncio.run(permitting)
+            return func()
+        if inspect.iscoroutinefunction(self.approval_callback):
+            permitting.close()
+            raise EventLoopError(
+                "The approval callback is async, and an event loop runs: use `await maybe_run_async(...)`."
+            )
+        try:
+            permitting.send(None)
+        except StopIteration:
+            return func()
+        permitting.close()
+        raise EventLoopError("Somebody else is being asked, and an event loop runs: use `await maybe_run_async(...)`.")
+
+    async def _permit(self, tool_name: str, payload: dict[str, Any]) -> None:
+        ruling = judge(tool_name, session=self.rule_book) or by_default(tool_name)
+        if ruling.disposition == "allow":
+            return
+        outcome = ApprovalOutcome(approved=False, by="rule", note=ruling.because)
+        if ruling.disposition == "ask":
+            outcome = await self.decide(tool_name, payload, ruling.because, subject=tool_name)
+        if not outcome.approved:
+            raise ApprovalDenied(f"{tool_name} was refused: {outcome.note or 'no'}.", note=outcome.note)

@@ -187,7 +187,7 @@ async def dispatch(
     try:
         recorder.open(frame, arguments)
         session.admit(frame)
-        if entry.requires_approval:
+        if entry.requires_approval or ctx.frame.rules:
             arguments = await session.approve(frame, arguments)
         frame.arguments = arguments
         child = Context(session, frame)
@@ -205,7 +205,7 @@ async def dispatch(
             # PydanticAI's way for a tool to ask from within. The runtime asks, and the tool runs again.
             if frame.approved or frame.record is None or came_from_below(exc):
                 raise
-            frame.arguments = await session.approve(frame, frame.record.input_data)
+            frame.arguments = await session.approve(frame, frame.record.input_data, asked_from_within=True)
             output = await _run_bounded(ctx, child, entry, own and run_context(child, entry, own))
         if (schema_out := getattr(entry, "schema_out", None)) is not None:
             check_output(entry, schema_out, output)

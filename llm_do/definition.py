@@ -33,6 +33,7 @@ from .errors import WorkerFileError, did_you_mean, summarize
 from .names import check_name
 from .rules import ToolRules
 from .sandbox import SandboxConfig
+from .values import shown
 from .yamlfile import (
     Problem,
     UnreadableError,
@@ -40,7 +41,6 @@ from .yamlfile import (
     is_plain_text,
     problems_of,
     read_yaml,
-    shown,
     split_front_matter,
     write_yaml,
 )

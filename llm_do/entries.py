@@ -27,6 +27,7 @@ from .names import as_list, check_name, index_by_name
 from .plane import proxy_tool
 from .protocols import Entry, EntryBase, ModelLike, ToolsetFactory
 from .recorder import THREAD_DROPPED
+from .rules import RuleBook, read_rules
 from .runtime import Runtime
 from .scope import CallScope
 from .state import SessionState
@@ -230,6 +231,8 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
     """What a call returns. A model that answers something else is asked again."""
     requires_approval: bool = False
     model_settings: ModelSettings | None = None
+    tool_rules: Mapping[str, Any] = field(default_factory=dict)
+    """`allow`, `ask` or `deny` by the names of tools: for its own calls, and the last two for all below them."""
     capabilities: Sequence[AgentCapability[Context]] = ()
     """PydanticAI capabilities of the agent. Their tools and models are governed like all others."""
     retries: int = 1
@@ -240,13 +243,17 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
     def __post_init__(self) -> None:
         check_name(self.name)
         # What is wrong with a worker should be said where it is made, not where it is first called.
-        _ = self.parameters, self.own_entries
+        _ = self.parameters, self.own_entries, self.rule_book
 
     @cached_property
     def parameters(self) -> Parameters:  # type: ignore[override]
         if self.input_type is None:
             return OpenParameters(self.name, optional=self.instructions is not None)
         return model_parameters(self.name, self.input_type)
+
+    @cached_property
+    def rule_book(self) -> RuleBook | None:  # type: ignore[override]
+        return read_rules(self.tool_rules, f"worker {self.name!r}")
 
     @cached_property
     def own_entries(self) -> Mapping[str, Entry[Any]]:  # type: ignore[override]

@@ -10,7 +10,8 @@ import anyio
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models import Model
 
-from .protocols import Entry
+from .protocols import Entry, EntryBase
+from .rules import RuleBook
 from .trace import TraceEntry
 
 
@@ -65,6 +66,8 @@ class CallFrame:
     thread_calls: set[asyncio.Task[Any]] | None = None
     """Calls under way that the thread of this synchronous entry waits for."""
     worker_slots: anyio.Semaphore | None = None
+    rules: tuple[RuleBook, ...] = ()
+    """The rules that hold for the calls made from here: the session's, and those of every worker on the path."""
 
     def __init__(self, entry: Entry[Any] | None, parent: CallFrame | None) -> None:
         self.entry = entry
@@ -76,6 +79,10 @@ class CallFrame:
         # No frame points to itself: what counts references frees a call's data when the call is over.
         self._is_worker = entry is not None and entry.kind == "worker"
         self._worker_above: CallFrame | None = None if parent is None else parent.worker
+        if parent is not None and parent.rules:
+            self.rules = parent.rules
+        if self._is_worker and isinstance(entry, EntryBase) and entry.rule_book is not None:
+            self.rules = (*self.rules, entry.rule_book)
 
     @property
     def worker(self) -> CallFrame | None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .context import Context
     from .events import Event
     from .inputs import Parameters
+    from .rules import RuleBook
 
 ModelLike: TypeAlias = Model | KnownModelName | str
 """A PydanticAI model, or its name."""
@@ -73,6 +74,10 @@ class EntryBase:
     """What grants refer to, where the object itself comes and goes."""
     source: str | None = None
     """Where it comes from, for error messages."""
+    rule: str | None = None
+    """The name by which rules speak of it, where that is not its own."""
+    rule_book: RuleBook | None = None
+    """The rules that a worker brings along, for its calls and for everything below them."""
 
 
 CallableEntry: TypeAlias = Entry

@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from .errors import did_you_mean, summarize
-from .yamlfile import shown
+from .values import shown
 
 Disposition: TypeAlias = Literal["allow", "ask", "deny"]
 
@@ -132,29 +132,34 @@ class RuleBook:
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What the rules say about one call, and who said it."""
+    """What holds for one call, and who said so."""
 
     disposition: Disposition
     because: str
     description: str | None = None
+    explicit: bool = True
+    """Whether somebody said so, rather than nobody saying anything."""
 
 
 def judge(
-    name: str,
-    *,
-    default: Disposition,
-    own: RuleBook | None = None,
-    above: Iterable[RuleBook] = (),
-    project: RuleBook | None = None,
-) -> Ruling:
-    """Decide by name. `own` are the calling worker's rules, `above` those of the workers that called it."""
+    name: str, *, own: RuleBook | None = None, session: RuleBook | None = None, path: Iterable[RuleBook] = ()
+) -> Ruling | None:
+    """What the rules say about a call by name, if they say anything.
+
+    `own` are the rules of the worker that makes the call and `session` those of the session: they may allow.
+    `path` are the rules of everybody on the path of calls, who may only restrict.
+    """
     strictest: Ruling | None = None
-    for book in (own, project, *above):
+    for book in (own, session, *path):
         rule = book.rules.get(name) if book is not None else None
-        if book is None or rule is None:
+        if book is None or rule is None or (rule.disposition == "allow" and book is not own and book is not session):
             continue
-        if rule.disposition == "allow" and book is not own and book is not project:
-            continue  # permissions do not flow down
         if strictest is None or _STRICTNESS[rule.disposition] > _STRICTNESS[strictest.disposition]:
-            strictest = Ruling(rule.disposition, f"{book.speaker} says {name!r}: {rule.disposition}", rule.description)
-    return strictest or Ruling(default, f"{name!r} needs approval by default" if default == "ask" else "by default")
+            strictest = Ruling(rule.disposition, f"{book.speaker} says {name}: {rule.disposition}", rule.description)
+    return strictest
+
+
+def by_default(name: str) -> Ruling:
+    """What holds when no rule speaks of `name`."""
+    disposition = STANDARD.get(name, "allow")
+    return Ruling(disposition, f"{name} asks unless a rule says otherwise", explicit=False)

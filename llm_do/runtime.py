@@ -26,6 +26,7 @@ class Runtime:
         entries: The entries that can be called by name: workers, tools, or a mapping from names to them.
         model: The model of workers that have none of their own.
         approval_callback: Asked before a call that requires approval. Without one such calls are refused.
+        tool_rules: What holds for tools by name, in the whole session: `allow`, `ask` or `deny`.
         max_depth: A call at this depth or deeper is refused. Top-level calls have depth 0.
         limits: Budgets over the whole tree of calls.
         max_concurrency: How many workers one call runs side by side, and how many model requests are in
@@ -44,6 +45,7 @@ class Runtime:
         *,
         model: ModelLike | None = None,
         approval_callback: ApprovalCallback | None = None,
+        tool_rules: Mapping[str, Any] | None = None,
         max_depth: int = 16,
         limits: Limits | None = None,
         max_concurrency: int = 32,
@@ -58,6 +60,7 @@ class Runtime:
             entries,
             model=model,
             approval_callback=approval_callback,
+            tool_rules=tool_rules,
             max_depth=max_depth,
             limits=limits,
             max_concurrency=max_concurrency,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
@@ -30,6 +30,7 @@ from .inputs import OpenParameters, Parameters, model_parameters
 from .names import ToolsetResolver, check_entry, index_by_name, workers_below
 from .protocols import Entry, EntryBase, Executor, MessageCallback, ModelLike, Sink, ToolsetFactory
 from .recorder import Recorder, tags
+from .rules import Ruling, by_default, judge
 from .trace import ApprovalOutcome, TraceEntry
 from .usage import Limits, UsageMeter
 from .values import SameObject, snapshot
@@ -46,6 +47,7 @@ class SessionState:
         *,
         model: ModelLike | None = None,
         approval_callback: ApprovalCallback | None = None,
+        tool_rules: Mapping[str, Any] | None = None,
         toolsets: Mapping[str, ToolsetFactory] | None = None,
         max_depth: int = 16,
         limits: Limits | None = None,
@@ -65,7 +67,7 @@ class SessionState:
             if entry is not index_by_name([entry]).get(name):
                 raise ValueError(f"The entry {entry.name!r} cannot be called {name!r}: names are the entries' own.")
         self.model = model
-        self.approvals = ApprovalController(approval_callback)
+        self.approvals = ApprovalController(tool_rules, approval_callback)
         self.toolsets = ToolsetResolver(toolsets)
         self.limits = limits or Limits()
         self.max_depth = max_depth
@@ -77,6 +79,8 @@ class SessionState:
         self.recorder = Recorder(sinks, message_callback, journal)
         self.meter = UsageMeter(self.limits)
         self.root = CallFrame(None, None)
+        if self.approvals.rule_book is not None:
+            self.root.rules = (self.approvals.rule_book,)
         self.loop: asyncio.AbstractEventLoop | None = None
         """The event loop that serves the session."""
         self._loop_token: anyio.lowlevel.EventLoopToken
@@ -187,16 +191,23 @@ class SessionState:
             f"Time is up after {deadline.seconds:g} s (Limits.timeout), in {deadline.interrupted or path}."
         )
 
-    async def approve(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def approve(
+        self, frame: CallFrame, arguments: dict[str, Any], *, asked_from_within: bool = False
+    ) -> dict[str, Any]:
         """The arguments that were approved, out of anybody's reach, or `ApprovalDenied`."""
-        entry, record, deadline = frame.entry, frame.record, frame.deadline
-        assert entry is not None and record is not None
+        record, deadline = frame.record, frame.deadline
+        assert record is not None
+        name, ruling = self._rule(frame, asked_from_within)
+        if ruling.disposition != "ask":
+            if ruling.explicit:
+                allowed = ruling.disposition == "allow"
+                note = ruling.because if ruling.description is None else f"{ruling.because} ({ruling.description})"
+                self._decided(frame, record, ApprovalOutcome(approved=allowed, by="rule", note=note))
+            return arguments
         # While a person thinks, nobody may change what they were shown.
         arguments = snapshot(arguments)
-        reason = f"{entry.kind} {entry.name!r} requires approval; call path: {frame.path}"
-        worker = frame.parent.worker.entry if frame.parent is not None and frame.parent.worker is not None else None
-        identity = entry.identity if isinstance(entry, EntryBase) else None
-        subject = (SameObject(worker), SameObject(entry) if identity is None else identity)
+        why = f" ({ruling.description})" if ruling.description else ""
+        reason = f"{ruling.because}{why}; call path: {frame.path}"
 
         def on_ask() -> None:
             if self.recorder.observed:
@@ -206,12 +217,34 @@ class SessionState:
         if deadline is not None:
             deadline.pause()
         try:
-            outcome = await self.approvals.decide(entry.name, arguments, reason, subject=subject, on_ask=on_ask)
+            subject = self._subject(frame, ruling)
+            outcome = await self.approvals.decide(name, arguments, reason, subject=subject, on_ask=on_ask)
         finally:
             if deadline is not None:
                 deadline.resume()
         self._decided(frame, record, outcome)
         return arguments
+
+    def _rule(self, frame: CallFrame, asked_from_within: bool) -> tuple[str, Ruling]:
+        """The name by which rules speak of a call, and what they say."""
+        entry, caller = frame.entry, frame.parent
+        assert entry is not None and caller is not None
+        name = (entry.rule if isinstance(entry, EntryBase) else None) or entry.name
+        worker = caller.worker.entry if caller.worker is not None else None
+        own = worker.rule_book if isinstance(worker, EntryBase) else None
+        ruling = judge(name, own=own, session=self.approvals.rule_book, path=caller.rules)
+        if ruling is not None:
+            return name, ruling
+        if entry.requires_approval or asked_from_within:
+            return name, Ruling("ask", f"{entry.kind} {entry.name!r} requires approval", explicit=False)
+        return name, by_default(name)
+
+    def _subject(self, frame: CallFrame, ruling: Ruling) -> Hashable:
+        """Who calls what, because of which rule: what a grant is for."""
+        entry, caller = frame.entry, frame.parent
+        worker = caller.worker.entry if caller is not None and caller.worker is not None else None
+        identity = entry.identity if isinstance(entry, EntryBase) else None
+        return SameObject(worker), SameObject(entry) if identity is None else identity, ruling.because
 
     def _decided(self, frame: CallFrame, record: TraceEntry, outcome: ApprovalOutcome) -> None:
         record.approval = outcome

@@ -17,8 +17,8 @@ class ApprovalOutcome:
     """How the approval of one call was decided."""
 
     approved: bool
-    by: Literal["callback", "grant", "nobody", "error"]
-    """A callback's decision, an earlier decision for the session, nobody to ask, or a callback that failed."""
+    by: Literal["callback", "grant", "rule", "nobody", "error"]
+    """A callback, an earlier decision for the session, a rule, nobody to ask, or a callback that failed."""
     note: str | None = None
     """What the person who decided had to say."""
 

@@ -1,5 +1,6 @@
 """Copies of argument values that nobody can change later, and keys that tell values apart."""
 
+import json
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence, Set
 from copy import copy, deepcopy
@@ -152,3 +153,9 @@ def shorten(value: Any, limit: int = 80) -> str:
         return text
     half = (limit - 3) // 2
     return f"{text[:half]}...{text[-half:]}"
+
+
+def shown(value: Any) -> str:
+    """A value of a file as an error message shows it."""
+    text = "nothing" if value is None else json.dumps(value, default=repr, ensure_ascii=False, skipkeys=True)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from .errors import did_you_mean
+from .values import shown
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 50
@@ -308,12 +309,6 @@ _EXPECTED = {
     "string_too_short": "some text",
     "too_short": "a list that is not empty",
 }
-
-
-def shown(value: Any) -> str:
-    """A value as an error message shows it."""
-    text = "nothing" if value is None else json.dumps(value, default=repr, ensure_ascii=False, skipkeys=True)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def problems_of(error: ValidationError, document: Document, model: type[BaseModel]) -> Iterator[Problem]:
