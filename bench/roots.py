@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from time import process_time
 
-from llm_do.sandbox import RootConfig, SandboxConfig, SandboxFiles, SandboxManager
+from llm_do.sandbox import RootConfig, SandboxConfig, SandboxToolset, SandboxManager
 from llm_do.sandbox.beneath import best_opener, walk
 
 TARGET = 3.0
@@ -42,7 +42,7 @@ def main(folder: Path) -> None:
             "plain write": lambda plain=plain: plain.write_text(TEXT),
         }
         for label, opener in {"best": best_opener(), "walk": walk}.items():
-            files = SandboxFiles(SandboxManager(config, base=folder, protected=protected, opener=opener))
+            files = SandboxToolset(SandboxManager(config, base=folder, protected=protected, opener=opener))
             variants[f"{label} read"] = lambda files=files, path=path: files.read_text("data", path)
             variants[f"{label} write"] = lambda files=files, path=path: files.write_text("data", path, TEXT)
         times = measure(variants)

@@ -14,6 +14,7 @@ from .errors import (
     ArgumentError,
     CallCancelled,
     CallTimeout,
+    ContentError,
     DepthLimitError,
     DuplicateEntryError,
     EventLoopError,
@@ -21,7 +22,11 @@ from .errors import (
     LlmDoError,
     ModelBehaviorError,
     ModelChoiceError,
+    NoSandboxError,
     OutputError,
+    PathDenied,
+    PathFailed,
+    PathMissing,
     ScopeBusyError,
     ScopeClosedError,
     ToolsetError,
@@ -43,11 +48,14 @@ from .inputs import WorkerInput
 from .names import ToolsetResolver
 from .protocols import CallableEntry, Entry, Executor, MessageCallback, ModelLike, Sink, ToolsetFactory
 from .runtime import Runtime
+from .sandbox import RootConfig, SandboxConfig, SandboxManager, SandboxToolset
 from .scope import CallScope
+from .toolsets import FILE_TOOLS
 from .trace import ApprovalOutcome, Trace, TraceEntry, TraceNode
 from .usage import Limits
 
 __all__ = [
+    "FILE_TOOLS",
     "ApprovalCallback",
     "ApprovalController",
     "ApprovalDecided",
@@ -64,6 +72,7 @@ __all__ = [
     "CallScope",
     "CallTimeout",
     "CallableEntry",
+    "ContentError",
     "Context",
     "DepthLimitError",
     "DuplicateEntryError",
@@ -79,8 +88,16 @@ __all__ = [
     "ModelBehaviorError",
     "ModelChoiceError",
     "ModelLike",
+    "NoSandboxError",
     "OutputError",
+    "PathDenied",
+    "PathFailed",
+    "PathMissing",
+    "RootConfig",
     "Runtime",
+    "SandboxConfig",
+    "SandboxManager",
+    "SandboxToolset",
     "ScopeBusyError",
     "ScopeClosedError",
     "Sink",

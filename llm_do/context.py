@@ -19,11 +19,12 @@ from pydantic_ai.usage import RunUsage
 from typing_extensions import TypeVar
 
 from .approval import ApprovalController
-from .errors import EventLoopError, OutputError, attach_partial_messages, came_from_below, summarize
+from .errors import EventLoopError, NoSandboxError, OutputError, attach_partial_messages, came_from_below, summarize
 from .frame import CallFrame, Deadline
 from .metering import MeteredModel, NoModel
 from .names import reachable
 from .protocols import Entry, EntryBase, ModelLike
+from .sandbox import SandboxManager, SandboxToolset
 from .state import SessionState
 from .trace import Trace
 
@@ -157,6 +158,20 @@ class Context:
     def depth(self) -> int:
         """The depth of the next call made from here; 0 at the top."""
         return self.frame.depth + 1
+
+    @property
+    def sandbox_toolset(self) -> SandboxToolset:
+        """The files of the worker at work: `ctx.sandbox_toolset.read_text("input", "a.txt")`."""
+        worker = self.frame.worker
+        if worker is None or worker.sandbox is None:
+            whose = f"worker {worker.path!r} has none" if worker is not None else "no worker is at work here"
+            raise NoSandboxError(f"There is no sandbox: {whose}. Give a worker one with WorkerEntry(sandbox=...).")
+        return worker.sandbox
+
+    @property
+    def sandbox_manager(self) -> SandboxManager:
+        """The roots of the worker at work."""
+        return self.sandbox_toolset.manager
 
     @property
     def approval_controller(self) -> ApprovalController:

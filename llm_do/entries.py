@@ -7,6 +7,7 @@ import operator
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, Generic, NoReturn, Protocol, cast, overload
 
 import anyio
@@ -29,6 +30,7 @@ from .protocols import Entry, EntryBase, ModelLike, ToolsetFactory
 from .recorder import THREAD_DROPPED
 from .rules import RuleBook, read_rules
 from .runtime import Runtime
+from .sandbox import SandboxConfig
 from .scope import CallScope
 from .state import SessionState
 from .threads import run_in_thread
@@ -47,6 +49,8 @@ class ToolEntry(EntryBase, Generic[T]):
     """Whether somebody must say yes before it runs, whoever calls it."""
     schema_out: Any = None
     """The type that its output must have, checked strictly. The original object is returned."""
+    rule: str | None = None
+    """The name by which rules speak of it, if that is not its own."""
     kind: str = field(default="tool", init=False)
     model: None = field(default=None, init=False)
 
@@ -90,6 +94,7 @@ class ToolEntry(EntryBase, Generic[T]):
         description: str | None = ...,
         requires_approval: bool = ...,
         schema_out: Any = ...,
+        rule: str | None = ...,
     ) -> ToolEntry[T]: ...
     @overload
     @classmethod
@@ -101,6 +106,7 @@ class ToolEntry(EntryBase, Generic[T]):
         description: str | None = ...,
         requires_approval: bool = ...,
         schema_out: Any = ...,
+        rule: str | None = ...,
     ) -> ToolEntry[T]: ...
     @classmethod
     def from_function(
@@ -111,6 +117,7 @@ class ToolEntry(EntryBase, Generic[T]):
         description: str | None = None,
         requires_approval: bool = False,
         schema_out: Any = None,
+        rule: str | None = None,
     ) -> ToolEntry[Any]:
         """An entry from a plain function, sync or async, with or without a `RunContext` first."""
         if not callable(function):
@@ -122,7 +129,7 @@ class ToolEntry(EntryBase, Generic[T]):
                 f"{function!r} has a parameter that pydantic has no schema for: {exc}. "
                 "A context is taken as `ctx: RunContext[Context]`, first, and used as `ctx.deps`."
             ) from exc
-        return cls(tool, requires_approval=requires_approval, schema_out=schema_out)
+        return cls(tool, requires_approval=requires_approval, schema_out=schema_out, rule=rule)
 
     @property
     def description(self) -> str | None:
@@ -202,6 +209,7 @@ def entry(
     description: str | None = None,
     requires_approval: bool = False,
     schema_out: Any = None,
+    rule: str | None = None,
 ) -> _EntryDecorator: ...
 def entry(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a function an entry: `@entry`, or `@entry(name=..., requires_approval=True)`."""
@@ -233,6 +241,12 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
     model_settings: ModelSettings | None = None
     tool_rules: Mapping[str, Any] = field(default_factory=dict)
     """`allow`, `ask` or `deny` by the names of tools: for its own calls, and the last two for all below them."""
+    sandbox: SandboxConfig | None = None
+    """Named folders that it may use: through the tools in `FILE_TOOLS`, and in Python as `ctx.sandbox_toolset`."""
+    base: Path = field(default_factory=Path)
+    """The folder that the folders of the sandbox are relative to."""
+    protected: Sequence[Path] = ()
+    """What no root of the sandbox reaches, at or below, though it be inside it."""
     capabilities: Sequence[AgentCapability[Context]] = ()
     """PydanticAI capabilities of the agent. Their tools and models are governed like all others."""
     retries: int = 1

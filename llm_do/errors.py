@@ -10,6 +10,7 @@
     │   ├── ScopeBusyError      (RuntimeError)     a turn while another one runs
     │   ├── ModelChoiceError    (ValueError)       a worker has no model, or one that cannot be used
     │   ├── ToolsetError        (TypeError)        a toolset that cannot be built or used
+    │   ├── NoSandboxError      (RuntimeError)     files are used where no worker with a sandbox is at work
     │   ├── WorkerFileError     (ValueError)       a worker file that does not say what a worker is
     │   ├── PathMissing         (FileNotFoundError) nothing is at that path of a root
     │   └── ContentError        (ValueError)       a file's content is not what the call needs
@@ -79,6 +80,10 @@ class ModelChoiceError(LlmDoError, ValueError):
 
 class ToolsetError(LlmDoError, TypeError):
     """A toolset could not be built, or clashes with the worker's own tools."""
+
+
+class NoSandboxError(LlmDoError, RuntimeError):
+    """Files were used where no worker with a sandbox is at work."""
 
 
 class WorkerFileError(LlmDoError, ValueError):

@@ -12,6 +12,7 @@ from pydantic_ai.models import Model
 
 from .protocols import Entry, EntryBase
 from .rules import RuleBook
+from .sandbox import SandboxToolset
 from .trace import TraceEntry
 
 
@@ -66,6 +67,8 @@ class CallFrame:
     thread_calls: set[asyncio.Task[Any]] | None = None
     """Calls under way that the thread of this synchronous entry waits for."""
     worker_slots: anyio.Semaphore | None = None
+    sandbox: SandboxToolset | None = None
+    """The files of a worker, while its scope is open."""
     rules: tuple[RuleBook, ...] = ()
     """The rules that hold for the calls made from here: the session's, and those of every worker on the path."""
 

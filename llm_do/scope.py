@@ -43,6 +43,7 @@ from .events import TextDelta
 from .inputs import prompt_of
 from .plane import GovernedToolset, Governor, HeldToolset, OuterGovernor
 from .recorder import logger, tags
+from .sandbox import SandboxManager, SandboxToolset
 from .values import SameObject
 
 if TYPE_CHECKING:
@@ -93,9 +94,13 @@ class CallScope(Generic[T]):
         await self.close()
 
     async def open(self) -> None:
-        """Build the toolsets, if that has not been done."""
+        """Build the toolsets, and open the sandbox, if that has not been done."""
         self._check_open()
-        if not self._worker.toolsets:
+        worker = self._worker
+        if worker.sandbox is not None and self.frame.sandbox is None:
+            manager = SandboxManager(worker.sandbox, base=worker.base.absolute(), protected=worker.protected)
+            self.frame.sandbox = SandboxToolset(manager)
+        if not worker.toolsets:
             return
         toolsets = self._toolsets = self._toolsets or _Toolsets(self._worker, self._context)
         try:
@@ -116,8 +121,12 @@ class CallScope(Generic[T]):
                 f"A turn of worker {self._worker.name!r} is running. Cancel or await it before close()."
             )
         self._closed = True
-        if self._toolsets is not None:
-            await self._toolsets.close()
+        try:
+            if self._toolsets is not None:
+                await self._toolsets.close()
+        finally:
+            if self.frame.sandbox is not None:
+                self.frame.sandbox.manager.close()
 
     async def run_turn(self, *args: Any, **kwargs: Any) -> T:
         """Run one turn, with the arguments of a call of the worker, and return its output."""
@@ -152,6 +161,7 @@ class CallScope(Generic[T]):
                     prompt_of(arguments, declared=worker.input_type is not None),
                     deps=self._context,
                     model=frame.model,
+                    instructions=frame.sandbox.manager.describe() if frame.sandbox is not None else None,
                     message_history=frame.messages or None,
                     toolsets=self._toolsets.for_run(own_names) if self._toolsets is not None else None,
                     capabilities=governors,

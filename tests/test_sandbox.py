@@ -26,8 +26,8 @@ from llm_do.sandbox import (
     PathMissing,
     RootConfig,
     SandboxConfig,
-    SandboxFiles,
     SandboxManager,
+    SandboxToolset,
 )
 from llm_do.sandbox.beneath import Opener, best_opener, openat2, walk
 
@@ -62,7 +62,7 @@ class Project:
         )
         self.opener = opener
         self.manager = SandboxManager(self.config, base=base, opener=opener)
-        self.files = SandboxFiles(self.manager)
+        self.files = SandboxToolset(self.manager)
 
     def everything(self) -> dict[str, str]:
         """Every path in the project, and what is there."""
@@ -205,10 +205,10 @@ A path is the name of a root and a path in it, such as root/folder/file.txt. Roo
     def test_a_closed_manager_holds_no_descriptors_and_opens_again(self, tmp_path: Path, opener: Opener) -> None:
         before = _descriptors()
         with Project(tmp_path / "p", opener).manager as manager:
-            SandboxFiles(manager).read_text("in", "a.txt")
+            SandboxToolset(manager).read_text("in", "a.txt")
             assert _descriptors() == before + 1
         assert _descriptors() == before
-        assert SandboxFiles(manager).read_text("in", "a.txt") == "hello"
+        assert SandboxToolset(manager).read_text("in", "a.txt") == "hello"
         del manager
         assert _descriptors() == before
 
@@ -343,7 +343,7 @@ class TestRefusals:
         config = SandboxConfig(paths={"proc": RootConfig(root="/proc/sys/kernel", max_file_bytes=3)})
         with SandboxManager(config, base=tmp_path, opener=opener) as manager:
             with pytest.raises(PathDenied, match="3 at most"):
-                SandboxFiles(manager).read_text("proc", "ostype")
+                SandboxToolset(manager).read_text("proc", "ostype")
 
     def test_symlinks_are_not_followed(self, project: Project) -> None:
         out, files = project.base / "out", project.files
@@ -377,7 +377,7 @@ class TestRefusals:
             paths={"a": RootConfig(root="alias"), "late": RootConfig(root="out/sub"), "new": RootConfig(root="out/new")}
         )
         with SandboxManager(config, base=project.base, opener=opener) as manager:
-            files = SandboxFiles(manager)
+            files = SandboxToolset(manager)
             assert files.read_text("a", "a.txt") == "hello"
             (project.base / "out/sub").symlink_to(project.outside)
             refused(project, lambda: files.read_text("late", "secret.txt"), "symlink")
@@ -406,9 +406,9 @@ class TestRefusals:
         devices = SandboxConfig(paths={"dev": RootConfig(root="/dev", mode="rw")})
         with SandboxManager(devices, base=project.base, opener=opener) as manager:
             for name in ("zero", "null"):
-                refused(project, lambda name=name: SandboxFiles(manager).read_bytes("dev", name), "a device")
-                refused(project, lambda name=name: SandboxFiles(manager).write_text("dev", name, "x"), "a device")
-            assert "zero" not in SandboxFiles(manager).list_files("dev")
+                refused(project, lambda name=name: SandboxToolset(manager).read_bytes("dev", name), "a device")
+                refused(project, lambda name=name: SandboxToolset(manager).write_text("dev", name, "x"), "a device")
+            assert "zero" not in SandboxToolset(manager).list_files("dev")
         assert time.monotonic() - started < 2
 
     def test_a_hard_link_is_not_read_or_edited_and_replacing_it_leaves_the_other_name(self, project: Project) -> None:
@@ -498,7 +498,7 @@ class TestRefusals:
             manager = SandboxManager(config, base=Path({str(project.base)!r}), opener={opener.__name__})
             for path in ("a.txt", "new.txt"):
                 try:
-                    SandboxFiles(manager).write_text("out", path, "x" * 5000)
+                    SandboxToolset(manager).write_text("out", path, "x" * 5000)
                 except PathFailed as exc:
                     print(exc.errno, exc)
         """
@@ -520,7 +520,7 @@ class TestRefusals:
         try:
             config = SandboxConfig(paths={"small": RootConfig(root="small", mode="rw")})
             with SandboxManager(config, base=project.base, opener=opener) as manager:
-                files = SandboxFiles(manager)
+                files = SandboxToolset(manager)
                 files.write_text("small", "a", "old")
                 with pytest.raises(PathFailed, match="No space left") as caught:
                     files.write_text("small", "a", "x" * 200_000)
@@ -542,7 +542,7 @@ class TestProtected:
         roots = {name: RootConfig(root=path, mode="rw") for name, path in _WHOLE.items()}
         config = SandboxConfig(paths=roots)
         project.manager = SandboxManager(config, base=project.base, protected=protected, opener=opener)
-        project.files = SandboxFiles(project.manager)
+        project.files = SandboxToolset(project.manager)
         return project
 
     @pytest.mark.parametrize(
@@ -584,7 +584,7 @@ class TestProtected:
                     return  # only root may mount
                 made.append(target)
             config = SandboxConfig(paths={"whole": RootConfig(root="outside/whole", mode="rw")})
-            whole = SandboxFiles(
+            whole = SandboxToolset(
                 SandboxManager(config, base=guarded.base, protected=[guarded.base / ".git"], opener=opener)
             )
             for work in (
@@ -668,7 +668,7 @@ def test_no_race_reaches_the_outside(tmp_path: Path, opener: Opener) -> None:
 def test_edits_in_parallel_are_all_kept(project: Project, opener: Opener) -> None:
     """Two managers over one folder, as two workers have them."""
     project.files.write_text("out", "a.txt", "".join(f"<{number}>" for number in range(40)))
-    other = SandboxFiles(SandboxManager(project.config, base=project.base, opener=opener))
+    other = SandboxToolset(SandboxManager(project.config, base=project.base, opener=opener))
     with ThreadPoolExecutor(8) as pool:
         list(
             pool.map(
@@ -770,7 +770,7 @@ class TestConfig:
         (project.base / "out/sub").rmdir()
         (project.base / "out/sub").symlink_to(project.outside)
         with SandboxManager(left, base=project.base, opener=opener) as manager:
-            refused(project, lambda: SandboxFiles(manager).read_text("y", "secret.txt"), "symlink")
+            refused(project, lambda: SandboxToolset(manager).read_text("y", "secret.txt"), "symlink")
 
 
 FOLDERS = st.lists(st.sampled_from(["a", "b", ".."]), max_size=4).map("/".join).map(lambda path: path or ".")

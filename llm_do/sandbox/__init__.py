@@ -2,7 +2,7 @@
 
 from ..errors import ContentError, PathDenied, PathFailed, PathMissing
 from .config import RootConfig, SandboxConfig
-from .files import FoundLine, Listing, SandboxFiles
+from .files import FoundLine, Listing, SandboxToolset
 from .manager import SandboxManager
 from .roots import Root
 
@@ -16,6 +16,6 @@ __all__ = [
     "Root",
     "RootConfig",
     "SandboxConfig",
-    "SandboxFiles",
     "SandboxManager",
+    "SandboxToolset",
 ]

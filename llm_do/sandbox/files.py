@@ -38,7 +38,7 @@ class FoundLine:
     """The line, or the part around the text if the line is long."""
 
 
-class SandboxFiles:
+class SandboxToolset:
     """Reads and changes files in the roots of a manager. Paths are relative to the root that comes first."""
 
     def __init__(self, manager: SandboxManager) -> None:

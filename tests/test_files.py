@@ -1,0 +1,231 @@
+"""A worker's files: named roots, tools for its model, and the same roots for Python."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic_ai import BinaryContent, RunContext
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolReturnPart
+from pydantic_ai.models.function import AgentInfo
+
+from llm_do import (
+    FILE_TOOLS,
+    ApprovalDecision,
+    Context,
+    NoSandboxError,
+    PathDenied,
+    PathMissing,
+    RootConfig,
+    Runtime,
+    SandboxConfig,
+    WorkerEntry,
+    approve_all_callback,
+    entry,
+)
+
+from .scripted import calls, says, scripted
+
+SANDBOX = SandboxConfig(
+    paths={
+        "input": RootConfig(root="in", suffixes=(".txt", ".png")),
+        "output": RootConfig(root="out", mode="rw", max_file_bytes=1000),
+    }
+)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "in" / "deep").mkdir(parents=True)
+    (tmp_path / "in" / "a.txt").write_text("alpha\nbeta\n")
+    (tmp_path / "in" / "deep" / "b.txt").write_text("beta again")
+    (tmp_path / "in" / "dot.png").write_bytes(b"\x89PNG")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "secret.txt").write_text("outside")
+    return tmp_path
+
+
+async def use(project: Path, *tools: tuple[str, dict[str, Any]], **options: Any) -> list[ToolReturnPart]:
+    """What a model gets back when it calls these tools one after the other."""
+    seen: list[ToolReturnPart] = []
+
+    def look(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        parts = (part for message in messages for part in message.parts if isinstance(part, ToolReturnPart))
+        seen[:] = list(parts)
+        return says("done")
+
+    worker = WorkerEntry(name="w", sandbox=SANDBOX, base=project, tools=FILE_TOOLS, **options.pop("worker", {}))
+    runtime = Runtime([worker], model=scripted(*[calls(tool) for tool in tools], look), **options)
+    await runtime.call("w", "go")
+    return seen
+
+
+async def test_a_model_reads_lists_finds_and_searches(project: Path) -> None:
+    results = await use(
+        project,
+        ("list_files", {}),
+        ("list_files", {"path": "input"}),
+        ("find_files", {"pattern": "input/**/*.txt"}),
+        ("search_files", {"text": "beta", "pattern": "input/**"}),
+        ("read_file", {"path": "input/a.txt"}),
+        ("list_files", {"path": "output"}),
+    )
+    assert [part.content for part in results] == [
+        "input/\noutput/",
+        "input/a.txt\ninput/deep/\ninput/dot.png",
+        "input/a.txt\ninput/deep/b.txt",
+        "input/a.txt:2: beta\ninput/deep/b.txt:1: beta again",
+        "alpha\nbeta\n",
+        "(nothing)",
+    ]
+
+
+async def test_a_picture_is_read_as_one(project: Path) -> None:
+    worker = WorkerEntry(name="w", sandbox=SANDBOX, base=project, tools=FILE_TOOLS)
+    runtime = Runtime([worker], model=scripted(calls(("read_file", {"path": "input/dot.png"})), says("ok")))
+    await runtime.call("w", "go")
+    assert runtime.trace[1].output_data == BinaryContent(b"\x89PNG", media_type="image/png")
+
+
+async def test_changes_ask_and_what_was_approved_is_written(project: Path) -> None:
+    asked: list[tuple[str, dict[str, Any]]] = []
+
+    def callback(tool_name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
+        asked.append((tool_name, payload))
+        return ApprovalDecision(approved=True)
+
+    await use(
+        project,
+        ("write_file", {"path": "output/new/a.txt", "content": "one two"}),
+        ("edit_file", {"path": "output/new/a.txt", "old": "two", "new": "three"}),
+        ("move_file", {"source": "output/new/a.txt", "destination": "output/b.txt"}),
+        ("write_file", {"path": "output/c.txt", "content": "x"}),
+        ("delete_file", {"path": "output/c.txt"}),
+        approval_callback=callback,
+    )
+    assert [name for name, _ in asked] == ["sandbox.write"] * 5
+    assert asked[0][1] == {"path": "output/new/a.txt", "content": "one two"}
+    assert (project / "out" / "b.txt").read_text() == "one three"
+    assert sorted(path.name for path in (project / "out").rglob("*") if path.is_file()) == ["b.txt"]
+
+
+async def test_without_an_approval_nothing_is_written(project: Path) -> None:
+    results = await use(project, ("write_file", {"path": "output/a.txt", "content": "x"}))
+    assert results[0].outcome == "denied"
+    assert not list((project / "out").iterdir())
+
+
+async def test_rules_speak_of_reading_and_writing(project: Path) -> None:
+    write = ("write_file", {"path": "output/a.txt", "content": "x"})
+    await use(project, write, worker={"tool_rules": {"sandbox.write": "allow"}})
+    assert (project / "out" / "a.txt").read_text() == "x"
+    read = ("read_file", {"path": "input/a.txt"})
+    (result,) = await use(project, read, tool_rules={"sandbox.read": "deny"}, approval_callback=approve_all_callback)
+    assert result.outcome == "denied"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("read_file", {"path": "input/../secret.txt"}),
+        ("read_file", {"path": "/etc/passwd"}),
+        ("read_file", {"path": "nowhere/a.txt"}),
+        ("read_file", {"path": "input/missing.txt"}),
+        ("read_file", {"path": "input/a.pdf"}),
+        ("write_file", {"path": "input/a.txt", "content": "x"}),
+        ("write_file", {"path": "output/a.txt", "content": "x" * 2000}),
+        ("move_file", {"source": "output/x.txt", "destination": "input/x.txt"}),
+        ("edit_file", {"path": "output/none.txt", "old": "a", "new": "b"}),
+    ],
+)
+async def test_a_model_is_told_what_is_wrong_with_a_path_and_goes_on(
+    project: Path, tool: str, arguments: dict[str, Any]
+) -> None:
+    before = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
+    (result,) = await use(project, (tool, arguments), approval_callback=approve_all_callback)
+    assert result.outcome == "failed"
+    assert str(project) not in str(result.content)
+    assert {path: path.read_bytes() for path in project.rglob("*") if path.is_file()} == before
+
+
+async def test_python_uses_the_same_roots(project: Path) -> None:
+    """`ctx.deps.sandbox_toolset`, with the errors that Python expects."""
+    seen: list[Any] = []
+
+    @entry
+    async def evaluate(ctx: RunContext[Context]) -> str:
+        files = ctx.deps.sandbox_toolset
+        seen.append(files.read_text("input", "a.txt"))
+        with pytest.raises(PathDenied):
+            files.write_text("input", "a.txt", "x")
+        with pytest.raises(PathMissing):
+            await ctx.deps.call("read_file", "input/nothing.txt")
+        return str(await ctx.deps.call("read_file", "input/a.txt"))
+
+    worker = WorkerEntry(name="w", sandbox=SANDBOX, base=project, tools=[evaluate, *FILE_TOOLS])
+    runtime = Runtime([worker], model=scripted(calls(("evaluate", {})), says("ok")))
+    await runtime.call("w", "go")
+    assert seen == ["alpha\nbeta\n"]
+    assert runtime.trace[1].output_data == "alpha\nbeta\n"
+
+
+async def test_a_nested_worker_has_its_own_files_or_none(project: Path) -> None:
+    errors: list[BaseException] = []
+
+    @entry
+    async def peek(ctx: RunContext[Context]) -> str:
+        try:
+            return ctx.deps.sandbox_toolset.read_text("input", "a.txt")
+        except NoSandboxError as exc:
+            errors.append(exc)
+            return "none"
+
+    inner = WorkerEntry(name="inner", tools=[peek], model=scripted(calls(("peek", {})), says("in")))
+    outer = WorkerEntry(
+        name="outer",
+        sandbox=SANDBOX,
+        base=project,
+        tools=[inner],
+        model=scripted(calls(("inner", {"input": "x"})), says("o")),
+    )
+    runtime = Runtime([outer, peek])
+    await runtime.call("outer", "go")
+    assert await runtime.call("peek") == "none"
+    assert "worker 'outer > inner' has none" in str(errors[0])
+    assert "no worker is at work here" in str(errors[1])
+
+
+async def test_the_model_is_told_about_the_roots_and_the_files_are_closed_with_the_scope(project: Path) -> None:
+    told: list[str] = []
+
+    def look(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        request = messages[-1]
+        assert isinstance(request, ModelRequest)
+        told.append(request.instructions or "")
+        return says("ok") if len(messages) > 1 else calls(("read_file", {"path": "input/a.txt"}))
+
+    worker = WorkerEntry(name="w", instructions="Read.", sandbox=SANDBOX, base=project, tools=FILE_TOOLS)
+    before = len(os.listdir("/proc/self/fd"))
+    async with worker.start(Runtime(model=scripted(look))) as scope:
+        await scope.run_turn("x")
+        assert len(os.listdir("/proc/self/fd")) > before
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert told[0].startswith("Read.")
+    assert "- input: read only, files that end with .txt, .png" in told[0]
+    assert str(project) not in told[0]
+
+
+async def test_protected_paths_stay_out_of_reach(project: Path) -> None:
+    (project / "workers").mkdir()
+    (project / "workers" / "w.txt").write_text("me")
+    sandbox = SandboxConfig(paths={"all": RootConfig(root=".", mode="rw")})
+    worker = WorkerEntry(
+        name="w",
+        sandbox=sandbox,
+        base=project,
+        protected=[project / "workers"],
+        tools=FILE_TOOLS,
+        model=scripted(calls(("write_file", {"path": "all/workers/w.txt", "content": "x"})), says("ok")),
+    )
+    await Runtime([worker], approval_callback=approve_all_callback).call("w", "go")
+    assert (project / "workers" / "w.txt").read_text() == "me"
