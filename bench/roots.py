@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from time import process_time
 
-from llm_do.sandbox import RootConfig, SandboxConfig, SandboxToolset, SandboxManager
+from llm_do.sandbox import RootConfig, SandboxConfig, SandboxManager, SandboxToolset
 from llm_do.sandbox.beneath import best_opener, walk
 
 TARGET = 3.0
