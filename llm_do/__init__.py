@@ -1,5 +1,17 @@
 """llm-do: LLM workers and Python functions are the same kind of call."""
 
+from .api import (
+    RuntimeCreator,
+    RuntimeDelegator,
+    WorkerCreator,
+    WorkerDelegator,
+    WorkerRunResult,
+    call_worker,
+    call_worker_async,
+    create_worker,
+    run_worker,
+    run_worker_async,
+)
 from .approval import (
     ApprovalCallback,
     ApprovalController,
@@ -7,7 +19,9 @@ from .approval import (
     approve_all_callback,
     strict_mode_callback,
 )
+from .attachments import AttachmentInput, AttachmentPayload
 from .context import BoundEntry, Context, ToolsProxy
+from .definition import AttachmentPolicy, WorkerCreationDefaults, WorkerDefinition, WorkerSpec
 from .entries import ToolEntry, WorkerEntry, entry
 from .errors import (
     ApprovalDenied,
@@ -15,6 +29,7 @@ from .errors import (
     CallCancelled,
     CallTimeout,
     ContentError,
+    DelegationDenied,
     DepthLimitError,
     DuplicateEntryError,
     EventLoopError,
@@ -27,11 +42,13 @@ from .errors import (
     PathDenied,
     PathFailed,
     PathMissing,
+    ProjectCodeError,
     ScopeBusyError,
     ScopeClosedError,
     ToolsetError,
     ToolTimeout,
     UnknownEntryError,
+    WorkerFileError,
     partial_messages,
 )
 from .events import (
@@ -47,12 +64,15 @@ from .frame import CallFrame
 from .inputs import WorkerInput
 from .names import ToolsetResolver
 from .protocols import CallableEntry, Entry, Executor, MessageCallback, ModelLike, Sink, ToolsetFactory
+from .registry import WorkerRegistry
 from .runtime import Runtime
 from .sandbox import RootConfig, SandboxConfig, SandboxManager, SandboxToolset
 from .scope import CallScope
 from .toolsets import FILE_TOOLS
 from .trace import ApprovalOutcome, Trace, TraceEntry, TraceNode
 from .usage import Limits
+
+WorkerContext = Context
 
 __all__ = [
     "FILE_TOOLS",
@@ -64,6 +84,9 @@ __all__ = [
     "ApprovalOutcome",
     "ApprovalRequested",
     "ArgumentError",
+    "AttachmentInput",
+    "AttachmentPayload",
+    "AttachmentPolicy",
     "BoundEntry",
     "CallCancelled",
     "CallClosed",
@@ -74,6 +97,7 @@ __all__ = [
     "CallableEntry",
     "ContentError",
     "Context",
+    "DelegationDenied",
     "DepthLimitError",
     "DuplicateEntryError",
     "Entry",
@@ -93,8 +117,11 @@ __all__ = [
     "PathDenied",
     "PathFailed",
     "PathMissing",
+    "ProjectCodeError",
     "RootConfig",
     "Runtime",
+    "RuntimeCreator",
+    "RuntimeDelegator",
     "SandboxConfig",
     "SandboxManager",
     "SandboxToolset",
@@ -112,10 +139,24 @@ __all__ = [
     "TraceEntry",
     "TraceNode",
     "UnknownEntryError",
+    "WorkerContext",
+    "WorkerCreationDefaults",
+    "WorkerCreator",
+    "WorkerDefinition",
+    "WorkerDelegator",
     "WorkerEntry",
+    "WorkerFileError",
     "WorkerInput",
+    "WorkerRegistry",
+    "WorkerRunResult",
+    "WorkerSpec",
     "approve_all_callback",
+    "call_worker",
+    "call_worker_async",
+    "create_worker",
     "entry",
     "partial_messages",
+    "run_worker",
+    "run_worker_async",
     "strict_mode_callback",
 ]

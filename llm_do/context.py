@@ -27,6 +27,7 @@ from .protocols import Entry, EntryBase, ModelLike
 from .sandbox import SandboxManager, SandboxToolset
 from .state import SessionState
 from .trace import Trace
+from .usage import UsageMeter
 
 T = TypeVar("T", default=Any)
 
@@ -208,6 +209,8 @@ async def dispatch(
         child = Context(session, frame)
         if entry.kind == "worker":
             choose_model(child)
+            if isinstance(entry, EntryBase) and entry.limits is not None:
+                frame.meters = (*ctx.frame.meters, UsageMeter(entry.limits, f"worker {entry.name!r}"))
         # `run_ctx` is None for an entry that says it needs none, whatever the protocol promises to others.
         own: Any = run_context(child, entry, run_ctx) if getattr(entry, "needs_run_context", True) else None
         output: T
@@ -236,18 +239,27 @@ async def _run_bounded(ctx: Context, child: Context, entry: Entry[Any], run_ctx:
     session, frame = ctx.session, child.frame
     async with session.worker_slots(ctx.frame) if entry.kind == "worker" else nullcontext():
         try:
-            if frame.deadline is not None or session.limits.timeout is None:
+            timeout = _timeout(session, frame, entry)
+            if timeout is None:
                 return await session.executor.execute(entry, frame.arguments, child, run_ctx)
-            deadline = frame.deadline = Deadline(session.limits.timeout)
+            deadline = frame.deadline = Deadline(timeout, frame.deadline)
             with deadline.scope:
                 output = await session.executor.execute(entry, frame.arguments, child, run_ctx)
                 if not deadline.expired:
                     return output
         finally:
             frame.model = None  # it points back to the frame, which nothing needs any more
-    timeout = session.timed_out(deadline, frame.path)
-    attach_partial_messages(timeout, list(frame.partial_messages))
-    raise timeout
+    error = session.timed_out(deadline, frame.path)
+    attach_partial_messages(error, list(frame.partial_messages))
+    raise error
+
+
+def _timeout(session: SessionState, frame: CallFrame, entry: Entry[Any]) -> float | None:
+    """The time that a call has beyond what the calls above it have: a worker's own, or a top-level call's."""
+    own = entry.limits.timeout if isinstance(entry, EntryBase) and entry.limits is not None else None
+    if frame.deadline is not None or session.limits.timeout is None:
+        return own
+    return session.limits.timeout if own is None else min(own, session.limits.timeout)
 
 
 def choose_model(ctx: Context) -> None:

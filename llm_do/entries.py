@@ -16,14 +16,23 @@ from pydantic_ai import Agent, RunContext, Tool
 from pydantic_ai.capabilities import AgentCapability
 from pydantic_ai.exceptions import ModelRetry, ToolFailed
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse
-from pydantic_ai.output import OutputSpec
+from pydantic_ai.output import OutputSpec, StructuredDict
 from pydantic_ai.settings import ModelSettings
 from typing_extensions import TypeVar
 
 from .context import Context, run_context
+from .definition import AttachmentPolicy, WorkerDefinition
 from .errors import ArgumentError, ToolTimeout
 from .frame import CallFrame
-from .inputs import DeclaredParameters, OpenParameters, Parameters, model_parameters, tool_parameters
+from .inputs import (
+    DeclaredParameters,
+    OpenParameters,
+    Parameters,
+    model_parameters,
+    schema_parameters,
+    schema_validator,
+    tool_parameters,
+)
 from .names import as_list, check_name, index_by_name
 from .plane import proxy_tool
 from .protocols import Entry, EntryBase, ModelLike, ToolsetFactory
@@ -34,6 +43,7 @@ from .sandbox import SandboxConfig
 from .scope import CallScope
 from .state import SessionState
 from .threads import run_in_thread
+from .usage import Limits
 
 T = TypeVar("T", default=Any)
 OutputT = TypeVar("OutputT", default=str)
@@ -233,12 +243,20 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
     """Its own tools: entries, or names of entries of the project."""
     toolsets: Sequence[ToolsetFactory | str] = ()
     """Factories of toolsets, or names that the runtime knows. Each call makes its own instances."""
-    input_type: type[Any] | None = None
-    """A pydantic model or dataclass whose fields are the parameters. Without one: `input`, and any keywords."""
+    input_type: type[Any] | dict[str, Any] | None = None
+    """A pydantic model, a dataclass or a JSON Schema whose fields are the parameters. Without: `input`, and any."""
     output_type: OutputSpec[OutputT] = cast("OutputSpec[OutputT]", str)  # noqa: RUF009
     """What a call returns. A model that answers something else is asked again."""
+    output_schema: dict[str, Any] | None = None
+    """A JSON Schema of what a call returns, in place of `output_type`."""
     requires_approval: bool = False
     model_settings: ModelSettings | None = None
+    limits: Limits | None = None
+    """Budgets for each call, over everything below it."""
+    allow_workers: Sequence[str] = ()
+    """Workers that its model may call with `worker_call`; `["*"]` is any of the project."""
+    attachment_policy: AttachmentPolicy = field(default_factory=AttachmentPolicy)
+    """Which files it may be given."""
     tool_rules: Mapping[str, Any] = field(default_factory=dict)
     """`allow`, `ask` or `deny` by the names of tools: for its own calls, and the last two for all below them."""
     sandbox: SandboxConfig | None = None
@@ -249,6 +267,10 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
     """What no root of the sandbox reaches, at or below, though it be inside it."""
     capabilities: Sequence[AgentCapability[Context]] = ()
     """PydanticAI capabilities of the agent. Their tools and models are governed like all others."""
+    definition: WorkerDefinition | None = None
+    """The file it was made from, if there is one."""
+    generated: bool = False
+    """Whether it was made by a model, so that what a person granted to others does not hold for it."""
     retries: int = 1
     """How often the model may try again, for its output and for each tool."""
     kind: str = field(default="worker", init=False)
@@ -263,6 +285,8 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
     def parameters(self) -> Parameters:  # type: ignore[override]
         if self.input_type is None:
             return OpenParameters(self.name, optional=self.instructions is not None)
+        if isinstance(self.input_type, dict):
+            return schema_parameters(self.name, self.input_type)
         return model_parameters(self.name, self.input_type)
 
     @cached_property
@@ -328,11 +352,14 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         return cached.agent, [tool.name for tool in tools]
 
     def _build_agent(self, tools: list[Entry[Any]], session: SessionState) -> Agent[Context, OutputT]:
-        return Agent[Context, OutputT](
+        output_type: Any = self.output_type
+        if self.output_schema is not None:
+            output_type = StructuredDict(self.output_schema, name=f"{self.name}_output")
+        agent = Agent[Context, OutputT](
             name=self.name,
             description=self.description,
             instructions=self.instructions,
-            output_type=self.output_type,
+            output_type=output_type,
             deps_type=Context,
             tools=[_proxy_of(tool, session) for tool in tools],
             model_settings=self.model_settings,
@@ -340,6 +367,9 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
             retries=self.retries,
             defer_model_check=True,
         )
+        if self.output_schema is not None:  # PydanticAI shows the schema to the model, and believes the answer
+            agent.output_validator(_schema_check(self.output_schema))
+        return agent
 
     def __repr__(self) -> str:
         return f"<WorkerEntry {self.name!r}>"
@@ -360,6 +390,17 @@ class _CachedAgent(Generic[OutputT]):
 def _proxy_of(entry: Entry[Any], session: SessionState) -> Tool[Context]:
     made = entry.proxy if isinstance(entry, EntryBase) else None
     return made or proxy_tool(entry, session.parameters_of(entry))
+
+
+def _schema_check(schema: dict[str, Any]) -> Callable[[Any], Any]:
+    validate = schema_validator(schema)
+
+    def check(output: Any) -> Any:
+        if problem := validate(output):
+            raise ModelRetry(problem)
+        return output
+
+    return check
 
 
 def _check_function(tool: Tool[Any]) -> None:

@@ -12,10 +12,12 @@
     │   ├── ToolsetError        (TypeError)        a toolset that cannot be built or used
     │   ├── NoSandboxError      (RuntimeError)     files are used where no worker with a sandbox is at work
     │   ├── WorkerFileError     (ValueError)       a worker file that does not say what a worker is
+    │   ├── ProjectCodeError    (ImportError)      code of a project that cannot be imported
     │   ├── PathMissing         (FileNotFoundError) nothing is at that path of a root
     │   └── ContentError        (ValueError)       a file's content is not what the call needs
     ├── the runtime says no
     │   ├── ApprovalDenied      (PermissionError)  a person or a rule refused the call
+    │   │   └── DelegationDenied                   a worker may not call that worker
     │   ├── PathDenied          (PermissionError)  a path that may not be used like this
     │   ├── DepthLimitError                        calls nested too deeply
     │   ├── CallCancelled                          the call that makes this one was cancelled
@@ -90,6 +92,12 @@ class WorkerFileError(LlmDoError, ValueError):
     """A worker file does not say what a worker is. Each line of the message starts with `path:line: `."""
 
 
+class ProjectCodeError(LlmDoError, ImportError):
+    """Code of a project cannot be imported, or does not have what a file refers to."""
+
+    __str__ = Exception.__str__
+
+
 class PathDenied(LlmDoError, PermissionError):
     """The path is not one that may be used like this; nothing was read or written."""
 
@@ -123,6 +131,10 @@ class ApprovalDenied(LlmDoError, PermissionError):
 
     # PermissionError is an OSError, which formats its arguments as an errno.
     __str__ = Exception.__str__
+
+
+class DelegationDenied(ApprovalDenied):
+    """A worker wanted to call a worker that its file does not allow it; nothing was started."""
 
 
 class DepthLimitError(LlmDoError):

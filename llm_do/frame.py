@@ -14,15 +14,17 @@ from .protocols import Entry, EntryBase
 from .rules import RuleBook
 from .sandbox import SandboxToolset
 from .trace import TraceEntry
+from .usage import UsageMeter
 
 
 class Deadline:
-    """The clock of one top-level call. It stops while a person is being asked."""
+    """The clock of one call. It stops while a person is being asked, and so do those of the calls above."""
 
-    __slots__ = ("_asking", "_left", "interrupted", "scope", "seconds")
+    __slots__ = ("_asking", "_left", "_outer", "interrupted", "scope", "seconds")
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, outer: Deadline | None = None) -> None:
         self.seconds = seconds
+        self._outer = outer
         self.scope = anyio.CancelScope(deadline=anyio.current_time() + seconds)
         self.interrupted: str | None = None
         """The path of the innermost call that was running when the time was up."""
@@ -38,11 +40,15 @@ class Deadline:
             self._left = self.scope.deadline - anyio.current_time()
             self.scope.deadline = float("inf")
         self._asking += 1
+        if self._outer is not None:
+            self._outer.pause()
 
     def resume(self) -> None:
         self._asking -= 1
         if not self._asking:
             self.scope.deadline = anyio.current_time() + self._left
+        if self._outer is not None:
+            self._outer.resume()
 
 
 class CallFrame:
@@ -69,6 +75,10 @@ class CallFrame:
     worker_slots: anyio.Semaphore | None = None
     sandbox: SandboxToolset | None = None
     """The files of a worker, while its scope is open."""
+    meters: tuple[UsageMeter, ...] = ()
+    """The budgets that hold here beside the session's: those of workers on the path that have limits."""
+    generated = False
+    """Whether a worker that a model made is on the path."""
     rules: tuple[RuleBook, ...] = ()
     """The rules that hold for the calls made from here: the session's, and those of every worker on the path."""
 
@@ -84,6 +94,10 @@ class CallFrame:
         self._worker_above: CallFrame | None = None if parent is None else parent.worker
         if parent is not None and parent.rules:
             self.rules = parent.rules
+        if parent is not None and parent.meters:
+            self.meters = parent.meters
+        if parent is not None and (parent.generated or (isinstance(entry, EntryBase) and entry.generated)):
+            self.generated = True
         if self._is_worker and isinstance(entry, EntryBase) and entry.rule_book is not None:
             self.rules = (*self.rules, entry.rule_book)
 

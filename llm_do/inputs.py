@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Annotated, Any, Protocol, TypeVar
 
+import jsonschema
 import typing_extensions
 from pydantic import (
     AfterValidator,
@@ -338,6 +339,41 @@ def _model_parameters(entry: str, input_type: Any) -> DeclaredParameters:
         validator=adapter.validator,
         json_schema=json_schema,
     )
+
+
+def schema_parameters(entry: str, schema: dict[str, Any]) -> DeclaredParameters:
+    """The properties of a JSON Schema as parameters."""
+    closed = {"additionalProperties": False, **schema}
+    validate = schema_validator(closed)
+
+    def check(values: dict[str, Any]) -> dict[str, Any]:
+        if problem := validate(values):
+            raise PydanticCustomError("argument", "{problem}", {"problem": problem})
+        return values
+
+    adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(Annotated[dict[str, Any], AfterValidator(check)])
+    return DeclaredParameters(
+        entry,
+        positional=tuple(schema.get("properties", ())),
+        first=_NAMED_ONLY,
+        validate=adapter.validate_python,
+        validator=adapter.validator,
+        json_schema=closed,
+    )
+
+
+def schema_validator(schema: dict[str, Any]) -> Callable[[Any], str | None]:
+    """A function that says what is wrong with a value, or nothing."""
+    jsonschema.Draft202012Validator.check_schema(schema)
+    checker = jsonschema.Draft202012Validator(schema)
+
+    def validate(value: Any) -> str | None:
+        problems = sorted(checker.iter_errors(value), key=lambda error: list(map(str, error.path)))
+        return (
+            "; ".join(f"{'.'.join(map(str, error.path)) or 'value'}: {error.message}" for error in problems[:5]) or None
+        )
+
+    return validate
 
 
 def _aliases(field: FieldInfo) -> Iterator[str]:

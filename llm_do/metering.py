@@ -60,8 +60,9 @@ class MeteredModel(WrapperModel):
             self._finish(stream.get())
 
     def _start(self, messages: list[ModelMessage]) -> None:
-        if (problem := self._session.meter.start_request()) is not None:
-            raise LimitExceeded(f"{self._frame.path} stops: {problem}.")
+        for meter in (self._session.meter, *self._frame.meters):
+            if (problem := meter.start_request()) is not None:
+                raise LimitExceeded(f"{self._frame.path} stops: {problem}.")
         self._log(messages[-1])
 
     def _finish(self, response: ModelResponse) -> None:
@@ -74,11 +75,15 @@ class MeteredModel(WrapperModel):
         assert record is not None
         if record.usage is None:
             record.usage = RunUsage()
-        for attempt in response.failed_attempts or ():
-            # A fallback model moved on from these, and they are paid all the same.
-            if attempt.usage is not None:
-                self._session.meter.add_usage(attempt.model_name, attempt.usage, record.usage)
-        problem = self._session.meter.add(response.model_name or self.model_name, response, record.usage)
+        problem: str | None = None
+        own = record.usage
+        for meter in (self._session.meter, *self._frame.meters):
+            for attempt in response.failed_attempts or ():
+                # A fallback model moved on from these, and they are paid all the same.
+                if attempt.usage is not None:
+                    meter.add_usage(attempt.model_name, attempt.usage, own)
+            problem = meter.add(response.model_name or self.model_name, response, own) or problem
+            own = RunUsage()  # counted once for the call, and once for each budget
         self._log(response)
         for part in response.parts:
             if isinstance(part, NativeToolCallPart):

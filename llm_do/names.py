@@ -15,14 +15,19 @@ from .protocols import Entry, EntryBase, ToolsetFactory
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
+def is_name(name: Any) -> bool:
+    """Whether an entry may have this name."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
 def check_name(name: Any) -> str:
     """`name`, if an entry may have it."""
-    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+    if not is_name(name):
         raise ValueError(
             f"{name!r} cannot be an entry's name: use letters, digits, '_' and '-', "
             "starting with a letter or a digit, 64 characters at most. Give one with name=..."
         )
-    return name
+    return str(name)
 
 
 def describe(entry: Entry[Any]) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .events import Event
     from .inputs import Parameters
     from .rules import RuleBook
+    from .usage import Limits
 
 ModelLike: TypeAlias = Model | KnownModelName | str
 """A PydanticAI model, or its name."""
@@ -76,6 +77,10 @@ class EntryBase:
     """Where it comes from, for error messages."""
     rule: str | None = None
     """The name by which rules speak of it, where that is not its own."""
+    generated: bool = False
+    """Whether a model made it."""
+    limits: Limits | None = None
+    """Budgets for each call of a worker, over everything below it."""
     rule_book: RuleBook | None = None
     """The rules that a worker brings along, for its calls and for everything below them."""
 

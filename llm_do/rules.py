@@ -159,6 +159,11 @@ def judge(
     return strictest
 
 
+def stricter(one: ToolRule, other: ToolRule) -> ToolRule:
+    """The one of two rules that allows less."""
+    return max(one, other, key=lambda rule: _STRICTNESS[rule.disposition])
+
+
 def by_default(name: str) -> Ruling:
     """What holds when no rule speaks of `name`."""
     disposition = STANDARD.get(name, "allow")

@@ -183,8 +183,9 @@ class SessionState:
             raise CallCancelled(f"{frame.path} does not run: the call that makes it was cancelled.")
         if frame.deadline is not None and frame.deadline.expired:
             raise self.timed_out(frame.deadline, frame.path)
-        if (problem := self.meter.start_call()) is not None:
-            raise LimitExceeded(f"{frame.path} does not run: {problem}.")
+        for meter in (self.meter, *parent.meters):
+            if (problem := meter.start_call()) is not None:
+                raise LimitExceeded(f"{frame.path} does not run: {problem}.")
 
     def timed_out(self, deadline: Deadline, path: str) -> CallTimeout:
         return CallTimeout(
@@ -244,7 +245,7 @@ class SessionState:
         entry, caller = frame.entry, frame.parent
         worker = caller.worker.entry if caller is not None and caller.worker is not None else None
         identity = entry.identity if isinstance(entry, EntryBase) else None
-        return SameObject(worker), SameObject(entry) if identity is None else identity, ruling.because
+        return SameObject(worker), SameObject(entry) if identity is None else identity, ruling.because, frame.generated
 
     def _decided(self, frame: CallFrame, record: TraceEntry, outcome: ApprovalOutcome) -> None:
         record.approval = outcome

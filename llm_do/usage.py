@@ -36,9 +36,10 @@ class Limits:
 class UsageMeter:
     """Counts calls, requests, tokens and money. What a method returns is the budget that forbids to go on."""
 
-    __slots__ = ("_calls", "_cost", "_limits", "_requests", "_tokens", "_unpriced", "by_model")
+    __slots__ = ("_calls", "_cost", "_limits", "_owner", "_requests", "_tokens", "_unpriced", "by_model")
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, owner: str = "the session") -> None:
+        self._owner = owner
         self.by_model: dict[str, RunUsage] = {}
         self._limits = limits
         self._calls = 0
@@ -51,7 +52,7 @@ class UsageMeter:
         """Count a call, or say why there may be none."""
         limit = self._limits.max_calls
         if limit is not None and self._calls >= limit:
-            return f"the session's {limit} calls are used up (Limits.max_calls)"
+            return f"the {limit} calls of {self._owner} are used up (Limits.max_calls)"
         self._calls += 1
         return None
 
@@ -62,7 +63,7 @@ class UsageMeter:
         """
         limits = self._limits
         if limits.max_requests is not None and self._requests >= limits.max_requests:
-            return f"the session's {limits.max_requests} model requests are used up (Limits.max_requests)"
+            return f"the {limits.max_requests} model requests of {self._owner} are used up (Limits.max_requests)"
         if limits.max_tokens is not None and self._tokens >= limits.max_tokens:
             return f"{self._tokens} of {limits.max_tokens} tokens are used (Limits.max_tokens)"
         if limits.max_cost is not None and self._cost >= limits.max_cost:

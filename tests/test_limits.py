@@ -61,7 +61,7 @@ async def test_a_recursion_through_models_ends_at_the_depth_limit() -> None:
 
 async def test_the_number_of_calls_is_limited_over_the_whole_tree() -> None:
     runtime = Runtime([dig], limits=Limits(max_calls=3))
-    with pytest.raises(LimitExceeded, match=r"dig > dig > dig > dig does not run: the session's 3 calls are used up"):
+    with pytest.raises(LimitExceeded, match=r"dig > dig > dig > dig does not run: the 3 calls of the session are used up"):
         await runtime.call("dig", 5)
     with pytest.raises(LimitExceeded, match="dig does not run"):
         await runtime.call("dig", 0)
@@ -83,7 +83,7 @@ async def test_the_number_of_requests_is_exact_under_concurrency() -> None:
     assert results.count("ok") == 5
     errors = [result for result in results if result != "ok"]
     assert all(isinstance(error, LimitExceeded) for error in errors)
-    assert "w stops: the session's 5 model requests are used up (Limits.max_requests)." in str(errors[0])
+    assert "w stops: the 5 model requests of the session are used up (Limits.max_requests)." in str(errors[0])
 
 
 async def test_tokens_are_limited_over_the_whole_tree() -> None:

@@ -1,0 +1,190 @@
+"""One call, from a project's files to a result: `run_worker`, `call_worker`, `create_worker`.
+
+A thin layer over the runtime, for those who want no more than to run a worker.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Protocol
+
+import anyio
+import anyio.to_thread
+from pydantic_ai.messages import ModelMessage
+from pydantic_ai.usage import RunUsage
+
+from .approval import ApprovalCallback
+from .attachments import AttachmentInput, check, load
+from .context import Context
+from .definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec
+from .entries import WorkerEntry
+from .errors import EventLoopError
+from .models import announce, choose_default_model
+from .protocols import MessageCallback, ModelLike
+from .registry import WorkerRegistry
+from .runtime import Runtime
+from .toolsets import worker_call, worker_create
+from .trace import Trace, TraceEntry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRunResult:
+    """What a run gave, and what it took."""
+
+    output: Any
+    messages: list[ModelMessage]
+    """What the worker and its model said to each other."""
+    trace: Trace
+    """Every call of the run."""
+    usage: dict[str, RunUsage]
+
+    @property
+    def cost(self) -> Decimal | None:
+        """US dollars, where all prices are known."""
+        costs = [usage.cost for usage in self.usage.values()]
+        return None if None in costs else sum((cost for cost in costs if cost is not None), Decimal(0))
+
+    @property
+    def refusals(self) -> list[TraceEntry]:
+        """The calls that were refused."""
+        return [record for record in self.trace if record.approval is not None and not record.approval.approved]
+
+
+async def run_worker_async(
+    *,
+    registry: WorkerRegistry,
+    worker: str,
+    input_data: Any = None,
+    attachments: Sequence[AttachmentInput] | None = None,
+    cli_model: ModelLike | None = None,
+    approval_callback: ApprovalCallback | None = None,
+    message_callback: MessageCallback | None = None,
+) -> WorkerRunResult:
+    """Run a worker, or a function, of a project.
+
+    Args:
+        registry: The project.
+        worker: Its name.
+        input_data: Text, or a mapping with the arguments.
+        attachments: Paths of files, or names with bytes, that go to the worker.
+        cli_model: The model of workers that have none of their own, before anything that is configured.
+        approval_callback: Asked before calls that need approval.
+        message_callback: Told everything that happens.
+    """
+    config = registry.config
+    choice = await anyio.to_thread.run_sync(choose_default_model, cli_model, config.model)
+    if choice is not None and (said := announce(choice)):
+        print(said, file=sys.stderr)  # noqa: T201
+    runtime = Runtime(
+        registry,
+        model=choice.model if choice is not None else None,
+        approval_callback=approval_callback,
+        tool_rules=config.tool_rules,
+        limits=config.session_limits(),
+        message_callback=message_callback,
+    )
+    entry = registry[worker]
+    arguments = _arguments(input_data, attachments, entry)
+    if not isinstance(entry, WorkerEntry):
+        output = await runtime.call(entry, *arguments[0], **arguments[1])
+        return WorkerRunResult(output=output, messages=[], trace=runtime.trace, usage=runtime.usage)
+    async with entry.start(runtime) as scope:
+        output = await scope.run_turn(*arguments[0], **arguments[1])
+        return WorkerRunResult(output=output, messages=scope.messages, trace=runtime.trace, usage=runtime.usage)
+
+
+def _arguments(
+    input_data: Any, attachments: Sequence[AttachmentInput] | None, entry: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    given: dict[str, Any] = {}
+    if attachments:
+        policy = entry.attachment_policy if isinstance(entry, WorkerEntry) else None
+        if policy is None:
+            raise TypeError(f"{entry.name!r} is a function, which takes no attachments.")
+        given["attachments"] = check([load(attachment) for attachment in attachments], policy, entry.name)
+    if input_data is None:
+        return (), given
+    if isinstance(input_data, dict) and given:
+        return (), {**input_data, **given}
+    return (input_data,), given
+
+
+def run_worker(**options: Any) -> WorkerRunResult:
+    """`run_worker_async` for synchronous code, with the same arguments."""
+    try:
+        anyio.get_current_task()
+    except Exception:  # no event loop runs here, which is as it should be
+        return anyio.run(lambda: run_worker_async(**options))
+    raise EventLoopError("An event loop is running: use `await run_worker_async(...)`.")
+
+
+async def call_worker_async(
+    *,
+    registry: WorkerRegistry,
+    worker: str,
+    input_data: Any,
+    caller_context: Context,
+    attachments: Sequence[str] | None = None,
+) -> Any:
+    """Call a worker on behalf of another one, whose file must allow it. `registry` is that of the caller's session."""
+    if caller_context.registry is not registry:
+        raise ValueError("caller_context belongs to a session of another registry.")
+    return await RuntimeDelegator(caller_context).call_async(worker, input_data, list(attachments or ()))
+
+
+def call_worker(**options: Any) -> Any:
+    """`call_worker_async` for a synchronous tool, with the same arguments."""
+    context: Context = options["caller_context"]
+    arguments = {"worker": options["worker"], "input_data": options["input_data"]}
+    return context.call_sync(worker_call, **arguments, attachments=list(options.get("attachments") or ()))
+
+
+def create_worker(
+    *,
+    registry: WorkerRegistry,
+    spec: WorkerSpec,
+    defaults: WorkerCreationDefaults | None = None,
+    force: bool = False,
+) -> WorkerDefinition:
+    """Write a worker to `workers/generated/NAME.yaml`, on behalf of the project."""
+    return registry.create(spec, defaults, force=force)
+
+
+class WorkerDelegator(Protocol):
+    """Calls workers for a tool. A test can stand in for it."""
+
+    async def call_async(self, worker: str, input_data: Any, attachments: list[str]) -> Any: ...
+
+
+class WorkerCreator(Protocol):
+    """Creates workers for a tool. A test can stand in for it."""
+
+    def create(self, name: str, instructions: str, **options: Any) -> dict[str, Any]: ...
+
+
+class RuntimeDelegator:
+    """The `WorkerDelegator` of a session: what `worker_call` does, with its rules and its record."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def call_async(self, worker: str, input_data: Any, attachments: list[str]) -> Any:
+        return await self._context.call(
+            worker_call, worker=worker, input_data=input_data, attachments=list(attachments)
+        )
+
+
+class RuntimeCreator:
+    """The `WorkerCreator` of a session: what `worker_create` does, with its rules and its record."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def create(self, name: str, instructions: str, **options: Any) -> dict[str, Any]:
+        self._context.call_sync(worker_create, name=name, instructions=instructions, **options)
+        registry = self._context.registry
+        assert isinstance(registry, WorkerRegistry)
+        return registry.definition(name).model_dump(exclude_defaults=True)

@@ -1,0 +1,61 @@
+"""Files that are given to a worker, and which of them it may be given."""
+
+from __future__ import annotations
+
+import mimetypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import TypeAlias
+
+from pydantic_ai import BinaryContent
+
+from .definition import AttachmentPolicy
+from .errors import PathDenied, PathMissing
+
+
+@dataclass(frozen=True, slots=True)
+class AttachmentPayload:
+    """A file by its name and its content."""
+
+    name: str
+    data: bytes
+
+    def content(self) -> BinaryContent:
+        """The file as a model is shown it."""
+        media_type, _ = mimetypes.guess_type(self.name)
+        return BinaryContent(self.data, media_type=media_type or "application/octet-stream", identifier=self.name)
+
+
+AttachmentInput: TypeAlias = str | Path | AttachmentPayload
+"""A path on this machine, or a name and bytes."""
+
+
+def load(attachment: AttachmentInput) -> AttachmentPayload:
+    """Read an attachment that a person, or a program of theirs, gives."""
+    if isinstance(attachment, AttachmentPayload):
+        return attachment
+    path = Path(attachment)
+    try:
+        return AttachmentPayload(path.name, path.read_bytes())
+    except FileNotFoundError:
+        raise PathMissing(f"There is no file {str(path)!r} to attach.") from None
+    except OSError as exc:
+        raise PathDenied(f"{str(path)!r} cannot be attached: {exc.strerror}.") from exc
+
+
+def check(attachments: Sequence[AttachmentPayload], policy: AttachmentPolicy, worker: str) -> list[BinaryContent]:
+    """The attachments as content, if the worker may have them."""
+    if len(attachments) > policy.max_attachments:
+        raise PathDenied(
+            f"Worker {worker!r} takes {policy.max_attachments} attachments at most, got {len(attachments)}."
+        )
+    for attachment in attachments:
+        suffix = PurePath(attachment.name).suffix.casefold()
+        if policy.suffixes is not None and suffix not in policy.suffixes:
+            allowed = ", ".join(policy.suffixes) or "none"
+            raise PathDenied(f"{attachment.name!r} cannot be given to worker {worker!r}: it takes {allowed}.")
+    total = sum(len(attachment.data) for attachment in attachments)
+    if total > policy.max_total_bytes:
+        raise PathDenied(f"Worker {worker!r} takes {policy.max_total_bytes} bytes of attachments at most, got {total}.")
+    return [attachment.content() for attachment in attachments]

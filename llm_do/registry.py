@@ -1,0 +1,296 @@
+"""`WorkerRegistry`: the files of a project as entries.
+
+A project is a folder with `workers/`, perhaps `tools.py`, and perhaps `llm-do.toml`. Nothing is read before it
+is needed, so a project of a thousand workers opens as fast as one of one, and a file that changed is seen at
+the next call. Reading definitions never imports the project's code. Calling does.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic_ai.capabilities import NativeTool
+
+from .authority import cut
+from .definition import (
+    McpToolset,
+    WorkerCreationDefaults,
+    WorkerDefinition,
+    WorkerSpec,
+    define,
+    dump_worker,
+    native_tool,
+    parse_worker,
+)
+from .entries import WorkerEntry
+from .errors import DuplicateEntryError, UnknownEntryError, WorkerFileError, did_you_mean
+from .names import describe, index_by_name, is_name
+from .project import CONFIG, ProjectConfig, entries_in, functions_in, import_file, load_object, read_config
+from .protocols import Entry, ToolsetFactory
+from .toolsets import FILE_TOOLS, McpFactory, shell, worker_call, worker_create
+from .usage import Limits
+
+T = TypeVar("T")
+
+_AS_TOOLS: Mapping[Any, Any] = {"files": FILE_TOOLS, "shell": shell, "worker_create": worker_create}
+"""Names among the toolsets of a file that stand for tools of our own."""
+
+GENERATED = "generated"
+"""The folder below `workers/` for workers that were not written by a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFile:
+    """Where a worker is defined."""
+
+    path: Path
+    format: Literal["md", "yaml"]
+    generated: bool = False
+
+    @property
+    def own_tools(self) -> Path | None:
+        """The file with the worker's own tools, where it has a folder of its own."""
+        return self.path.parent / "tools.py" if self.path.stem == "worker" else None
+
+
+class WorkerRegistry(Mapping[str, Entry[Any]]):
+    """The workers and functions of a project, by name."""
+
+    def __init__(self, root: str | Path = ".") -> None:
+        self.root = Path(root).absolute()
+        if not self.root.is_dir():
+            raise WorkerFileError(f"There is no project at {root}: it is not a folder.")
+        self._kept: dict[Hashable, tuple[Hashable, Any]] = {}
+
+    @property
+    def config(self) -> ProjectConfig:
+        """What `llm-do.toml` says."""
+        path = self.root / CONFIG
+        return self._fresh(path, (path,), lambda: read_config(path))
+
+    # -- names -------------------------------------------------------------------------------------
+
+    def workers(self) -> list[str]:
+        """The names of all workers that have a file. No file is read."""
+        folder = self._folder()
+        found = {path.stem for pattern in ("*.md", "*.yaml") for path in folder.glob(pattern)}
+        found |= {path.parent.name for pattern in ("*/worker.md", "*/worker.yaml") for path in folder.glob(pattern)}
+        found |= {path.stem for path in (folder / GENERATED).glob("*.yaml")}
+        return sorted(filter(is_name, found))
+
+    def file_of(self, name: str) -> WorkerFile | None:
+        """The file of a worker, if there is one. A file that a person wrote stands before a generated one."""
+        if not is_name(name):
+            return None
+        folder = self._folder()
+        candidates = [
+            WorkerFile(folder / f"{name}.md", "md"),
+            WorkerFile(folder / f"{name}.yaml", "yaml"),
+            WorkerFile(folder / name / "worker.md", "md"),
+            WorkerFile(folder / name / "worker.yaml", "yaml"),
+        ]
+        found = [file for file in candidates if file.path.is_file()]
+        if len(found) > 1:
+            both = " and ".join(self._shown(file.path) for file in found)
+            raise DuplicateEntryError(f"Worker {name!r} has two files: {both}. Remove one.")
+        generated = WorkerFile(folder / GENERATED / f"{name}.yaml", "yaml", generated=True)
+        return found[0] if found else generated if generated.path.is_file() else None
+
+    def definition(self, name: str) -> WorkerDefinition:
+        """What the file of a worker says. No code is imported."""
+        file = self.file_of(name)
+        if file is None:
+            raise UnknownEntryError(f"No worker is named {name!r}.{did_you_mean(name, self.workers())}")
+        return self._definition(name, file)
+
+    def __getitem__(self, name: str) -> Entry[Any]:
+        functions = self._functions()
+        file = self.file_of(name)
+        if file is None:
+            return functions[name]
+        if name in functions:
+            where = self._shown(file.path)
+            raise DuplicateEntryError(f"{name!r} is a worker, {where}, and also {describe(functions[name])}.")
+        return self._worker(name, file)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from sorted({*self.workers(), *self._functions()})
+
+    def __len__(self) -> int:
+        return len({*self.workers(), *self._functions()})
+
+    # -- from files to entries -----------------------------------------------------------------------
+
+    def _worker(self, name: str, file: WorkerFile) -> WorkerEntry[Any]:
+        effective = self._effective(name, file)
+        own = [file.own_tools] if file.own_tools is not None else []
+        sources = (file.path, self.root / CONFIG, *own)
+        # A creator's file may have changed, and with it what this worker has.
+        return self._fresh(("worker", file), sources, lambda: self._build(effective, file), effective.model_dump_json())
+
+    def _effective(self, name: str, file: WorkerFile, below: tuple[str, ...] = ()) -> WorkerDefinition:
+        """What a worker has: what its file says, cut to what its creator has now, and so on up."""
+        definition = self._definition(name, file)
+        if not file.generated:
+            if definition.sandbox is None and self.config.sandbox is not None:
+                definition = definition.model_copy(update={"sandbox": self.config.sandbox})
+            return definition
+        creator = definition.created_by
+        if creator is None:  # a person, with the command line or with Python
+            return definition
+        creator_file = self.file_of(creator) if creator not in (*below, name) else None
+        above = self._effective(creator, creator_file, (*below, name)) if creator_file is not None else None
+        return cut(definition, above, self.root)
+
+    def _build(self, definition: WorkerDefinition, file: WorkerFile) -> WorkerEntry[Any]:
+        where = self._shown(file.path)
+        output: dict[str, Any] = {}
+        if isinstance(definition.output, str):
+            output["output_type"] = load_object(definition.output, self.root)
+        elif definition.output is not None:
+            output["output_schema"] = definition.output
+        limits = definition.limits
+        return WorkerEntry(
+            name=definition.name,
+            description=definition.description,
+            instructions=definition.instructions or None,
+            model=definition.model,
+            model_settings=definition.model_settings,  # type: ignore[arg-type]
+            input_type=self._shape(definition.input),
+            tools=self._tools(definition, file, where),
+            toolsets=[self._toolset(toolset, where) for toolset in definition.toolsets if toolset not in _AS_TOOLS],
+            tool_rules=definition.tool_rules,
+            sandbox=definition.sandbox,
+            base=self.root,
+            protected=[self._folder(), self.root / ".git", self.root / CONFIG],
+            allow_workers=definition.allow_workers,
+            attachment_policy=definition.attachment_policy,
+            limits=None if limits is None else Limits(**dict(limits)),
+            capabilities=[NativeTool(native_tool(item)) for item in definition.native],
+            definition=definition,
+            generated=file.generated,
+            **output,
+        )
+
+    def _tools(self, definition: WorkerDefinition, file: WorkerFile, where: str) -> list[Entry[Any] | str]:
+        own: list[Entry[Any]] = []
+        if file.own_tools is not None and file.own_tools.is_file():
+            own = functions_in(import_file(file.own_tools, self.root))
+        own_names = {entry.name for entry in own}
+        self._check(definition, where, own_names)
+        tools: list[Entry[Any] | str] = [*own, *(tool for tool in definition.tools if tool not in own_names)]
+        if definition.sandbox is not None:
+            tools.extend(FILE_TOOLS)
+        if definition.allow_workers:
+            tools.append(worker_call)
+        tools.extend(_AS_TOOLS[toolset] for toolset in definition.toolsets if toolset in ("shell", "worker_create"))
+        return tools
+
+    def _check(self, definition: WorkerDefinition, where: str, own_names: set[str]) -> None:
+        """What only the project can tell: whether all that a file names is there."""
+        known = {*self.workers(), *self._functions(), *own_names}
+        for tool in definition.tools:
+            if tool not in known:
+                raise WorkerFileError(f"{where}: there is no tool {tool!r}.{did_you_mean(tool, known)}")
+        for worker in definition.allow_workers:
+            if worker != "*" and self.file_of(worker) is None:
+                raise WorkerFileError(f"{where}: there is no worker {worker!r}.{did_you_mean(worker, self.workers())}")
+        for toolset in ("files", "shell"):
+            if toolset in definition.toolsets and definition.sandbox is None:
+                raise WorkerFileError(f"{where}: the toolset {toolset!r} needs a sandbox with paths.")
+        rule = definition.tool_rules.get("shell")
+        if rule is not None and rule.disposition == "allow":
+            raise WorkerFileError(f"{where}: shell: allow is not possible. A command runs as you, so it always asks.")
+
+    def _toolset(self, declared: str | McpToolset, where: str) -> ToolsetFactory:
+        if isinstance(declared, McpToolset):
+            return McpFactory(declared, self.root)
+        made: ToolsetFactory = load_object(declared, self.root)
+        if not callable(made):
+            raise WorkerFileError(f"{where}: {declared!r} is no toolset factory: it is {made!r:.60}.")
+        return made
+
+    # -- creating workers ----------------------------------------------------------------------------
+
+    def create(
+        self,
+        spec: WorkerSpec,
+        defaults: WorkerCreationDefaults | None = None,
+        *,
+        created_by: str | None = None,
+        force: bool = False,
+        by_model: bool = False,
+    ) -> WorkerDefinition:
+        """Write `workers/generated/NAME.yaml`, all of it or nothing."""
+        definition = define(spec, defaults or WorkerCreationDefaults(), created_by)
+        path = self._folder() / GENERATED / f"{definition.name}.yaml"
+        existing = self.file_of(definition.name)
+        if existing is not None and not existing.generated:
+            raise WorkerFileError(f"{self._shown(existing.path)}: there is a worker of that name. Choose another one.")
+        if definition.name in self._functions():
+            raise WorkerFileError(f"{definition.name!r} is the name of a function of the project. Choose another one.")
+        if existing is not None:
+            if not force:
+                raise WorkerFileError(f"{self._shown(path)}: the worker exists. With force it would be replaced.")
+            old = self._definition(definition.name, existing)
+            if by_model and (old.locked or old.created_by != created_by):
+                raise WorkerFileError(f"{self._shown(path)}: the worker is locked, or another one's. It stays.")
+        write_atomically(path, dump_worker(definition))
+        return definition
+
+    def _shape(self, declared: str | dict[str, Any] | None) -> Any:
+        return load_object(declared, self.root) if isinstance(declared, str) else declared
+
+    def _definition(self, name: str, file: WorkerFile) -> WorkerDefinition:
+        def read() -> WorkerDefinition:
+            return parse_worker(file.path.read_bytes(), name=name, path=self._shown(file.path), format=file.format)
+
+        return self._fresh(("definition", file), (file.path,), read)
+
+    def _functions(self) -> Mapping[str, Entry[Any]]:
+        path = self.root / "tools.py"
+        if not path.is_file():
+            return {}
+        make = lambda: index_by_name(entries_in(import_file(path, self.root)), f"the project ({path.name})")  # noqa: E731
+        return self._fresh(path, (path,), make)
+
+    def _folder(self) -> Path:
+        return self.root / "workers"
+
+    def _shown(self, path: Path) -> str:
+        return str(path.relative_to(self.root))
+
+    def _fresh(self, key: Hashable, sources: tuple[Path, ...], make: Callable[[], T], more: Hashable = None) -> T:
+        """What was made from files, until one of them changes."""
+        stamp = (more, *(_stamp(path) for path in sources))
+        kept = self._kept.get(key)
+        if kept is None or kept[0] != stamp:
+            kept = self._kept[key] = (stamp, make())
+        made: T = kept[1]
+        return made
+
+
+def _stamp(path: Path) -> Hashable:
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return None
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that whoever reads it finds all of it or nothing, whatever fails."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

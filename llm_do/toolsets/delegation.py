@@ -1,0 +1,120 @@
+"""Tools with which a worker's model calls other workers, and creates new ones."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+from pydantic import ValidationError
+from pydantic_ai import RunContext, ToolFailed
+
+from ..attachments import AttachmentPayload, check
+from ..context import Context
+from ..definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec
+from ..entries import WorkerEntry, entry
+from ..errors import (
+    DelegationDenied,
+    PathDenied,
+    PathMissing,
+    UnknownEntryError,
+    WorkerFileError,
+    did_you_mean,
+    summarize,
+)
+
+
+def may_call(caller: Any, worker: str) -> bool:
+    """Whether a worker's file allows it to call another one by name."""
+    allowed = getattr(caller, "allow_workers", ())
+    return "*" in allowed or worker in allowed
+
+
+async def delegate(ctx: Context, worker: str, input_data: Any, attachments: list[str]) -> Any:
+    """Call a worker of the project on behalf of the worker at work, with files from that worker's own roots."""
+    frame = ctx.frame.worker
+    caller = frame.entry if frame is not None else None
+    if caller is None or not may_call(caller, worker):
+        allowed = list(getattr(caller, "allow_workers", ()))
+        raise DelegationDenied(
+            f"{ctx.frame.path} may not call worker {worker!r}: "
+            + (f"it may call {', '.join(allowed)}." if allowed else "it may call none. Name it in allow_workers.")
+        )
+    target = ctx.registry.get(worker)
+    if not isinstance(target, WorkerEntry):
+        known = [name for name in ctx.registry if may_call(caller, name)]
+        raise UnknownEntryError(f"There is no worker {worker!r}.{did_you_mean(worker, known)}")
+    payloads = []
+    for path in attachments:
+        root, rest = ctx.sandbox_manager.parse(path)
+        payloads.append(AttachmentPayload(path, ctx.sandbox_toolset.read_bytes(root.name, rest)))
+    given: dict[str, Any] = {"attachments": check(payloads, target.attachment_policy, worker)} if payloads else {}
+    if isinstance(input_data, dict):
+        return await ctx.call(target, {**input_data, **given})
+    return await ctx.call(target, input_data, **given)
+
+
+@entry(name="worker_call", rule="worker.call")
+async def worker_call(
+    ctx: RunContext[Context],
+    worker: str,
+    input_data: str | dict[str, Any],
+    attachments: list[str] | None = None,
+) -> Any:
+    """Give a task to another worker, and get its answer.
+
+    Args:
+        worker: The worker's name.
+        input_data: The task, as text, or the arguments that the worker takes.
+        attachments: Paths of files to go with it, such as root/folder/file.pdf.
+    """
+    try:
+        return await delegate(ctx.deps, worker, input_data, list(attachments or ()))
+    except (UnknownEntryError, PathDenied, PathMissing) as exc:
+        if ctx.tool_call_id is None:
+            raise
+        raise ToolFailed(str(exc)) from exc
+
+
+@runtime_checkable
+class WorkerStore(Protocol):
+    """Where workers can be created: a `WorkerRegistry`."""
+
+    def create(
+        self,
+        spec: WorkerSpec,
+        defaults: WorkerCreationDefaults | None = None,
+        *,
+        created_by: str | None = None,
+        force: bool = False,
+        by_model: bool = False,
+    ) -> WorkerDefinition: ...
+
+
+@entry(name="worker_create", rule="worker.create", requires_approval=True)
+async def worker_create(
+    ctx: RunContext[Context],
+    name: str,
+    instructions: str,
+    description: str | None = None,
+    tools: list[str] | None = None,
+    force: bool = False,
+) -> str:
+    """Create a worker, which can then be called by its name. It can do no more than you can.
+
+    Args:
+        name: Letters, digits, _ and -.
+        instructions: What it is told to do.
+        description: What it is for.
+        tools: Which of your tools it may use.
+        force: Replace a worker of that name that you created before.
+    """
+    store, frame = ctx.deps.registry, ctx.deps.frame.worker
+    if not isinstance(store, WorkerStore) or frame is None or frame.entry is None:
+        raise ToolFailed("Workers can be created only by a worker of a project.")
+    try:
+        spec = WorkerSpec(name=name, instructions=instructions, description=description, tools=tuple(tools or ()))
+        store.create(spec, created_by=frame.entry.name, force=force, by_model=True)
+    except (ValidationError, WorkerFileError) as exc:
+        if ctx.tool_call_id is None:
+            raise
+        raise ToolFailed(summarize(exc) if isinstance(exc, ValidationError) else str(exc)) from exc
+    return f"Worker {name!r} is created."
