@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Hashable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
@@ -54,6 +55,15 @@ class _Question:
     def __init__(self) -> None:
         self.answered = anyio.Event()
         self.outcome: ApprovalOutcome | None = None
+
+
+def _payload(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments as somebody is shown them: nothing that they do to them is done to the call."""
+    try:
+        return deepcopy(arguments)
+    except Exception:  # something in them cannot be copied, and stands for itself
+        shown: dict[str, Any] = snapshot(arguments)
+        return shown
 
 
 class ApprovalController:
@@ -120,10 +130,13 @@ class ApprovalController:
             ), False
         on_ask()
         try:
-            decision = self.approval_callback(tool_name, snapshot(arguments), reason)
+            decision = self.approval_callback(tool_name, _payload(arguments), reason)
             if inspect.isawaitable(decision):
                 decision = await decision
-        except Exception as exc:  # whatever goes wrong while asking, the answer is no
+        except (Exception, asyncio.CancelledError) as exc:  # whatever goes wrong while asking, the answer is no
+            task = asyncio.current_task()
+            if isinstance(exc, asyncio.CancelledError) and (task is None or task.cancelling()):
+                raise
             what = f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
             note = f"the approval callback failed: {what}"
             return ApprovalOutcome(approved=False, by="error", note=note), False

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import concurrent.futures
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from copy import copy
 from functools import lru_cache, partial
 from typing import Any, Generic, overload
 
 import anyio
-import anyio.from_thread
 from pydantic import TypeAdapter, ValidationError
 from pydantic_ai import RunContext
 from pydantic_ai.exceptions import ApprovalRequired
@@ -26,6 +27,7 @@ from .names import reachable
 from .protocols import Entry, EntryBase, ModelLike
 from .sandbox import SandboxManager, SandboxToolset
 from .state import SessionState
+from .threads import cancel_thread_calls
 from .trace import Trace
 from .usage import UsageMeter
 
@@ -84,34 +86,73 @@ class Context:
             raise EventLoopError(
                 "call_sync would block the event loop that has to serve the call. Use `await ctx.call(...)` here."
             )
-        loop_token = self._session.running_loop()
-        if loop_token is not None:
-            return anyio.from_thread.run(partial(self._call_from_thread, entry, args, kwargs), token=loop_token)
-        if self.frame.entry is None:
-            return anyio.run(partial(self._call_in_own_loop, entry, args, kwargs))
-        raise EventLoopError(f"The event loop that {self.frame.path} ran in has ended, so it can make no more calls.")
+        session, call = self._session, partial(self.call, entry, *args, **kwargs)
+        if self.frame.entry is not None:
+            loop = session.running_loop()
+            if loop is None:
+                raise EventLoopError(f"The event loop that {self.frame.path} ran in has ended, and so have its calls.")
+            return self._join(loop, call)
+        while True:
+            with session.gate:
+                loop = session.running_loop()
+                if loop is not None and (session.accepting or not session.owned):
+                    session.guests += 1
+                    break
+                if not session.owned:
+                    session.owned = True
+                    break
+            time.sleep(0.001)  # another thread's loop is just starting, or ending
+        if loop is None:
+            try:
+                return anyio.run(self._serve, call)
+            finally:
+                session.owned = False
+        try:
+            return self._join(loop, call)
+        finally:
+            with session.gate:
+                session.guests -= 1
 
-    async def _call_from_thread(self, entry: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        task = asyncio.current_task()
+    async def _serve(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Make a call in a loop of its own, which other threads may use until it ends."""
+        session = self._session
+        session.enter_loop()
+        session.accepting = True
+        try:
+            output = await call()
+        except asyncio.CancelledError:
+            session.accepting = False
+            raise
+        finally:
+            while session.accepting:
+                with session.gate:
+                    session.accepting = session.guests > 0
+                await asyncio.sleep(0.002 if session.accepting else 0)
+        return output
+
+    def _join(self, loop: asyncio.AbstractEventLoop, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Make a call from a thread in a loop that runs in another one."""
+        future = asyncio.run_coroutine_threadsafe(self._call_for_thread(call), loop)
+        while True:
+            try:
+                return future.result(timeout=0.5)
+            except concurrent.futures.TimeoutError:
+                if future.done():
+                    raise
+                if loop.is_closed() or not loop.is_running():
+                    raise EventLoopError("The event loop that served the call ended before the call did.") from None
+
+    async def _call_for_thread(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        task, frame = asyncio.current_task(), self.frame
         assert task is not None
-        calls, inner = self.frame.thread_calls, self._session.inner_tasks
-        inner.add(task)
-        if calls is not None:
-            calls.add(task)
+        if frame.thread_calls is None:
+            frame.thread_calls = set()
+        frame.thread_calls.add(task)
         try:
-            return await self.call(entry, *args, **kwargs)
+            with self._session.inner_task():
+                return await call()
         finally:
-            inner.discard(task)
-            if calls is not None:
-                calls.discard(task)
-
-    async def _call_in_own_loop(self, entry: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        try:
-            return await self.call(entry, *args, **kwargs)
-        finally:
-            # Other threads may have come along, and the loop must not end under their calls.
-            while calls := self._session.root.thread_calls:
-                await asyncio.wait(calls)
+            frame.thread_calls.discard(task)
 
     @overload
     def bind(self, entry: str, /) -> BoundEntry[Any]: ...
@@ -224,10 +265,15 @@ async def dispatch(
             if frame.approved or frame.record is None or came_from_below(exc):
                 raise
             frame.arguments = await session.approve(frame, frame.record.input_data, asked_from_within=True)
+            frame.deadline = ctx.frame.live_deadline
             output = await _run_bounded(ctx, child, entry, own and run_context(child, entry, own))
+        finally:
+            frame.model = None  # it points back to the frame, which nothing needs any more
         if (schema_out := getattr(entry, "schema_out", None)) is not None:
             check_output(entry, schema_out, output)
     except BaseException as exc:
+        if frame.thread_calls:
+            await cancel_thread_calls(frame)
         recorder.fail(frame, exc)
         raise
     recorder.close(frame, output)
@@ -238,17 +284,18 @@ async def _run_bounded(ctx: Context, child: Context, entry: Entry[Any], run_ctx:
     """Run the call that `child` belongs to, in time, and beside no more workers of its caller than may be."""
     session, frame = ctx.session, child.frame
     async with session.worker_slots(ctx.frame) if entry.kind == "worker" else nullcontext():
+        timeout = _timeout(session, frame, entry)
+        if timeout is None:
+            return await session.executor.execute(entry, frame.arguments, child, run_ctx)
+        deadline = frame.deadline = Deadline(timeout, frame.deadline)
+        deadline.active = True
         try:
-            timeout = _timeout(session, frame, entry)
-            if timeout is None:
-                return await session.executor.execute(entry, frame.arguments, child, run_ctx)
-            deadline = frame.deadline = Deadline(timeout, frame.deadline)
             with deadline.scope:
                 output = await session.executor.execute(entry, frame.arguments, child, run_ctx)
                 if not deadline.expired:
                     return output
         finally:
-            frame.model = None  # it points back to the frame, which nothing needs any more
+            deadline.active = False
     error = session.timed_out(deadline, frame.path)
     attach_partial_messages(error, list(frame.partial_messages))
     raise error

@@ -278,6 +278,8 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
 
     def __post_init__(self) -> None:
         check_name(self.name)
+        for attribute in ("tools", "toolsets", "capabilities"):
+            object.__setattr__(self, attribute, tuple(as_list(getattr(self, attribute), f"worker {self.name!r}")))
         # What is wrong with a worker should be said where it is made, not where it is first called.
         _ = self.parameters, self.own_entries, self.rule_book
 
@@ -296,7 +298,7 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
     @cached_property
     def own_entries(self) -> Mapping[str, Entry[Any]]:  # type: ignore[override]
         owner = f"worker {self.name!r}"
-        return index_by_name([tool for tool in as_list(self.tools, owner) if not isinstance(tool, str)], owner)
+        return index_by_name([tool for tool in self.tools if not isinstance(tool, str)], owner)
 
     @cached_property
     def proxy(self) -> Tool[Context]:  # type: ignore[override]
@@ -323,7 +325,8 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         frame.messages = list(message_history or ())
         if not all(isinstance(message, ModelRequest | ModelResponse) for message in frame.messages):
             raise TypeError("message_history must be a list of PydanticAI messages, such as scope.messages.")
-        parent.session.recorder.know(frame.messages)
+        if frame.messages and isinstance(frame.messages[-1], ModelRequest):
+            frame.last_request = list(frame.messages[-1].parts)
         return CallScope(self, Context(parent.session, frame))
 
     async def call(

@@ -20,12 +20,14 @@ from .usage import UsageMeter
 class Deadline:
     """The clock of one call. It stops while a person is being asked, and so do those of the calls above."""
 
-    __slots__ = ("_asking", "_left", "_outer", "interrupted", "scope", "seconds")
+    __slots__ = ("_asking", "_left", "_outer", "active", "interrupted", "scope", "seconds")
 
     def __init__(self, seconds: float, outer: Deadline | None = None) -> None:
         self.seconds = seconds
         self._outer = outer
         self.scope = anyio.CancelScope(deadline=anyio.current_time() + seconds)
+        self.active = False
+        """Whether the call that it is for is running."""
         self.interrupted: str | None = None
         """The path of the innermost call that was running when the time was up."""
         self._asking = 0
@@ -64,6 +66,8 @@ class CallFrame:
     """The conversation of a worker so far."""
     partial_messages: Sequence[ModelMessage] = ()
     """What a worker had exchanged when it failed or was cancelled."""
+    last_request: Sequence[Any] = ()
+    """The parts of the last request in the message log."""
     scope: Any = None
     """The `CallScope` whose turns this frame carries, if any."""
     approved = False
@@ -88,7 +92,7 @@ class CallFrame:
         self.parent = parent
         self.arguments: dict[str, Any] = {}
         self.depth: int = -1 if parent is None else parent.depth + 1
-        self.deadline: Deadline | None = None if parent is None else parent.deadline
+        self.deadline: Deadline | None = None if parent is None else parent.live_deadline
         # No frame points to itself: what counts references frees a call's data when the call is over.
         self._is_worker = entry is not None and entry.kind == "worker"
         self._worker_above: CallFrame | None = None if parent is None else parent.worker
@@ -105,6 +109,11 @@ class CallFrame:
     def worker(self) -> CallFrame | None:
         """The frame of the worker at work: this one, or the nearest above it."""
         return self if self._is_worker else self._worker_above
+
+    @property
+    def live_deadline(self) -> Deadline | None:
+        """The clock that runs for this call. That of a call which is over stops nothing any more."""
+        return self.deadline if self.deadline is not None and self.deadline.active else None
 
     @property
     def call_id(self) -> int | None:
@@ -130,5 +139,6 @@ class CallFrame:
         """Be ready for another turn."""
         self.approved = self.cancelled = False
         self.partial_messages = ()
-        self.deadline = self.parent.deadline if self.parent is not None else None
+        self.deadline = self.parent.live_deadline if self.parent is not None else None
+        self.record = None
         self.worker_slots = None

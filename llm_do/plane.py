@@ -12,12 +12,13 @@ import asyncio
 from collections.abc import Collection, Hashable
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic_ai import Agent, RunContext, Tool, ToolDenied
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
 from pydantic_ai.exceptions import ModelRetry
 from pydantic_ai.models import Model
+from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 from pydantic_ai.toolsets.abstract import AGENT_TOOLSET_ID
@@ -27,26 +28,22 @@ from .errors import ApprovalDenied, ToolsetError, ToolTimeout
 from .inputs import Parameters
 from .metering import MeteredModel
 from .protocols import Entry, EntryBase
-from .threads import ThreadsOfCall, cancelling_thread_calls
+from .threads import ThreadsOfCall
 from .values import SameObject
 
 
 async def call_from_model(run_ctx: RunContext[Context], entry: Entry[Any], arguments: dict[str, Any]) -> Any:
     """Make a call that a model asked for, and answer in the way a model understands."""
     ctx = run_ctx.deps
-    task, inner = asyncio.current_task(), ctx.session.inner_tasks
-    assert task is not None
-    inner.add(task)  # the worker that asked waits for whatever this task does
     try:
-        return await dispatch(ctx, entry, arguments, run_ctx)
+        with ctx.session.inner_task():  # the worker that asked waits for whatever this task does
+            return await dispatch(ctx, entry, arguments, run_ctx)
     except ApprovalDenied as denied:
         return ToolDenied(str(denied))
     except ToolTimeout as timeout:
         if timeout.entry is not entry:
             raise
         raise ModelRetry(str(timeout)) from timeout
-    finally:
-        inner.discard(task)
 
 
 def proxy_tool(entry: Entry[Any], parameters: Parameters, original: Tool[Any] | None = None) -> Tool[Context]:
@@ -106,14 +103,13 @@ class ToolsetToolEntry(EntryBase):
     async def call(self, input_data: dict[str, Any], ctx: Context, run_ctx: RunContext[Context]) -> Any:
         threads = ThreadsOfCall()
         with Agent.using_thread_executor(threads):
-            async with cancelling_thread_calls(ctx.frame):
-                try:
-                    return await self._toolset.call_tool(self.name, input_data, run_ctx, self._tool)
-                except asyncio.CancelledError:
-                    ctx.frame.thread_dropped = threads.running
-                    raise
-                finally:
-                    threads.shutdown(wait=False)
+            try:
+                return await self._toolset.call_tool(self.name, input_data, run_ctx, self._tool)
+            except asyncio.CancelledError:
+                ctx.frame.thread_dropped = threads.running
+                raise
+            finally:
+                threads.shutdown(wait=False)
 
 
 @dataclass
@@ -166,8 +162,9 @@ class GovernedToolset(WrapperToolset[Context]):
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Context], tool: ToolsetTool[Context]
     ) -> Any:
-        # The agent's own toolset holds our proxies and nothing else. A name alone would prove nothing.
-        if self.with_own and tool.tool_def.toolset_id == AGENT_TOOLSET_ID:
+        # Our proxies are in the agent's own toolset, under their names. Either alone would prove nothing: a tool
+        # of ours may be hidden, and a toolset of another agent has the same id.
+        if self.with_own and name in self.own_names and tool.tool_def.toolset_id == AGENT_TOOLSET_ID:
             return await super().call_tool(name, tool_args, ctx, tool)
         entry = ToolsetToolEntry(name, tool, self.wrapped, name in self.unapproved, (self.identity, name))
         return await call_from_model(ctx, entry, tool_args)
@@ -175,38 +172,32 @@ class GovernedToolset(WrapperToolset[Context]):
 
 @dataclass
 class Governor(AbstractCapability[Context]):
-    """Stands inside the other capabilities of a worker, which may bring tools and models of their own."""
+    """Stands around what the capabilities of a worker bring along: tools, and models.
+
+    One stands inside of them, where all tools are and every model that they choose. Another one stands
+    outside, for a model that one of them puts in the place of the one it is given.
+    """
 
     context: Context
+    own_names: Collection[str]
+    position: Literal["innermost", "outermost"]
 
     def get_ordering(self) -> CapabilityOrdering:
-        return CapabilityOrdering(position="innermost")
+        return CapabilityOrdering(position=self.position)
 
-    def get_wrapper_toolset(self, toolset: AbstractToolset[Context]) -> AbstractToolset[Context]:
-        return GovernedToolset(toolset, SameObject(self.context.frame.entry), with_own=True)
-
-    def get_wrapper_model(self, model: Model) -> Model | None:
-        return metered(model, self.context)
-
-
-@dataclass
-class OuterGovernor(AbstractCapability[Context]):
-    """Stands outside them, for a model that one of them put in the place of the metered one."""
-
-    context: Context
-
-    def get_ordering(self) -> CapabilityOrdering:
-        return CapabilityOrdering(position="outermost")
-
-    def get_wrapper_model(self, model: Model) -> Model | None:
-        return metered(model, self.context)
-
-
-def metered(model: Model, ctx: Context) -> Model | None:
-    """The model with a meter, or `None` if it has one."""
-    inner: Any = model
-    while isinstance(inner, WrapperModel):
-        if isinstance(inner, MeteredModel):
+    def get_wrapper_toolset(self, toolset: AbstractToolset[Context]) -> AbstractToolset[Context] | None:
+        if self.position == "outermost":
             return None
-        inner = inner.wrapped
-    return MeteredModel(model, ctx.session, ctx.frame)
+        return GovernedToolset(toolset, SameObject(self.context.frame.entry), self.own_names, with_own=True)
+
+    def get_wrapper_model(self, model: Model) -> Model | None:
+        return None if _is_metered(model) else MeteredModel(model, self.context.session, self.context.frame)
+
+
+def _is_metered(model: Any) -> bool:
+    """Whether a model, or one that it hands requests on to, counts them."""
+    if isinstance(model, MeteredModel):
+        return True
+    if isinstance(model, WrapperModel):
+        return _is_metered(model.wrapped)
+    return isinstance(model, FallbackModel) and any(map(_is_metered, model.models))

@@ -38,8 +38,6 @@ class Recorder:
         self.observed = bool(self._sinks) or journal is not None
         """Whether anybody is told. Events are made only then."""
         self._broken_sinks: list[Sink] = []
-        self._logged: set[int] = set()
-        self._known_history: list[ModelMessage] = []
         self._ids = count(1)
 
     def open(self, frame: CallFrame, arguments: dict[str, Any]) -> TraceEntry:
@@ -64,7 +62,8 @@ class Recorder:
 
     def close(self, frame: CallFrame, output: Any, error: str | None = None) -> None:
         record = frame.record
-        assert record is not None
+        if record is None:  # it could not even be opened
+            return
         record.output_data = output if type(output) in ATOMS else snapshot(output)
         record.error = error
         record.duration = perf_counter() - frame.clock
@@ -105,17 +104,18 @@ class Recorder:
             self.emit(CallClosed(**where, kind="native", output=snapshot(output), error=None, duration=0.0, usage=None))
 
     def log_message(self, frame: CallFrame, message: ModelMessage) -> None:
-        """Log a message. Of a request, those parts that are not in the log.
+        """Log a message. Of a request, what the request before it did not have.
 
-        PydanticAI merges the end of one turn with the prompt of the next, so requests can repeat parts.
+        PydanticAI merges the end of one turn with the prompt of the next.
         """
         if isinstance(message, ModelRequest):
-            parts = [id(part) for part in message.parts]
-            if not self._logged.isdisjoint(parts):
-                message = replace(message, parts=[part for part in message.parts if id(part) not in self._logged])
-                if not message.parts:
+            before, frame.last_request = frame.last_request, list(message.parts)
+            if before:
+                new = [part for part in message.parts if not any(part is known for known in before)]
+                if not new:
                     return
-            self._logged.update(parts)  # the log keeps the parts, so that their ids stay their own
+                if len(new) < len(message.parts):
+                    message = replace(message, parts=new)
         self.messages.append(message)
         if self.observed:
             self.emit(MessageLogged(**tags(frame), message=message))
@@ -127,12 +127,6 @@ class Recorder:
             end -= 1
         for message in messages[end:]:
             self.log_message(frame, message)
-
-    def know(self, messages: Iterable[ModelMessage]) -> None:
-        """Take messages of an earlier session for logged."""
-        for message in messages:
-            self._known_history.append(message)
-            self._logged.update(map(id, message.parts))
 
     def emit(self, event: Event) -> None:
         # A journal is what a session must not run without, so its failure is the call's failure.

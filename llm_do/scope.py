@@ -29,6 +29,7 @@ from typing_extensions import TypeVar
 
 from .context import Context, dispatch
 from .errors import (
+    EventLoopError,
     ModelBehaviorError,
     ModelChoiceError,
     OutputError,
@@ -41,7 +42,7 @@ from .errors import (
 )
 from .events import TextDelta
 from .inputs import prompt_of
-from .plane import GovernedToolset, Governor, HeldToolset, OuterGovernor
+from .plane import GovernedToolset, Governor, HeldToolset
 from .recorder import logger, tags
 from .sandbox import SandboxManager, SandboxToolset
 from .values import SameObject
@@ -74,6 +75,8 @@ class CallScope(Generic[T]):
         self.frame = context.frame
         self._toolsets: _Toolsets | None = None
         self._turn: asyncio.Task[Any] | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._closed = False
 
     @property
@@ -88,9 +91,10 @@ class CallScope(Generic[T]):
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._closed = True  # so that nobody starts another turn
         if self._turn is not None:  # of another task, which nobody waits for any more
             self._turn.cancel()
-            await settle(self._turn)
+            await settle(asyncio.create_task(self._idle.wait(), name=f"a turn of {self._worker.name}"))
         await self.close()
 
     async def open(self) -> None:
@@ -102,11 +106,14 @@ class CallScope(Generic[T]):
             self.frame.sandbox = SandboxToolset(manager)
         if not worker.toolsets:
             return
+        if self._toolsets is not None and self._toolsets.gone:
+            logger.error("The toolsets of worker %r are gone, and are built anew.", worker.name)
+            self._toolsets = None
         toolsets = self._toolsets = self._toolsets or _Toolsets(self._worker, self._context)
         try:
             await toolsets.open()
         except BaseException:
-            if toolsets.failed and self._toolsets is toolsets:
+            if toolsets.gone and self._toolsets is toolsets:
                 self._toolsets = None  # the next attempt builds them anew
             raise
 
@@ -135,6 +142,7 @@ class CallScope(Generic[T]):
             raise ScopeBusyError(f"A turn of worker {self._worker.name!r} is running. A scope runs one turn at a time.")
         self._check_open()
         self._turn = asyncio.current_task()
+        self._idle.clear()
         try:
             parent = self.frame.parent
             assert parent is not None
@@ -143,6 +151,7 @@ class CallScope(Generic[T]):
             return await dispatch(Context(self._context.session, parent), self._worker, arguments, frame=self.frame)
         finally:
             self._turn = None
+            self._idle.set()
 
     async def answer(self, arguments: dict[str, Any]) -> T:
         """Let the model answer. This is the body of a turn; `run_turn` is how to make one."""
@@ -154,7 +163,9 @@ class CallScope(Generic[T]):
             )
         await self.open()
         agent, own_names = worker.agent_for(session)
-        governors = [Governor(self._context), OuterGovernor(self._context)] if worker.capabilities else None
+        governors = None
+        if worker.capabilities:
+            governors = [Governor(self._context, own_names, at) for at in ("innermost", "outermost")]
         with capture_run_messages() as captured:
             try:
                 result = await agent.run(
@@ -233,15 +244,22 @@ class _Toolsets:
         session.enter_loop()
         self._owner = asyncio.create_task(self._own(), name=f"toolsets of {worker.name}")
         session.tasks.add(self._owner)
-        self._owner.add_done_callback(session.tasks.discard)
+        self._owner.add_done_callback(self._end)
+
+    def _end(self, owner: asyncio.Task[None]) -> None:
+        self._context.session.tasks.discard(owner)
+        self._opened.set()  # whoever waits finds out that it is over
+        if not owner.cancelled():
+            owner.exception()  # told to those who open and close, if there are any
 
     @property
-    def failed(self) -> bool:
-        """Whether the toolsets are gone, though nobody closed them."""
+    def gone(self) -> bool:
+        """Whether the toolsets are closed, or never were open."""
         return self._owner.done()
 
     async def open(self) -> None:
         """Wait until the toolsets are built. Whoever waits alone and is cancelled takes them down again."""
+        self._check_loop()
         self._openers += 1
         try:
             await self._opened.wait()
@@ -252,19 +270,23 @@ class _Toolsets:
             raise
         finally:
             self._openers -= 1
-        if self._owner.cancelled():
-            raise ScopeClosedError(f"The scope of worker {self._worker.name!r} was closed while it opened.")
         if self._owner.done():
-            self._owner.result()
-            raise ScopeClosedError(f"The toolsets of worker {self._worker.name!r} are closed.")
+            if not self._owner.cancelled():
+                self._owner.result()
+            raise ScopeClosedError(f"The toolsets of worker {self._worker.name!r} were closed before they were open.")
 
     async def close(self) -> None:
+        self._check_loop()
         self._done.set()
         if not self._opened.is_set():
             self._owner.cancel()
         await settle(self._owner)
         if not self._owner.cancelled():
             self._owner.result()
+
+    def _check_loop(self) -> None:
+        if not self._owner.done() and self._owner.get_loop() is not asyncio.get_running_loop():
+            raise EventLoopError(f"The toolsets of worker {self._worker.name!r} belong to another event loop.")
 
     def for_run(self, own_names: Sequence[str]) -> list[AbstractToolset[Context]]:
         """The toolsets as a run sees them: held open, and behind the runtime."""
@@ -273,14 +295,11 @@ class _Toolsets:
         return [GovernedToolset(HeldToolset(toolset), identity, own_names) for toolset, identity in self._built]
 
     async def _own(self) -> None:
-        try:
-            async with AsyncExitStack() as stack:
-                for declared in self._worker.toolsets:
-                    await self._build(declared, stack)
-                self._opened.set()
-                await self._done.wait()
-        finally:
+        async with AsyncExitStack() as stack:
+            for declared in self._worker.toolsets:
+                await self._build(declared, stack)
             self._opened.set()
+            await self._done.wait()
 
     async def _build(self, declared: Any, stack: AsyncExitStack) -> None:
         worker = self._worker
@@ -302,16 +321,17 @@ class _Toolsets:
 async def settle(task: asyncio.Task[Any]) -> None:
     """Wait until a task is over, also when whoever waits is cancelled meanwhile. A task that hangs is cancelled."""
     cancelled: asyncio.CancelledError | None = None
-    patience = iter((CLOSING_SECONDS, 1.0))
+    patience: float | None = anyio.current_time() + CLOSING_SECONDS
     with anyio.CancelScope(shield=True):
         while not task.done():
+            left = None if patience is None else max(0.0, patience - anyio.current_time())
             try:
-                _, pending = await asyncio.wait([task], timeout=next(patience, None))
+                await asyncio.wait([task], timeout=left)
             except asyncio.CancelledError as exc:
                 cancelled = exc
-            else:
-                if pending:
-                    logger.error("%s does not end; it is cancelled.", task.get_name())
-                    task.cancel()
+            if patience is not None and anyio.current_time() >= patience and not task.done():
+                logger.error("%s does not end; it is cancelled.", task.get_name())
+                task.cancel()
+                patience = None
     if cancelled is not None:
         raise cancelled

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+import threading
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model, infer_model
 
@@ -83,14 +83,20 @@ class SessionState:
             self.root.rules = (self.approvals.rule_book,)
         self.loop: asyncio.AbstractEventLoop | None = None
         """The event loop that serves the session."""
-        self._loop_token: anyio.lowlevel.EventLoopToken
         self.request_slots: anyio.Semaphore
         self._thread_limiters: dict[int, anyio.CapacityLimiter]
         self._models: dict[str, Model] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
         """Tasks of the session's own, kept from the garbage collector."""
-        self.inner_tasks: set[asyncio.Task[Any]] = set()
-        """Tasks that serve a call which a worker, or a thread, waits for."""
+        self._inner_tasks: set[asyncio.Task[Any]] = set()
+        self.gate = threading.Lock()
+        """Guards the next three, which threads that call synchronously share."""
+        self.owned = False
+        """Whether one of them runs the session's loop, or is about to."""
+        self.accepting = False
+        """Whether that loop takes calls of other threads."""
+        self.guests = 0
+        """How many of those there are."""
 
     # -- names -------------------------------------------------------------------------------------
 
@@ -135,15 +141,13 @@ class SessionState:
                 "A runtime is one session: make one for each thread or request."
             )
         self.loop = loop
-        self._loop_token = anyio.lowlevel.current_token()
         self.request_slots = anyio.Semaphore(self.max_concurrency, fast_acquire=True)
         self._thread_limiters = {}
         self.root.worker_slots = None
-        self.root.thread_calls = set()
 
-    def running_loop(self) -> anyio.lowlevel.EventLoopToken | None:
-        """A way back into the loop that serves the session, if there is one."""
-        return self._loop_token if self.loop is not None and self.loop.is_running() else None
+    def running_loop(self) -> asyncio.AbstractEventLoop | None:
+        """The loop that serves the session, if it runs."""
+        return self.loop if self.loop is not None and self.loop.is_running() else None
 
     def threads(self, depth: int) -> anyio.CapacityLimiter:
         """Threads for synchronous entries at `depth`. One pool for all depths would let callers starve callees."""
@@ -165,8 +169,21 @@ class SessionState:
             frame.worker_slots = anyio.Semaphore(self.max_concurrency, fast_acquire=True)
         return frame.worker_slots
 
+    @contextmanager
+    def inner_task(self) -> Iterator[None]:
+        """Mark the running task as one that serves a call which a worker, or a thread, waits for."""
+        task = asyncio.current_task()
+        if task is None or task in self._inner_tasks:
+            yield
+            return
+        self._inner_tasks.add(task)
+        try:
+            yield
+        finally:
+            self._inner_tasks.discard(task)
+
     def _is_inner(self) -> bool:
-        return asyncio.current_task() in self.inner_tasks
+        return asyncio.current_task() in self._inner_tasks
 
     # -- whether a call may run --------------------------------------------------------------------
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import anyio
@@ -16,33 +15,27 @@ from .frame import CallFrame
 T = TypeVar("T")
 
 
-@asynccontextmanager
-async def cancelling_thread_calls(frame: CallFrame) -> AsyncIterator[None]:
-    """When the block is cancelled, cancel the calls that the thread of this call waits for.
+async def cancel_thread_calls(frame: CallFrame) -> None:
+    """Cancel the calls that a thread of this call waits for, and wait until they are over.
 
-    They run in tasks of their own, which no cancellation of ours reaches.
+    They run in tasks of their own, which no cancellation of the call itself reaches.
     """
-    calls = frame.thread_calls = set()
-    try:
-        yield
-    except asyncio.CancelledError:
-        frame.cancelled = True
-        if calls:
-            with anyio.CancelScope(shield=True):
-                for task in calls:
-                    task.cancel()
-                await asyncio.wait(calls)
-        raise
+    frame.cancelled = True
+    calls = frame.thread_calls
+    if calls:
+        with anyio.CancelScope(shield=True):
+            for task in calls:
+                task.cancel()
+            await asyncio.wait(calls)
 
 
 async def run_in_thread(frame: CallFrame, function: Callable[[], T], limiter: anyio.CapacityLimiter) -> T:
     """Run a synchronous function beside the loop. On cancellation its thread runs out by itself."""
-    async with cancelling_thread_calls(frame):
-        try:
-            return await anyio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=limiter)
-        except asyncio.CancelledError:
-            frame.thread_dropped = True
-            raise
+    try:
+        return await anyio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=limiter)
+    except asyncio.CancelledError:
+        frame.thread_dropped = True
+        raise
 
 
 class ThreadsOfCall(Executor):

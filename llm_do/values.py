@@ -33,45 +33,53 @@ def snapshot(value: Any) -> Any:
         else:
             return value.copy()
     try:
-        return _copy(value)
-    except RecursionError:  # a structure that contains itself
-        return _deepcopy_or_same(value)
+        return _copy(value, {})
+    except Exception:  # whatever it is made of, a call must not fail because it is written down
+        return value
 
 
-def _copy(value: Any) -> Any:
+def _copy(value: Any, memo: dict[int, Any]) -> Any:
+    """A copy, in which things that are the same thing stay the same thing."""
     kind = type(value)
     if kind in ATOMS:
         return value
+    if id(value) in memo:
+        return memo[id(value)]
+    made: Any
     if kind is dict:
-        return {key: item if type(item) in ATOMS else _copy(item) for key, item in value.items()}
-    if kind is list or kind is tuple or kind is set or kind is frozenset:
-        return kind(item if type(item) in ATOMS else _copy(item) for item in value)
+        made = memo[id(value)] = {}
+        made.update((key, item if type(item) in ATOMS else _copy(item, memo)) for key, item in value.items())
+        return made
+    if kind is list:
+        made = memo[id(value)] = []
+        made.extend(item if type(item) in ATOMS else _copy(item, memo) for item in value)
+        return made
+    if kind is tuple or kind is set or kind is frozenset:
+        return kind(item if type(item) in ATOMS else _copy(item, memo) for item in value)
     if isinstance(value, (str, bytes, int, float, Enum, type)):
         return value
     if isinstance(value, BaseModel | Mapping | Set | Sequence | deque | bytearray) or is_dataclass(value):
-        return _deepcopy_or_same(value)
+        return _copy_object(value, memo)
     return value
 
 
-def _deepcopy_or_same(value: Any) -> Any:
+def _copy_object(value: Any, memo: dict[int, Any]) -> Any:
     try:
-        return deepcopy(value)
-    except Exception:  # it holds something that refuses to be copied
-        return _copy_fields(value)
-
-
-def _copy_fields(value: Any) -> Any:
-    """A copy of what can be copied: the fields of an object, or the items of a container."""
+        # What copies itself all the way down. What refuses stands in the memo, and is not tried again.
+        made = memo[id(value)] = deepcopy(value)
+        return made
+    except Exception:
+        memo[id(value)] = value
     try:
-        if isinstance(value, Mapping):
-            return {key: snapshot(item) for key, item in value.items()}
-        if isinstance(value, Set | Sequence | deque):
-            return [snapshot(item) for item in value]
         made = copy(value)
+        if isinstance(value, Mapping | Set | Sequence | deque) and not hasattr(value, "__dict__"):
+            return made
+        memo[id(value)] = made
         for name, item in list(vars(value).items()):
-            object.__setattr__(made, name, snapshot(item))
+            object.__setattr__(made, name, _copy(item, memo))
         return made
     except Exception:  # it refuses even that, and stands for itself
+        memo[id(value)] = value
         return value
 
 

@@ -538,3 +538,15 @@ async def test_a_callback_that_fails_silently_is_named() -> None:
 
     with pytest.raises(ApprovalDenied, match=r"the approval callback failed: EOFError\.$"):
         await Runtime(approval_callback=end_of_file).call(Door().entry)
+
+
+async def test_a_callback_that_is_cancelled_by_itself_refuses() -> None:
+    async def gives_up(tool_name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
+        future: asyncio.Future[ApprovalDecision] = asyncio.get_running_loop().create_future()
+        future.cancel()
+        return await future
+
+    door = Door()
+    with pytest.raises(ApprovalDenied, match="CancelledError"):
+        await Runtime(approval_callback=gives_up).call(door.entry)
+    assert not door.opened

@@ -384,17 +384,18 @@ async def test_nor_can_one_from_a_synchronous_entry() -> None:
 
 def test_threads_that_share_a_runtime_do_not_cut_each_other_off() -> None:
     """The call of one thread runs in the loop of another, which waits for it."""
-    started = threading.Event()
+    started, joined = threading.Event(), threading.Event()
 
     @entry
     async def quick() -> str:
         started.set()
-        await asyncio.sleep(0.2)
+        await asyncio.to_thread(joined.wait, 30)
         return "quick"
 
     @entry
     async def slow() -> str:
-        await asyncio.sleep(1)
+        joined.set()
+        await asyncio.sleep(0.5)
         return "slow"
 
     runtime = Runtime([quick, slow])
@@ -405,6 +406,27 @@ def test_threads_that_share_a_runtime_do_not_cut_each_other_off() -> None:
         assert first.result(30) == "quick"
         assert [other.result(30) for other in others] == ["slow"] * 3
     assert len(runtime.trace) == 4
+
+
+def test_threads_that_come_and_go_at_once_are_all_served() -> None:
+    """Each finds a loop, or starts one, and none is left waiting for one that has just ended."""
+
+    @entry
+    async def echo(x: int) -> int:
+        await asyncio.sleep(0)
+        return x
+
+    runtime = Runtime([echo])
+    for _ in range(15):
+        barrier = threading.Barrier(3)
+
+        def work(number: int, barrier: threading.Barrier = barrier) -> list[int]:
+            barrier.wait(10)
+            return [runtime.call_sync("echo", number * 10 + step) for step in range(8)]
+
+        with ThreadPoolExecutor(3) as pool:
+            results = [future.result(60) for future in [pool.submit(work, number) for number in range(3)]]
+        assert results == [[number * 10 + step for step in range(8)] for number in range(3)]
 
 
 async def test_a_loop_of_ones_own_inside_a_call_is_refused() -> None:

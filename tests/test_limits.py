@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic_ai import RunContext
+from pydantic_ai.exceptions import ApprovalRequired
 from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
@@ -61,7 +62,7 @@ async def test_a_recursion_through_models_ends_at_the_depth_limit() -> None:
 
 async def test_the_number_of_calls_is_limited_over_the_whole_tree() -> None:
     runtime = Runtime([dig], limits=Limits(max_calls=3))
-    with pytest.raises(LimitExceeded, match=r"dig > dig > dig > dig does not run: the 3 calls of the session are used up"):
+    with pytest.raises(LimitExceeded, match=r"dig > dig > dig does not run: the 3 calls of the session are used up"):
         await runtime.call("dig", 5)
     with pytest.raises(LimitExceeded, match="dig does not run"):
         await runtime.call("dig", 0)
@@ -401,3 +402,43 @@ async def test_an_executor_stands_around_every_entry_after_everything_was_checke
     with pytest.raises(PermissionError):
         await runtime.call("refused")
     assert ran == [("w", {"input": "go"}, 0), ("add", {"x": 1}, 1)]
+
+
+async def test_the_clock_goes_on_after_a_tool_asked_from_within() -> None:
+    @entry
+    async def asks(ctx: RunContext[Context]) -> str:
+        if not ctx.tool_call_approved:
+            raise ApprovalRequired
+        await asyncio.sleep(30)
+        return "late"
+
+    def yes(tool_name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
+        return ApprovalDecision(approved=True)
+
+    with pytest.raises(CallTimeout):
+        await Runtime([asks], approval_callback=yes, limits=Limits(timeout=0.3)).call("asks")
+
+
+async def test_what_a_thread_of_an_async_tool_waits_for_ends_with_the_tool() -> None:
+    effects: list[str] = []
+    started = asyncio.Event()
+
+    @entry
+    async def slow() -> None:
+        started.set()
+        await asyncio.sleep(0.5)
+        effects.append("late")
+
+    @entry
+    async def outer(ctx: RunContext[Context]) -> None:
+        await asyncio.to_thread(ctx.deps.call_sync, "slow")
+
+    runtime = Runtime([outer, slow])
+    task = asyncio.create_task(runtime.call("outer"))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [t.error for t in runtime.trace] == ["cancelled", "cancelled"]
+    await asyncio.sleep(0.6)
+    assert not effects

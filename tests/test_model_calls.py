@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fastmcp.client.transports import StdioTransport
 from pydantic import BaseModel
-from pydantic_ai import ModelRetry, RunContext, Tool
+from pydantic_ai import Agent, ModelRetry, RunContext, Tool
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import ApprovalRequired, ToolFailed, UnexpectedModelBehavior
 from pydantic_ai.mcp import MCPToolset
@@ -660,3 +660,32 @@ async def test_provider_side_tools_are_told_to_sinks() -> None:
     ]
     assert native[0].arguments == {"query": "x"}
     assert runtime.trace[1].duration is not None
+
+
+async def test_the_toolset_of_another_agent_is_a_foreign_one() -> None:
+    """Though it has the id of the agent's own."""
+    ran: list[str] = []
+
+    def buy() -> str:
+        ran.append("bought")
+        return "bought"
+
+    other: Agent[Any, str] = Agent(tools=[Tool(buy, requires_approval=True)])
+    worker = WorkerEntry(name="w", toolsets=[lambda ctx: other.toolsets[0]], capabilities=[Bringer()])
+    runtime = Runtime(model=scripted(calls(("buy", {})), says("ok")), approval_callback=strict_mode_callback)
+    await runtime.call(worker, "go")
+    assert not ran
+    assert [t.name for t in runtime.trace] == ["w", "buy"]
+
+
+@dataclass
+class Backup(AbstractCapability[Any]):
+    def get_wrapper_model(self, model: Any) -> Any:
+        return FallbackModel(model, scripted(says("never")))
+
+
+async def test_a_fallback_around_the_metered_model_is_counted_once() -> None:
+    runtime = Runtime(model=scripted(says("ok", input_tokens=7), name="m"))
+    await runtime.call(WorkerEntry(name="w", capabilities=[Backup()]), "go")
+    assert {name: (usage.requests, usage.input_tokens) for name, usage in runtime.usage.items()} == {"m": (1, 7)}
+    assert len(runtime.messages) == 2

@@ -4,17 +4,19 @@ import asyncio
 import contextlib
 import logging
 import random
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from inline_snapshot import snapshot
 from pydantic import BaseModel
 from pydantic_ai import Agent, RunContext
+from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import ModelHTTPError
-from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, UserPromptPart
 from pydantic_ai.models.function import AgentInfo, DeltaThinkingPart, FunctionModel
 from pydantic_ai.usage import RequestUsage
 
@@ -535,3 +537,67 @@ async def test_thinking_is_told_apart_from_answering() -> None:
     await runtime.call(WorkerEntry(name="w"), "go")
     deltas = [(event.text, event.thinking) for event in told if event.type == "text_delta"]
     assert deltas == [("hm", True), (", well", True), ("yes", False)]
+
+
+async def test_a_graph_with_back_pointers_that_cannot_be_copied_costs_no_time() -> None:
+    @dataclass
+    class Node:
+        parent: Any
+        lock: Any
+        children: list[Any] = field(default_factory=list)
+
+    lock = threading.Lock()
+    root = Node(None, lock)
+    root.children = [Node(root, lock) for _ in range(30)]
+
+    @entry
+    async def take(node: Any) -> Any:
+        node.children.clear()
+        return node
+
+    runtime = Runtime([take])
+    async with asyncio.timeout(10):
+        assert await runtime.call("take", node=root) is root
+    recorded = runtime.trace[0].input_data["node"]
+    assert len(recorded.children) == 30
+    assert recorded.children[0].parent is recorded
+    assert recorded.lock is lock
+
+
+async def test_whatever_an_argument_is_made_of_the_call_is_recorded() -> None:
+    class Pair(NamedTuple):
+        lock: Any
+
+    class Liar:
+        @property
+        def __class__(self) -> Any:  # type: ignore[override]
+            raise RuntimeError("guess")
+
+    @entry
+    async def take(thing: Any) -> str:
+        return "taken"
+
+    runtime = Runtime([take])
+    for thing in ({Pair(threading.Lock())}, Liar(), [Liar()]):
+        assert await runtime.call("take", thing=thing) == "taken"
+    assert [t.duration is not None for t in runtime.trace] == [True] * 3
+
+
+@dataclass
+class Redact(AbstractCapability[Any]):
+    """A capability that replaces the parts of requests, and one that adds the same part to each of them."""
+
+    reminder: Any = field(default_factory=lambda: UserPromptPart("remember"))
+
+    async def before_model_request(self, ctx: RunContext[Any], request_context: Any) -> Any:
+        request = request_context.messages[-1]
+        request.parts = [*request.parts, self.reminder]
+        return request_context
+
+
+async def test_the_log_has_what_each_request_had() -> None:
+    worker = WorkerEntry(name="w", capabilities=[Redact()])
+    runtime = Runtime(model=scripted(says("ok")))
+    for _ in range(50):
+        await runtime.call(worker, "x")
+    assert logged(runtime) == ["UserPromptPart", "UserPromptPart", "TextPart"] * 50
