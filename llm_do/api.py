@@ -62,6 +62,7 @@ async def run_worker_async(
     cli_model: ModelLike | None = None,
     approval_callback: ApprovalCallback | None = None,
     message_callback: MessageCallback | None = None,
+    creation_defaults: WorkerCreationDefaults | None = None,
 ) -> WorkerRunResult:
     """Run a worker, or a function, of a project.
 
@@ -73,6 +74,7 @@ async def run_worker_async(
         cli_model: The model of workers that have none of their own, before anything that is configured.
         approval_callback: Asked before calls that need approval.
         message_callback: Told everything that happens.
+        creation_defaults: What workers that are created in this run have where nothing else is said.
     """
     config = registry.config
     choice = await anyio.to_thread.run_sync(choose_default_model, cli_model, config.model)
@@ -85,6 +87,7 @@ async def run_worker_async(
         tool_rules=config.tool_rules,
         limits=config.session_limits(),
         message_callback=message_callback,
+        creation_defaults=creation_defaults,
     )
     entry = registry[worker]
     arguments = _arguments(input_data, attachments, entry)
@@ -138,6 +141,8 @@ async def call_worker_async(
 def call_worker(**options: Any) -> Any:
     """`call_worker_async` for a synchronous tool, with the same arguments."""
     context: Context = options["caller_context"]
+    if context.registry is not options["registry"]:
+        raise ValueError("caller_context belongs to a session of another registry.")
     arguments = {"worker": options["worker"], "input_data": options["input_data"]}
     return context.call_sync(worker_call, **arguments, attachments=list(options.get("attachments") or ()))
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any, Generic, overload
 
 import anyio
@@ -16,15 +17,25 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_ai import RunContext
 from pydantic_ai.exceptions import ApprovalRequired
 from pydantic_ai.messages import ToolReturn
+from pydantic_ai.models import Model
 from pydantic_ai.usage import RunUsage
 from typing_extensions import TypeVar
 
 from .approval import ApprovalController
-from .errors import EventLoopError, NoSandboxError, OutputError, attach_partial_messages, came_from_below, summarize
+from .definition import WorkerCreationDefaults, WorkerDefinition
+from .errors import (
+    EventLoopError,
+    NoSandboxError,
+    NoWorkerError,
+    OutputError,
+    attach_partial_messages,
+    came_from_below,
+    summarize,
+)
 from .frame import CallFrame, Deadline
 from .metering import MeteredModel, NoModel
 from .names import reachable
-from .protocols import Entry, EntryBase, ModelLike
+from .protocols import Entry, EntryBase, MessageCallback, ModelLike
 from .sandbox import SandboxManager, SandboxToolset
 from .state import SessionState
 from .threads import cancel_thread_calls
@@ -217,7 +228,53 @@ class Context:
 
     @property
     def approval_controller(self) -> ApprovalController:
+        """What asks, and remembers what was granted."""
         return self._session.approvals
+
+    @property
+    def message_callback(self) -> MessageCallback | None:
+        """Who is told everything, if anybody is."""
+        return self._session.message_callback
+
+    @property
+    def creation_defaults(self) -> WorkerCreationDefaults:
+        """What workers that are created in the session have where nothing else is said."""
+        return self._session.creation_defaults
+
+    # -- the worker at work, where there is one ------------------------------------------------------
+
+    @property
+    def worker(self) -> WorkerDefinition:
+        """What the file of the worker at work says."""
+        definition: WorkerDefinition | None = getattr(self._worker_frame().entry, "definition", None)
+        if definition is None:
+            raise NoWorkerError(f"{self._worker_frame().path} is no worker of a file, so it has no definition.")
+        return definition
+
+    @property
+    def effective_model(self) -> Model:
+        """The model of the worker at work, as its requests go through it."""
+        model = self._worker_frame().model
+        if model is None:
+            raise NoWorkerError(f"{self._worker_frame().path} is not at work, so it has no model.")
+        return model
+
+    @property
+    def attachments(self) -> Sequence[Any]:
+        """The files that the worker at work was given."""
+        return self._worker_frame().attachments
+
+    @property
+    def custom_tools_path(self) -> Path | None:
+        """The file with the own tools of the worker at work, if it has one."""
+        path: Path | None = getattr(self._worker_frame().entry, "custom_tools_path", None)
+        return path
+
+    def _worker_frame(self) -> CallFrame:
+        frame = self.frame.worker
+        if frame is None:
+            raise NoWorkerError("No worker is at work here: this was called from Python.")
+        return frame
 
     def __repr__(self) -> str:
         return f"<Context at {self.frame.path or 'the top'}>"

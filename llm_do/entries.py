@@ -269,6 +269,8 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
     """PydanticAI capabilities of the agent. Their tools and models are governed like all others."""
     definition: WorkerDefinition | None = None
     """The file it was made from, if there is one."""
+    custom_tools_path: Path | None = None
+    """The file with its own tools, if it has one."""
     generated: bool = False
     """Whether it was made by a model, so that what a person granted to others does not hold for it."""
     retries: int = 1

@@ -10,6 +10,7 @@
     │   ├── ScopeBusyError      (RuntimeError)     a turn while another one runs
     │   ├── ModelChoiceError    (ValueError)       a worker has no model, or one that cannot be used
     │   ├── ToolsetError        (TypeError)        a toolset that cannot be built or used
+    │   ├── NoWorkerError       (RuntimeError)     something of a worker is asked for where none is at work
     │   ├── NoSandboxError      (RuntimeError)     files are used where no worker with a sandbox is at work
     │   ├── WorkerFileError     (ValueError)       a worker file that does not say what a worker is
     │   ├── ProjectCodeError    (ImportError)      code of a project that cannot be imported
@@ -82,6 +83,10 @@ class ModelChoiceError(LlmDoError, ValueError):
 
 class ToolsetError(LlmDoError, TypeError):
     """A toolset could not be built, or clashes with the worker's own tools."""
+
+
+class NoWorkerError(LlmDoError, RuntimeError):
+    """Something of a worker was asked for where no worker is at work."""
 
 
 class NoSandboxError(LlmDoError, RuntimeError):

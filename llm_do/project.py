@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from .definition import WorkerLimits
 from .entries import ToolEntry
-from .errors import ProjectCodeError, WorkerFileError, summarize
+from .errors import ProjectCodeError, WorkerFileError, did_you_mean, summarize
 from .protocols import Entry, EntryBase
 from .rules import ToolRules
 from .sandbox import SandboxConfig
@@ -57,43 +57,94 @@ def read_config(path: Path) -> ProjectConfig:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise WorkerFileError(f"{path.name}: {exc}") from exc
     except ValidationError as exc:
-        raise WorkerFileError(f"{path.name}: {summarize(exc)}") from exc
+        unknown = [str(error["loc"][0]) for error in exc.errors() if error["type"] == "extra_forbidden"]
+        hint = did_you_mean(unknown[0], ProjectConfig.model_fields) if unknown else ""
+        raise WorkerFileError(f"{path.name}: {summarize(exc)}.{hint}") from exc
 
 
-def import_file(path: Path, root: Path) -> ModuleType:
-    """Run a file of the project, which may import its neighbours. It is run anew at each call of this function."""
-    name = f"_llm_do_project_{abs(hash(path.resolve())):x}_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ProjectCodeError(f"{path.name} is not a Python file.")
-    module = importlib.util.module_from_spec(spec)
-    with _search_path(path.parent, root):
-        sys.modules[name] = module  # where pydantic looks for the names in annotations
-        try:
-            spec.loader.exec_module(module)
-        except Exception as exc:
-            del sys.modules[name]
-            raise _import_error(path.name, exc) from exc
-    return module
+class ProjectCode:
+    """The Python files of one project, as modules.
 
+    They import each other by their plain names, as scripts in one folder do. Those names mean something only
+    while a file of this project is imported: another project in the same process has modules of its own.
+    """
 
-def load_object(reference: str, root: Path) -> Any:
-    """What `module:Name` or `file.py:Name` refers to."""
-    where, _, name = reference.partition(":")
-    if where.endswith(".py"):
-        if not (root / where).is_file():
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._modules: dict[str, ModuleType] = {}
+        self._stamps: dict[Path, int] = {}
+
+    def file(self, path: Path) -> ModuleType:
+        """The module of a file; the same one, until a file of the project that was imported changes."""
+        relative = path.relative_to(self._root)
+        return self._import(".".join(relative.with_suffix("").parts), path)
+
+    def object(self, reference: str) -> Any:
+        """What `module:Name` or `file.py:Name` refers to."""
+        where, _, name = reference.partition(":")
+        if where.endswith(".py") and not (self._root / where).is_file():
             raise ProjectCodeError(f"{reference!r}: the project has no file {where!r}.")
-        module = import_file(root / where, root)
-    else:
-        with _search_path(root):
+        module = self.file(self._root / where) if where.endswith(".py") else self._import(where)
+        try:
+            return reduce(getattr, name.split("."), module)
+        except AttributeError:
+            raise ProjectCodeError(f"{reference!r}: {where} has no {name!r}.") from None
+
+    def _import(self, name: str, path: Path | None = None) -> ModuleType:
+        with _IMPORTING, self._installed():
             try:
-                module = importlib.import_module(where)
+                if path is None or name in sys.modules or "." not in name:
+                    return importlib.import_module(name)
+                # A file in a folder that is no package, such as workers/calc/tools.py.
+                spec = importlib.util.spec_from_file_location(name, path)
+                assert spec is not None and spec.loader is not None
+                module = sys.modules[name] = importlib.util.module_from_spec(spec)
+                try:
+                    spec.loader.exec_module(module)
+                except BaseException:
+                    del sys.modules[name]
+                    raise
+                return module
             except Exception as exc:
-                raise _import_error(where, exc) from exc
+                raise self._explain(path.name if path is not None else name, exc) from exc
+
+    @contextmanager
+    def _installed(self) -> Iterator[None]:
+        """Let the project's modules stand under their names, and take them away again."""
+        if any(_mtime(path) != stamp for path, stamp in self._stamps.items()):
+            self._modules.clear()
+            self._stamps.clear()
+        shadowed = {name: sys.modules.pop(name) for name in self._names() if name in sys.modules}
+        sys.modules.update(self._modules)
+        sys.path.insert(0, str(self._root))
+        importlib.invalidate_caches()
+        try:
+            yield
+        finally:
+            sys.path.remove(str(self._root))
+            for name, module in list(sys.modules.items()):
+                file = getattr(module, "__file__", None)
+                if file is not None and Path(file).is_relative_to(self._root):
+                    self._modules[name] = sys.modules.pop(name)
+                    self._stamps[Path(file)] = _mtime(Path(file))
+            sys.modules.update(shadowed)
+
+    def _names(self) -> set[str]:
+        """Names that mean a file of this project, whoever else has a module of that name."""
+        return {path.stem for path in self._root.glob("*.py")} | self._modules.keys()
+
+    def _explain(self, what: str, exc: Exception) -> ProjectCodeError:
+        frames = traceback.extract_tb(exc.__traceback__)
+        own = [frame for frame in frames if Path(frame.filename).is_relative_to(self._root)]
+        where = f", line {own[-1].lineno} of {Path(own[-1].filename).name}" if own else ""
+        return ProjectCodeError(f"{what} cannot be imported{where}: {traceback.format_exception_only(exc)[-1].strip()}")
+
+
+def _mtime(path: Path) -> int:
     try:
-        return reduce(getattr, name.split("."), module)
-    except AttributeError:
-        raise ProjectCodeError(f"{reference!r}: {where} has no {name!r}.") from None
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
 
 
 def entries_in(module: ModuleType) -> list[Entry[Any]]:
@@ -110,22 +161,3 @@ def functions_in(module: ModuleType) -> list[Entry[Any]]:
         if inspect.isfunction(value) and not name.startswith("_") and value.__module__ == module.__name__
     ]
     return [*entries_in(module), *plain]
-
-
-@contextmanager
-def _search_path(*folders: Path) -> Iterator[None]:
-    """Let the project's files import each other, and nobody else by accident."""
-    with _IMPORTING:
-        added = [str(folder) for folder in folders]
-        sys.path[:0] = added
-        try:
-            yield
-        finally:
-            for folder in added:
-                sys.path.remove(folder)
-
-
-def _import_error(what: str, exc: Exception) -> ProjectCodeError:
-    frames = [frame for frame in traceback.extract_tb(exc.__traceback__) if "importlib" not in frame.filename]
-    where = f", line {frames[-1].lineno} of {Path(frames[-1].filename).name}" if frames else ""
-    return ProjectCodeError(f"{what} cannot be imported{where}: {traceback.format_exception_only(exc)[-1].strip()}")

@@ -13,11 +13,11 @@ from typing import Any
 
 from pydantic_ai.messages import ModelMessage, ModelRequest
 
-from .errors import note_path
+from .errors import ApprovalDenied, came_from_below, note_path
 from .events import CallClosed, CallOpened, Event, MessageLogged
 from .frame import CallFrame
 from .protocols import MessageCallback, Sink
-from .trace import Trace, TraceEntry
+from .trace import ApprovalOutcome, Trace, TraceEntry
 from .values import ATOMS, snapshot
 
 logger = logging.getLogger("llm_do")
@@ -81,6 +81,9 @@ class Recorder:
 
     def fail(self, frame: CallFrame, exc: BaseException) -> None:
         """Close the record of a call that did not return."""
+        record = frame.record
+        if isinstance(exc, ApprovalDenied) and not came_from_below(exc) and record and record.approval is None:
+            record.approval = ApprovalOutcome(approved=False, by="rule", note=str(exc))  # the entry's own
         note_path(exc, frame.path)
         if isinstance(exc, asyncio.CancelledError):
             frame.cancelled = True

@@ -30,7 +30,7 @@ from .definition import (
 from .entries import WorkerEntry
 from .errors import DuplicateEntryError, UnknownEntryError, WorkerFileError, did_you_mean
 from .names import describe, index_by_name, is_name
-from .project import CONFIG, ProjectConfig, entries_in, functions_in, import_file, load_object, read_config
+from .project import CONFIG, ProjectCode, ProjectConfig, entries_in, functions_in, read_config
 from .protocols import Entry, ToolsetFactory
 from .toolsets import FILE_TOOLS, McpFactory, shell, worker_call, worker_create
 from .usage import Limits
@@ -39,6 +39,12 @@ T = TypeVar("T")
 
 _AS_TOOLS: Mapping[Any, Any] = {"files": FILE_TOOLS, "shell": shell, "worker_create": worker_create}
 """Names among the toolsets of a file that stand for tools of our own."""
+
+RESERVED = ("generated", "worker")
+"""Names that mean something else among the files."""
+
+BY_PROJECT = "(project)"
+"""The creator of a worker that a person made, with Python or the command line. No worker can be called so."""
 
 GENERATED = "generated"
 """The folder below `workers/` for workers that were not written by a person."""
@@ -51,11 +57,12 @@ class WorkerFile:
     path: Path
     format: Literal["md", "yaml"]
     generated: bool = False
+    in_folder: bool = False
 
     @property
     def own_tools(self) -> Path | None:
         """The file with the worker's own tools, where it has a folder of its own."""
-        return self.path.parent / "tools.py" if self.path.stem == "worker" else None
+        return self.path.parent / "tools.py" if self.in_folder else None
 
 
 class WorkerRegistry(Mapping[str, Entry[Any]]):
@@ -65,6 +72,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         self.root = Path(root).absolute()
         if not self.root.is_dir():
             raise WorkerFileError(f"There is no project at {root}: it is not a folder.")
+        self._code = ProjectCode(self.root)
         self._kept: dict[Hashable, tuple[Hashable, Any]] = {}
 
     @property
@@ -81,18 +89,18 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         found = {path.stem for pattern in ("*.md", "*.yaml") for path in folder.glob(pattern)}
         found |= {path.parent.name for pattern in ("*/worker.md", "*/worker.yaml") for path in folder.glob(pattern)}
         found |= {path.stem for path in (folder / GENERATED).glob("*.yaml")}
-        return sorted(filter(is_name, found))
+        return sorted(name for name in found if is_name(name) and name not in RESERVED)
 
     def file_of(self, name: str) -> WorkerFile | None:
         """The file of a worker, if there is one. A file that a person wrote stands before a generated one."""
-        if not is_name(name):
+        if not is_name(name) or name in RESERVED:
             return None
         folder = self._folder()
         candidates = [
             WorkerFile(folder / f"{name}.md", "md"),
             WorkerFile(folder / f"{name}.yaml", "yaml"),
-            WorkerFile(folder / name / "worker.md", "md"),
-            WorkerFile(folder / name / "worker.yaml", "yaml"),
+            WorkerFile(folder / name / "worker.md", "md", in_folder=True),
+            WorkerFile(folder / name / "worker.yaml", "yaml", in_folder=True),
         ]
         found = [file for file in candidates if file.path.is_file()]
         if len(found) > 1:
@@ -111,6 +119,10 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
     def __getitem__(self, name: str) -> Entry[Any]:
         functions = self._functions()
         file = self.file_of(name)
+        if file is None and name not in functions:
+            raise UnknownEntryError(
+                f"No entry is named {name!r}.{did_you_mean(str(name), {*self.workers(), *functions})}"
+            )
         if file is None:
             return functions[name]
         if name in functions:
@@ -141,17 +153,22 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
                 definition = definition.model_copy(update={"sandbox": self.config.sandbox})
             return definition
         creator = definition.created_by
-        if creator is None:  # a person, with the command line or with Python
+        if creator == BY_PROJECT:
             return definition
-        creator_file = self.file_of(creator) if creator not in (*below, name) else None
-        above = self._effective(creator, creator_file, (*below, name)) if creator_file is not None else None
-        return cut(definition, above, self.root)
+        creator_file = self.file_of(creator) if creator is not None and creator not in (*below, name) else None
+        if creator is None or creator_file is None:
+            return cut(definition, None, self.root)
+        above = self._effective(creator, creator_file, (*below, name))
+        # The creator's own tools are its own: a name that means one of them cannot be handed on.
+        own = {tool.name for tool in self._own_tools(creator_file)}
+        shared = tuple(tool for tool in above.tools if tool not in own)
+        return cut(definition, above.model_copy(update={"tools": shared}), self.root)
 
     def _build(self, definition: WorkerDefinition, file: WorkerFile) -> WorkerEntry[Any]:
         where = self._shown(file.path)
         output: dict[str, Any] = {}
         if isinstance(definition.output, str):
-            output["output_type"] = load_object(definition.output, self.root)
+            output["output_type"] = self._code.object(definition.output)
         elif definition.output is not None:
             output["output_schema"] = definition.output
         limits = definition.limits
@@ -167,7 +184,8 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
             tool_rules=definition.tool_rules,
             sandbox=definition.sandbox,
             base=self.root,
-            protected=[self._folder(), self.root / ".git", self.root / CONFIG],
+            protected=self._protected(),
+            custom_tools_path=file.own_tools,
             allow_workers=definition.allow_workers,
             attachment_policy=definition.attachment_policy,
             limits=None if limits is None else Limits(**dict(limits)),
@@ -178,18 +196,22 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         )
 
     def _tools(self, definition: WorkerDefinition, file: WorkerFile, where: str) -> list[Entry[Any] | str]:
-        own: list[Entry[Any]] = []
-        if file.own_tools is not None and file.own_tools.is_file():
-            own = functions_in(import_file(file.own_tools, self.root))
+        own = self._own_tools(file)
         own_names = {entry.name for entry in own}
         self._check(definition, where, own_names)
         tools: list[Entry[Any] | str] = [*own, *(tool for tool in definition.tools if tool not in own_names)]
         if definition.sandbox is not None:
-            tools.extend(FILE_TOOLS)
+            writable = any(root.mode == "rw" for root in definition.sandbox.paths.values())
+            tools.extend(tool for tool in FILE_TOOLS if writable or tool.rule == "sandbox.read")
         if definition.allow_workers:
             tools.append(worker_call)
         tools.extend(_AS_TOOLS[toolset] for toolset in definition.toolsets if toolset in ("shell", "worker_create"))
         return tools
+
+    def _own_tools(self, file: WorkerFile) -> list[Entry[Any]]:
+        if file.own_tools is None or not file.own_tools.is_file():
+            return []
+        return functions_in(self._code.file(file.own_tools))
 
     def _check(self, definition: WorkerDefinition, where: str, own_names: set[str]) -> None:
         """What only the project can tell: whether all that a file names is there."""
@@ -207,10 +229,15 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         if rule is not None and rule.disposition == "allow":
             raise WorkerFileError(f"{where}: shell: allow is not possible. A command runs as you, so it always asks.")
 
+    def _protected(self) -> list[Path]:
+        """What no worker may touch, whatever its roots: what it is made of, and what would run the next time."""
+        code = [path for pattern in ("*.py", "*/__init__.py") for path in self.root.glob(pattern)]
+        return [self._folder(), self.root / ".git", self.root / CONFIG, self.root / "tools.py", *code]
+
     def _toolset(self, declared: str | McpToolset, where: str) -> ToolsetFactory:
         if isinstance(declared, McpToolset):
             return McpFactory(declared, self.root)
-        made: ToolsetFactory = load_object(declared, self.root)
+        made: ToolsetFactory = self._code.object(declared)
         if not callable(made):
             raise WorkerFileError(f"{where}: {declared!r} is no toolset factory: it is {made!r:.60}.")
         return made
@@ -227,7 +254,9 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         by_model: bool = False,
     ) -> WorkerDefinition:
         """Write `workers/generated/NAME.yaml`, all of it or nothing."""
-        definition = define(spec, defaults or WorkerCreationDefaults(), created_by)
+        definition = define(spec, defaults or WorkerCreationDefaults(), created_by or BY_PROJECT)
+        if definition.name in RESERVED:
+            raise WorkerFileError(f"No worker can be called {definition.name!r}. Choose another name.")
         path = self._folder() / GENERATED / f"{definition.name}.yaml"
         existing = self.file_of(definition.name)
         if existing is not None and not existing.generated:
@@ -238,13 +267,29 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
             if not force:
                 raise WorkerFileError(f"{self._shown(path)}: the worker exists. With force it would be replaced.")
             old = self._definition(definition.name, existing)
-            if by_model and (old.locked or old.created_by != created_by):
+            if by_model and (old.locked or old.created_by != definition.created_by):
                 raise WorkerFileError(f"{self._shown(path)}: the worker is locked, or another one's. It stays.")
+        if created_by is not None:
+            self._check_authority(definition, created_by)
         write_atomically(path, dump_worker(definition))
         return definition
 
+    def _check_authority(self, wanted: WorkerDefinition, creator: str) -> None:
+        """Say at once what a creator does not have. Whatever the file says later, it is cut at every call."""
+        if creator == BY_PROJECT:
+            return
+        file = self.file_of(creator)
+        have = cut(wanted, self._effective(creator, file) if file is not None else None, self.root)
+        for right in ("tools", "toolsets", "allow_workers", "native"):
+            if missing := [str(item) for item in getattr(wanted, right) if item not in getattr(have, right)]:
+                raise WorkerFileError(
+                    f"Worker {creator!r} cannot give what it does not have: {right} {', '.join(missing)}."
+                )
+        if wanted.sandbox is not None and (have.sandbox is None or have.sandbox.paths != wanted.sandbox.paths):
+            raise WorkerFileError(f"Worker {creator!r} cannot give files that it does not have.")
+
     def _shape(self, declared: str | dict[str, Any] | None) -> Any:
-        return load_object(declared, self.root) if isinstance(declared, str) else declared
+        return self._code.object(declared) if isinstance(declared, str) else declared
 
     def _definition(self, name: str, file: WorkerFile) -> WorkerDefinition:
         def read() -> WorkerDefinition:
@@ -256,7 +301,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         path = self.root / "tools.py"
         if not path.is_file():
             return {}
-        make = lambda: index_by_name(entries_in(import_file(path, self.root)), f"the project ({path.name})")  # noqa: E731
+        make = lambda: index_by_name(entries_in(self._code.file(path)), f"the project ({path.name})")  # noqa: E731
         return self._fresh(path, (path,), make)
 
     def _folder(self) -> Path:

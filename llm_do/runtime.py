@@ -11,6 +11,7 @@ from typing_extensions import TypeVar
 
 from .approval import ApprovalCallback
 from .context import BoundEntry, Context
+from .definition import WorkerCreationDefaults
 from .protocols import Entry, Executor, MessageCallback, ModelLike, Sink, ToolsetFactory
 from .state import SessionState
 from .trace import Trace
@@ -36,6 +37,7 @@ class Runtime:
         journal: A sink that the session must not run without: when it fails, the call fails.
         executor: Runs entries, in place of just calling them.
         toolsets: Toolset factories that workers refer to by name.
+        creation_defaults: What workers that are created in the session have where nothing else is said.
         text_deltas: Tell sinks the text of answers while it is written. It makes every request a stream.
     """
 
@@ -55,6 +57,7 @@ class Runtime:
         executor: Executor | None = None,
         toolsets: Mapping[str, ToolsetFactory] | None = None,
         text_deltas: bool = False,
+        creation_defaults: WorkerCreationDefaults | None = None,
     ) -> None:
         session = SessionState(
             entries,
@@ -70,6 +73,7 @@ class Runtime:
             executor=executor,
             toolsets=toolsets,
             text_deltas=text_deltas,
+            creation_defaults=creation_defaults,
         )
         self._session = session
         self._root = Context(session, session.root)

@@ -42,6 +42,7 @@ from .errors import (
 )
 from .events import TextDelta
 from .inputs import prompt_of
+from .models import explain_missing
 from .plane import GovernedToolset, Governor, HeldToolset
 from .recorder import logger, tags
 from .sandbox import SandboxManager, SandboxToolset
@@ -157,10 +158,7 @@ class CallScope(Generic[T]):
         """Let the model answer. This is the body of a turn; `run_turn` is how to make one."""
         worker, frame, session = self._worker, self.frame, self._context.session
         if frame.model is None:
-            raise ModelChoiceError(
-                f"Worker {worker.name!r} has no model. Give it one with WorkerEntry(model=...), "
-                "or set the session's default with Runtime(model=...)."
-            )
+            raise ModelChoiceError(explain_missing(worker.name))
         await self.open()
         agent, own_names = worker.agent_for(session)
         governors = None

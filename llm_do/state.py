@@ -13,6 +13,7 @@ from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model, infer_model
 
 from .approval import ApprovalCallback, ApprovalController
+from .definition import WorkerCreationDefaults
 from .errors import (
     ApprovalDenied,
     CallCancelled,
@@ -57,6 +58,7 @@ class SessionState:
         journal: Sink | None = None,
         executor: Executor | None = None,
         text_deltas: bool = False,
+        creation_defaults: WorkerCreationDefaults | None = None,
     ) -> None:
         if max_depth < 1 or max_concurrency < 1:
             raise ValueError("max_depth and max_concurrency must be at least 1.")
@@ -76,6 +78,8 @@ class SessionState:
         self.bounded = executor is not None or self.limits.timeout is not None
         """Whether more stands around a call than its checks and its record."""
         self.text_deltas = text_deltas
+        self.message_callback = message_callback
+        self.creation_defaults = creation_defaults or WorkerCreationDefaults()
         self.recorder = Recorder(sinks, message_callback, journal)
         self.meter = UsageMeter(self.limits)
         self.root = CallFrame(None, None)
@@ -251,6 +255,9 @@ class SessionState:
         worker = caller.worker.entry if caller.worker is not None else None
         own = worker.rule_book if isinstance(worker, EntryBase) else None
         ruling = judge(name, own=own, session=self.approvals.rule_book, path=caller.rules)
+        if ruling is not None and name == "shell" and ruling.disposition == "allow":
+            # It runs as the user, with all that the user may do: that is nothing to allow beforehand.
+            ruling = Ruling("ask", "a command always asks")
         if ruling is not None:
             return name, ruling
         if entry.requires_approval or asked_from_within:

@@ -112,7 +112,8 @@ async def worker_create(
         raise ToolFailed("Workers can be created only by a worker of a project.")
     try:
         spec = WorkerSpec(name=name, instructions=instructions, description=description, tools=tuple(tools or ()))
-        store.create(spec, created_by=frame.entry.name, force=force, by_model=True)
+        defaults = ctx.deps.creation_defaults
+        store.create(spec, defaults, created_by=frame.entry.name, force=force, by_model=True)
     except (ValidationError, WorkerFileError) as exc:
         if ctx.tool_call_id is None:
             raise

@@ -1,0 +1,525 @@
+"""One call, from a project's files to a result, and the tools that come with llm-do."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic_ai import RunContext
+from pydantic_ai.messages import ModelMessage, ModelResponse
+
+from llm_do import (
+    ApprovalDecision,
+    ApprovalDenied,
+    AttachmentPayload,
+    CallClosed,
+    CallOpened,
+    Context,
+    DelegationDenied,
+    EventLoopError,
+    MessageLogged,
+    ModelChoiceError,
+    PathDenied,
+    PathMissing,
+    Runtime,
+    RuntimeCreator,
+    RuntimeDelegator,
+    UnknownEntryError,
+    WorkerCreationDefaults,
+    WorkerCreator,
+    WorkerDelegator,
+    WorkerFileError,
+    WorkerRegistry,
+    WorkerRunResult,
+    WorkerSpec,
+    approve_all_callback,
+    call_worker,
+    call_worker_async,
+    create_worker,
+    entry,
+    run_worker,
+    run_worker_async,
+    strict_mode_callback,
+)
+
+from .scripted import by_tools, calls, says, scripted, tool_results
+
+Make = Callable[[dict[str, str]], WorkerRegistry]
+SERVER = Path(__file__).parent / "mcp_server.py"
+SHELL = "toolsets: [shell]\nsandbox: {paths: {out: {root: out, mode: rw}}}\ninstructions: x\n"
+TOOLS = "from llm_do import entry\n\n@entry(requires_approval=True)\ndef wipe(what: str) -> str:\n    return 'wiped ' + what\n"
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """Makes a project of files: paths, and what is in them."""
+
+    def project(files: dict[str, str]) -> WorkerRegistry:
+        for path, text in {"workers/.keep": "", **files}.items():
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(text)
+        return WorkerRegistry(tmp_path)
+
+    return project
+
+
+@pytest.fixture(autouse=True)
+def _no_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLM_DO_NO_LOCAL", "1")
+    for name in list(os.environ):
+        if name.endswith("_API_KEY") or name == "LLM_DO_MODEL":
+            monkeypatch.delenv(name)
+
+
+def last_result(messages: list[ModelMessage], info: Any) -> ModelResponse:
+    return says(str(tool_results(messages)[-1]))
+
+
+# -- run_worker --------------------------------------------------------------------------------------------
+
+
+def test_a_worker_runs_with_one_call_and_everything_is_in_the_result(make: Make) -> None:
+    registry = make({"workers/a.yaml": "tools: [wipe]\ninstructions: x\n", "tools.py": TOOLS})
+    model = scripted(
+        calls(("wipe", {"what": "one"}), ("wipe", {"what": "two"})),
+        says("done", input_tokens=10, output_tokens=5),
+        name="priced",
+    )
+    asked: list[str] = []
+
+    def callback(tool_name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
+        asked.append(tool_name)
+        return ApprovalDecision(approved=payload["what"] == "one", note="not that one")
+
+    result = run_worker(
+        registry=registry,
+        worker="a",
+        input_data={"input": "go"},
+        attachments=None,
+        cli_model=model,
+        approval_callback=callback,
+        message_callback=None,
+    )
+    assert isinstance(result, WorkerRunResult)
+    assert result.output == "done"
+    assert asked == ["wipe", "wipe"]
+    assert tool_results(result.messages)[0] == "wiped one"
+    assert "not that one" in tool_results(result.messages)[1]
+    assert [record.name for record in result.trace] == ["a", "wipe", "wipe"]
+    assert [record.input_data for record in result.refusals] == [{"what": "two"}]
+    assert (result.usage["priced"].requests, result.usage["priced"].output_tokens >= 5) == (2, True)
+    assert result.cost is None  # nobody knows the price of a scripted model
+
+
+async def test_the_async_form_takes_the_same(make: Make) -> None:
+    registry = make({"workers/a.md": "x"})
+    result = await run_worker_async(registry=registry, worker="a", input_data="go", cli_model=scripted(says("hello")))
+    assert result.output == "hello"
+    assert len(result.messages) == 2
+
+
+def test_a_function_runs_like_a_worker_and_costs_nothing(make: Make) -> None:
+    registry = make({"tools.py": TOOLS})
+    result = run_worker(
+        registry=registry, worker="wipe", input_data={"what": "x"}, approval_callback=approve_all_callback
+    )
+    assert (result.output, result.messages, result.usage, result.cost) == ("wiped x", [], {}, Decimal(0))
+    with pytest.raises(ApprovalDenied):
+        run_worker(registry=registry, worker="wipe", input_data="x", approval_callback=strict_mode_callback)
+
+
+async def test_the_sync_form_where_a_loop_runs_names_the_async_one(make: Make) -> None:
+    registry = make({"workers/a.md": "x"})
+    with pytest.raises(EventLoopError, match="run_worker_async"):
+        run_worker(registry=registry, worker="a", cli_model=scripted(says("x")))
+    assert (await asyncio.to_thread(run_worker, registry=registry, worker="a", cli_model=scripted(says("y")))).output
+
+
+def test_an_error_of_the_project_starts_nothing(make: Make) -> None:
+    registry = make({"workers/a.yaml": "tools: [nothing]\n"})
+    events: list[Any] = []
+    with pytest.raises(WorkerFileError):
+        run_worker(registry=registry, worker="a", cli_model=scripted(says("x")), message_callback=events.append)
+    with pytest.raises(KeyError):
+        run_worker(registry=registry, worker="b", cli_model=scripted(says("x")), message_callback=events.append)
+    assert events == []
+
+
+def test_a_worker_without_a_model_says_so(make: Make) -> None:
+    with pytest.raises(ModelChoiceError, match="'a' has no model"):
+        run_worker(registry=make({"workers/a.md": "x"}), worker="a")
+
+
+def test_the_configuration_of_the_project_holds(make: Make) -> None:
+    registry = make(
+        {
+            "llm-do.toml": "model = 'test'\n[tool_rules]\nwipe = 'deny'\n",
+            "workers/a.yaml": "tools: [wipe]\ninstructions: x\n",
+            "tools.py": TOOLS,
+        }
+    )
+    result = run_worker(registry=registry, worker="a", input_data="go", approval_callback=approve_all_callback)
+    assert [record.name for record in result.refusals] == ["wipe"]
+    assert list(result.usage) == ["test"]
+    own = scripted(says("mine"), name="mine")
+    assert run_worker(registry=registry, worker="a", input_data="go", cli_model=own).output == "mine"
+
+
+def test_attachments_reach_the_model(make: Make, tmp_path: Path) -> None:
+    registry = make({"workers/a.md": "x"})
+    (tmp_path / "note.txt").write_text("text")
+    given = [tmp_path / "note.txt", str(tmp_path / "note.txt"), AttachmentPayload("dot.png", b"\x89PNG")]
+    for input_data in ("look", {"input": "look"}, None):
+        result = run_worker(
+            registry=registry, worker="a", input_data=input_data, attachments=given, cli_model=scripted(says("seen"))
+        )
+        content: Any = result.messages[0].parts[0].content  # type: ignore[union-attr]
+        shown = [item for item in content if not isinstance(item, str)]
+        assert [(item.data, item.media_type) for item in shown] == [
+            (b"text", "text/plain"),
+            (b"text", "text/plain"),
+            (b"\x89PNG", "image/png"),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("attachments", "error"),
+    [
+        ([AttachmentPayload("a.txt", b"x"), AttachmentPayload("b.txt", b"x")], PathDenied),
+        ([AttachmentPayload("a.pdf", b"x")], PathDenied),
+        ([AttachmentPayload("a.txt", b"x" * 11)], PathDenied),
+        (["nowhere/a.txt"], PathMissing),
+        (["/"], PathDenied),
+    ],
+)
+def test_attachments_that_do_not_fit_start_nothing(make: Make, attachments: Any, error: type[Exception]) -> None:
+    text = "attachment_policy: {max_attachments: 1, max_total_bytes: 10, suffixes: [.txt]}\ninstructions: x\n"
+    registry, events = make({"workers/a.yaml": text, "tools.py": TOOLS}), []
+    with pytest.raises(error):
+        run_worker(
+            registry=registry,
+            worker="a",
+            attachments=attachments,
+            cli_model=scripted(says("x")),
+            message_callback=events.append,
+        )
+    assert events == []
+    with pytest.raises(TypeError, match="takes no attachments"):
+        run_worker(registry=registry, worker="wipe", input_data="x", attachments=attachments)
+
+
+def test_events_of_the_whole_tree_reach_the_callback(make: Make) -> None:
+    registry = make({"workers/a.yaml": "allow_workers: [b]\ninstructions: x\n", "workers/b.md": "b"})
+    events: list[Any] = []
+    model = by_tools({"worker_call": calls(("worker_call", {"worker": "b", "input_data": "x"}))})
+    result = run_worker(registry=registry, worker="a", input_data="go", cli_model=model, message_callback=events.append)
+    assert result.output == "done"
+    assert isinstance(events[0], CallOpened)
+    assert isinstance(events[1], MessageLogged)
+    tags = [(event.name, event.worker, event.depth) for event in events if isinstance(event, CallOpened)]
+    assert tags == [("a", "a", 0), ("worker_call", "a", 1), ("b", "b", 2)]
+    assert [event.name for event in events if isinstance(event, CallClosed)] == ["b", "worker_call", "a"]
+    assert all(event.duration > 0 for event in events if isinstance(event, CallClosed))
+    assert {event.worker for event in events if isinstance(event, MessageLogged)} == {"a", "b"}
+
+
+def test_a_callback_that_raises_does_not_end_the_run(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(event: Any) -> None:
+        raise RuntimeError("no screen")
+
+    registry = make({"workers/a.md": "x"})
+    result = run_worker(registry=registry, worker="a", cli_model=scripted(says("fine")), message_callback=fail)
+    assert result.output == "fine"
+    assert len(caplog.records) == 1
+
+
+# -- call_worker, the seams --------------------------------------------------------------------------------------
+
+SEAMS: dict[str, Callable[[Context], Any]] = {}
+SEAM_TOOLS = """
+from pydantic_ai import RunContext
+from llm_do import Context, entry
+from tests.test_api import SEAMS
+
+@entry
+async def seam(ctx: RunContext[Context]) -> str:
+    return str(await SEAMS["seam"](ctx.deps))
+
+@entry
+def sync_seam(ctx: RunContext[Context]) -> str:
+    return str(SEAMS["sync_seam"](ctx.deps))
+"""
+
+
+def seams(make: Make, **more: str) -> WorkerRegistry:
+    return make(
+        {
+            "workers/a.yaml": "tools: [seam, sync_seam]\nallow_workers: [b]\ninstructions: x\n",
+            "workers/b.md": "b",
+            "workers/c.md": "c",
+            "tools.py": SEAM_TOOLS,
+            **more,
+        }
+    )
+
+
+def run_seam(registry: WorkerRegistry, name: str, function: Callable[[Context], Any], **options: Any) -> Any:
+    SEAMS[name] = function
+
+    def step(messages: list[ModelMessage], info: Any) -> ModelResponse:
+        if not info.function_tools:
+            return says("b did it")
+        return last_result(messages, info) if tool_results(messages) else calls((name, {}))
+
+    return run_worker(registry=registry, worker="a", input_data="go", cli_model=scripted(step), **options)
+
+
+def test_python_delegates_on_behalf_of_a_worker(make: Make) -> None:
+    registry = seams(make)
+
+    async def delegate(ctx: Context) -> Any:
+        delegator: WorkerDelegator = RuntimeDelegator(ctx)
+        first = await call_worker_async(registry=registry, worker="b", input_data="x", caller_context=ctx)
+        return [first, await delegator.call_async("b", {"input": "x"}, [])]
+
+    result = run_seam(registry, "seam", delegate)
+    assert result.output == "['b did it', 'b did it']"
+    assert [record.name for record in result.trace] == ["a", "seam", "worker_call", "b", "worker_call", "b"]
+    result = run_seam(
+        registry,
+        "sync_seam",
+        lambda ctx: call_worker(registry=registry, worker="b", input_data="x", caller_context=ctx, attachments=None),
+    )
+    assert result.output == "b did it"
+
+
+def test_what_is_not_allowed_is_not_started_from_python_either(make: Make) -> None:
+    registry = seams(make)
+
+    async def delegate(ctx: Context) -> str:
+        with pytest.raises(DelegationDenied, match="may not call worker 'c': it may call b"):
+            await call_worker_async(registry=registry, worker="c", input_data="x", caller_context=ctx)
+        with pytest.raises(ValueError, match="another registry"):
+            await call_worker_async(
+                registry=WorkerRegistry(registry.root), worker="b", input_data="x", caller_context=ctx
+            )
+        with pytest.raises(EventLoopError):
+            call_worker(registry=registry, worker="b", input_data="x", caller_context=ctx)
+        return "refused"
+
+    result = run_seam(registry, "seam", delegate)
+    assert result.output == "refused"
+    assert {record.name for record in result.trace} == {"a", "seam", "worker_call"}
+
+    def sync(ctx: Context) -> str:
+        with pytest.raises(DelegationDenied):
+            call_worker(registry=registry, worker="c", input_data="x", caller_context=ctx)
+        return "refused"
+
+    assert run_seam(registry, "sync_seam", sync).output == "refused"
+
+
+async def test_at_the_top_nobody_may_delegate(make: Make) -> None:
+    registry = make({"workers/b.md": "b"})
+    ctx = Runtime(registry, model=scripted(says("x"))).context()
+    with pytest.raises(DelegationDenied):
+        await call_worker_async(registry=registry, worker="b", input_data="x", caller_context=ctx)
+
+
+def test_python_creates_on_behalf_of_a_worker(make: Make) -> None:
+    registry = seams(make)
+
+    def create(ctx: Context) -> Any:
+        creator: WorkerCreator = RuntimeCreator(ctx)
+        return creator.create("helper", "Help.", description="d")
+
+    with pytest.raises(ApprovalDenied, match=r"a > sync_seam > worker_create was refused"):
+        run_seam(registry, "sync_seam", propagate(create))
+    assert not (registry.root / "workers" / "generated").exists()
+    result = run_seam(registry, "sync_seam", create, approval_callback=approve_all_callback)
+    assert result.output == str({"name": "helper", "description": "d", "created_by": "a", "instructions": "Help."})
+    assert registry.definition("helper").created_by == "a"
+
+    def again(ctx: Context) -> str:
+        with pytest.raises(WorkerFileError, match="exists"):
+            RuntimeCreator(ctx).create("helper", "Again.")
+        with pytest.raises(ValueError, match="cannot be an entry's name"):
+            RuntimeCreator(ctx).create("../../evil", "x")
+        return "ok"
+
+    assert run_seam(registry, "sync_seam", again, approval_callback=approve_all_callback).output == "ok"
+    assert registry.definition("helper").instructions == "Help."
+
+
+def propagate(function: Callable[[Context], Any]) -> Callable[[Context], Any]:
+    """A refusal is for the model to read, unless something else is raised from it."""
+
+    def call(ctx: Context) -> Any:
+        return function(ctx)
+
+    return call
+
+
+def test_a_worker_is_created_on_behalf_of_the_project(make: Make) -> None:
+    registry = make({"workers/mine.md": "x", "tools.py": TOOLS})
+    spec = WorkerSpec(name="new-worker", instructions="Help.", description="A simple worker", tools=("wipe",))
+    defaults = WorkerCreationDefaults(default_model="test", default_tool_rules={"wipe": "deny"})  # type: ignore[dict-item]
+    definition = create_worker(registry=registry, spec=spec, defaults=defaults, force=False)
+    assert (definition.model, definition.created_by) == ("test", None)
+    assert registry.definition("new-worker") == definition
+    result = run_worker(registry=registry, worker="new-worker", input_data="go")
+    assert [record.name for record in result.refusals] == ["wipe"]
+    with pytest.raises(WorkerFileError, match="exists"):
+        create_worker(registry=registry, spec=WorkerSpec(name="new-worker", instructions="Other."))
+    assert registry.definition("new-worker").instructions == "Help."
+    create_worker(registry=registry, spec=WorkerSpec(name="new-worker", instructions="Other."), force=True)
+    assert registry.definition("new-worker").instructions == "Other."
+    for name in ("mine", "wipe"):
+        with pytest.raises(WorkerFileError, match="Choose another one"):
+            create_worker(registry=registry, spec=WorkerSpec(name=name, instructions="x"), force=True)
+    with pytest.raises(ValueError, match="cannot be an entry's name"):
+        WorkerSpec(name="../../evil", instructions="x")
+    assert [path.name for path in (registry.root / "workers" / "generated").iterdir()] == ["new-worker.yaml"]
+
+
+# -- toolsets --------------------------------------------------------------------------------------------------
+
+
+def mcp(more: str = "") -> str:
+    return f"toolsets:\n  - mcp: {{command: [{sys.executable!r}, {str(SERVER)!r}]}}\n{more}instructions: x\n"
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def until_gone(pid: int, seconds: float = 5) -> bool:
+    end = time.monotonic() + seconds
+    while is_running(pid) and time.monotonic() < end:
+        time.sleep(0.02)
+    return not is_running(pid)
+
+
+def test_the_tools_of_an_mcp_server_ask_and_a_rule_can_allow_them(make: Make) -> None:
+    registry = make(
+        {
+            "workers/asks.yaml": mcp(),
+            "workers/may.yaml": mcp("    prefix: my\ntool_rules: {my_increment: allow}\n"),
+        }
+    )
+    model = scripted(calls(("increment", {"by": 2})), says("done"))
+    result = run_worker(registry=registry, worker="asks", input_data="go", cli_model=model)
+    assert [record.name for record in result.refusals] == ["increment"]
+    model = scripted(calls(("my_increment", {"by": 2})), calls(("my_increment", {"by": 3})), last_result)
+    output = run_worker(registry=registry, worker="may", input_data="go", cli_model=model).output
+    pid, _, count = output.partition(":")
+    assert count == "5"  # one server for the whole call
+    assert until_gone(int(pid))
+
+
+def test_a_server_that_cannot_be_started_is_an_error(make: Make) -> None:
+    registry = make({"workers/a.yaml": "toolsets: [{mcp: {command: [/no/such/program]}}]\n"})
+    with pytest.raises(Exception, match="program"):
+        run_worker(registry=registry, worker="a", input_data="go", cli_model=scripted(says("x")))
+
+
+def test_a_toolset_from_a_factory_of_the_project(make: Make) -> None:
+    code = """
+from pydantic_ai.toolsets import FunctionToolset
+
+def make(ctx):
+    toolset = FunctionToolset()
+
+    @toolset.tool_plain
+    def shout(text: str) -> str:
+        return text.upper()
+
+    return toolset
+"""
+    registry = make({"workers/a.yaml": "toolsets: ['shouting.py:make']\ninstructions: x\n", "shouting.py": code})
+    model = scripted(calls(("shout", {"text": "hey"})), last_result)
+    result = run_worker(registry=registry, worker="a", input_data="go", cli_model=model)
+    assert result.output == "HEY"
+    assert [record.name for record in result.trace] == ["a", "shout"]
+
+
+# -- shell --------------------------------------------------------------------------------------------------------
+
+
+def run_shell(make: Make, command: str, callback: Any = approve_all_callback, **arguments: Any) -> Any:
+    registry = make({"workers/a.yaml": SHELL})
+    model = scripted(calls(("shell", {"command": command, **arguments})), last_result)
+    return run_worker(registry=registry, worker="a", input_data="go", cli_model=model, approval_callback=callback)
+
+
+def test_a_command_runs_in_the_folder_of_the_worker_without_a_shell(make: Make, tmp_path: Path) -> None:
+    assert run_shell(make, "echo 'a  b' $HOME '|' wc").output == "a  b $HOME | wc\n"
+    run_shell(make, "touch here.txt")
+    assert (tmp_path / "out" / "here.txt").exists()
+    assert "(exit code 1)" in run_shell(make, "false").output
+    for command, message in (("", "empty"), ("echo 'a", "cannot be read"), ("no-such-program", "cannot be run")):
+        assert message in run_shell(make, command).output
+
+
+@pytest.mark.parametrize("callback", [None, strict_mode_callback])
+def test_a_command_is_not_run_without_an_approval(make: Make, tmp_path: Path, callback: Any) -> None:
+    result = run_shell(make, "touch here.txt", callback)
+    assert [record.name for record in result.refusals] == ["shell"]
+    assert not (tmp_path / "out" / "here.txt").exists()
+
+
+def test_the_time_of_a_command_ends_all_that_it_started(make: Make, tmp_path: Path) -> None:
+    script = "sleep 60 & echo $! > child; echo $$ > parent; wait"
+    started = time.monotonic()
+    result = run_shell(make, f"sh -c '{script}'", timeout=0.5)
+    assert time.monotonic() - started < 5
+    assert "was stopped after 0.5 seconds" in result.output
+    for name in ("child", "parent"):
+        assert until_gone(int((tmp_path / "out" / name).read_text()))
+
+
+def test_what_a_command_leaves_behind_is_ended_too(make: Make, tmp_path: Path) -> None:
+    run_shell(make, "sh -c 'sleep 60 > /dev/null 2>&1 & echo $! > child'")
+    assert until_gone(int((tmp_path / "out" / "child").read_text()))
+
+
+def test_a_command_sees_no_keys(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "aws-secret")
+    seen = run_shell(make, "env").output
+    assert "PATH=" in seen
+    assert "secret" not in seen
+
+
+def test_the_output_of_a_command_is_limited(make: Make) -> None:
+    output = run_shell(make, "head -c 3000000 /dev/zero").output
+    assert len(output) < 101_000
+    assert output.endswith("(there is more)")
+
+
+@pytest.mark.parametrize("paths", ["{out: {root: out}}", "{}"])
+def test_a_command_needs_a_folder_to_write(make: Make, tmp_path: Path, paths: str) -> None:
+    registry = make({"workers/a.yaml": f"toolsets: [shell]\nsandbox: {{paths: {paths}}}\ninstructions: x\n"})
+    model = scripted(calls(("shell", {"command": "touch x"})), last_result)
+    result = run_worker(
+        registry=registry, worker="a", input_data="go", cli_model=model, approval_callback=approve_all_callback
+    )
+    assert "has none" in result.output
+    assert not list(tmp_path.rglob("x"))
+
+
+def test_names_that_are_used_by_the_seams_are_those_of_the_package() -> None:
+    @entry
+    async def seam(ctx: RunContext[Context]) -> str:
+        return "x"
+
+    assert seam.name == "seam"
+    assert issubclass(UnknownEntryError, KeyError)
