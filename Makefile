@@ -52,6 +52,8 @@ format: $(READY)  ## Format the code
 
 bench: $(READY)  ## Compare with raw PydanticAI, in one run
 	@$(VENV)/bin/python bench/run.py
+	@$(VENV)/bin/python bench/project.py
+	@$(VENV)/bin/python bench/roots.py
 
 lock: $(READY)  ## Pin the newest versions of all dependencies
 	@$(VENV)/bin/uv pip compile --quiet --upgrade --universal --generate-hashes --no-header --all-extras --group dev \

@@ -215,9 +215,10 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
 
     def _check(self, definition: WorkerDefinition, where: str, own_names: set[str]) -> None:
         """What only the project can tell: whether all that a file names is there."""
-        known = {*self.workers(), *self._functions(), *own_names}
+        functions = self._functions()
         for tool in definition.tools:
-            if tool not in known:
+            if tool not in own_names and tool not in functions and self.file_of(tool) is None:
+                known = {*self.workers(), *functions, *own_names}
                 raise WorkerFileError(f"{where}: there is no tool {tool!r}.{did_you_mean(tool, known)}")
         for worker in definition.allow_workers:
             if worker != "*" and self.file_of(worker) is None:

@@ -1,6 +1,5 @@
 """One call, from a project's files to a result, and the tools that come with llm-do."""
 
-import asyncio
 import os
 import sys
 import time
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic_ai import RunContext
 from pydantic_ai.messages import ModelMessage, ModelResponse
 
 from llm_do import (
@@ -29,7 +27,6 @@ from llm_do import (
     Runtime,
     RuntimeCreator,
     RuntimeDelegator,
-    UnknownEntryError,
     WorkerCreationDefaults,
     WorkerCreator,
     WorkerDelegator,
@@ -41,7 +38,6 @@ from llm_do import (
     call_worker,
     call_worker_async,
     create_worker,
-    entry,
     run_worker,
     run_worker_async,
     strict_mode_callback,
@@ -52,7 +48,13 @@ from .scripted import by_tools, calls, says, scripted, tool_results
 Make = Callable[[dict[str, str]], WorkerRegistry]
 SERVER = Path(__file__).parent / "mcp_server.py"
 SHELL = "toolsets: [shell]\nsandbox: {paths: {out: {root: out, mode: rw}}}\ninstructions: x\n"
-TOOLS = "from llm_do import entry\n\n@entry(requires_approval=True)\ndef wipe(what: str) -> str:\n    return 'wiped ' + what\n"
+TOOLS = """
+from llm_do import entry
+
+@entry(requires_approval=True)
+def wipe(what: str) -> str:
+    return "wiped " + what
+"""
 
 
 @pytest.fixture
@@ -77,7 +79,7 @@ def _no_models(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def last_result(messages: list[ModelMessage], info: Any) -> ModelResponse:
-    return says(str(tool_results(messages)[-1]))
+    return says(str(tool_results(messages)[-1]) or "(nothing)")
 
 
 # -- run_worker --------------------------------------------------------------------------------------------
@@ -137,7 +139,6 @@ async def test_the_sync_form_where_a_loop_runs_names_the_async_one(make: Make) -
     registry = make({"workers/a.md": "x"})
     with pytest.raises(EventLoopError, match="run_worker_async"):
         run_worker(registry=registry, worker="a", cli_model=scripted(says("x")))
-    assert (await asyncio.to_thread(run_worker, registry=registry, worker="a", cli_model=scripted(says("y")))).output
 
 
 def test_an_error_of_the_project_starts_nothing(make: Make) -> None:
@@ -338,8 +339,7 @@ def test_python_creates_on_behalf_of_a_worker(make: Make) -> None:
         creator: WorkerCreator = RuntimeCreator(ctx)
         return creator.create("helper", "Help.", description="d")
 
-    with pytest.raises(ApprovalDenied, match=r"a > sync_seam > worker_create was refused"):
-        run_seam(registry, "sync_seam", propagate(create))
+    assert "a > sync_seam > worker_create was refused" in run_seam(registry, "sync_seam", create).output
     assert not (registry.root / "workers" / "generated").exists()
     result = run_seam(registry, "sync_seam", create, approval_callback=approve_all_callback)
     assert result.output == str({"name": "helper", "description": "d", "created_by": "a", "instructions": "Help."})
@@ -356,21 +356,12 @@ def test_python_creates_on_behalf_of_a_worker(make: Make) -> None:
     assert registry.definition("helper").instructions == "Help."
 
 
-def propagate(function: Callable[[Context], Any]) -> Callable[[Context], Any]:
-    """A refusal is for the model to read, unless something else is raised from it."""
-
-    def call(ctx: Context) -> Any:
-        return function(ctx)
-
-    return call
-
-
 def test_a_worker_is_created_on_behalf_of_the_project(make: Make) -> None:
     registry = make({"workers/mine.md": "x", "tools.py": TOOLS})
     spec = WorkerSpec(name="new-worker", instructions="Help.", description="A simple worker", tools=("wipe",))
     defaults = WorkerCreationDefaults(default_model="test", default_tool_rules={"wipe": "deny"})  # type: ignore[dict-item]
     definition = create_worker(registry=registry, spec=spec, defaults=defaults, force=False)
-    assert (definition.model, definition.created_by) == ("test", None)
+    assert (definition.model, definition.created_by) == ("test", "(project)")
     assert registry.definition("new-worker") == definition
     result = run_worker(registry=registry, worker="new-worker", input_data="go")
     assert [record.name for record in result.refusals] == ["wipe"]
@@ -514,12 +505,3 @@ def test_a_command_needs_a_folder_to_write(make: Make, tmp_path: Path, paths: st
     )
     assert "has none" in result.output
     assert not list(tmp_path.rglob("x"))
-
-
-def test_names_that_are_used_by_the_seams_are_those_of_the_package() -> None:
-    @entry
-    async def seam(ctx: RunContext[Context]) -> str:
-        return "x"
-
-    assert seam.name == "seam"
-    assert issubclass(UnknownEntryError, KeyError)

@@ -1,5 +1,6 @@
 """A project's files as entries: names, forms, references, changes, delegation, creation and authority."""
 
+import itertools
 import os
 import sys
 import time
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic_ai.messages import ModelMessage, ModelResponse, RetryPromptPart
+from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models.function import AgentInfo
 
 from llm_do import (
@@ -71,12 +72,15 @@ class Guard:
         return self.decision
 
 
+_LATER = itertools.count(10, 10)
+
+
 def write(registry: WorkerRegistry, path: str, text: str) -> None:
     """Change a file, in a way that no clock is too coarse for."""
     file = registry.root / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
-    later = time.time() + 10 * (1 + len(text)) + os.stat(file).st_ino % 7
+    later = time.time() + next(_LATER)
     os.utime(file, (later, later))
 
 
@@ -102,7 +106,10 @@ def worker_of(registry: WorkerRegistry, name: str) -> WorkerEntry[Any]:
         ("workers/greeter.yaml", "description: Greets.\ntools: [add]\ninstructions: Say hello.\n"),
         ("workers/greeter/worker.md", "---\ndescription: Greets.\ntools: [add]\n---\nSay hello.\n"),
         ("workers/greeter/worker.yaml", "name: greeter\ndescription: Greets.\ntools: [add]\ninstructions: Say hello."),
-        ("workers/generated/greeter.yaml", "description: Greets.\ntools: [add]\ninstructions: Say hello.\n"),
+        (
+            "workers/generated/greeter.yaml",
+            "description: Greets.\ntools: [add]\ncreated_by: (project)\ninstructions: Say hello.\n",
+        ),
     ],
 )
 async def test_every_form_of_a_worker_file_is_the_same_worker(make: Make, path: str, text: str) -> None:
@@ -254,7 +261,7 @@ def test_own_tools_that_raise_on_import_are_reported(make: Make) -> None:
         ("modle = 'x'\n", "modle"),
         ("model = 3\n", "model"),
         ("[limits]\nmax_calls = -1\n", "limits.max_calls"),
-        ("[tool_rules]\nshell = 'perhaps'\n", "'perhaps' is no rule"),
+        ("[tool_rules]\nshell = 'perhaps'\n", "perhaps.* is no rule"),
         ("[tool_rules]\n'sandbox.wrte' = 'deny'\n", "sandbox.write"),
         ("[sandbox.paths.o]\nroot = '~/x'\n", "no folder"),
     ],
@@ -357,19 +364,26 @@ async def test_an_inline_output_is_checked_and_the_model_asked_again(make: Make)
     registry = make({"workers/a.yaml": text})
     runtime = Runtime(registry, model=scripted(answers({"n": 0}), answers({"n": 5})))
     assert await runtime.call("a", "go") == {"n": 5}
-    parts = [part for message in runtime.messages for part in message.parts if isinstance(part, RetryPromptPart)]
-    assert "minimum" in str(parts[0].content)
+    assert "less than the minimum of 1" in str(runtime.messages[2])
     with pytest.raises(OutputError, match="gave no valid .* after 2 tries: .*less than the minimum"):
         await Runtime(registry, model=scripted(answers({"n": 0}))).call("a", "go")
 
 
 async def test_a_folder_worker_has_tools_of_its_own_and_nobody_else_has_them(make: Make) -> None:
-    own = "from helpers import double\n\ndef twice(n: int) -> int:\n    return double(n)\n\ndef _hidden() -> int:\n    return 0\n"
+    own = """
+from helpers import double
+
+def twice(n: int) -> int:
+    return double(n)
+
+def _hidden() -> int:
+    return 0
+"""
     registry = make(
         {
             "workers/a/worker.yaml": "tools: [add]\ninstructions: x\n",
             "workers/a/tools.py": own,
-            "workers/a/helpers.py": "def double(n):\n    return 2 * n\n",
+            "helpers.py": "def double(n):\n    return 2 * n\n",
             "workers/b.yaml": "tools: [twice]\ninstructions: x\n",
             "tools.py": TOOLS,
         }
@@ -380,7 +394,7 @@ async def test_a_folder_worker_has_tools_of_its_own_and_nobody_else_has_them(mak
     assert "twice" not in registry
     with pytest.raises(WorkerFileError, match="no tool 'twice'"):
         registry["b"]
-    sys.modules.pop("helpers", None)
+    assert "helpers" not in sys.modules
 
 
 async def test_the_files_of_the_project_are_the_default(make: Make) -> None:
@@ -583,7 +597,7 @@ async def test_force_replaces_ones_own_and_nothing_that_is_locked_or_anothers(ma
             "workers/generated/mine.yaml": "created_by: boss\ninstructions: old\n",
             "workers/generated/locked.yaml": "created_by: boss\nlocked: true\ninstructions: old\n",
             "workers/generated/other.yaml": "created_by: somebody\ninstructions: old\n",
-            "workers/generated/project.yaml": "instructions: old\n",
+            "workers/generated/project.yaml": "created_by: (project)\ninstructions: old\n",
         }
     )
     assert "exists" in await create_by_model(registry, "mine")
