@@ -79,6 +79,8 @@ class CallFrame:
     worker_slots: anyio.Semaphore | None = None
     sandbox: SandboxToolset | None = None
     """The files of a worker, while its scope is open."""
+    hands_down = False
+    """Whether there is anything among the next three, which hold for all calls below."""
     meters: tuple[UsageMeter, ...] = ()
     """The budgets that hold here beside the session's: those of workers on the path that have limits."""
     generated = False
@@ -91,19 +93,24 @@ class CallFrame:
         """The entry that is called; `None` in the root frame, from which top-level calls are made."""
         self.parent = parent
         self.arguments: dict[str, Any] = {}
-        self.depth: int = -1 if parent is None else parent.depth + 1
-        self.deadline: Deadline | None = None if parent is None else parent.live_deadline
-        # No frame points to itself: what counts references frees a call's data when the call is over.
         self._is_worker = entry is not None and entry.kind == "worker"
-        self._worker_above: CallFrame | None = None if parent is None else parent.worker
-        if parent is not None and parent.rules:
-            self.rules = parent.rules
-        if parent is not None and parent.meters:
-            self.meters = parent.meters
-        if parent is not None and (parent.generated or (isinstance(entry, EntryBase) and entry.generated)):
-            self.generated = True
-        if self._is_worker and isinstance(entry, EntryBase) and entry.rule_book is not None:
-            self.rules = (*self.rules, entry.rule_book)
+        if parent is None:
+            self.depth = -1
+            self.deadline: Deadline | None = None
+            self._worker_above: CallFrame | None = None
+            return
+        self.depth = parent.depth + 1
+        self.deadline = None if parent.deadline is None else parent.live_deadline
+        # No frame points to itself: what counts references frees a call's data when the call is over.
+        self._worker_above = parent.worker
+        if parent.hands_down:
+            self.hands_down, self.rules, self.meters = True, parent.rules, parent.meters
+            self.generated = parent.generated
+        if self._is_worker and isinstance(entry, EntryBase):
+            if entry.rule_book is not None:
+                self.hands_down, self.rules = True, (*self.rules, entry.rule_book)
+            if entry.generated:
+                self.hands_down = self.generated = True
 
     @property
     def worker(self) -> CallFrame | None:

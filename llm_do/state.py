@@ -84,7 +84,7 @@ class SessionState:
         self.meter = UsageMeter(self.limits)
         self.root = CallFrame(None, None)
         if self.approvals.rule_book is not None:
-            self.root.rules = (self.approvals.rule_book,)
+            self.root.hands_down, self.root.rules = True, (self.approvals.rule_book,)
         self.loop: asyncio.AbstractEventLoop | None = None
         """The event loop that serves the session."""
         self.request_slots: anyio.Semaphore
@@ -204,9 +204,11 @@ class SessionState:
             raise CallCancelled(f"{frame.path} does not run: the call that makes it was cancelled.")
         if frame.deadline is not None and frame.deadline.expired:
             raise self.timed_out(frame.deadline, frame.path)
-        for meter in (self.meter, *parent.meters):
-            if (problem := meter.start_call()) is not None:
-                raise LimitExceeded(f"{frame.path} does not run: {problem}.")
+        problem = self.meter.start_call()
+        for meter in parent.meters:
+            problem = problem or meter.start_call()
+        if problem is not None:
+            raise LimitExceeded(f"{frame.path} does not run: {problem}.")
 
     def timed_out(self, deadline: Deadline, path: str) -> CallTimeout:
         return CallTimeout(
