@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import time
+from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
@@ -293,7 +294,7 @@ async def dispatch(
     their `run_ctx`. A turn of a chat brings the frame of its scope.
     """
     session = ctx._session
-    if asyncio.get_running_loop() is not session.loop:
+    if get_running_loop() is not session.loop:
         session.enter_loop()
     if frame is None:
         frame = CallFrame(entry, ctx.frame)

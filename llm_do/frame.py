@@ -102,7 +102,7 @@ class CallFrame:
         self.depth = parent.depth + 1
         self.deadline = None if parent.deadline is None else parent.live_deadline
         # No frame points to itself: what counts references frees a call's data when the call is over.
-        self._worker_above = parent.worker
+        self._worker_above = parent if parent._is_worker else parent._worker_above
         if parent.hands_down:
             self.hands_down, self.rules, self.meters = True, parent.rules, parent.meters
             self.generated = parent.generated

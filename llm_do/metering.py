@@ -11,7 +11,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, NativeToolCallPart
 from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
-from pydantic_ai.usage import RunUsage
+from pydantic_ai.usage import RequestUsage
 
 from .errors import LimitExceeded, ModelChoiceError
 from .frame import CallFrame
@@ -73,17 +73,14 @@ class MeteredModel(WrapperModel):
     def _count(self, response: ModelResponse) -> str | None:
         record = self._frame.record
         assert record is not None
-        if record.usage is None:
-            record.usage = RunUsage()
+        # A fallback model moved on from some attempts, and they are paid all the same.
+        attempts = [attempt for attempt in response.failed_attempts or () if attempt.usage is not None]
         problem: str | None = None
-        own = record.usage
         for meter in (self._session.meter, *self._frame.meters):
-            for attempt in response.failed_attempts or ():
-                # A fallback model moved on from these, and they are paid all the same.
-                if attempt.usage is not None:
-                    meter.add_usage(attempt.model_name, attempt.usage, own)
-            problem = meter.add(response.model_name or self.model_name, response, own) or problem
-            own = RunUsage()  # counted once for the call, and once for each budget
+            for attempt in attempts:
+                meter.add_usage(attempt.model_name, attempt.usage or RequestUsage())
+            problem = meter.add(response.model_name or self.model_name, response) or problem
+        record.requests = [*record.requests, *(attempt.usage or RequestUsage() for attempt in attempts), response.usage]
         self._log(response)
         for part in response.parts:
             if isinstance(part, NativeToolCallPart):

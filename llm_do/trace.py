@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal, overload
 
-from pydantic_ai.usage import RunUsage
+from pydantic_ai.usage import RequestUsage, RunUsage
 
 from .values import shorten
 
@@ -44,9 +44,9 @@ class TraceEntry:
     """Seconds from call to return; `None` while the call runs."""
     model: str | None = None
     """The name of the model that a worker used."""
-    usage: RunUsage | None = None
-    """What this call's own model requests used, without those of the calls it made."""
     approval: ApprovalOutcome | None = None
+    requests: Sequence[RequestUsage] = ()
+    """What each of this call's own model requests used."""
 
     # Written by hand, and the other defaults left on the class: one is made for every call.
     def __init__(
@@ -68,9 +68,20 @@ class TraceEntry:
         self.started_at = started_at
 
     @property
+    def usage(self) -> RunUsage | None:
+        """What this call's own model requests used, without those of the calls it made."""
+        if not self.requests:
+            return None
+        total = RunUsage(requests=len(self.requests))
+        for request in self.requests:
+            total.incr(request)
+        return total
+
+    @property
     def cost(self) -> Decimal | None:
         """The price of this call's own model requests in US dollars, where it is known."""
-        return self.usage.cost if self.usage is not None else None
+        usage = self.usage
+        return None if usage is None else usage.cost
 
     def __str__(self) -> str:
         state = "..." if self.duration is None else f"{self.duration * 1000:.0f} ms"

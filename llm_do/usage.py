@@ -71,15 +71,15 @@ class UsageMeter:
         self._requests += 1
         return None
 
-    def add(self, model: str, response: ModelResponse, own: RunUsage) -> str | None:
-        """Count a response, for the session and for the call it belongs to; say if it overdrew a budget."""
+    def add(self, model: str, response: ModelResponse) -> str | None:
+        """Count a response; say if it overdrew a budget."""
         usage = response.usage
         if usage.cost is None and model not in self._unpriced:
             # Where PydanticAI keeps the price, and then need not look it up again.
             usage.cost = price(response)
             if usage.cost is None:
                 self._unpriced.add(model)
-        self.add_usage(model, usage, own)
+        self.add_usage(model, usage)
         limits = self._limits
         if limits.max_tokens is not None and self._tokens > limits.max_tokens:
             return f"{self._tokens} tokens are used, {limits.max_tokens} are allowed (Limits.max_tokens)"
@@ -89,14 +89,13 @@ class UsageMeter:
             return f"${self._cost} are spent, ${limits.max_cost} are allowed (Limits.max_cost)"
         return None
 
-    def add_usage(self, model: str, usage: RequestUsage, own: RunUsage) -> None:
+    def add_usage(self, model: str, usage: RequestUsage) -> None:
         """Count what one request used."""
         total = self.by_model.get(model)
         if total is None:
             total = self.by_model[model] = RunUsage()
-        for counter in (total, own):
-            counter.requests += 1
-            counter.incr(usage)
+        total.requests += 1
+        total.incr(usage)
         self._tokens += usage.total_tokens
         self._cost += usage.cost or 0
 

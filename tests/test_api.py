@@ -200,7 +200,8 @@ def test_attachments_reach_the_model(make: Make, tmp_path: Path) -> None:
 )
 def test_attachments_that_do_not_fit_start_nothing(make: Make, attachments: Any, error: type[Exception]) -> None:
     text = "attachment_policy: {max_attachments: 1, max_total_bytes: 10, suffixes: [.txt]}\ninstructions: x\n"
-    registry, events = make({"workers/a.yaml": text, "tools.py": TOOLS}), []
+    registry = make({"workers/a.yaml": text, "tools.py": TOOLS})
+    events: list[Any] = []
     with pytest.raises(error):
         run_worker(
             registry=registry,
@@ -505,3 +506,27 @@ def test_a_command_needs_a_folder_to_write(make: Make, tmp_path: Path, paths: st
     )
     assert "has none" in result.output
     assert not list(tmp_path.rglob("x"))
+
+
+def test_a_rule_of_the_project_cannot_allow_commands(make: Make, tmp_path: Path) -> None:
+    registry = make({"workers/a.yaml": SHELL, "llm-do.toml": "[tool_rules]\nshell = 'allow'\n"})
+    model = scripted(calls(("shell", {"command": "touch here.txt"})), last_result)
+    result = run_worker(registry=registry, worker="a", input_data="go", cli_model=model)
+    assert [record.name for record in result.refusals] == ["shell"]
+    assert not (tmp_path / "out" / "here.txt").exists()
+
+
+def test_a_delegation_that_is_not_allowed_is_among_the_refusals(make: Make) -> None:
+    files = {"workers/a.yaml": "allow_workers: [b]\ninstructions: x\n", "workers/b.md": "b", "workers/c.md": "c"}
+    model = scripted(calls(("worker_call", {"worker": "c", "input_data": "x"})), says("done"))
+    result = run_worker(registry=make(files), worker="a", input_data="go", cli_model=model)
+    assert [record.input_data["worker"] for record in result.refusals] == ["c"]
+
+
+def test_two_projects_in_one_process_have_modules_of_their_own(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "helper_of_both.py").write_text(f"NAME = {name!r}\n")
+        code = "from llm_do import entry\nimport helper_of_both\n\n@entry\ndef who() -> str:\n"
+        (tmp_path / name / "tools.py").write_text(f"{code}    return helper_of_both.NAME\n")
+        assert run_worker(registry=WorkerRegistry(tmp_path / name), worker="who").output == name

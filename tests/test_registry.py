@@ -413,10 +413,12 @@ async def test_the_files_of_the_project_are_the_default(make: Make) -> None:
     assert list(sandbox.paths) == ["out"]
 
 
-@pytest.mark.parametrize("path", ["workers/a.yaml", "workers/new.yaml", "workers/generated/x.yaml", "llm-do.toml"])
+@pytest.mark.parametrize(
+    "path", ["workers/a.yaml", "workers/new.yaml", "workers/generated/x.yaml", "llm-do.toml", "tools.py"]
+)
 async def test_no_worker_writes_the_files_that_say_what_it_may(make: Make, path: str) -> None:
     text = "sandbox: {paths: {all: {root: ., mode: rw}}}\ntool_rules: {sandbox.write: allow}\ninstructions: x\n"
-    registry = make({"workers/a.yaml": text, ".git/config": "x", "llm-do.toml": ""})
+    registry = make({"workers/a.yaml": text, ".git/config": "x", "llm-do.toml": "", "tools.py": ""})
     before = {file: file.read_bytes() for file in registry.root.rglob("*") if file.is_file()}
     for place in (path, ".git/config"):
         model = scripted(calls(("write_file", {"path": f"all/{place}", "content": "instructions: y"})), says("ok"))
