@@ -5,23 +5,25 @@ A thin layer over the runtime, for those who want no more than to run a worker.
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, Protocol
 
-import anyio
 import anyio.to_thread
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.usage import RunUsage
 
 from .approval import ApprovalCallback
-from .attachments import AttachmentInput, check, load
+from .attachments import AttachmentInput, check, load, refuse_hidden
 from .context import Context
 from .definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec
 from .entries import WorkerEntry
-from .errors import EventLoopError
+from .errors import ArgumentError, EventLoopError
 from .models import announce, choose_default_model
 from .protocols import MessageCallback, ModelLike
 from .registry import WorkerRegistry
@@ -103,11 +105,14 @@ def _arguments(
     input_data: Any, attachments: Sequence[AttachmentInput] | None, entry: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     given: dict[str, Any] = {}
+    if isinstance(entry, WorkerEntry) and entry.input_type is None:
+        refuse_hidden(input_data)
+    if isinstance(attachments, str | Path):
+        raise TypeError(f"attachments must be a list, got {attachments!r}.")
     if attachments:
-        policy = entry.attachment_policy if isinstance(entry, WorkerEntry) else None
-        if policy is None:
-            raise TypeError(f"{entry.name!r} is a function, which takes no attachments.")
-        given["attachments"] = check([load(attachment) for attachment in attachments], policy, entry.name)
+        if not isinstance(entry, WorkerEntry) or entry.input_type is not None:
+            raise ArgumentError(f"{entry.name!r} takes the input that it declares, and no attachments.")
+        given["attachments"] = check([load(item) for item in attachments], entry.attachment_policy, entry.name)
     if input_data is None:
         return (), given
     if isinstance(input_data, dict) and given:
@@ -115,12 +120,34 @@ def _arguments(
     return (input_data,), given
 
 
-def run_worker(**options: Any) -> WorkerRunResult:
-    """`run_worker_async` for synchronous code, with the same arguments."""
+def run_worker(
+    *,
+    registry: WorkerRegistry,
+    worker: str,
+    input_data: Any = None,
+    attachments: Sequence[AttachmentInput] | None = None,
+    cli_model: ModelLike | None = None,
+    approval_callback: ApprovalCallback | None = None,
+    message_callback: MessageCallback | None = None,
+    creation_defaults: WorkerCreationDefaults | None = None,
+) -> WorkerRunResult:
+    """`run_worker_async` for synchronous code."""
+    running = run_worker_async(
+        registry=registry,
+        worker=worker,
+        input_data=input_data,
+        attachments=attachments,
+        cli_model=cli_model,
+        approval_callback=approval_callback,
+        message_callback=message_callback,
+        creation_defaults=creation_defaults,
+    )
     try:
-        anyio.get_current_task()
-    except Exception:  # no event loop runs here, which is as it should be
-        return anyio.run(lambda: run_worker_async(**options))
+        asyncio.get_running_loop()
+    except RuntimeError:  # as it should be
+        # In a context of its own: a thread that a loop started has inherited that loop's variables.
+        return contextvars.Context().run(asyncio.run, running)
+    running.close()
     raise EventLoopError("An event loop is running: use `await run_worker_async(...)`.")
 
 
@@ -138,13 +165,19 @@ async def call_worker_async(
     return await RuntimeDelegator(caller_context).call_async(worker, input_data, list(attachments or ()))
 
 
-def call_worker(**options: Any) -> Any:
-    """`call_worker_async` for a synchronous tool, with the same arguments."""
-    context: Context = options["caller_context"]
-    if context.registry is not options["registry"]:
+def call_worker(
+    *,
+    registry: WorkerRegistry,
+    worker: str,
+    input_data: Any,
+    caller_context: Context,
+    attachments: Sequence[str] | None = None,
+) -> Any:
+    """`call_worker_async` for a synchronous tool."""
+    if caller_context.registry is not registry:
         raise ValueError("caller_context belongs to a session of another registry.")
-    arguments = {"worker": options["worker"], "input_data": options["input_data"]}
-    return context.call_sync(worker_call, **arguments, attachments=list(options.get("attachments") or ()))
+    given = list(attachments or ())
+    return caller_context.call_sync(worker_call, worker=worker, input_data=input_data, attachments=given)
 
 
 def create_worker(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import mimetypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
-from typing import TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 
 from pydantic_ai import BinaryContent
 
@@ -44,6 +44,12 @@ def load(attachment: AttachmentInput) -> AttachmentPayload:
         raise PathDenied(f"{str(path)!r} cannot be attached: {exc.strerror}.") from exc
 
 
+def refuse_hidden(input_data: Any) -> None:
+    """Attachments go where they are checked, and not among the arguments."""
+    if isinstance(input_data, Mapping) and "attachments" in input_data:
+        raise PathDenied("Attachments are given as `attachments`, and not among the input data.")
+
+
 def check(attachments: Sequence[AttachmentPayload], policy: AttachmentPolicy, worker: str) -> list[BinaryContent]:
     """The attachments as content, if the worker may have them."""
     if len(attachments) > policy.max_attachments:
@@ -51,8 +57,7 @@ def check(attachments: Sequence[AttachmentPayload], policy: AttachmentPolicy, wo
             f"Worker {worker!r} takes {policy.max_attachments} attachments at most, got {len(attachments)}."
         )
     for attachment in attachments:
-        suffix = PurePath(attachment.name).suffix.casefold()
-        if policy.suffixes is not None and suffix not in policy.suffixes:
+        if policy.suffixes is not None and not attachment.name.casefold().endswith(policy.suffixes):
             allowed = ", ".join(policy.suffixes) or "none"
             raise PathDenied(f"{attachment.name!r} cannot be given to worker {worker!r}: it takes {allowed}.")
     total = sum(len(attachment.data) for attachment in attachments)

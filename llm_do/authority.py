@@ -12,9 +12,15 @@ from .sandbox import SandboxConfig
 def cut(wanted: WorkerDefinition, creator: WorkerDefinition | None, base: Path) -> WorkerDefinition:
     """What a generated worker really has. Without its creator it has nothing but its words."""
     have = creator or WorkerDefinition(name=wanted.name)
+    # A reference runs code of the project: only what the creator refers to itself.
+    shapes = {
+        key: None if isinstance(getattr(wanted, key), str) and getattr(wanted, key) != getattr(have, key) else value
+        for key, value in (("input", wanted.input), ("output", wanted.output))
+    }
     sandbox = wanted.sandbox.within(have.sandbox or SandboxConfig(), base) if wanted.sandbox is not None else None
     return wanted.model_copy(
         update={
+            **shapes,
             "tools": tuple(tool for tool in wanted.tools if tool in have.tools),
             "toolsets": tuple(toolset for toolset in wanted.toolsets if toolset in have.toolsets),
             "allow_workers": _workers(wanted.allow_workers, have.allow_workers),
@@ -35,7 +41,7 @@ def _workers(wanted: tuple[str, ...], have: tuple[str, ...]) -> tuple[str, ...]:
 
 def _rules(wanted: dict[str, ToolRule], have: dict[str, ToolRule]) -> dict[str, ToolRule]:
     """The stricter word of both. An `allow` that the creator does not have is not said at all."""
-    rules = dict(have)
+    rules = {name: rule for name, rule in have.items() if rule.disposition != "allow" or name in wanted}
     for name, rule in wanted.items():
         if name in have:
             rules[name] = stricter(rule, have[name])
@@ -47,7 +53,7 @@ def _rules(wanted: dict[str, ToolRule], have: dict[str, ToolRule]) -> dict[str, 
 def _attachments(wanted: AttachmentPolicy, have: AttachmentPolicy) -> AttachmentPolicy:
     suffixes = wanted.suffixes if have.suffixes is None else have.suffixes
     if wanted.suffixes is not None and have.suffixes is not None:
-        suffixes = tuple(suffix for suffix in wanted.suffixes if suffix in have.suffixes)
+        suffixes = tuple(suffix for suffix in wanted.suffixes if suffix.endswith(have.suffixes))
     return AttachmentPolicy(
         max_attachments=min(wanted.max_attachments, have.max_attachments),
         max_total_bytes=min(wanted.max_total_bytes, have.max_total_bytes),

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -65,19 +65,26 @@ def read_config(path: Path) -> ProjectConfig:
 class ProjectCode:
     """The Python files of one project, as modules.
 
-    They import each other by their plain names, as scripts in one folder do. Those names mean something only
-    while a file of this project is imported: another project in the same process has modules of its own.
+    They import each other by their plain names, as scripts in one folder do. Two projects in one process may
+    have files of the same name: whichever imports something takes the names of the other one off the table.
     """
+
+    _owners: ClassVar[dict[str, ProjectCode]] = {}
+    """Which project a module in `sys.modules` belongs to."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._modules: dict[str, ModuleType] = {}
         self._stamps: dict[Path, int] = {}
 
+    def stamp(self) -> tuple[int, ...]:
+        """Something that changes when a file that was imported changes."""
+        return tuple(_mtime(path) for path in self._stamps)
+
     def file(self, path: Path) -> ModuleType:
         """The module of a file; the same one, until a file of the project that was imported changes."""
-        relative = path.relative_to(self._root)
-        return self._import(".".join(relative.with_suffix("").parts), path)
+        relative = path.relative_to(self._root).with_suffix("")
+        return self._import(".".join(relative.parts).removesuffix(".__init__"), path)
 
     def object(self, reference: str) -> Any:
         """What `module:Name` or `file.py:Name` refers to."""
@@ -91,9 +98,9 @@ class ProjectCode:
             raise ProjectCodeError(f"{reference!r}: {where} has no {name!r}.") from None
 
     def _import(self, name: str, path: Path | None = None) -> ModuleType:
-        with _IMPORTING, self._installed():
+        with _IMPORTING, self._installed(path):
             try:
-                if path is None or name in sys.modules or "." not in name:
+                if path is None or name in self._modules or "." not in name:
                     return importlib.import_module(name)
                 # A file in a folder that is no package, such as workers/calc/tools.py.
                 spec = importlib.util.spec_from_file_location(name, path)
@@ -105,38 +112,48 @@ class ProjectCode:
                     del sys.modules[name]
                     raise
                 return module
-            except Exception as exc:
+            except (Exception, SystemExit) as exc:
                 raise self._explain(path.name if path is not None else name, exc) from exc
 
     @contextmanager
-    def _installed(self) -> Iterator[None]:
-        """Let the project's modules stand under their names, and take them away again."""
-        if any(_mtime(path) != stamp for path, stamp in self._stamps.items()):
+    def _installed(self, path: Path | None) -> Iterator[None]:
+        """Let plain names mean this project's files, and remember what is imported."""
+        if any(_mtime(file) != stamp for file, stamp in self._stamps.items()):
+            for name in self._modules:
+                sys.modules.pop(name, None)
             self._modules.clear()
             self._stamps.clear()
-        shadowed = {name: sys.modules.pop(name) for name in self._names() if name in sys.modules}
+        for name, owner in self._owners.items():
+            if owner is not self:
+                sys.modules.pop(name, None)
         sys.modules.update(self._modules)
-        sys.path.insert(0, str(self._root))
+        before = set(sys.modules)
+        folders = [str(self._root), *([] if path is None else [str(path.parent)])]
+        sys.path[:0] = folders
         importlib.invalidate_caches()
         try:
             yield
         finally:
-            sys.path.remove(str(self._root))
-            for name, module in list(sys.modules.items()):
-                file = getattr(module, "__file__", None)
-                if file is not None and Path(file).is_relative_to(self._root):
-                    self._modules[name] = sys.modules.pop(name)
-                    self._stamps[Path(file)] = _mtime(Path(file))
-            sys.modules.update(shadowed)
+            for folder in folders:
+                sys.path.remove(folder)
+            for name in set(sys.modules) - before:
+                self._adopt(name)
 
-    def _names(self) -> set[str]:
-        """Names that mean a file of this project, whoever else has a module of that name."""
-        return {path.stem for path in self._root.glob("*.py")} | self._modules.keys()
+    def _adopt(self, name: str) -> None:
+        module = sys.modules[name]
+        file = getattr(module, "__file__", None)
+        if file is None or "site-packages" in file or not Path(file).is_relative_to(self._root):
+            return  # a library, wherever its environment lies
+        self._modules[name] = module
+        self._owners[name] = self
+        self._stamps[Path(file)] = _mtime(Path(file))
 
-    def _explain(self, what: str, exc: Exception) -> ProjectCodeError:
+    def _explain(self, what: str, exc: BaseException) -> ProjectCodeError:
         frames = traceback.extract_tb(exc.__traceback__)
-        own = [frame for frame in frames if Path(frame.filename).is_relative_to(self._root)]
-        where = f", line {own[-1].lineno} of {Path(own[-1].filename).name}" if own else ""
+        own = [(frame.filename, frame.lineno) for frame in frames if Path(frame.filename).is_relative_to(self._root)]
+        if isinstance(exc, SyntaxError) and exc.filename is not None:
+            own.append((exc.filename, exc.lineno))
+        where = f", line {own[-1][1]} of {Path(own[-1][0]).name}" if own else ""
         return ProjectCodeError(f"{what} cannot be imported{where}: {traceback.format_exception_only(exc)[-1].strip()}")
 
 

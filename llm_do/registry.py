@@ -32,6 +32,7 @@ from .errors import DuplicateEntryError, UnknownEntryError, WorkerFileError, did
 from .names import describe, index_by_name, is_name
 from .project import CONFIG, ProjectCode, ProjectConfig, entries_in, functions_in, read_config
 from .protocols import Entry, ToolsetFactory
+from .sandbox import SandboxConfig
 from .toolsets import FILE_TOOLS, McpFactory, shell, worker_call, worker_create
 from .usage import Limits
 
@@ -143,7 +144,8 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         own = [file.own_tools] if file.own_tools is not None else []
         sources = (file.path, self.root / CONFIG, *own)
         # A creator's file may have changed, and with it what this worker has.
-        return self._fresh(("worker", file), sources, lambda: self._build(effective, file), effective.model_dump_json())
+        more = (effective.model_dump_json(), self._code.stamp())
+        return self._fresh(("worker", file), sources, lambda: self._build(effective, file), more)
 
     def _effective(self, name: str, file: WorkerFile, below: tuple[str, ...] = ()) -> WorkerDefinition:
         """What a worker has: what its file says, cut to what its creator has now, and so on up."""
@@ -168,7 +170,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         where = self._shown(file.path)
         output: dict[str, Any] = {}
         if isinstance(definition.output, str):
-            output["output_type"] = self._code.object(definition.output)
+            output["output_type"] = self._class(definition.output, where)
         elif definition.output is not None:
             output["output_schema"] = definition.output
         limits = definition.limits
@@ -178,9 +180,9 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
             instructions=definition.instructions or None,
             model=definition.model,
             model_settings=definition.model_settings,  # type: ignore[arg-type]
-            input_type=self._shape(definition.input),
+            input_type=self._class(definition.input, where) if isinstance(definition.input, str) else definition.input,
             tools=self._tools(definition, file, where),
-            toolsets=[self._toolset(toolset, where) for toolset in definition.toolsets if toolset not in _AS_TOOLS],
+            toolsets=[self._toolset(toolset, where) for toolset in definition.toolsets if not _is_ours(toolset)],
             tool_rules=definition.tool_rules,
             sandbox=definition.sandbox,
             base=self.root,
@@ -226,6 +228,9 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         for toolset in ("files", "shell"):
             if toolset in definition.toolsets and definition.sandbox is None:
                 raise WorkerFileError(f"{where}: the toolset {toolset!r} needs a sandbox with paths.")
+        for name, root in (definition.sandbox.paths if definition.sandbox is not None else {}).items():
+            if root.mode == "rw" and self.root.is_relative_to(root.folder(self.root)):
+                raise WorkerFileError(f"{where}: the root {name!r} is the project itself. What it runs stays as it is.")
         rule = definition.tool_rules.get("shell")
         if rule is not None and rule.disposition == "allow":
             raise WorkerFileError(f"{where}: shell: allow is not possible. A command runs as you, so it always asks.")
@@ -264,15 +269,17 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
             raise WorkerFileError(f"{self._shown(existing.path)}: there is a worker of that name. Choose another one.")
         if definition.name in self._functions():
             raise WorkerFileError(f"{definition.name!r} is the name of a function of the project. Choose another one.")
-        if existing is not None:
-            if not force:
-                raise WorkerFileError(f"{self._shown(path)}: the worker exists. With force it would be replaced.")
+        if existing is not None and force and by_model:
             old = self._definition(definition.name, existing)
-            if by_model and (old.locked or old.created_by != definition.created_by):
+            if old.locked or old.created_by != definition.created_by:
                 raise WorkerFileError(f"{self._shown(path)}: the worker is locked, or another one's. It stays.")
         if created_by is not None:
             self._check_authority(definition, created_by)
-        write_atomically(path, dump_worker(definition))
+        try:
+            write_atomically(path, dump_worker(definition), replace=force)
+        except FileExistsError:
+            shown = self._shown(path)
+            raise WorkerFileError(f"{shown}: the worker exists. With force it would be replaced.") from None
         return definition
 
     def _check_authority(self, wanted: WorkerDefinition, creator: str) -> None:
@@ -286,11 +293,14 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
                 raise WorkerFileError(
                     f"Worker {creator!r} cannot give what it does not have: {right} {', '.join(missing)}."
                 )
-        if wanted.sandbox is not None and (have.sandbox is None or have.sandbox.paths != wanted.sandbox.paths):
+        if wanted.sandbox is not None and _folders(wanted.sandbox, self.root) != _folders(have.sandbox, self.root):
             raise WorkerFileError(f"Worker {creator!r} cannot give files that it does not have.")
 
-    def _shape(self, declared: str | dict[str, Any] | None) -> Any:
-        return self._code.object(declared) if isinstance(declared, str) else declared
+    def _class(self, reference: str, where: str) -> type[Any]:
+        made = self._code.object(reference)
+        if not isinstance(made, type):  # a function would be called with whatever a model says
+            raise WorkerFileError(f"{where}: {reference!r} is no class: it is {made!r:.60}.")
+        return made
 
     def _definition(self, name: str, file: WorkerFile) -> WorkerDefinition:
         def read() -> WorkerDefinition:
@@ -301,9 +311,11 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
     def _functions(self) -> Mapping[str, Entry[Any]]:
         path = self.root / "tools.py"
         if not path.is_file():
+            path = self.root / "tools" / "__init__.py"
+        if not path.is_file():
             return {}
         make = lambda: index_by_name(entries_in(self._code.file(path)), f"the project ({path.name})")  # noqa: E731
-        return self._fresh(path, (path,), make)
+        return self._fresh(path, (path,), make, self._code.stamp())
 
     def _folder(self) -> Path:
         return self.root / "workers"
@@ -329,14 +341,33 @@ def _stamp(path: Path) -> Hashable:
     return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
-def write_atomically(path: Path, text: str) -> None:
+def _is_ours(toolset: str | McpToolset) -> bool:
+    return isinstance(toolset, str) and toolset in _AS_TOOLS
+
+
+def _folders(sandbox: SandboxConfig | None, base: Path) -> dict[str, Hashable]:
+    """What a sandbox comes to, however its folders are written."""
+    return {
+        name: (
+            root.folder(base),
+            root.mode,
+            None if root.suffixes is None else frozenset(root.suffixes),
+            root.max_file_bytes,
+        )
+        for name, root in (sandbox.paths if sandbox is not None else {}).items()
+    }
+
+
+def write_atomically(path: Path, text: str, *, replace: bool) -> None:
     """Write a file so that whoever reads it finds all of it or nothing, whatever fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
-        Path(temporary).replace(path)
-    except BaseException:
+        if replace:
+            Path(temporary).replace(path)
+        else:
+            os.link(temporary, path)  # which fails if somebody else was faster
+    finally:
         Path(temporary).unlink(missing_ok=True)
-        raise

@@ -115,7 +115,9 @@ class SessionState:
             raise UnknownEntryError(self._unknown(name, frame)) from None
 
     def _unknown(self, name: str, frame: CallFrame) -> str:
-        owners = [worker.name for worker in workers_below(self.entries.values()) if name in worker.own_entries]
+        # A registry would have to read every file to tell, and says itself what it has.
+        known = self.entries.values() if isinstance(self.entries, dict) else ()
+        owners = [worker.name for worker in workers_below(known) if name in worker.own_entries]
         where = f" (called from {frame.path})" if frame.path else ""
         if owners:
             tool_of = " and of ".join(f"worker {owner!r}" for owner in owners)

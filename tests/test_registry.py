@@ -394,7 +394,6 @@ def _hidden() -> int:
     assert "twice" not in registry
     with pytest.raises(WorkerFileError, match="no tool 'twice'"):
         registry["b"]
-    assert "helpers" not in sys.modules
 
 
 async def test_the_files_of_the_project_are_the_default(make: Make) -> None:
@@ -413,17 +412,22 @@ async def test_the_files_of_the_project_are_the_default(make: Make) -> None:
     assert list(sandbox.paths) == ["out"]
 
 
-@pytest.mark.parametrize(
-    "path", ["workers/a.yaml", "workers/new.yaml", "workers/generated/x.yaml", "llm-do.toml", "tools.py"]
-)
+@pytest.mark.parametrize("path", ["a.yaml", "new.yaml", "generated/x.yaml"])
 async def test_no_worker_writes_the_files_that_say_what_it_may(make: Make, path: str) -> None:
-    text = "sandbox: {paths: {all: {root: ., mode: rw}}}\ntool_rules: {sandbox.write: allow}\ninstructions: x\n"
-    registry = make({"workers/a.yaml": text, ".git/config": "x", "llm-do.toml": "", "tools.py": ""})
+    text = "sandbox: {paths: {all: {root: workers, mode: rw}}}\ntool_rules: {sandbox.write: allow}\ninstructions: x\n"
+    registry = make({"workers/a.yaml": text})
     before = {file: file.read_bytes() for file in registry.root.rglob("*") if file.is_file()}
-    for place in (path, ".git/config"):
-        model = scripted(calls(("write_file", {"path": f"all/{place}", "content": "instructions: y"})), says("ok"))
-        await Runtime(registry, model=model, approval_callback=approve_all_callback).call("a", "go")
+    model = scripted(calls(("write_file", {"path": f"all/{path}", "content": "instructions: y"})), says("ok"))
+    await Runtime(registry, model=model, approval_callback=approve_all_callback).call("a", "go")
     assert {file: file.read_bytes() for file in registry.root.rglob("*") if file.is_file()} == before
+
+
+@pytest.mark.parametrize("root", [".", "..", "/"])
+def test_no_root_that_can_be_written_holds_the_project(make: Make, root: str) -> None:
+    """A file that a model writes there could be the next thing that is imported."""
+    registry = make({"workers/a.yaml": f"sandbox: {{paths: {{all: {{root: {root}, mode: rw}}}}}}\ninstructions: x\n"})
+    with pytest.raises(WorkerFileError, match="is the project itself"):
+        registry["a"]
 
 
 # -- delegation -----------------------------------------------------------------------------------------------

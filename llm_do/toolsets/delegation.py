@@ -7,16 +7,21 @@ from typing import Any, Protocol, runtime_checkable
 from pydantic import ValidationError
 from pydantic_ai import RunContext, ToolFailed
 
-from ..attachments import AttachmentPayload, check
+from ..attachments import AttachmentPayload, check, refuse_hidden
 from ..context import Context
 from ..definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec
 from ..entries import WorkerEntry, entry
 from ..errors import (
+    ArgumentError,
     DelegationDenied,
+    NoSandboxError,
     PathDenied,
+    PathFailed,
     PathMissing,
+    ProjectCodeError,
     UnknownEntryError,
     WorkerFileError,
+    came_from_below,
     did_you_mean,
     summarize,
 )
@@ -42,6 +47,10 @@ async def delegate(ctx: Context, worker: str, input_data: Any, attachments: list
     if not isinstance(target, WorkerEntry):
         known = [name for name in ctx.registry if may_call(caller, name)]
         raise UnknownEntryError(f"There is no worker {worker!r}.{did_you_mean(worker, known)}")
+    if target.input_type is None:
+        refuse_hidden(input_data)
+    elif attachments:
+        raise ArgumentError(f"Worker {worker!r} takes the input that it declares, and no attachments.")
     payloads = []
     for path in attachments:
         root, rest = ctx.sandbox_manager.parse(path)
@@ -50,6 +59,19 @@ async def delegate(ctx: Context, worker: str, input_data: Any, attachments: list
     if isinstance(input_data, dict):
         return await ctx.call(target, {**input_data, **given})
     return await ctx.call(target, input_data, **given)
+
+
+_FOR_THE_MODEL = (
+    ArgumentError,
+    NoSandboxError,
+    PathDenied,
+    PathFailed,
+    PathMissing,
+    ProjectCodeError,
+    UnknownEntryError,
+    WorkerFileError,
+)
+"""What can be wrong with a delegation, and what the model that asked for it may want to know."""
 
 
 @entry(name="worker_call", rule="worker.call")
@@ -68,8 +90,8 @@ async def worker_call(
     """
     try:
         return await delegate(ctx.deps, worker, input_data, list(attachments or ()))
-    except (UnknownEntryError, PathDenied, PathMissing) as exc:
-        if ctx.tool_call_id is None:
+    except _FOR_THE_MODEL as exc:
+        if ctx.tool_call_id is None or came_from_below(exc):
             raise
         raise ToolFailed(str(exc)) from exc
 

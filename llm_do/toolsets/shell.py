@@ -7,7 +7,9 @@ import os
 import shlex
 import signal
 from contextlib import suppress
+from typing import Annotated
 
+from pydantic import Field
 from pydantic_ai import RunContext, ToolFailed
 
 from ..context import Context
@@ -19,7 +21,7 @@ PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
 
 
 @entry(name="shell", rule="shell", requires_approval=True)
-async def shell(ctx: RunContext[Context], command: str, timeout: float = 60) -> str:
+async def shell(ctx: RunContext[Context], command: str, timeout: Annotated[float, Field(gt=0)] = 60) -> str:
     """Run a program with arguments, and get what it prints. Pipes, redirections and variables are not understood.
 
     Args:
@@ -46,29 +48,31 @@ async def shell(ctx: RunContext[Context], command: str, timeout: float = 60) -> 
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,
         )
-    except OSError as exc:
-        raise ToolFailed(f"{arguments[0]!r} cannot be run: {exc.strerror}.") from exc
+    except (OSError, ValueError) as exc:
+        raise ToolFailed(f"{arguments[0]!r} cannot be run: {getattr(exc, 'strerror', None) or exc}.") from exc
     assert process.stdout is not None
+    printed = bytearray()
+    reading = asyncio.create_task(_read(process.stdout, printed))
+    late = ""
     try:
         async with asyncio.timeout(timeout):
-            output = await _read(process.stdout)
-            code = await process.wait()
+            await process.wait()
     except TimeoutError:
-        raise ToolFailed(f"{arguments[0]!r} was stopped after {timeout:g} seconds.") from None
+        late = f"\n(stopped after {timeout:g} seconds)"
     finally:
         with suppress(ProcessLookupError):  # with everything that it started
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
-    text = output.decode(errors="replace")
-    return text if code == 0 else f"{text}\n(exit code {code})"
+        await reading
+    code = f"\n(exit code {process.returncode})" if process.returncode and not late else ""
+    return printed.decode(errors="replace") + code + late
 
 
-async def _read(stream: asyncio.StreamReader) -> bytes:
-    """What a process prints, up to a limit. The rest is read and dropped, so that the process can go on."""
-    kept = bytearray()
+async def _read(stream: asyncio.StreamReader, printed: bytearray) -> None:
+    """Keep what a process prints, up to a limit. The rest is read and dropped, so that the process can go on."""
     while chunk := await stream.read(65536):
-        if len(kept) < MAX_OUTPUT:
-            kept += chunk[: MAX_OUTPUT - len(kept)]
-            if len(kept) == MAX_OUTPUT:
-                kept += b"\n(there is more)"
-    return bytes(kept)
+        room = MAX_OUTPUT - len(printed)
+        if room > 0:
+            printed += chunk[:room]
+            if len(chunk) > room:
+                printed += b"\n(there is more)"
