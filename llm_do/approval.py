@@ -84,21 +84,23 @@ class ApprovalController:
         reason: str,
         *,
         subject: Hashable,
+        shown: dict[str, Any] | None = None,
         on_ask: Callable[[], None] = lambda: None,
     ) -> ApprovalOutcome:
         """Decide one call. `subject` says who calls what: equal names alone never share a grant.
 
-        `on_ask` is called when somebody is really asked.
+        `shown` is what somebody sees, where that is more than the arguments. `on_ask` is called when somebody
+        is really asked.
 
         Identical calls that arrive while a person is being asked wait for that answer; none runs early.
         """
         try:
             key = (subject, canonical(arguments))
         except NoCanonicalForm:
-            return (await self._ask(tool_name, arguments, reason, on_ask))[0]
+            return (await self._ask(tool_name, shown or arguments, reason, on_ask))[0]
         while key not in self._grants:
             if (question := self._questions.get(key)) is None:
-                return await self._ask_once(key, tool_name, arguments, reason, on_ask)
+                return await self._ask_once(key, tool_name, shown or arguments, reason, on_ask)
             await question.answered.wait()
             if question.outcome is not None:
                 return question.outcome

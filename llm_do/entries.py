@@ -61,6 +61,8 @@ class ToolEntry(EntryBase, Generic[T]):
     """The type that its output must have, checked strictly. The original object is returned."""
     rule: str | None = None
     """The name by which rules speak of it, if that is not its own."""
+    show: Callable[[dict[str, Any], CallFrame], dict[str, Any]] | None = None
+    """What a person who is asked sees of the arguments, where that is more than the arguments. It may refuse."""
     kind: str = field(default="tool", init=False)
     model: None = field(default=None, init=False)
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from .context import Context
     from .events import Event
+    from .frame import CallFrame
     from .inputs import Parameters
     from .rules import RuleBook
     from .usage import Limits
@@ -71,6 +72,8 @@ class EntryBase:
     """The tool that a worker's model sees, where it is made once and for all."""
     check_arguments: Callable[[dict[str, Any], Context], Awaitable[None]] | None = None
     """Checks the bound arguments of a call that Python makes."""
+    show: Callable[[dict[str, Any], CallFrame], dict[str, Any]] | None = None
+    """What a person who is asked sees of the arguments, where that is more than the arguments. It may refuse."""
     identity: Hashable = None
     """What grants refer to, where the object itself comes and goes."""
     source: str | None = None

@@ -103,6 +103,8 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
             WorkerFile(folder / name / "worker.md", "md", in_folder=True),
             WorkerFile(folder / name / "worker.yaml", "yaml", in_folder=True),
         ]
+        if (folder / f"{name}.yml").is_file():
+            raise WorkerFileError(f"workers/{name}.yml: a worker's file ends with .yaml or .md. Rename it.")
         found = [file for file in candidates if file.path.is_file()]
         if len(found) > 1:
             both = " and ".join(self._shown(file.path) for file in found)

@@ -232,19 +232,21 @@ class SessionState:
             return arguments
         # While a person thinks, nobody may change what they were shown.
         arguments = snapshot(arguments)
+        show = frame.entry.show if isinstance(frame.entry, EntryBase) else None
+        shown = None if show is None else show(arguments, frame)
         why = f" ({ruling.description})" if ruling.description else ""
         reason = f"{ruling.because}{why}; call path: {frame.path}"
 
         def on_ask() -> None:
             if self.recorder.observed:
-                event = ApprovalRequested(**tags(frame), arguments=snapshot(arguments), reason=reason)
+                event = ApprovalRequested(**tags(frame), arguments=snapshot(shown or arguments), reason=reason)
                 self.recorder.emit(event)
 
         if deadline is not None:
             deadline.pause()
         try:
             subject = self._subject(frame, ruling)
-            outcome = await self.approvals.decide(name, arguments, reason, subject=subject, on_ask=on_ask)
+            outcome = await self.approvals.decide(name, arguments, reason, subject=subject, shown=shown, on_ask=on_ask)
         finally:
             if deadline is not None:
                 deadline.resume()

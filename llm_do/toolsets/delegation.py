@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Protocol, runtime_checkable
 
 from pydantic import ValidationError
-from pydantic_ai import RunContext, ToolFailed
+from pydantic_ai import RunContext, Tool, ToolFailed
 
 from ..attachments import AttachmentPayload, check, refuse_hidden
 from ..context import Context
 from ..definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec
-from ..entries import WorkerEntry, entry
+from ..entries import ToolEntry, WorkerEntry, entry
 from ..errors import (
     ArgumentError,
     DelegationDenied,
+    LlmDoError,
     NoSandboxError,
     PathDenied,
     PathFailed,
@@ -25,6 +27,7 @@ from ..errors import (
     did_you_mean,
     summarize,
 )
+from ..frame import CallFrame
 
 
 def may_call(caller: Any, worker: str) -> bool:
@@ -33,16 +36,35 @@ def may_call(caller: Any, worker: str) -> bool:
     return "*" in allowed or worker in allowed
 
 
-async def delegate(ctx: Context, worker: str, input_data: Any, attachments: list[str]) -> Any:
-    """Call a worker of the project on behalf of the worker at work, with files from that worker's own roots."""
-    frame = ctx.frame.worker
-    caller = frame.entry if frame is not None else None
+def check_may_call(frame: CallFrame, worker: str) -> Any:
+    """The worker at work, if it may call that one."""
+    caller = frame.worker.entry if frame.worker is not None else None
     if caller is None or not may_call(caller, worker):
         allowed = list(getattr(caller, "allow_workers", ()))
         raise DelegationDenied(
-            f"{ctx.frame.path} may not call worker {worker!r}: "
+            f"{frame.path} may not call worker {worker!r}: "
             + (f"it may call {', '.join(allowed)}." if allowed else "it may call none. Name it in allow_workers.")
         )
+    return caller
+
+
+def _show_call(arguments: dict[str, Any], frame: CallFrame) -> dict[str, Any]:
+    """Nobody is asked about what is not allowed. Whoever is asked sees which files go along, and how large they are."""
+    check_may_call(frame, arguments["worker"])
+    files = frame.worker.sandbox if frame.worker is not None else None
+    shared = []
+    for path in arguments.get("attachments") or ():
+        root, _, rest = path.partition("/")
+        size = None
+        with suppress(LlmDoError):  # what cannot be read is refused when it is read
+            size = files.stat(root, rest).st_size if files is not None else None
+        shared.append({"root": root, "path": rest, "bytes": size})
+    return {**arguments, "attachments": shared} if shared else arguments
+
+
+async def delegate(ctx: Context, worker: str, input_data: Any, attachments: list[str]) -> Any:
+    """Call a worker of the project on behalf of the worker at work, with files from that worker's own roots."""
+    caller = check_may_call(ctx.frame, worker)
     target = ctx.registry.get(worker)
     if not isinstance(target, WorkerEntry):
         known = [name for name in ctx.registry if may_call(caller, name)]
@@ -74,11 +96,10 @@ _FOR_THE_MODEL = (
 """What can be wrong with a delegation, and what the model that asked for it may want to know."""
 
 
-@entry(name="worker_call", rule="worker.call")
-async def worker_call(
+async def _worker_call(
     ctx: RunContext[Context],
     worker: str,
-    input_data: str | dict[str, Any],
+    input_data: str | dict[str, Any] | list[Any] | float | bool | None,
     attachments: list[str] | None = None,
 ) -> Any:
     """Give a task to another worker, and get its answer.
@@ -94,6 +115,9 @@ async def worker_call(
         if ctx.tool_call_id is None or came_from_below(exc):
             raise
         raise ToolFailed(str(exc)) from exc
+
+
+worker_call = ToolEntry[Any](Tool(_worker_call, name="worker_call"), rule="worker.call", show=_show_call)
 
 
 @runtime_checkable
