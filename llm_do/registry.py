@@ -8,6 +8,7 @@ the next call. Reading definitions never imports the project's code. Calling doe
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
@@ -212,6 +213,12 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         tools.extend(_AS_TOOLS[toolset] for toolset in definition.toolsets if toolset in ("shell", "worker_create"))
         return tools
 
+    def _line(self, where: str, word: str) -> int:
+        """The line of a file where a name stands."""
+        lines = (self.root / where).read_text(encoding="utf-8", errors="replace").splitlines()
+        whole = re.compile(rf"(?<![\w-]){re.escape(word)}(?![\w-])")
+        return next((number for number, line in enumerate(lines, 1) if whole.search(line)), 1)
+
     def _own_tools(self, file: WorkerFile) -> list[Entry[Any]]:
         if file.own_tools is None or not file.own_tools.is_file():
             return []
@@ -223,10 +230,12 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         for tool in definition.tools:
             if tool not in own_names and tool not in functions and self.file_of(tool) is None:
                 known = {*self.workers(), *functions, *own_names}
-                raise WorkerFileError(f"{where}: there is no tool {tool!r}.{did_you_mean(tool, known)}")
+                line = self._line(where, tool)
+                raise WorkerFileError(f"{where}:{line}: there is no tool {tool!r}.{did_you_mean(tool, known)}")
         for worker in definition.allow_workers:
             if worker != "*" and self.file_of(worker) is None:
-                raise WorkerFileError(f"{where}: there is no worker {worker!r}.{did_you_mean(worker, self.workers())}")
+                line, hint = self._line(where, worker), did_you_mean(worker, self.workers())
+                raise WorkerFileError(f"{where}:{line}: there is no worker {worker!r}.{hint}")
         for toolset in ("files", "shell"):
             if toolset in definition.toolsets and definition.sandbox is None:
                 raise WorkerFileError(f"{where}: the toolset {toolset!r} needs a sandbox with paths.")

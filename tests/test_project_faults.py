@@ -312,7 +312,8 @@ def test_a_package_of_entries(make):
 
 def test_input_data_of_any_kind(make):
     code = (
-        "from llm_do import *\nfrom pydantic_ai import RunContext\n@entry\nasync def t(ctx: RunContext[Context]) -> str:\n"
+        "from llm_do import *\nfrom pydantic_ai import RunContext\n@entry\n"
+        "async def t(ctx: RunContext[Context]) -> str:\n"
         "    return await RuntimeDelegator(ctx.deps).call_async('b', [1, 2], [])\n"
     )
     registry = make({"workers/a.yaml": "tools: [t]\n" + DELEGATES, "workers/b.md": "b", "tools.py": code})

@@ -189,8 +189,8 @@ def test_a_file_that_a_person_wrote_stands_before_a_generated_one(make: Make) ->
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("tools: [ad]\n", "workers/a.yaml: there is no tool 'ad'. Did you mean 'add'"),
-        ("allow_workers: [bb]\n", "workers/a.yaml: there is no worker 'bb'."),
+        ("tools: [ad]\n", "workers/a.yaml:1: there is no tool 'ad'. Did you mean 'add'"),
+        ("allow_workers: [bb]\n", "workers/a.yaml:1: there is no worker 'bb'."),
         ("toolsets: [files]\n", "workers/a.yaml: the toolset 'files' needs a sandbox"),
         ("toolsets: [shell]\n", "workers/a.yaml: the toolset 'shell' needs a sandbox"),
         (RW + "toolsets: [shell]\ntool_rules: {shell: allow}\n", "shell: allow is not possible"),
