@@ -350,13 +350,13 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
 
         Nothing of a call lives on the agent, so it is kept as long as the tools' names mean the same.
         """
-        named = [session.resolve(tool, session.root) if isinstance(tool, str) else tool for tool in self.tools]
-        tools = list(index_by_name(named, f"worker {self.name!r}").values())
+        meant = [session.resolve(tool, session.root) if isinstance(tool, str) else tool for tool in self.tools]
         cached = self._agents[-1] if self._agents else None
-        if cached is None or not cached.serves(tools):
-            cached = _CachedAgent(tools, self._build_agent(tools, session))
+        if cached is None or not cached.serves(meant):
+            tools = index_by_name(meant, f"worker {self.name!r}")
+            cached = _CachedAgent(meant, list(tools), self._build_agent(list(tools.values()), session))
             self._agents[:] = [cached]
-        return cached.agent, [tool.name for tool in tools]
+        return cached.agent, cached.names
 
     def _build_agent(self, tools: list[Entry[Any]], session: SessionState) -> Agent[Context, OutputT]:
         output_type: Any = self.output_type
@@ -387,6 +387,7 @@ class _CachedAgent(Generic[OutputT]):
     """An agent, and the tools that it was built for."""
 
     tools: list[Entry[Any]]
+    names: list[str]
     agent: Agent[Context, OutputT]
 
     def serves(self, tools: list[Entry[Any]]) -> bool:

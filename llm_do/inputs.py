@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Annotated, Any, Protocol, TypeVar
 
-import jsonschema
 import typing_extensions
 from pydantic import (
     AfterValidator,
@@ -364,6 +363,9 @@ def schema_parameters(entry: str, schema: dict[str, Any]) -> DeclaredParameters:
 
 def schema_validator(schema: dict[str, Any]) -> Callable[[Any], str | None]:
     """A function that says what is wrong with a value, or nothing."""
+    # Most programs have no bare JSON Schema, and importing this costs more than all of llm-do's own calls.
+    import jsonschema  # noqa: PLC0415
+
     jsonschema.Draft202012Validator.check_schema(schema)
     checker = jsonschema.Draft202012Validator(schema)
 

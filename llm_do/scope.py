@@ -76,8 +76,8 @@ class CallScope(Generic[T]):
         self.frame = context.frame
         self._toolsets: _Toolsets | None = None
         self._turn: asyncio.Task[Any] | None = None
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._idle: asyncio.Event | None = None
+        """Set when the turn that runs is over."""
         self._closed = False
 
     @property
@@ -93,7 +93,7 @@ class CallScope(Generic[T]):
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._closed = True  # so that nobody starts another turn
-        if self._turn is not None:  # of another task, which nobody waits for any more
+        if self._turn is not None and self._idle is not None:  # of another task, which nobody waits for any more
             self._turn.cancel()
             await settle(asyncio.create_task(self._idle.wait(), name=f"a turn of {self._worker.name}"))
         await self.close()
@@ -143,7 +143,7 @@ class CallScope(Generic[T]):
             raise ScopeBusyError(f"A turn of worker {self._worker.name!r} is running. A scope runs one turn at a time.")
         self._check_open()
         self._turn = asyncio.current_task()
-        self._idle.clear()
+        idle = self._idle = asyncio.Event()
         try:
             parent = self.frame.parent
             assert parent is not None
@@ -152,7 +152,7 @@ class CallScope(Generic[T]):
             return await dispatch(Context(self._context.session, parent), self._worker, arguments, frame=self.frame)
         finally:
             self._turn = None
-            self._idle.set()
+            idle.set()
 
     async def answer(self, arguments: dict[str, Any]) -> T:
         """Let the model answer. This is the body of a turn; `run_turn` is how to make one."""

@@ -37,6 +37,7 @@ from .usage import Limits, UsageMeter
 from .values import SameObject, snapshot
 
 THREADS_PER_DEPTH = 40
+_NO_DEFAULTS = WorkerCreationDefaults()
 
 
 class SessionState:
@@ -79,7 +80,7 @@ class SessionState:
         """Whether more stands around a call than its checks and its record."""
         self.text_deltas = text_deltas
         self.message_callback = message_callback
-        self.creation_defaults = creation_defaults or WorkerCreationDefaults()
+        self.creation_defaults = creation_defaults or _NO_DEFAULTS
         self.recorder = Recorder(sinks, message_callback, journal)
         self.meter = UsageMeter(self.limits)
         self.root = CallFrame(None, None)
