@@ -345,12 +345,12 @@ async def _run_bounded(ctx: Context, child: Context, entry: Entry[Any], run_ctx:
     async with session.worker_slots(ctx.frame) if entry.kind == "worker" else nullcontext():
         timeout = _timeout(session, frame, entry)
         if timeout is None:
-            return await session.executor.execute(entry, frame.arguments, child, run_ctx)
+            return await _start(session, entry, child, run_ctx)
         deadline = frame.deadline = Deadline(timeout, frame.deadline)
         deadline.active = True
         try:
             with deadline.scope:
-                output = await session.executor.execute(entry, frame.arguments, child, run_ctx)
+                output = await _start(session, entry, child, run_ctx)
                 if not deadline.expired:
                     return output
         finally:
@@ -358,6 +358,12 @@ async def _run_bounded(ctx: Context, child: Context, entry: Entry[Any], run_ctx:
     error = session.timed_out(deadline, frame.path)
     attach_partial_messages(error, list(frame.partial_messages))
     raise error
+
+
+def _start(session: SessionState, entry: Entry[Any], child: Context, run_ctx: Any) -> Awaitable[Any]:
+    if session.executor is None:
+        return entry.call(child.frame.arguments, child, run_ctx)
+    return session.executor.execute(entry, child.frame.arguments, child, run_ctx)
 
 
 def _timeout(session: SessionState, frame: CallFrame, entry: Entry[Any]) -> float | None:

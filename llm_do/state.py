@@ -75,7 +75,7 @@ class SessionState:
         self.limits = limits or Limits()
         self.max_depth = max_depth
         self.max_concurrency = max_concurrency
-        self.executor: Executor = executor or InlineExecutor()
+        self.executor = executor
         self.bounded = executor is not None or self.limits.timeout is not None
         """Whether more stands around a call than its checks and its record."""
         self.text_deltas = text_deltas
@@ -304,10 +304,3 @@ class SessionState:
             except (UserError, ValueError, ImportError) as exc:
                 raise ModelChoiceError(f"Worker {entry.name!r} cannot use model {choice!r}: {exc}") from exc
         return self._models[choice]
-
-
-class InlineExecutor:
-    """Just calls."""
-
-    async def execute(self, entry: Entry[Any], arguments: dict[str, Any], ctx: Any, run_ctx: Any) -> Any:
-        return await entry.call(arguments, ctx, run_ctx)
