@@ -7,7 +7,7 @@ export UV_NO_SYNC := 1
 RUN := $(VENV)/bin/uv run
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lock bench clean
+.PHONY: help setup demo bubblewrap test check format lock bench clean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,7 +35,10 @@ $(READY): requirements.lock pyproject.toml
 demo: $(READY)  ## Run a tree of workers and functions (scripted model, no key needed)
 	@PYDANTIC_AI_NO_BANNER=1 $(VENV)/bin/python examples/demo.py
 
-test: $(READY)  ## Run the tests
+bubblewrap:  # What the tests of sandboxed commands need
+	@tools/install-bubblewrap
+
+test: $(READY) bubblewrap  ## Run the tests
 	@$(RUN) pytest
 
 check: $(READY)  ## Lint, types, layers, spelling
@@ -54,6 +57,7 @@ bench: $(READY)  ## Compare with raw PydanticAI, in one run
 	@$(VENV)/bin/python bench/run.py
 	@$(VENV)/bin/python bench/project.py
 	@$(VENV)/bin/python bench/roots.py
+	@$(VENV)/bin/python bench/rules.py
 
 lock: $(READY)  ## Pin the newest versions of all dependencies
 	@$(VENV)/bin/uv pip compile --quiet --upgrade --universal --generate-hashes --no-header --all-extras --group dev \

@@ -13,12 +13,15 @@
     │   ├── NoWorkerError       (RuntimeError)     something of a worker is asked for where none is at work
     │   ├── NoSandboxError      (RuntimeError)     files are used where no worker with a sandbox is at work
     │   ├── WorkerFileError     (ValueError)       a worker file that does not say what a worker is
+    │   ├── RuleError           (ValueError)       rules that cannot be meant, or not be understood
     │   ├── ProjectCodeError    (ImportError)      code of a project that cannot be imported
     │   ├── PathMissing         (FileNotFoundError) nothing is at that path of a root
-    │   └── ContentError        (ValueError)       a file's content is not what the call needs
+    │   ├── ContentError        (ValueError)       a file's content is not what the call needs
+    │   └── CommandError        (ValueError)       a command line cannot be read
     ├── the runtime says no
     │   ├── ApprovalDenied      (PermissionError)  a person or a rule refused the call
     │   │   └── DelegationDenied                   a worker may not call that worker
+    │   ├── RunEnded            (PermissionError)  a person who was asked ended the run
     │   ├── PathDenied          (PermissionError)  a path that may not be used like this
     │   ├── DepthLimitError                        calls nested too deeply
     │   ├── CallCancelled                          the call that makes this one was cancelled
@@ -97,6 +100,10 @@ class WorkerFileError(LlmDoError, ValueError):
     """A worker file does not say what a worker is. Each line of the message starts with `path:line: `."""
 
 
+class RuleError(LlmDoError, ValueError):
+    """Rules that cannot be meant, or cannot be understood."""
+
+
 class ProjectCodeError(LlmDoError, ImportError):
     """Code of a project cannot be imported, or does not have what a file refers to."""
 
@@ -126,6 +133,10 @@ class ContentError(LlmDoError, ValueError):
     """The file's content, or the content given for it, is not what the call needs; nothing was written."""
 
 
+class CommandError(LlmDoError, ValueError):
+    """A command line cannot be read."""
+
+
 class ApprovalDenied(LlmDoError, PermissionError):
     """The call was refused; it did not run."""
 
@@ -140,6 +151,15 @@ class ApprovalDenied(LlmDoError, PermissionError):
 
 class DelegationDenied(ApprovalDenied):
     """A worker wanted to call a worker that its file does not allow it; nothing was started."""
+
+
+class RunEnded(LlmDoError, PermissionError):
+    """A person who was asked ended the run. No model is told, and whoever catches this can make no more calls."""
+
+    def __init__(self, message: str, *, note: str | None = None) -> None:
+        super().__init__(message)
+        self.note = note
+        """What the person had to say."""
 
 
 class DepthLimitError(LlmDoError):
@@ -224,6 +244,11 @@ def note_path(error: BaseException, path: str) -> None:
 def came_from_below(error: BaseException) -> bool:
     """Whether an error was raised in a call that is already over, rather than here."""
     return hasattr(error, _PATH)
+
+
+def was_raised_at(error: BaseException, path: str) -> bool:
+    """Whether an error was raised in the call at that path itself, and not in one that it made."""
+    return getattr(error, _PATH, None) == path
 
 
 _PATH = "_llm_do_path"

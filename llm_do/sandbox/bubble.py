@@ -1,0 +1,171 @@
+"""Commands in a sandbox of the kernel (bubblewrap): the roots, what is under /usr, and nothing else of the host.
+
+Each program has a sandbox of its own: no network, no other processes, no capabilities, its own /tmp. The sandbox
+is set up first and waits; its limits are put on it from outside; then the program starts. Its first process is the
+one of a process namespace, so the kernel ends all others with it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from ..commands import Command
+from ..errors import PathDenied, PathFailed
+from .beneath import FOLDER_FLAGS, best_opener
+from .bubbled import Plan, start_bubble
+from .masks import host_mounts, masks
+from .plain import run_unsandboxed
+from .processes import Argv, CommandResult, Running, ShellLimits, run
+
+__all__ = ["CommandResult", "Mount", "ShellLimits", "run_sandboxed", "run_unsandboxed", "why_not"]
+
+WORK = "/work"
+_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "TERM": "dumb"}  # noqa: S108
+_TOP_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_ETC = ("/etc/ld.so.cache", "/etc/alternatives")
+_NEEDED = ("--bind-fd", "--disable-userns", "--size", "--json-status-fd")
+_INSTALL = "Install it (Debian, Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap)."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A folder that commands see as /work/NAME."""
+
+    name: str
+    folder: Path
+    writable: bool
+    fd: int | None = None
+    """The folder, if it is open already. Then it is this one, whatever its path means by now."""
+    protected: Sequence[Path] = ()
+    """Absolute paths that commands must not see, in whichever mount they would show up."""
+
+
+@cache
+def why_not() -> str | None:
+    """Why commands cannot be sandboxed here, found out by trying it once; `None` if they can."""
+    if sys.platform != "linux":
+        return f"Commands are sandboxed with bubblewrap, which needs Linux; this is {sys.platform}."
+    if (bwrap := shutil.which("bwrap")) is None:
+        return f"Commands are sandboxed with bubblewrap, and `bwrap` is not on PATH. {_INSTALL}"
+    offers = subprocess.run([bwrap, "--help"], capture_output=True, text=True, check=False)  # noqa: S603
+    if missing := [option for option in _NEEDED if option not in offers.stdout + offers.stderr]:
+        return f"This bubblewrap is too old: it has no {', '.join(missing)}. Use 0.10, or 0.8 with Debian's fixes."
+    options = [*_base_options(ShellLimits()), "--remount-ro", "/", "--", "/bin/sh", "-c", ":"]
+    try:
+        tried = subprocess.run([bwrap, *options], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        return "Bubblewrap does not work here: it did not finish an empty command."
+    if tried.returncode:
+        return (
+            f"The kernel does not let bubblewrap make a sandbox; it says: {tried.stderr.strip()!r}. User namespaces "
+            "must be allowed (in a container: --privileged, or --security-opt seccomp=unconfined)."
+        )
+    return None
+
+
+async def run_sandboxed(command: Command, mounts: Sequence[Mount], limits: ShellLimits) -> CommandResult:
+    """Run a command in /work, where each mount is under its name. What needs a shell has one, inside."""
+    if problem := why_not():
+        raise PathFailed(problem)
+    with ExitStack() as stack:
+        options, fds, files = _mount_options(mounts, stack)
+        options = [*_base_options(limits), *options, "--chdir", WORK, "--remount-ro", "/"]
+
+        async def start(argv: Argv, stdin: int, stdout: int, stderr: int) -> Running:
+            return await start_bubble(argv, (stdin, stdout, stderr), Plan(options, fds, files), limits)
+
+        return await run(command, start, limits)
+
+
+def _base_options(limits: ShellLimits) -> list[str]:
+    options = ["--unshare-all", "--unshare-user", "--disable-userns", "--uid", "1000", "--gid", "1000"]
+    options += ["--hostname", "sandbox", "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
+    options += ["--ro-bind", "/usr", "/usr"]
+    for name, value in _ENVIRONMENT.items():
+        options += ["--setenv", name, value]
+    for top in _TOP_FOLDERS:
+        path = Path("/", top)
+        if path.is_symlink():
+            options += ["--symlink", str(path.readlink()), str(path)]
+        elif path.is_dir():
+            options += ["--ro-bind", str(path), str(path)]
+    for path in map(Path, _ETC):
+        options += ["--ro-bind-try", str(path), str(path)]
+    # Who is root outside could write to parts of /proc without any capability.
+    options += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
+    for folder in ("/dev/shm", "/tmp"):  # noqa: S108
+        options += ["--perms", "1777", "--size", str(max(limits.file_bytes, 4096)), "--tmpfs", folder]
+    return [*options, "--remount-ro", "/dev", "--dir", WORK]
+
+
+def _mount_options(mounts: Sequence[Mount], stack: ExitStack) -> tuple[list[str], list[int], list[str]]:
+    """Options for the mounts, the descriptors that they name, and the files that are to be covered."""
+    options, fds, files = list[str](), list[int](), list[str]()
+    seen = host_mounts()
+    if len({mount.name for mount in mounts}) < len(mounts):
+        raise PathDenied("Two mounts have one name.")
+
+    def bind(fd: int, to: str, writable: bool) -> None:
+        stack.callback(os.close, fd)
+        fds.append(fd)
+        options.extend(["--bind-fd" if writable else "--ro-bind-fd", str(fd), to])
+
+    for mount in mounts:
+        if "/" in mount.name or mount.name in ("", ".", ".."):
+            raise PathDenied(f"{mount.name!r} cannot be the name of a mount.")
+        to, fd = f"{WORK}/{mount.name}", _open(mount)
+        try:
+            if os.fstat(fd).st_nlink == 0:
+                raise PathDenied(f"The folder of {mount.name!r} cannot be mounted: it was removed.")
+            # Where the open folder is now: it may have been moved, with what is protected in it.
+            folder = Path(f"/proc/self/fd/{fd}").readlink()
+            covered = masks(folder, _protected(mounts, mount, folder), seen, writable=mount.writable)
+        except BaseException:
+            os.close(fd)
+            raise
+        if Path() in covered:
+            os.close(fd)
+            options += _empty(to)
+            continue
+        bind(fd, to, mount.writable)
+        # A folder around a mask must not be moved away, for another could take its place. A mount point cannot be.
+        around = {above for name in covered for above in name.parents if above.parts} if mount.writable else set()
+        for name in sorted(around):
+            bind(best_opener()(fd, name.parts), f"{to}/{name}", True)
+        for name in sorted(covered):
+            if (folder / name).is_dir():
+                options += _empty(f"{to}/{name}")
+            else:
+                files.append(f"{to}/{name}")
+    return options, fds, files
+
+
+def _open(mount: Mount) -> int:
+    if mount.fd is not None:
+        return os.dup(mount.fd)
+    slash = os.open("/", FOLDER_FLAGS)
+    try:
+        return best_opener()(slash, mount.folder.parts[1:])
+    except OSError as exc:
+        raise PathDenied(f"The folder of {mount.name!r} cannot be mounted: {exc.strerror}.") from None
+    finally:
+        os.close(slash)
+
+
+def _protected(mounts: Sequence[Mount], mount: Mount, folder: Path) -> set[Path]:
+    """All protected paths, and, if the folder of this mount was moved, where those in it are now."""
+    found = {path for one in mounts for path in one.protected}
+    inside = (path.relative_to(mount.folder) for path in found if path.is_relative_to(mount.folder))
+    return found | {folder / name for name in inside}
+
+
+def _empty(folder: str) -> list[str]:
+    return ["--size", "4096", "--tmpfs", folder, "--remount-ro", folder]
