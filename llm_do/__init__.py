@@ -16,6 +16,8 @@ from .approval import (
     ApprovalCallback,
     ApprovalController,
     ApprovalDecision,
+    ApprovalRequest,
+    Approver,
     approve_all_callback,
     strict_mode_callback,
 )
@@ -28,6 +30,7 @@ from .errors import (
     ArgumentError,
     CallCancelled,
     CallTimeout,
+    CommandError,
     ContentError,
     DelegationDenied,
     DepthLimitError,
@@ -44,6 +47,8 @@ from .errors import (
     PathFailed,
     PathMissing,
     ProjectCodeError,
+    RuleError,
+    RunEnded,
     ScopeBusyError,
     ScopeClosedError,
     ToolsetError,
@@ -64,11 +69,13 @@ from .events import (
 from .frame import CallFrame
 from .inputs import WorkerInput
 from .names import ToolsetResolver
-from .protocols import CallableEntry, Entry, Executor, MessageCallback, ModelLike, Sink, ToolsetFactory
+from .protocols import CallableEntry, Effect, Entry, Executor, MessageCallback, ModelLike, Sink, ToolsetFactory
 from .registry import WorkerRegistry
+from .rules import Grant, RuleBook, Ruling, ToolRule
 from .runtime import Runtime
 from .sandbox import RootConfig, SandboxConfig, SandboxManager, SandboxToolset
 from .scope import CallScope
+from .secrets import Secret
 from .toolsets import FILE_TOOLS
 from .trace import ApprovalOutcome, Trace, TraceEntry, TraceNode
 from .usage import Limits
@@ -83,7 +90,9 @@ __all__ = [
     "ApprovalDecision",
     "ApprovalDenied",
     "ApprovalOutcome",
+    "ApprovalRequest",
     "ApprovalRequested",
+    "Approver",
     "ArgumentError",
     "AttachmentInput",
     "AttachmentPayload",
@@ -96,15 +105,18 @@ __all__ = [
     "CallScope",
     "CallTimeout",
     "CallableEntry",
+    "CommandError",
     "ContentError",
     "Context",
     "DelegationDenied",
     "DepthLimitError",
     "DuplicateEntryError",
+    "Effect",
     "Entry",
     "Event",
     "EventLoopError",
     "Executor",
+    "Grant",
     "LimitExceeded",
     "Limits",
     "LlmDoError",
@@ -121,6 +133,10 @@ __all__ = [
     "PathMissing",
     "ProjectCodeError",
     "RootConfig",
+    "RuleBook",
+    "RuleError",
+    "Ruling",
+    "RunEnded",
     "Runtime",
     "RuntimeCreator",
     "RuntimeDelegator",
@@ -129,9 +145,11 @@ __all__ = [
     "SandboxToolset",
     "ScopeBusyError",
     "ScopeClosedError",
+    "Secret",
     "Sink",
     "TextDelta",
     "ToolEntry",
+    "ToolRule",
     "ToolTimeout",
     "ToolsProxy",
     "ToolsetError",

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import anyio.to_thread
+from pydantic_ai import BinaryContent
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.usage import RunUsage
 
@@ -38,7 +39,7 @@ class WorkerRunResult:
 
     output: Any
     messages: list[ModelMessage]
-    """What the worker and its model said to each other."""
+    """What the worker and its model said to each other, without secrets."""
     trace: Trace
     """Every call of the run."""
     usage: dict[str, RunUsage]
@@ -86,33 +87,41 @@ async def run_worker_async(
         registry,
         model=choice.model if choice is not None else None,
         approval_callback=approval_callback,
-        tool_rules=config.tool_rules,
+        tool_rules=registry.rule_book(),
         limits=config.session_limits(),
         message_callback=message_callback,
         creation_defaults=creation_defaults,
+        secrets=config.secrets,
     )
     entry = registry[worker]
-    arguments = _arguments(input_data, attachments, entry)
+    files = _files(attachments, entry)
+    args, kwargs = _arguments(input_data, files, entry)
     if not isinstance(entry, WorkerEntry):
-        output = await runtime.call(entry, *arguments[0], **arguments[1])
+        output = await runtime.call(entry, *args, **kwargs)
         return WorkerRunResult(output=output, messages=[], trace=runtime.trace, usage=runtime.usage)
+    arguments = entry.parameters.bind(args, kwargs)
     async with entry.start(runtime) as scope:
-        output = await scope.run_turn(*arguments[0], **arguments[1])
-        return WorkerRunResult(output=output, messages=scope.messages, trace=runtime.trace, usage=runtime.usage)
+        output = await scope.take_turn(arguments, files if entry.input_type is not None else ())
+        messages = runtime.context().session.recorder.secrets.redact(scope.messages)
+        return WorkerRunResult(output=output, messages=messages, trace=runtime.trace, usage=runtime.usage)
 
 
-def _arguments(
-    input_data: Any, attachments: Sequence[AttachmentInput] | None, entry: Any
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _files(attachments: Sequence[AttachmentInput] | None, entry: Any) -> list[BinaryContent]:
+    if isinstance(attachments, str | Path):
+        raise TypeError(f"attachments must be a list, got {attachments!r}.")
+    if not attachments:
+        return []
+    if not isinstance(entry, WorkerEntry):
+        raise ArgumentError(f"{entry.name!r} is a function: it takes the input that it declares, and no attachments.")
+    return check([load(item) for item in attachments], entry.attachment_policy, entry.name)
+
+
+def _arguments(input_data: Any, files: list[BinaryContent], entry: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A worker that declares no input takes files among its arguments. To any other they go beside them."""
     given: dict[str, Any] = {}
     if isinstance(entry, WorkerEntry) and entry.input_type is None:
         refuse_hidden(input_data)
-    if isinstance(attachments, str | Path):
-        raise TypeError(f"attachments must be a list, got {attachments!r}.")
-    if attachments:
-        if not isinstance(entry, WorkerEntry) or entry.input_type is not None:
-            raise ArgumentError(f"{entry.name!r} takes the input that it declares, and no attachments.")
-        given["attachments"] = check([load(item) for item in attachments], entry.attachment_policy, entry.name)
+        given = {"attachments": files} if files else {}
     if input_data is None:
         return (), given
     if isinstance(input_data, dict) and given:

@@ -7,36 +7,89 @@ import inspect
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import anyio
 
+from .display import layout, visible
 from .errors import ApprovalDenied, EventLoopError
-from .rules import by_default, judge, read_rules
+from .rules import Call, Case, Grant, RuleBook, Ruling, judge, read_rules
 from .trace import ApprovalOutcome
 from .values import NoCanonicalForm, canonical, snapshot
 
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRequest:
+    """What somebody is asked."""
+
+    tool_name: str
+    """The name by which rules speak of the tool."""
+    payload: dict[str, Any]
+    """The arguments, and what else there is to see. A copy: changing it changes nothing."""
+    reason: str
+    """Which rule asks, why, and the path of calls."""
+    entry: str
+    """The name of the tool itself."""
+    worker: str | None = None
+    """The worker that calls; `None` is Python."""
+    call_path: str = ""
+    ruling: Ruling | None = None
+    """What asks, with the rule and where it stands."""
+    offers: tuple[Grant, ...] = ()
+    """Wider permissions that can be given for the session, each with all that it covers as its text."""
+
+    def text(self, *, full: bool = False) -> str:
+        """The request as a person may see it: nothing in it can hide, or do anything to a screen.
+
+        Long values are cut in the middle, unless `full`.
+        """
+        path = f"\n  call path: {visible(self.call_path)}" if self.call_path else ""
+        because = visible(str(self.ruling.because if self.ruling is not None else self.reason))
+        why = visible(self.ruling.reason) if self.ruling is not None and self.ruling.reason else None
+        shown = layout(self.payload, full=full)
+        indented = "".join(f"\n  {line}" for line in shown.splitlines())
+        return f"{visible(self.entry)} ({visible(self.tool_name)}){path}\n  rule: {because}" + (
+            f"\n  reason: {why}{indented}" if why else indented
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class ApprovalDecision:
-    """The answer of an approval callback."""
+    """The answer to an approval request."""
 
     approved: bool
     approve_for_session: bool = False
     """Do not ask again in this session when the same worker makes the same call with the same arguments."""
     note: str | None = None
     """A word to the caller; a model that is refused reads it."""
+    grant: Grant | None = None
+    """One of the offers of the request: do not ask again in this session for any call that it covers."""
+    arguments: dict[str, Any] | None = None
+    """Arguments to run with, in place of those that were asked about. They are validated and judged again."""
+    end_run: bool = False
+    """Refuse, and end the run: whoever called gets no chance to go on."""
 
     def __post_init__(self) -> None:
         # "no" is true in Python: only a real bool may open a door.
-        if not isinstance(self.approved, bool) or not isinstance(self.approve_for_session, bool):
-            raise TypeError("ApprovalDecision.approved and .approve_for_session must be True or False.")
+        for flag in ("approved", "approve_for_session", "end_run"):
+            if not isinstance(getattr(self, flag), bool):
+                raise TypeError("ApprovalDecision.approved, .approve_for_session and .end_run must be True or False.")
+        if self.end_run and self.approved:
+            raise ValueError("ApprovalDecision: what is approved does not end the run.")
+        if not self.approved and (self.arguments is not None or self.grant is not None or self.approve_for_session):
+            raise ValueError("ApprovalDecision: what is refused has neither arguments nor a grant for the session.")
 
 
 ApprovalCallback: TypeAlias = Callable[[str, dict[str, Any], str], ApprovalDecision | Awaitable[ApprovalDecision]]
 """Gets `(tool_name, payload, reason)` and decides. The payload is a copy: changing it changes nothing."""
+
+
+class Approver(Protocol):
+    """In place of a callback: it sees the whole request, with the rule that asks and the offers."""
+
+    def ask(self, request: ApprovalRequest, /) -> ApprovalDecision | Awaitable[ApprovalDecision]: ...
 
 
 def approve_all_callback(tool_name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
@@ -49,15 +102,27 @@ def strict_mode_callback(tool_name: str, payload: dict[str, Any], reason: str) -
     return ApprovalDecision(approved=False, note="strict mode refuses whatever needs an approval")
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How a request was decided, and what more was said."""
+
+    outcome: ApprovalOutcome
+    arguments: dict[str, Any] | None = None
+    """The arguments to run with, where they are not those of the request."""
+    end_run: bool = False
+    for_session: bool = False
+    grant: Grant | None = None
+
+
 class _Question:
-    __slots__ = ("answered", "outcome")
+    __slots__ = ("answer", "answered")
 
     def __init__(self) -> None:
         self.answered = anyio.Event()
-        self.outcome: ApprovalOutcome | None = None
+        self.answer: Answer | None = None
 
 
-def _payload(arguments: dict[str, Any]) -> dict[str, Any]:
+def copied(arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments as somebody is shown them: nothing that they do to them is done to the call."""
     try:
         return deepcopy(arguments)
@@ -66,73 +131,79 @@ def _payload(arguments: dict[str, Any]) -> dict[str, Any]:
         return shown
 
 
+def _refused(by: Any, note: str) -> Answer:
+    return Answer(ApprovalOutcome(approved=False, by=by, note=note))
+
+
 class ApprovalController:
-    """Asks the callback, and remembers what was approved for the session. One stands in each runtime."""
+    """Asks, and remembers what was approved for the session. One stands in each runtime."""
 
     def __init__(
-        self, tool_rules: Mapping[str, Any] | None = None, approval_callback: ApprovalCallback | None = None
+        self,
+        tool_rules: Mapping[str, Any] | RuleBook | None = None,
+        approval_callback: ApprovalCallback | Approver | None = None,
     ) -> None:
         self.rule_book = read_rules(tool_rules, "the session")
         self.approval_callback = approval_callback
-        self._grants: set[Hashable] = set()
+        self._exact: set[Hashable] = set()
+        self._patterns: dict[Hashable, list[Grant]] = {}
         self._questions: dict[Hashable, _Question] = {}
 
     async def decide(
         self,
-        tool_name: str,
+        request: ApprovalRequest,
         arguments: dict[str, Any],
-        reason: str,
+        call: Call,
         *,
         subject: Hashable,
-        shown: dict[str, Any] | None = None,
         on_ask: Callable[[], None] = lambda: None,
-    ) -> ApprovalOutcome:
+    ) -> Answer:
         """Decide one call. `subject` says who calls what: equal names alone never share a grant.
 
-        `shown` is what somebody sees, where that is more than the arguments. `on_ask` is called when somebody
-        is really asked.
-
-        Identical calls that arrive while a person is being asked wait for that answer; none runs early.
+        `on_ask` is called when somebody is really asked. Identical calls that arrive while a person is being
+        asked wait for that answer; none runs early.
         """
+        for grant in self._patterns.get(subject, ()):
+            if grant.covers(call):
+                return Answer(ApprovalOutcome(approved=True, by="grant", grant=grant.text))
         try:
             key = (subject, canonical(arguments))
         except NoCanonicalForm:
-            return (await self._ask(tool_name, shown or arguments, reason, on_ask))[0]
-        while key not in self._grants:
+            return self._remember(await self._ask(request, on_ask), subject)
+        while key not in self._exact:
             if (question := self._questions.get(key)) is None:
-                return await self._ask_once(key, tool_name, shown or arguments, reason, on_ask)
+                return await self._ask_once(key, subject, request, on_ask)
             await question.answered.wait()
-            if question.outcome is not None:
-                return question.outcome
-        return ApprovalOutcome(approved=True, by="grant")
+            if question.answer is not None:
+                return question.answer
+        return Answer(ApprovalOutcome(approved=True, by="grant", grant="exactly these arguments"))
 
     async def _ask_once(
-        self, key: Hashable, tool_name: str, arguments: dict[str, Any], reason: str, on_ask: Callable[[], None]
-    ) -> ApprovalOutcome:
+        self, key: Hashable, subject: Hashable, request: ApprovalRequest, on_ask: Callable[[], None]
+    ) -> Answer:
         question = self._questions[key] = _Question()
         try:
-            question.outcome, for_session = await self._ask(tool_name, arguments, reason, on_ask)
-            if for_session:
-                self._grants.add(key)
-            return question.outcome
+            question.answer = self._remember(await self._ask(request, on_ask), subject, key)
+            return question.answer
         finally:
-            # Whoever asked may have been cancelled: then the next in line finds no outcome, and asks.
+            # Whoever asked may have been cancelled: then the next in line finds no answer, and asks.
             del self._questions[key]
             question.answered.set()
 
-    async def _ask(
-        self, tool_name: str, arguments: dict[str, Any], reason: str, on_ask: Callable[[], None]
-    ) -> tuple[ApprovalOutcome, bool]:
-        """The outcome, and whether it holds for the session."""
+    def _remember(self, answer: Answer, subject: Hashable, key: Hashable = None) -> Answer:
+        if answer.grant is not None:
+            self._patterns.setdefault(subject, []).append(answer.grant)
+        # What was edited was not approved as it was asked for.
+        if answer.for_session and answer.arguments is None and key is not None:
+            self._exact.add(key)
+        return answer
+
+    async def _ask(self, request: ApprovalRequest, on_ask: Callable[[], None]) -> Answer:
         if self.approval_callback is None:
-            return ApprovalOutcome(
-                approved=False,
-                by="nobody",
-                note="nobody can be asked: the runtime has no approval_callback",
-            ), False
+            return _refused("nobody", "nobody can be asked: the runtime has no approval_callback")
         on_ask()
         try:
-            decision = self.approval_callback(tool_name, _payload(arguments), reason)
+            decision = self._call_back(request)
             if inspect.isawaitable(decision):
                 decision = await decision
         except (Exception, asyncio.CancelledError) as exc:  # whatever goes wrong while asking, the answer is no
@@ -140,13 +211,24 @@ class ApprovalController:
             if isinstance(exc, asyncio.CancelledError) and (task is None or task.cancelling()):
                 raise
             what = f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
-            note = f"the approval callback failed: {what}"
-            return ApprovalOutcome(approved=False, by="error", note=note), False
+            return _refused("error", f"the approval callback failed: {what}")
         if not isinstance(decision, ApprovalDecision):
-            note = f"the approval callback must return an ApprovalDecision, it returned {decision!r:.80}"
-            return ApprovalOutcome(approved=False, by="error", note=note), False
-        outcome = ApprovalOutcome(approved=decision.approved, by="callback", note=decision.note)
-        return outcome, decision.approved and decision.approve_for_session
+            return _refused("error", f"the approval callback must return an ApprovalDecision, got {decision!r:.80}")
+        if decision.grant is not None and not any(decision.grant is offer for offer in request.offers):
+            return _refused("error", "the approval callback granted what was not offered")
+        grant = decision.grant.text if decision.grant is not None else None
+        if decision.approve_for_session and decision.arguments is None:
+            grant = grant or "exactly these arguments"
+        outcome = ApprovalOutcome(approved=decision.approved, by="callback", note=decision.note, grant=grant)
+        given = None if decision.arguments is None else copied(decision.arguments)
+        return Answer(outcome, given, decision.end_run, decision.approve_for_session, decision.grant)
+
+    def _call_back(self, request: ApprovalRequest) -> Any:
+        callback = self.approval_callback
+        if callable(ask := getattr(callback, "ask", None)):
+            return ask(request)
+        assert callable(callback)
+        return callback(request.tool_name, request.payload, request.reason)
 
     # -- outside a runtime ---------------------------------------------------------------------------
 
@@ -164,7 +246,8 @@ class ApprovalController:
         except RuntimeError:
             asyncio.run(permitting)
             return func()
-        if inspect.iscoroutinefunction(self.approval_callback):
+        asking = getattr(self.approval_callback, "ask", self.approval_callback)
+        if inspect.iscoroutinefunction(asking):
             permitting.close()
             raise EventLoopError(
                 "The approval callback is async, and an event loop runs: use `await maybe_run_async(...)`."
@@ -177,11 +260,19 @@ class ApprovalController:
         raise EventLoopError("Somebody else is being asked, and an event loop runs: use `await maybe_run_async(...)`.")
 
     async def _permit(self, tool_name: str, payload: dict[str, Any]) -> None:
-        ruling = judge(tool_name, session=self.rule_book) or by_default(tool_name)
+        call = Call(tool_name, (Case(payload),))
+        ruling = judge(call, session=self.rule_book)
         if ruling.disposition == "allow":
             return
         outcome = ApprovalOutcome(approved=False, by="rule", note=ruling.because)
         if ruling.disposition == "ask":
-            outcome = await self.decide(tool_name, payload, ruling.because, subject=tool_name)
+            request = ApprovalRequest(
+                tool_name=tool_name, payload=copied(payload), reason=ruling.because, entry=tool_name, ruling=ruling
+            )
+            answer = await self.decide(request, payload, call, subject=tool_name)
+            outcome = answer.outcome
+            if answer.arguments is not None:
+                # `func` has its arguments already.
+                outcome = ApprovalOutcome(approved=False, by="error", note="the arguments cannot be edited here")
         if not outcome.approved:
             raise ApprovalDenied(f"{tool_name} was refused: {outcome.note or 'no'}.", note=outcome.note)

@@ -50,6 +50,19 @@ def refuse_hidden(input_data: Any) -> None:
         raise PathDenied("Attachments are given as `attachments`, and not among the input data.")
 
 
+def key_beside(arguments: Mapping[str, Any]) -> str:
+    """The name under which attachments are shown beside arguments, none of which can pass for them."""
+    key = "attachments"
+    while key in arguments:
+        key = f"({key})"
+    return key
+
+
+def beside(arguments: dict[str, Any], attachments: Sequence[BinaryContent]) -> dict[str, Any]:
+    """The arguments of a worker that declares its input, with the files that go along, as somebody is shown them."""
+    return {**arguments, key_beside(arguments): list(attachments)} if attachments else arguments
+
+
 def check(attachments: Sequence[AttachmentPayload], policy: AttachmentPolicy, worker: str) -> list[BinaryContent]:
     """The attachments as content, if the worker may have them."""
     if len(attachments) > policy.max_attachments:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from .definition import AttachmentPolicy, WorkerDefinition, WorkerLimits
-from .rules import ToolRule, stricter
+from .rules import Places, ToolRule, anchored, without_effectless
 from .sandbox import SandboxConfig
 
 
@@ -24,7 +26,7 @@ def cut(wanted: WorkerDefinition, creator: WorkerDefinition | None, base: Path) 
             "tools": tuple(tool for tool in wanted.tools if tool in have.tools),
             "toolsets": tuple(toolset for toolset in wanted.toolsets if toolset in have.toolsets),
             "allow_workers": _workers(wanted.allow_workers, have.allow_workers),
-            "tool_rules": _rules(wanted.tool_rules, have.tool_rules),
+            "tool_rules": _rules(wanted, have, base),
             "sandbox": sandbox if sandbox is not None and sandbox.paths else None,
             "native": tuple(tool for tool in wanted.native if tool in have.native),
             "attachment_policy": _attachments(wanted.attachment_policy, have.attachment_policy),
@@ -39,15 +41,36 @@ def _workers(wanted: tuple[str, ...], have: tuple[str, ...]) -> tuple[str, ...]:
     return have if wanted == ("*",) else tuple(name for name in wanted if name in have)
 
 
-def _rules(wanted: dict[str, ToolRule], have: dict[str, ToolRule]) -> dict[str, ToolRule]:
-    """The stricter word of both. An `allow` that the creator does not have is not said at all."""
-    rules = {name: rule for name, rule in have.items() if rule.disposition != "allow" or name in wanted}
-    for name, rule in wanted.items():
-        if name in have:
-            rules[name] = stricter(rule, have[name])
-        elif rule.disposition != "allow":
-            rules[name] = rule
+def _rules(wanted: WorkerDefinition, have: WorkerDefinition, base: Path) -> dict[str, tuple[ToolRule, ...]]:
+    """The restrictions of both. What permits something stays only if the creator says the very same.
+
+    Paths become absolute: a root of one worker may be another folder than the root of that name of another.
+    """
+    ours, theirs = (anchored(worker.tool_rules, _places(worker, base)) for worker in (wanted, have))
+    rules: dict[str, tuple[ToolRule, ...]] = {}
+    for name in (*theirs, *(name for name in ours if name not in theirs)):
+        said, given = ours.get(name, ()), theirs.get(name, ())
+        kept = [_restriction(rule) for rule in given if rule not in said]
+        kept += [rule if _is_given(rule, given) else _restriction(rule) for rule in said]
+        if left := without_effectless([rule for rule in kept if rule is not None]):
+            rules[name] = left
     return rules
+
+
+def _is_given(rule: ToolRule, given: Sequence[ToolRule]) -> bool:
+    anything = rule.disposition == "allow" and not rule.shell and not rule.unsandboxed
+    return rule in given or (anything and any(other.disposition == "allow" and other.always for other in given))
+
+
+def _restriction(rule: ToolRule) -> ToolRule | None:
+    """What is left of a rule that may open nothing."""
+    # Without a rule on them, commands that need a shell are refused, which is less than asking.
+    return None if rule.disposition == "allow" or rule.shell else replace(rule, unsandboxed=False)
+
+
+def _places(worker: WorkerDefinition, base: Path) -> Places:
+    roots = worker.sandbox.paths if worker.sandbox is not None else {}
+    return Places({name: root.folder(base) for name, root in roots.items()}, base)
 
 
 def _attachments(wanted: AttachmentPolicy, have: AttachmentPolicy) -> AttachmentPolicy:

@@ -26,7 +26,6 @@ from .approval import ApprovalController
 from .definition import WorkerCreationDefaults, WorkerDefinition
 from .errors import (
     EventLoopError,
-    NoSandboxError,
     NoWorkerError,
     OutputError,
     attach_partial_messages,
@@ -36,6 +35,7 @@ from .errors import (
 from .frame import CallFrame, Deadline
 from .metering import MeteredModel, NoModel
 from .names import reachable
+from .permission import parameters_of
 from .protocols import Entry, EntryBase, MessageCallback, ModelLike
 from .sandbox import SandboxManager, SandboxToolset
 from .state import SessionState
@@ -78,7 +78,7 @@ class Context:
         """Call an entry, by name or as an object, as if it were a Python function."""
         target = self._session.resolve(entry, self.frame) if isinstance(entry, str) else entry
         if not isinstance(target, EntryBase):
-            return await dispatch(self, target, self._session.parameters_of(target).bind(args, kwargs))
+            return await dispatch(self, target, parameters_of(target).bind(args, kwargs))
         arguments = target.parameters.bind(args, kwargs)
         if target.check_arguments is not None:
             await target.check_arguments(arguments, self)
@@ -201,7 +201,7 @@ class Context:
     @property
     def trace(self) -> Trace:
         """The records of all calls of the session so far."""
-        return self._session.recorder.trace
+        return self._session.recorder.read_trace()
 
     @property
     def usage(self) -> dict[str, RunUsage]:
@@ -216,11 +216,7 @@ class Context:
     @property
     def sandbox_toolset(self) -> SandboxToolset:
         """The files of the worker at work: `ctx.sandbox_toolset.read_text("input", "a.txt")`."""
-        worker = self.frame.worker
-        if worker is None or worker.sandbox is None:
-            whose = f"worker {worker.path!r} has none" if worker is not None else "no worker is at work here"
-            raise NoSandboxError(f"There is no sandbox: {whose}. Give a worker one with WorkerEntry(sandbox=...).")
-        return worker.sandbox
+        return self.frame.files
 
     @property
     def sandbox_manager(self) -> SandboxManager:
@@ -303,7 +299,7 @@ async def dispatch(
         recorder.open(frame, arguments)
         session.admit(frame)
         if entry.requires_approval or ctx.frame.rules:
-            arguments = await session.approve(frame, arguments)
+            arguments = await session.permissions.approve(ctx, frame, arguments)
         frame.arguments = arguments
         child = Context(session, frame)
         if entry.kind == "worker":
@@ -323,7 +319,7 @@ async def dispatch(
             # PydanticAI's way for a tool to ask from within. The runtime asks, and the tool runs again.
             if frame.approved or frame.record is None or came_from_below(exc):
                 raise
-            frame.arguments = await session.approve(frame, frame.record.input_data, asked_from_within=True)
+            frame.arguments = await session.permissions.approve(ctx, frame, frame.given, asked_from_within=True)
             frame.deadline = ctx.frame.live_deadline
             output = await _run_bounded(ctx, child, entry, own and run_context(child, entry, own))
         finally:

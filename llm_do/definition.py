@@ -31,10 +31,11 @@ from pydantic_core import PydanticSerializationError
 
 from .errors import WorkerFileError, did_you_mean, summarize
 from .names import check_name
-from .rules import ToolRules
+from .rules import ToolRule, ToolRules
 from .sandbox import SandboxConfig
 from .values import shown
 from .yamlfile import (
+    Document,
     Problem,
     UnreadableError,
     decode,
@@ -387,7 +388,21 @@ def parse_worker(
         document.problems.extend(problems_of(error, document, WorkerDefinition))
     if document.problems:
         raise _file_error(path, *document.problems)
-    return definition
+    return definition.model_copy(update={"tool_rules": _with_lines(definition.tool_rules, document, path)})
+
+
+def _with_lines(
+    rules: dict[str, tuple[ToolRule, ...]], document: Document, path: str
+) -> dict[str, tuple[ToolRule, ...]]:
+    """Rules that know where they stand."""
+
+    def line(name: str, at: int) -> int:
+        return document.lines.get(("tool_rules", name, at), document.lines.get(("tool_rules", name), 1))
+
+    return {
+        name: tuple(dataclasses.replace(rule, where=f"{path}:{line(name, at)}") for at, rule in enumerate(said))
+        for name, said in rules.items()
+    }
 
 
 def _file_error(path: str, *problems: Problem) -> WorkerFileError:

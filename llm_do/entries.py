@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -34,13 +34,15 @@ from .inputs import (
     tool_parameters,
 )
 from .names import as_list, check_name, index_by_name
+from .permission import parameters_of
 from .plane import proxy_tool
-from .protocols import Entry, EntryBase, ModelLike, ToolsetFactory
+from .protocols import EFFECTS, Effect, Entry, EntryBase, ModelLike, ToolsetFactory
 from .recorder import THREAD_DROPPED
-from .rules import RuleBook, read_rules
+from .rules import Case, Grant, Places, RuleBook, read_rules
 from .runtime import Runtime
-from .sandbox import SandboxConfig
+from .sandbox import SandboxConfig, SandboxManager, SandboxToolset
 from .scope import CallScope
+from .secrets import Marks
 from .state import SessionState
 from .threads import run_in_thread
 from .usage import Limits
@@ -61,8 +63,16 @@ class ToolEntry(EntryBase, Generic[T]):
     """The type that its output must have, checked strictly. The original object is returned."""
     rule: str | None = None
     """The name by which rules speak of it, if that is not its own."""
+    effects: Collection[Effect] = frozenset()
+    """What it does beyond computing: `read`, `write`, `execute`, `network`. All but `read` require approval."""
     show: Callable[[dict[str, Any], CallFrame], dict[str, Any]] | None = None
     """What a person who is asked sees of the arguments, where that is more than the arguments. It may refuse."""
+    cases: Callable[[dict[str, Any], CallFrame], Sequence[Case]] | None = None
+    """What rules judge a call by, where that is not its arguments as they are."""
+    offers: Callable[[dict[str, Any], CallFrame], Sequence[Grant]] | None = None
+    """Wider permissions than for this very call that a person who is asked can give."""
+    tells: tuple[type[Exception], ...] = ()
+    """What can be wrong with a call that the model which asked for it should read, and try something else."""
     kind: str = field(default="tool", init=False)
     model: None = field(default=None, init=False)
 
@@ -70,6 +80,7 @@ class ToolEntry(EntryBase, Generic[T]):
     name: str = field(init=False)
     needs_run_context: bool = field(init=False)
     parameters: DeclaredParameters = field(init=False)
+    marks: Marks | None = field(init=False)
     proxy: Tool[Context] = field(init=False)
     check_arguments: Callable[[dict[str, Any], Context], Awaitable[None]] | None = field(init=False)
     _function: Callable[..., Any] = field(init=False)
@@ -80,13 +91,16 @@ class ToolEntry(EntryBase, Generic[T]):
         tool, schema = self.tool, self.tool.function_schema
         check_name(tool.name)
         _check_function(tool)
+        effects = _check_effects(self.effects, tool.name)
         parameters = tool_parameters(tool)
         special = schema.takes_ctx or schema.positional_fields or schema.var_positional_field or tool.timeout
         derived = {
             "name": tool.name,
-            "requires_approval": self.requires_approval or tool.requires_approval,
+            "effects": effects,
+            "requires_approval": self.requires_approval or tool.requires_approval or bool(effects - {"read"}),
             "needs_run_context": tool.takes_ctx,
             "parameters": parameters,
+            "marks": parameters.marks,
             # PydanticAI runs it only for a model's calls.
             "check_arguments": None if tool.args_validator is None else self._check_arguments,
             "_function": schema.function,
@@ -107,6 +121,7 @@ class ToolEntry(EntryBase, Generic[T]):
         requires_approval: bool = ...,
         schema_out: Any = ...,
         rule: str | None = ...,
+        effects: Collection[Effect] = ...,
     ) -> ToolEntry[T]: ...
     @overload
     @classmethod
@@ -119,6 +134,7 @@ class ToolEntry(EntryBase, Generic[T]):
         requires_approval: bool = ...,
         schema_out: Any = ...,
         rule: str | None = ...,
+        effects: Collection[Effect] = ...,
     ) -> ToolEntry[T]: ...
     @classmethod
     def from_function(
@@ -130,6 +146,7 @@ class ToolEntry(EntryBase, Generic[T]):
         requires_approval: bool = False,
         schema_out: Any = None,
         rule: str | None = None,
+        effects: Collection[Effect] = (),
     ) -> ToolEntry[Any]:
         """An entry from a plain function, sync or async, with or without a `RunContext` first."""
         if not callable(function):
@@ -141,7 +158,7 @@ class ToolEntry(EntryBase, Generic[T]):
                 f"{function!r} has a parameter that pydantic has no schema for: {exc}. "
                 "A context is taken as `ctx: RunContext[Context]`, first, and used as `ctx.deps`."
             ) from exc
-        return cls(tool, requires_approval=requires_approval, schema_out=schema_out, rule=rule)
+        return cls(tool, requires_approval=requires_approval, schema_out=schema_out, rule=rule, effects=effects)
 
     @property
     def description(self) -> str | None:
@@ -222,6 +239,7 @@ def entry(
     requires_approval: bool = False,
     schema_out: Any = None,
     rule: str | None = None,
+    effects: Collection[Effect] = (),
 ) -> _EntryDecorator: ...
 def entry(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a function an entry: `@entry`, or `@entry(name=..., requires_approval=True)`."""
@@ -296,8 +314,21 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         return model_parameters(self.name, self.input_type)
 
     @cached_property
+    def marks(self) -> Marks | None:  # type: ignore[override]
+        return self.parameters.marks
+
+    @cached_property
     def rule_book(self) -> RuleBook | None:  # type: ignore[override]
-        return read_rules(self.tool_rules, f"worker {self.name!r}")
+        if not self.tool_rules:
+            return None
+        roots = self.sandbox.paths if self.sandbox is not None else {}
+        places = Places({name: root.folder(self.base.absolute()) for name, root in roots.items()}, self.base)
+        return read_rules(self.tool_rules, f"worker {self.name!r}", places)
+
+    def open_sandbox(self) -> SandboxToolset | None:
+        if self.sandbox is None:
+            return None
+        return SandboxToolset(SandboxManager(self.sandbox, base=self.base.absolute(), protected=self.protected))
 
     @cached_property
     def own_entries(self) -> Mapping[str, Entry[Any]]:  # type: ignore[override]
@@ -397,7 +428,7 @@ class _CachedAgent(Generic[OutputT]):
 
 def _proxy_of(entry: Entry[Any], session: SessionState) -> Tool[Context]:
     made = entry.proxy if isinstance(entry, EntryBase) else None
-    return made or proxy_tool(entry, session.parameters_of(entry))
+    return made or proxy_tool(entry, parameters_of(entry))
 
 
 def _schema_check(schema: dict[str, Any]) -> Callable[[Any], Any]:
@@ -409,6 +440,15 @@ def _schema_check(schema: dict[str, Any]) -> Callable[[Any], Any]:
         return output
 
     return check
+
+
+def _check_effects(effects: Collection[Effect], name: str) -> frozenset[Effect]:
+    if isinstance(effects, str):
+        raise TypeError(f"{name}: the effects must be a list, got {effects!r}.")
+    for effect in effects:
+        if effect not in EFFECTS:
+            raise ValueError(f"{name}: there is no effect {effect!r}: there are {', '.join(EFFECTS)}.")
+    return frozenset(effects)
 
 
 def _check_function(tool: Tool[Any]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from pydantic_ai import BinaryContent
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.usage import RunUsage
 
@@ -30,6 +32,8 @@ class CallOpened(_CallEvent):
 
     kind: str
     arguments: Any
+    attachments: Sequence[BinaryContent] = ()
+    """The files that go to a worker beside the arguments that it declares."""
     type: Literal["call_opened"] = field(default="call_opened", init=False)
 
 

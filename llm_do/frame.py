@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import anyio
+from pydantic_ai import BinaryContent
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models import Model
 
+from .errors import NoSandboxError
 from .protocols import Entry, EntryBase
-from .rules import RuleBook
+from .rules import RuleBook, Ruling
 from .sandbox import SandboxToolset
 from .trace import TraceEntry
 from .usage import UsageMeter
@@ -58,6 +60,10 @@ class CallFrame:
 
     # Defaults stand on the class: a frame is made for every call, and most calls need none of these.
     record: TraceEntry | None = None
+    attached: Sequence[BinaryContent] = ()
+    """Files that go to a worker beside the arguments that it declares. One that declares none has them among those."""
+    given: Any = None
+    """The arguments as they were when the call was made. The record has them without secrets."""
     clock = 0.0
     """When the call was made, on the clock that durations are measured with."""
     model: Model | None = None
@@ -71,6 +77,8 @@ class CallFrame:
     scope: Any = None
     """The `CallScope` whose turns this frame carries, if any."""
     approved = False
+    ruling: Ruling | None = None
+    """What the rules said about the call, where any had to be heard."""
     cancelled = False
     thread_dropped = False
     """Whether a thread that could not be stopped was left to run out by itself."""
@@ -118,6 +126,15 @@ class CallFrame:
         return self if self._is_worker else self._worker_above
 
     @property
+    def files(self) -> SandboxToolset:
+        """The files of the worker at work."""
+        worker = self.worker
+        if worker is None or worker.sandbox is None:
+            whose = f"worker {worker.path!r} has none" if worker is not None else "no worker is at work here"
+            raise NoSandboxError(f"There is no sandbox: {whose}. Give a worker one with WorkerEntry(sandbox=...).")
+        return worker.sandbox
+
+    @property
     def live_deadline(self) -> Deadline | None:
         """The clock that runs for this call. That of a call which is over stops nothing any more."""
         return self.deadline if self.deadline is not None and self.deadline.active else None
@@ -130,17 +147,26 @@ class CallFrame:
     @property
     def attachments(self) -> Sequence[Any]:
         """The files that were given to a worker."""
-        return self.arguments.get("attachments", ()) if self.worker is self else ()
+        if self.attached or not self._is_worker or getattr(self.entry, "input_type", None) is not None:
+            return self.attached  # a declared field of that name is the worker's own
+        given: Sequence[Any] = self.arguments.get("attachments", ())
+        return given
 
     @property
-    def path(self) -> str:
+    def names(self) -> list[str]:
         """The names of the calls from the top down to this one."""
         names: list[str] = []
         frame: CallFrame | None = self
         while frame is not None and frame.entry is not None:
             names.append(frame.entry.name)
             frame = frame.parent
-        return " > ".join(reversed(names))
+        names.reverse()
+        return names
+
+    @property
+    def path(self) -> str:
+        """The same, as messages show it."""
+        return " > ".join(self.names)
 
     def renew(self) -> None:
         """Be ready for another turn."""

@@ -37,6 +37,7 @@ from pydantic_ai.messages import MultiModalContent, UserContent
 from pydantic_core import PydanticCustomError, to_json
 
 from .errors import ArgumentError, did_you_mean
+from .secrets import HIDDEN, Marks, Values, texts_in
 from .values import ATOMS, model_fields
 
 
@@ -58,6 +59,12 @@ class Parameters(Protocol):
     """What a model is told about the parameters."""
     validator: Any
     """Validates what a model sends, to a mapping from parameter names to values."""
+    marks: Marks | None
+    """Which of the arguments, or parts of them, are secret."""
+
+    @property
+    def secret_names(self) -> frozenset[str]:
+        """The parameters that are secret as a whole."""
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The validated arguments of a call made from Python, or an `ArgumentError`."""
@@ -75,6 +82,7 @@ class DeclaredParameters:
         "_rest",
         "_validate",
         "json_schema",
+        "marks",
         "validator",
     )
 
@@ -90,8 +98,10 @@ class DeclaredParameters:
         validate: Callable[[dict[str, Any]], dict[str, Any]],
         validator: Any,
         json_schema: dict[str, Any],
+        marks: Marks | None = None,
     ) -> None:
         self._entry = entry
+        self.marks = marks
         self._positional = tuple(positional)
         self._keyword_only = tuple(keyword_only)
         self._positional_only = frozenset(positional_only)
@@ -120,7 +130,15 @@ class DeclaredParameters:
         try:
             return self._validate(values)
         except ValidationError as exc:
-            raise self._explain(exc) from exc
+            error = self._explain(exc)
+            if self.marks is None:
+                raise error from exc
+        # What pydantic says has the values in it, and is not to be seen behind what is said here.
+        raise _without_marked(error, values, self.marks, Marks.of(self.json_schema))
+
+    @property
+    def secret_names(self) -> frozenset[str]:
+        return frozenset() if self.marks is None else self.marks.names
 
     def _place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Positional values under their names, next to the keywords."""
@@ -151,16 +169,35 @@ class DeclaredParameters:
             elif error["type"] == "argument":
                 problems.append(error["msg"].rstrip("."))
             else:
-                shown = repr(error["input"])
+                shown = HIDDEN if self._touches_secret(error["loc"]) else repr(error["input"])
                 shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
                 problems.append(f"argument {where!r}: {error['msg']} (got {shown})")
         return ArgumentError(f"{self._entry}(): {'; '.join(problems)}")
+
+    def _touches_secret(self, where: tuple[int | str, ...]) -> bool:
+        # It may be named by an alias, as the model that calls knows it.
+        by_alias = Marks.of(self.json_schema)
+        return self.marks is not None and (
+            not where or self.marks.touches(where[0]) or (by_alias is not None and by_alias.touches(where[0]))
+        )
+
+
+def _without_marked(error: ArgumentError, values: dict[str, Any], *marks: Marks | None) -> ArgumentError:
+    """An error that may quote the arguments, without those that are secret."""
+    hidden = Values()
+    for each in marks:
+        if each is not None:
+            for text in texts_in(each.split(values)[1]):
+                hidden.add(text)
+    return ArgumentError(hidden.text(str(error)))
 
 
 class OpenParameters:
     """The parameters of a worker that declares none: those of `WorkerInput`."""
 
     __slots__ = ("_entry", "_optional", "json_schema", "validator")
+    marks: Marks | None = None
+    secret_names: frozenset[str] = frozenset()
 
     def __init__(self, entry: str, *, optional: bool = True) -> None:
         self._entry = entry
@@ -284,6 +321,10 @@ def tool_parameters(tool: Tool[Any]) -> DeclaredParameters:
         positional = list(schema.json_schema["properties"])
         first = _NAMED_ONLY
         validate = partial(_check_names, tool.name, schema.json_schema)
+    marks = Marks.of(schema.json_schema)
+    if marks is not None and schema.single_arg_name is not None:
+        inner = {**schema.json_schema, "$defs": {}}
+        marks = Marks({"properties": {schema.single_arg_name: inner}, "$defs": schema.json_schema.get("$defs", {})})
     return DeclaredParameters(
         tool.name,
         positional=positional,
@@ -294,6 +335,7 @@ def tool_parameters(tool: Tool[Any]) -> DeclaredParameters:
         validate=validate,
         validator=schema.validator,
         json_schema=schema.json_schema,
+        marks=marks,
     )
 
 
@@ -337,13 +379,16 @@ def _model_parameters(entry: str, input_type: Any) -> DeclaredParameters:
         validate=partial(adapter.validate_python, by_alias=True, by_name=True),
         validator=adapter.validator,
         json_schema=json_schema,
+        # Arguments have the names of fields, whatever a model that calls is told.
+        marks=Marks.of(json_schema) and Marks.of(TypeAdapter(input_type).json_schema(by_alias=False)),
     )
 
 
 def schema_parameters(entry: str, schema: dict[str, Any]) -> DeclaredParameters:
     """The properties of a JSON Schema as parameters."""
     closed = {"additionalProperties": False, **schema}
-    validate = schema_validator(closed)
+    marks = Marks.of(closed)
+    validate = schema_validator(closed, marks)
 
     def check(values: dict[str, Any]) -> dict[str, Any]:
         if problem := validate(values):
@@ -358,11 +403,12 @@ def schema_parameters(entry: str, schema: dict[str, Any]) -> DeclaredParameters:
         validate=adapter.validate_python,
         validator=adapter.validator,
         json_schema=closed,
+        marks=marks,
     )
 
 
-def schema_validator(schema: dict[str, Any]) -> Callable[[Any], str | None]:
-    """A function that says what is wrong with a value, or nothing."""
+def schema_validator(schema: dict[str, Any], marks: Marks | None = None) -> Callable[[Any], str | None]:
+    """A function that says what is wrong with a value, or nothing. It does not quote what is marked."""
     # Most programs have no bare JSON Schema, and importing this costs more than all of llm-do's own calls.
     import jsonschema  # noqa: PLC0415
 
@@ -371,9 +417,13 @@ def schema_validator(schema: dict[str, Any]) -> Callable[[Any], str | None]:
 
     def validate(value: Any) -> str | None:
         problems = sorted(checker.iter_errors(value), key=lambda error: list(map(str, error.path)))
-        return (
-            "; ".join(f"{'.'.join(map(str, error.path)) or 'value'}: {error.message}" for error in problems[:5]) or None
-        )
+        return "; ".join(f"{'.'.join(map(str, error.path)) or 'value'}: {say(error)}" for error in problems[:5]) or None
+
+    def say(error: Any) -> str:
+        names_only = not error.path and error.validator in ("required", "additionalProperties")
+        if marks is None or names_only or (error.path and not marks.touches(error.path[0])):
+            return str(error.message)
+        return f"{HIDDEN} does not have the {error.validator} that it must have"
 
     return validate
 
@@ -435,13 +485,16 @@ def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
     return typing.get_type_hints(target, include_extras=True)
 
 
-def prompt_of(arguments: Mapping[str, Any], *, declared: bool) -> str | Sequence[UserContent] | None:
+def prompt_of(
+    arguments: Mapping[str, Any], attached: Sequence[UserContent] = (), *, declared: bool
+) -> str | Sequence[UserContent] | None:
     """What a worker's model is shown of its arguments: a lone `input` as text, anything else as JSON.
 
-    Only a worker that declares no parameters has attachments; a declared one names its fields as it likes.
+    Only a worker that declares no parameters has attachments among them. A declared one names its fields as it
+    likes, and files go beside them.
     """
     shown = dict(arguments)
-    attachments = () if declared else shown.pop("attachments", ())
+    attachments = attached if declared else shown.pop("attachments", ())
     value = shown["input"] if set(shown) == {"input"} else (shown or None)
     text: str | None
     if isinstance(value, str | None):

@@ -35,7 +35,7 @@ class MeteredModel(WrapperModel):
         self._start(messages)
         async with self._session.request_slots:
             response = await self.wrapped.request(messages, model_settings, model_request_parameters)
-        self._finish(response)
+        self._finish(response, model_request_parameters)
         return response
 
     @asynccontextmanager
@@ -55,22 +55,22 @@ class MeteredModel(WrapperModel):
                 yield stream
             except BaseException:
                 # What a broken-off stream has used is spent all the same.
-                self._count(stream.get())
+                self._count(stream.get(), model_request_parameters)
                 raise
-            self._finish(stream.get())
+            self._finish(stream.get(), model_request_parameters)
 
     def _start(self, messages: list[ModelMessage]) -> None:
         for meter in (self._session.meter, *self._frame.meters):
             if (problem := meter.start_request()) is not None:
                 raise LimitExceeded(f"{self._frame.path} stops: {problem}.")
-        self._log(messages[-1])
+        self._session.recorder.log_message(self._frame, messages[-1])
 
-    def _finish(self, response: ModelResponse) -> None:
-        problem = self._count(response)
+    def _finish(self, response: ModelResponse, asked: ModelRequestParameters) -> None:
+        problem = self._count(response, asked)
         if problem is not None:
             raise LimitExceeded(f"{self._frame.path} stops: {problem}.")
 
-    def _count(self, response: ModelResponse) -> str | None:
+    def _count(self, response: ModelResponse, asked: ModelRequestParameters) -> str | None:
         record = self._frame.record
         assert record is not None
         # A fallback model moved on from some attempts, and they are paid all the same.
@@ -81,14 +81,11 @@ class MeteredModel(WrapperModel):
                 meter.add_usage(attempt.model_name, attempt.usage or RequestUsage())
             problem = meter.add(response.model_name or self.model_name, response) or problem
         record.requests = [*record.requests, *(attempt.usage or RequestUsage() for attempt in attempts), response.usage]
-        self._log(response)
+        self._session.recorder.log_message(self._frame, response, (*asked.function_tools, *asked.output_tools))
         for part in response.parts:
             if isinstance(part, NativeToolCallPart):
                 self._record_native_tool(part, response)
         return problem
-
-    def _log(self, message: ModelMessage) -> None:
-        self._session.recorder.log_message(self._frame, message)
 
     def _record_native_tool(self, call: NativeToolCallPart, response: ModelResponse) -> None:
         output = next(

@@ -14,7 +14,8 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
-from pydantic_ai import Agent, RunContext, Tool, ToolDenied
+from pydantic import ValidationError
+from pydantic_ai import Agent, RunContext, Tool, ToolDenied, ToolFailed
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
 from pydantic_ai.exceptions import ModelRetry
 from pydantic_ai.models import Model
@@ -24,16 +25,38 @@ from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 from pydantic_ai.toolsets.abstract import AGENT_TOOLSET_ID
 
 from .context import Context, dispatch
-from .errors import ApprovalDenied, ToolsetError, ToolTimeout
+from .errors import (
+    ApprovalDenied,
+    ArgumentError,
+    LlmDoError,
+    ToolsetError,
+    ToolTimeout,
+    summarize,
+    was_raised_at,
+)
 from .inputs import Parameters
 from .metering import MeteredModel
 from .protocols import Entry, EntryBase
+from .secrets import Marks
 from .threads import ThreadsOfCall
 from .values import SameObject
 
 
 async def call_from_model(run_ctx: RunContext[Context], entry: Entry[Any], arguments: dict[str, Any]) -> Any:
-    """Make a call that a model asked for, and answer in the way a model understands."""
+    """Make a call that a model asked for. What the environment keeps secret is not sent to it, whatever comes back."""
+    configured = run_ctx.deps.session.recorder.secrets.configured
+    if configured is None:
+        return await _answer(run_ctx, entry, arguments)
+    try:
+        return configured.redact(await _answer(run_ctx, entry, arguments))
+    except (ModelRetry, ToolFailed) as told:
+        if (text := configured.text(told.message)) == told.message:
+            raise
+        raise type(told)(text) from None
+
+
+async def _answer(run_ctx: RunContext[Context], entry: Entry[Any], arguments: dict[str, Any]) -> Any:
+    """Make a call, and answer in the way a model understands."""
     ctx = run_ctx.deps
     try:
         with ctx.session.inner_task():  # the worker that asked waits for whatever this task does
@@ -44,6 +67,11 @@ async def call_from_model(run_ctx: RunContext[Context], entry: Entry[Any], argum
         if timeout.entry is not entry:
             raise
         raise ModelRetry(str(timeout)) from timeout
+    except LlmDoError as problem:
+        tells = entry.tells if isinstance(entry, EntryBase) else ()
+        if not isinstance(problem, tells) or not was_raised_at(problem, f"{ctx.frame.path} > {entry.name}"):
+            raise
+        raise ToolFailed(str(problem)) from problem
 
 
 def proxy_tool(entry: Entry[Any], parameters: Parameters, original: Tool[Any] | None = None) -> Tool[Context]:
@@ -79,6 +107,26 @@ def proxy_tool(entry: Entry[Any], parameters: Parameters, original: Tool[Any] | 
     return tool
 
 
+class ForeignParameters:
+    """The parameters of a tool of somebody else's toolset."""
+
+    __slots__ = ("_name", "json_schema", "marks", "secret_names", "validator")
+
+    def __init__(self, name: str, tool: ToolsetTool[Any]) -> None:
+        self._name = name
+        self.json_schema = tool.tool_def.parameters_json_schema
+        self.validator = tool.args_validator
+        self.marks = Marks.of(self.json_schema)
+        self.secret_names: frozenset[str] = frozenset() if self.marks is None else self.marks.names
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        try:
+            bound: dict[str, Any] = self.validator.validate_python(kwargs)
+        except ValidationError as exc:
+            raise ArgumentError(f"{self._name}(): {summarize(exc)}") from exc
+        return bound
+
+
 class ToolsetToolEntry(EntryBase):
     """A tool of somebody else's toolset, as an entry for the one call that is being made."""
 
@@ -97,6 +145,8 @@ class ToolsetToolEntry(EntryBase):
         self.name = name
         self.requires_approval = requires_approval
         self.identity = identity
+        self.parameters = ForeignParameters(name, tool)
+        self.marks = self.parameters.marks
         self._tool = tool
         self._toolset = toolset
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 import threading
 import tomllib
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import reduce
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -22,7 +26,7 @@ from .definition import WorkerLimits
 from .entries import ToolEntry
 from .errors import ProjectCodeError, WorkerFileError, did_you_mean, summarize
 from .protocols import Entry, EntryBase
-from .rules import ToolRules
+from .rules import ToolRule, ToolRules
 from .sandbox import SandboxConfig
 from .usage import Limits
 
@@ -41,6 +45,8 @@ class ProjectConfig(BaseModel):
     tool_rules: ToolRules = {}
     sandbox: SandboxConfig | None = None
     """The files of workers that have no `sandbox` of their own."""
+    secrets: tuple[str, ...] = ()
+    """Names of environment variables whose values are written down nowhere, and sent to no model by a tool."""
 
     def session_limits(self) -> Limits:
         """The limits of a session of this project."""
@@ -51,9 +57,13 @@ class ProjectConfig(BaseModel):
 def read_config(path: Path) -> ProjectConfig:
     """The configuration of a project; without a file, an empty one."""
     try:
-        return ProjectConfig.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        text = path.read_text(encoding="utf-8")
+        config = ProjectConfig.model_validate(tomllib.loads(text))
+        return config.model_copy(update={"tool_rules": _with_lines(config.tool_rules, text, path.name)})
     except FileNotFoundError:
         return ProjectConfig()
+    except OSError as exc:  # whatever it says, nothing starts without it
+        raise WorkerFileError(f"{path.name} cannot be read: {exc.strerror or exc}.") from exc
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise WorkerFileError(f"{path.name}: {exc}") from exc
     except ValidationError as exc:
@@ -62,11 +72,25 @@ def read_config(path: Path) -> ProjectConfig:
         raise WorkerFileError(f"{path.name}: {summarize(exc)}.{hint}") from exc
 
 
+def _with_lines(rules: Mapping[str, tuple[ToolRule, ...]], text: str, file: str) -> dict[str, tuple[ToolRule, ...]]:
+    """Rules that know where they stand: as a key, or each in a table of its own."""
+    placed = {}
+    for name, said in rules.items():
+        key = re.compile(rf"""\s*(\[+\s*)?(["']?tool_rules["']?\s*\.\s*)?["']?{re.escape(name)}["']?\s*[\]=]""")
+        lines = [number for number, line in enumerate(text.splitlines(), 1) if key.match(line)] or [1]
+        placed[name] = tuple(
+            replace(rule, where=f"{file}:{lines[min(at, len(lines) - 1)]}") for at, rule in enumerate(said)
+        )
+    return placed
+
+
 class ProjectCode:
     """The Python files of one project, as modules.
 
     They import each other by their plain names, as scripts in one folder do. Two projects in one process may
     have files of the same name: whichever imports something takes the names of the other one off the table.
+    An `import` inside a function finds the project's files as well, though it runs much later: the modules of a
+    project are given an `__import__` of its own.
     """
 
     _owners: ClassVar[dict[str, ProjectCode]] = {}
@@ -76,6 +100,8 @@ class ProjectCode:
         self._root = root
         self._modules: dict[str, ModuleType] = {}
         self._stamps: dict[Path, int] = {}
+        self._importing = False
+        """Whether this project's names are on the table. Only who holds `_IMPORTING` may ask."""
 
     def stamp(self) -> tuple[int, ...]:
         """Something that changes when a file that was imported changes."""
@@ -103,7 +129,8 @@ class ProjectCode:
                 if path is None or name in self._modules or "." not in name:
                     return importlib.import_module(name)
                 # A file in a folder that is no package, such as workers/calc/tools.py.
-                spec = importlib.util.spec_from_file_location(name, path)
+                loader = _ProjectLoader(name, str(path), self)
+                spec = importlib.util.spec_from_file_location(name, path, loader=loader)
                 assert spec is not None and spec.loader is not None
                 module = sys.modules[name] = importlib.util.module_from_spec(spec)
                 try:
@@ -114,6 +141,50 @@ class ProjectCode:
                 return module
             except (Exception, SystemExit) as exc:
                 raise self._explain(path.name if path is not None else name, exc) from exc
+
+    def import_for_module(
+        self,
+        name: str,
+        globals: Mapping[str, Any] | None = None,  # noqa: A002 - as Python calls it
+        locals: Mapping[str, Any] | None = None,  # noqa: A002
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        """What an `import` in one of the project's modules does, whenever it runs."""
+        module = self._modules.get(name) if level == 0 and "." not in name else None
+        if module is not None and not hasattr(module, "__path__"):
+            return module  # whichever project's names are on the table just now
+        file = None if globals is None else globals.get("__file__")
+        if not self._has(name, level, file):
+            return builtins.__import__(name, globals, locals, fromlist, level)
+        with _IMPORTING:
+            if self._importing:
+                return builtins.__import__(name, globals, locals, fromlist, level)
+            with self._installed(None if file is None else Path(file)):
+                return builtins.__import__(name, globals, locals, fromlist, level)
+
+    def _has(self, name: str, level: int, file: str | None) -> bool:
+        """Whether a module must be looked for among the project's files. Libraries are none of our business."""
+        top = name.partition(".")[0]
+        if level > 0 or top in self._modules:
+            return True
+        if top in sys.modules and top not in self._owners:
+            return False
+        folders = [self._root, *([] if file is None else [Path(file).parent])]
+        return any((folder / top).is_dir() or (folder / f"{top}.py").is_file() for folder in folders)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find what Python would find. Only the loader of a file of the project is another one."""
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is None or not isinstance(spec.loader, SourceFileLoader) or not self._is_own(spec.loader.path):
+            return None
+        spec.loader = _ProjectLoader(spec.loader.name, spec.loader.path, self)
+        return spec
+
+    def _is_own(self, file: str) -> bool:
+        return "site-packages" not in file and Path(file).is_relative_to(self._root)
 
     @contextmanager
     def _installed(self, path: Path | None) -> Iterator[None]:
@@ -130,10 +201,15 @@ class ProjectCode:
         before = set(sys.modules)
         folders = [str(self._root), *([] if path is None else [str(path.parent)])]
         sys.path[:0] = folders
+        finder: Any = self
+        sys.meta_path.insert(sys.meta_path.index(PathFinder), finder)
         importlib.invalidate_caches()
+        self._importing = True
         try:
             yield
         finally:
+            self._importing = False
+            sys.meta_path.remove(finder)
             for folder in folders:
                 sys.path.remove(folder)
             for name in set(sys.modules) - before:
@@ -142,7 +218,7 @@ class ProjectCode:
     def _adopt(self, name: str) -> None:
         module = sys.modules[name]
         file = getattr(module, "__file__", None)
-        if file is None or "site-packages" in file or not Path(file).is_relative_to(self._root):
+        if file is None or not self._is_own(file):
             return  # a library, wherever its environment lies
         self._modules[name] = module
         self._owners[name] = self
@@ -155,6 +231,19 @@ class ProjectCode:
             own.append((exc.filename, exc.lineno))
         where = f", line {own[-1][1]} of {Path(own[-1][0]).name}" if own else ""
         return ProjectCodeError(f"{what} cannot be imported{where}: {traceback.format_exception_only(exc)[-1].strip()}")
+
+
+class _ProjectLoader(SourceFileLoader):
+    """Loads a file of a project, whose imports find the project's other files at any time."""
+
+    def __init__(self, name: str, path: str, code: ProjectCode) -> None:
+        super().__init__(name, path)
+        self._code = code
+
+    def exec_module(self, module: ModuleType) -> None:
+        # Python takes what `import` does from here, for all that the module defines: see `exec`.
+        vars(module)["__builtins__"] = {**vars(builtins), "__import__": self._code.import_for_module}
+        super().exec_module(module)
 
 
 def _mtime(path: Path) -> int:

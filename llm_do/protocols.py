@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 
 from pydantic_ai.models import KnownModelName, Model
 from typing_extensions import TypeVar
@@ -17,11 +17,18 @@ if TYPE_CHECKING:
     from .events import Event
     from .frame import CallFrame
     from .inputs import Parameters
-    from .rules import RuleBook
+    from .rules import Case, Grant, RuleBook
+    from .sandbox import SandboxToolset
+    from .secrets import Marks
     from .usage import Limits
 
 ModelLike: TypeAlias = Model | KnownModelName | str
 """A PydanticAI model, or its name."""
+
+Effect: TypeAlias = Literal["read", "write", "execute", "network"]
+"""What a function does to the world, or learns from it. What sends data out is `network`, even if it only fetches."""
+
+EFFECTS: tuple[Effect, ...] = get_args(Effect)
 
 OutputT_co = TypeVar("OutputT_co", covariant=True, default=Any)
 
@@ -74,6 +81,14 @@ class EntryBase:
     """Checks the bound arguments of a call that Python makes."""
     show: Callable[[dict[str, Any], CallFrame], dict[str, Any]] | None = None
     """What a person who is asked sees of the arguments, where that is more than the arguments. It may refuse."""
+    cases: Callable[[dict[str, Any], CallFrame], Sequence[Case]] | None = None
+    """What rules judge a call by, where that is not its arguments as they are."""
+    offers: Callable[[dict[str, Any], CallFrame], Sequence[Grant]] | None = None
+    """Wider permissions than for this very call that a person who is asked can give."""
+    tells: tuple[type[Exception], ...] = ()
+    """What can be wrong with a call that the model which asked for it should read, and try something else."""
+    effects: Collection[Effect] = frozenset()
+    """What it does beyond computing, as far as that is declared."""
     identity: Hashable = None
     """What grants refer to, where the object itself comes and goes."""
     source: str | None = None
@@ -84,8 +99,14 @@ class EntryBase:
     """Whether a model made it."""
     limits: Limits | None = None
     """Budgets for each call of a worker, over everything below it."""
+    marks: Marks | None = None
+    """Which of its arguments are secret, if any are."""
     rule_book: RuleBook | None = None
     """The rules that a worker brings along, for its calls and for everything below them."""
+
+    def open_sandbox(self) -> SandboxToolset | None:
+        """The files of a worker, for one call of it, which closes them."""
+        return None
 
 
 CallableEntry: TypeAlias = Entry

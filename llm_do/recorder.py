@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import logging
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import count
 from time import perf_counter, time
 from typing import Any
 
-from pydantic_ai.messages import ModelMessage, ModelRequest
+from pydantic_ai.messages import BaseToolCallPart, ModelMessage, ModelRequest, ModelResponse
+from pydantic_ai.tools import ToolDefinition
 
-from .errors import ApprovalDenied, came_from_below, note_path
+from .errors import ApprovalDenied, ArgumentError, came_from_below, note_path
 from .events import CallClosed, CallOpened, Event, MessageLogged
 from .frame import CallFrame
-from .protocols import MessageCallback, Sink
+from .inputs import model_parameters
+from .protocols import Entry, EntryBase, MessageCallback, Sink
+from .secrets import HIDDEN, Marks, Secrets
 from .trace import ApprovalOutcome, Trace, TraceEntry
 from .values import ATOMS, snapshot
 
@@ -26,13 +31,19 @@ THREAD_DROPPED = "its thread cannot be stopped, and its result is dropped"
 
 
 class Recorder:
-    """Writes down what happens, when it happens."""
+    """Writes down what happens, when it happens, and no secrets."""
 
     def __init__(
-        self, sinks: Iterable[Sink] = (), message_callback: MessageCallback | None = None, journal: Sink | None = None
+        self,
+        sinks: Iterable[Sink] = (),
+        message_callback: MessageCallback | None = None,
+        journal: Sink | None = None,
+        secrets: Secrets | None = None,
     ) -> None:
         self.trace = Trace()
         self.messages: list[ModelMessage] = []
+        self.secrets = secrets or Secrets()
+        self._searched_for = self.secrets.version
         self._sinks = (*sinks, *([] if message_callback is None else [_FunctionSink(message_callback)]))
         self._journal = journal
         self.observed = bool(self._sinks) or journal is not None
@@ -44,27 +55,61 @@ class Recorder:
         entry = frame.entry
         assert entry is not None and frame.parent is not None
         parent = frame.parent.record
+        shown = frame.given = snapshot(arguments)
+        marks = entry.marks if isinstance(entry, EntryBase) else _marks_of(entry)
+        if marks is not None or self.secrets.active:
+            shown = self.secrets.arguments(shown, marks)
         record = TraceEntry(
             next(self._ids),
             None if parent is None else parent.id,
             entry.name,
             entry.kind,
             frame.depth,
-            snapshot(arguments),
+            shown,
             time(),
         )
+        if frame.attached:
+            record.attachments = self.secrets.redact(snapshot(frame.attached))
         frame.record = record
         frame.clock = perf_counter()
         self.trace.append(record)
         if self.observed:
-            self.emit(CallOpened(**tags(frame), kind=record.kind, arguments=snapshot(record.input_data)))
+            arguments, attachments = snapshot(record.input_data), snapshot(record.attachments)
+            self.emit(CallOpened(**tags(frame), kind=record.kind, arguments=arguments, attachments=attachments))
         return record
+
+    def arguments_shown(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a call, or what stands for them, as they may be written down and shown."""
+        assert frame.entry is not None
+        marks = _marks_of(frame.entry)
+        return arguments if marks is None and not self.secrets.active else self.secrets.arguments(arguments, marks)
+
+    def arguments_edited(self, frame: CallFrame, edited: dict[str, Any]) -> dict[str, Any]:
+        """What somebody wrote who saw the arguments without secrets. Those that they left alone are as they were."""
+        shown = self.arguments_shown(frame, frame.given)
+        if shown is frame.given:
+            return edited
+        made = dict(edited)
+        for name in edited.keys() & shown.keys():
+            if edited[name] == shown[name]:
+                made[name] = frame.given[name]
+            elif all(HIDDEN[:-1] in str(value) for value in (shown[name], edited[name])):
+                raise ArgumentError(f"{name!r} has a secret that is not shown: leave it alone, or replace all of it.")
+        return made
+
+    def rewrite(self, frame: CallFrame, arguments: dict[str, Any]) -> None:
+        """Record other arguments for a call than those it was made with."""
+        assert frame.record is not None
+        frame.given = snapshot(arguments)
+        frame.record.input_data = self.arguments_shown(frame, frame.given)
 
     def close(self, frame: CallFrame, output: Any, error: str | None = None) -> None:
         record = frame.record
         if record is None:  # it could not even be opened
             return
         record.output_data = output if type(output) in ATOMS else snapshot(output)
+        if self.secrets.active:
+            record.output_data, error = self.secrets.redact(record.output_data), self.secrets.redact(error)
         record.error = error
         record.duration = perf_counter() - frame.clock
         if self.observed:
@@ -83,7 +128,8 @@ class Recorder:
         """Close the record of a call that did not return."""
         record = frame.record
         if isinstance(exc, ApprovalDenied) and not came_from_below(exc) and record and record.approval is None:
-            record.approval = ApprovalOutcome(approved=False, by="rule", note=str(exc))  # the entry's own
+            note = self.secrets.redact(str(exc))
+            record.approval = ApprovalOutcome(approved=False, by="rule", note=note)  # the entry's own
         note_path(exc, frame.path)
         if isinstance(exc, asyncio.CancelledError):
             frame.cancelled = True
@@ -96,6 +142,8 @@ class Recorder:
 
     def add_native(self, frame: CallFrame, name: str, arguments: Any, output: Any) -> None:
         """Record a tool that ran at the model's provider, from the response that reports it."""
+        if self.secrets.active:
+            arguments, output = self.secrets.redact(arguments), self.secrets.redact(output)
         record = TraceEntry(next(self._ids), frame.call_id, name, "native", frame.depth + 1, arguments, time())
         record.output_data = output
         record.duration = 0.0
@@ -106,10 +154,11 @@ class Recorder:
             self.emit(CallOpened(**where, kind="native", arguments=snapshot(arguments)))
             self.emit(CallClosed(**where, kind="native", output=snapshot(output), error=None, duration=0.0, usage=None))
 
-    def log_message(self, frame: CallFrame, message: ModelMessage) -> None:
+    def log_message(self, frame: CallFrame, message: ModelMessage, tools: Sequence[ToolDefinition] = ()) -> None:
         """Log a message. Of a request, what the request before it did not have.
 
-        PydanticAI merges the end of one turn with the prompt of the next.
+        PydanticAI merges the end of one turn with the prompt of the next. `tools` are those that a response
+        may call.
         """
         if isinstance(message, ModelRequest):
             before, frame.last_request = frame.last_request, list(message.parts)
@@ -119,9 +168,63 @@ class Recorder:
                     return
                 if len(new) < len(message.parts):
                     message = replace(message, parts=new)
+        else:
+            message = self._without_marked(message, tools)
+        if self.secrets.active:
+            message = self.secrets.redact(message)
         self.messages.append(message)
         if self.observed:
             self.emit(MessageLogged(**tags(frame), message=message))
+
+    def _without_marked(self, response: ModelResponse, tools: Sequence[ToolDefinition]) -> ModelResponse:
+        """A response without the marked arguments of the calls that it asks for.
+
+        It is logged before those calls are made, so this is where the values become known.
+        """
+        called = {part.tool_name for part in response.parts if isinstance(part, BaseToolCallPart)}
+        marked = {tool.name: Marks.of(tool.parameters_json_schema) for tool in tools if tool.name in called}
+        if not self.secrets.active and not any(marked.values()):
+            return response
+        parts: list[Any] = []
+        for part in response.parts:
+            if isinstance(part, BaseToolCallPart) and part.args:
+                args: Any = self._arguments_shown(part.args, marked.get(part.tool_name))
+                parts.append(replace(part, args=args))
+            else:
+                parts.append(part)
+        return replace(response, parts=parts)
+
+    def _arguments_shown(self, args: Any, marks: Marks | None) -> str | dict[str, Any]:
+        if not isinstance(args, str):
+            return self.secrets.arguments(args, marks)
+        try:
+            given = json.loads(args)
+        except ValueError:
+            given = None
+        if not isinstance(given, dict):  # nothing that can be told apart
+            return HIDDEN if marks is not None else args
+        shown = self.secrets.arguments(given, marks)
+        return args if shown == given else json.dumps(shown, ensure_ascii=False)
+
+    def read_trace(self) -> Trace:
+        """The records, without values that became known as secrets after they were written."""
+        self._search_again()
+        return self.trace
+
+    def read_messages(self) -> list[ModelMessage]:
+        """The message log, in the same way."""
+        self._search_again()
+        return self.messages
+
+    def _search_again(self) -> None:
+        if self._searched_for == self.secrets.version:
+            return
+        self._searched_for, redact = self.secrets.version, self.secrets.redact
+        for record in self.trace:
+            record.input_data, record.output_data = redact(record.input_data), redact(record.output_data)
+            record.error, record.approval = redact(record.error), redact(record.approval)
+            record.attachments = redact(record.attachments)
+        self.messages[:] = [redact(message) for message in self.messages]
 
     def log_rest(self, frame: CallFrame, messages: Sequence[ModelMessage]) -> None:
         """Log what came after the last response: the results of tools that no model was shown."""
@@ -132,6 +235,8 @@ class Recorder:
             self.log_message(frame, message)
 
     def emit(self, event: Event) -> None:
+        if self.secrets.active:
+            event = self.secrets.redact(event)
         # A journal is what a session must not run without, so its failure is the call's failure.
         if self._journal is not None:
             self._journal.on_event(event)
@@ -145,7 +250,19 @@ class Recorder:
             except Exception:
                 if not any(broken is sink for broken in self._broken_sinks):
                     self._broken_sinks.append(sink)
-                    logger.exception("The sink %r failed. Further failures of it are not reported.", sink)
+                    said = "The sink %r failed. Further failures of it are not reported."
+                    if self.secrets.active:
+                        logger.error(f"{said}\n%s", sink, self.secrets.redact(traceback.format_exc()))
+                    else:
+                        logger.exception(said, sink)
+
+
+def _marks_of(entry: Entry[Any]) -> Marks | None:
+    """Which arguments of an entry are secret. An entry of the user's own class says it with its `input_type`."""
+    if isinstance(entry, EntryBase):
+        return entry.marks
+    input_type = getattr(entry, "input_type", None)
+    return None if input_type is None else model_parameters(entry.name, input_type).marks
 
 
 def _describe(exc: BaseException) -> str:

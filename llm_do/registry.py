@@ -7,64 +7,33 @@ the next call. Reading definitions never imports the project's code. Calling doe
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 from pydantic_ai.capabilities import NativeTool
+from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
 
 from .authority import cut
-from .definition import (
-    McpToolset,
-    WorkerCreationDefaults,
-    WorkerDefinition,
-    WorkerSpec,
-    define,
-    dump_worker,
-    native_tool,
-    parse_worker,
-)
+from .definition import McpToolset, WorkerCreationDefaults, WorkerDefinition, WorkerSpec, define, native_tool
 from .entries import WorkerEntry
-from .errors import DuplicateEntryError, UnknownEntryError, WorkerFileError, did_you_mean
-from .names import describe, index_by_name, is_name
+from .errors import DuplicateEntryError, LlmDoError, RuleError, UnknownEntryError, WorkerFileError, did_you_mean
+from .inputs import OpenParameters, model_parameters
+from .names import describe, index_by_name
+from .permission import parameters_of, rule_name
 from .project import CONFIG, ProjectCode, ProjectConfig, entries_in, functions_in, read_config
 from .protocols import Entry, ToolsetFactory
+from .recorder import logger
+from .rules import Places, RuleBook, Shape, check_rules, shape_of
 from .sandbox import SandboxConfig
 from .toolsets import FILE_TOOLS, McpFactory, shell, worker_call, worker_create
 from .usage import Limits
-
-T = TypeVar("T")
+from .workerfiles import BY_PROJECT, RESERVED, Fresh, WorkerFile, WorkerFiles
 
 _AS_TOOLS: Mapping[Any, Any] = {"files": FILE_TOOLS, "shell": shell, "worker_create": worker_create}
 """Names among the toolsets of a file that stand for tools of our own."""
-
-RESERVED = ("generated", "worker")
-"""Names that mean something else among the files."""
-
-BY_PROJECT = "(project)"
-"""The creator of a worker that a person made, with Python or the command line. No worker can be called so."""
-
-GENERATED = "generated"
-"""The folder below `workers/` for workers that were not written by a person."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerFile:
-    """Where a worker is defined."""
-
-    path: Path
-    format: Literal["md", "yaml"]
-    generated: bool = False
-    in_folder: bool = False
-
-    @property
-    def own_tools(self) -> Path | None:
-        """The file with the worker's own tools, where it has a folder of its own."""
-        return self.path.parent / "tools.py" if self.in_folder else None
 
 
 class WorkerRegistry(Mapping[str, Entry[Any]]):
@@ -75,50 +44,47 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         if not self.root.is_dir():
             raise WorkerFileError(f"There is no project at {root}: it is not a folder.")
         self._code = ProjectCode(self.root)
-        self._kept: dict[Hashable, tuple[Hashable, Any]] = {}
+        self._files = WorkerFiles(self.root)
+        self._fresh = Fresh()
+        self._told: set[str] = set()
+        """What the user was told about files that are no more what the project wrote."""
 
     @property
     def config(self) -> ProjectConfig:
         """What `llm-do.toml` says."""
         path = self.root / CONFIG
-        return self._fresh(path, (path,), lambda: read_config(path))
+        return self._fresh.get(path, (path,), lambda: read_config(path))
+
+    def rule_book(self) -> RuleBook | None:
+        """The rules of `llm-do.toml`, which hold in every session of the project."""
+        config = self.config
+        if not config.tool_rules:
+            return None
+        roots = config.sandbox.paths if config.sandbox is not None else {}
+        places = Places({name: root.folder(self.root) for name, root in roots.items()}, self.root)
+        try:
+            book = RuleBook(CONFIG, config.tool_rules, places)
+            check_rules(book, ProjectTools(self))
+        except RuleError as exc:
+            raise WorkerFileError(str(exc)) from exc
+        return book
 
     # -- names -------------------------------------------------------------------------------------
 
     def workers(self) -> list[str]:
         """The names of all workers that have a file. No file is read."""
-        folder = self._folder()
-        found = {path.stem for pattern in ("*.md", "*.yaml") for path in folder.glob(pattern)}
-        found |= {path.parent.name for pattern in ("*/worker.md", "*/worker.yaml") for path in folder.glob(pattern)}
-        found |= {path.stem for path in (folder / GENERATED).glob("*.yaml")}
-        return sorted(name for name in found if is_name(name) and name not in RESERVED)
+        return self._files.names()
 
     def file_of(self, name: str) -> WorkerFile | None:
         """The file of a worker, if there is one. A file that a person wrote stands before a generated one."""
-        if not is_name(name) or name in RESERVED:
-            return None
-        folder = self._folder()
-        candidates = [
-            WorkerFile(folder / f"{name}.md", "md"),
-            WorkerFile(folder / f"{name}.yaml", "yaml"),
-            WorkerFile(folder / name / "worker.md", "md", in_folder=True),
-            WorkerFile(folder / name / "worker.yaml", "yaml", in_folder=True),
-        ]
-        if (folder / f"{name}.yml").is_file():
-            raise WorkerFileError(f"workers/{name}.yml: a worker's file ends with .yaml or .md. Rename it.")
-        found = [file for file in candidates if file.path.is_file()]
-        if len(found) > 1:
-            both = " and ".join(self._shown(file.path) for file in found)
-            raise DuplicateEntryError(f"Worker {name!r} has two files: {both}. Remove one.")
-        generated = WorkerFile(folder / GENERATED / f"{name}.yaml", "yaml", generated=True)
-        return found[0] if found else generated if generated.path.is_file() else None
+        return self._files.find(name)
 
     def definition(self, name: str) -> WorkerDefinition:
         """What the file of a worker says. No code is imported."""
         file = self.file_of(name)
         if file is None:
             raise UnknownEntryError(f"No worker is named {name!r}.{did_you_mean(name, self.workers())}")
-        return self._definition(name, file)
+        return self._files.read(name, file)[0]
 
     def __getitem__(self, name: str) -> Entry[Any]:
         functions = self._functions()
@@ -148,18 +114,20 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         sources = (file.path, self.root / CONFIG, *own)
         # A creator's file may have changed, and with it what this worker has.
         more = (effective.model_dump_json(), self._code.stamp())
-        return self._fresh(("worker", file), sources, lambda: self._build(effective, file), more)
+        return self._fresh.get(("worker", file), sources, lambda: self._build_checked(effective, file), more)
 
     def _effective(self, name: str, file: WorkerFile, below: tuple[str, ...] = ()) -> WorkerDefinition:
         """What a worker has: what its file says, cut to what its creator has now, and so on up."""
-        definition = self._definition(name, file)
+        definition, digest = self._files.read(name, file)
         if not file.generated:
             if definition.sandbox is None and self.config.sandbox is not None:
                 definition = definition.model_copy(update={"sandbox": self.config.sandbox})
             return definition
         creator = definition.created_by
         if creator == BY_PROJECT:
-            return definition
+            if self._files.is_projects_own(name, file):
+                return self._files.read(name, file)[0]
+            return self._without_authority(definition, digest, file)
         creator_file = self.file_of(creator) if creator is not None and creator not in (*below, name) else None
         if creator is None or creator_file is None:
             return cut(definition, None, self.root)
@@ -169,6 +137,26 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         shared = tuple(tool for tool in above.tools if tool not in own)
         return cut(definition, above.model_copy(update={"tools": shared}), self.root)
 
+    def _without_authority(self, definition: WorkerDefinition, digest: str, file: WorkerFile) -> WorkerDefinition:
+        have = cut(definition, None, self.root)
+        if have != definition and digest not in self._told:
+            self._told.add(digest)
+            logger.warning(
+                "%s was edited, or not created by the project, so it has nothing but its words. Move it to workers/ "
+                "to give it what it says, or create it anew.",
+                self._shown(file.path),
+            )
+        return have
+
+    def _build_checked(self, definition: WorkerDefinition, file: WorkerFile) -> WorkerEntry[Any]:
+        try:
+            entry = self._build(definition, file)
+            if entry.rule_book is not None:
+                check_rules(entry.rule_book, ProjectTools(self, definition, self._own_tools(file)))
+            return entry
+        except RuleError as exc:
+            raise WorkerFileError(str(exc)) from exc
+
     def _build(self, definition: WorkerDefinition, file: WorkerFile) -> WorkerEntry[Any]:
         where = self._shown(file.path)
         output: dict[str, Any] = {}
@@ -177,14 +165,14 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         elif definition.output is not None:
             output["output_schema"] = definition.output
         limits = definition.limits
-        return WorkerEntry(
+        return WorkerEntry[Any](
             name=definition.name,
             description=definition.description,
             instructions=definition.instructions or None,
             model=definition.model,
             model_settings=definition.model_settings,  # type: ignore[arg-type]
             input_type=self._class(definition.input, where) if isinstance(definition.input, str) else definition.input,
-            tools=self._tools(definition, file, where),
+            tools=self._tools(definition, self._own_tools(file), where),
             toolsets=[self._toolset(toolset, where) for toolset in definition.toolsets if not _is_ours(toolset)],
             tool_rules=definition.tool_rules,
             sandbox=definition.sandbox,
@@ -200,8 +188,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
             **output,
         )
 
-    def _tools(self, definition: WorkerDefinition, file: WorkerFile, where: str) -> list[Entry[Any] | str]:
-        own = self._own_tools(file)
+    def _tools(self, definition: WorkerDefinition, own: list[Entry[Any]], where: str) -> list[Entry[Any] | str]:
         own_names = {entry.name for entry in own}
         self._check(definition, where, own_names)
         tools: list[Entry[Any] | str] = [*own, *(tool for tool in definition.tools if tool not in own_names)]
@@ -242,14 +229,11 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         for name, root in (definition.sandbox.paths if definition.sandbox is not None else {}).items():
             if root.mode == "rw" and self.root.is_relative_to(root.folder(self.root)):
                 raise WorkerFileError(f"{where}: the root {name!r} is the project itself. What it runs stays as it is.")
-        rule = definition.tool_rules.get("shell")
-        if rule is not None and rule.disposition == "allow":
-            raise WorkerFileError(f"{where}: shell: allow is not possible. A command runs as you, so it always asks.")
 
     def _protected(self) -> list[Path]:
         """What no worker may touch, whatever its roots: what it is made of, and what would run the next time."""
         code = [path for pattern in ("*.py", "*/__init__.py") for path in self.root.glob(pattern)]
-        return [self._folder(), self.root / ".git", self.root / CONFIG, self.root / "tools.py", *code]
+        return [self._files.folder, self.root / ".git", self.root / CONFIG, self.root / "tools.py", *code]
 
     def _toolset(self, declared: str | McpToolset, where: str) -> ToolsetFactory:
         if isinstance(declared, McpToolset):
@@ -270,27 +254,21 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         force: bool = False,
         by_model: bool = False,
     ) -> WorkerDefinition:
-        """Write `workers/generated/NAME.yaml`, all of it or nothing."""
+        """Write `workers/generated/NAME.yaml`, all of it or nothing.
+
+        What is created for the project gets a seal beside it, without which the file would not be believed.
+        """
         definition = define(spec, defaults or WorkerCreationDefaults(), created_by or BY_PROJECT)
         if definition.name in RESERVED:
             raise WorkerFileError(f"No worker can be called {definition.name!r}. Choose another name.")
-        path = self._folder() / GENERATED / f"{definition.name}.yaml"
         existing = self.file_of(definition.name)
         if existing is not None and not existing.generated:
             raise WorkerFileError(f"{self._shown(existing.path)}: there is a worker of that name. Choose another one.")
         if definition.name in self._functions():
             raise WorkerFileError(f"{definition.name!r} is the name of a function of the project. Choose another one.")
-        if existing is not None and force and by_model:
-            old = self._definition(definition.name, existing)
-            if old.locked or old.created_by != definition.created_by:
-                raise WorkerFileError(f"{self._shown(path)}: the worker is locked, or another one's. It stays.")
         if created_by is not None:
             self._check_authority(definition, created_by)
-        try:
-            write_atomically(path, dump_worker(definition), replace=force)
-        except FileExistsError:
-            shown = self._shown(path)
-            raise WorkerFileError(f"{shown}: the worker exists. With force it would be replaced.") from None
+        self._files.store(definition, force=force, by_model=by_model)
         return definition
 
     def _check_authority(self, wanted: WorkerDefinition, creator: str) -> None:
@@ -313,11 +291,18 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
             raise WorkerFileError(f"{where}: {reference!r} is no class: it is {made!r:.60}.")
         return made
 
-    def _definition(self, name: str, file: WorkerFile) -> WorkerDefinition:
-        def read() -> WorkerDefinition:
-            return parse_worker(file.path.read_bytes(), name=name, path=self._shown(file.path), format=file.format)
+    def _shape_of_worker(self, name: str, file: WorkerFile) -> Shape:
+        """The arguments of a worker, from its definition: to build it here could go round in circles."""
+        declared = self._effective(name, file).input
+        if isinstance(declared, str):
+            declared_type = self._class(declared, self._shown(file.path))
+            return shape_of(model_parameters(name, declared_type).json_schema)
+        return shape_of(OpenParameters(name).json_schema if declared is None else declared)
 
-        return self._fresh(("definition", file), (file.path,), read)
+    def own_tools(self, name: str) -> list[Entry[Any]]:
+        """The tools that a worker has of its own, in its folder."""
+        file = self.file_of(name)
+        return [] if file is None else self._own_tools(file)
 
     def _functions(self) -> Mapping[str, Entry[Any]]:
         path = self.root / "tools.py"
@@ -326,30 +311,66 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         if not path.is_file():
             return {}
         make = lambda: index_by_name(entries_in(self._code.file(path)), f"the project ({path.name})")  # noqa: E731
-        return self._fresh(path, (path,), make, self._code.stamp())
-
-    def _folder(self) -> Path:
-        return self.root / "workers"
+        return self._fresh.get(path, (path,), make, self._code.stamp())
 
     def _shown(self, path: Path) -> str:
         return str(path.relative_to(self.root))
 
-    def _fresh(self, key: Hashable, sources: tuple[Path, ...], make: Callable[[], T], more: Hashable = None) -> T:
-        """What was made from files, until one of them changes."""
-        stamp = (more, *(_stamp(path) for path in sources))
-        kept = self._kept.get(key)
-        if kept is None or kept[0] != stamp:
-            kept = self._kept[key] = (stamp, make())
-        made: T = kept[1]
-        return made
 
+class ProjectTools:
+    """The tools of a project that the rules of a worker, or of the project itself, can speak of."""
 
-def _stamp(path: Path) -> Hashable:
-    try:
-        stat = path.stat()
-    except FileNotFoundError:
-        return None
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+    def __init__(
+        self, registry: WorkerRegistry, worker: WorkerDefinition | None = None, own: Sequence[Entry[Any]] = ()
+    ) -> None:
+        self._registry = registry
+        self._worker = worker
+        self._entries = [*own, *registry._functions().values()]
+        ours: list[Entry[Any]] = [*FILE_TOOLS, shell, worker_call, worker_create]
+        self.spoken_of_as: Mapping[str, str] = {tool.name: rule_name(tool) for tool in (*ours, *self._entries)}
+
+    def shapes(self, name: str) -> Sequence[Shape] | None:
+        found = [self._shape(entry) for entry in self._entries if rule_name(entry) == name]
+        if not found and (file := self._registry.file_of(name)) is not None:
+            found = [self._registry._shape_of_worker(name, file)]
+        if not found and name in NATIVE_TOOL_TYPES:
+            found = [{}]
+        return found or self._shapes_below(name) or None
+
+    def _shapes_below(self, name: str) -> list[Shape]:
+        """What a worker's rules say holds for those it calls, so they may speak of the own tools of these."""
+        return [
+            self._shape(tool)
+            for below in self._below()
+            for tool in self._registry.own_tools(below)
+            if tool.name == name
+        ]
+
+    def _shape(self, entry: Entry[Any]) -> Shape:
+        return shape_of(parameters_of(entry).json_schema)
+
+    def names(self) -> Iterable[str]:
+        return {*self._registry.workers(), *map(rule_name, self._entries)}
+
+    def more_to_come(self) -> bool:
+        known = [] if self._worker is None else [self._worker]
+        definitions = [*known, *map(self._registry.definition, self._below())]
+        return any(not _is_ours(toolset) for each in definitions for toolset in each.toolsets)
+
+    def _below(self) -> list[str]:
+        """The workers that can be called from here, at any depth. One that cannot be read says so when it is called."""
+        registry, found = self._registry, list[str]()
+        waiting = registry.workers() if self._worker is None else [*self._worker.tools, *self._worker.allow_workers]
+        while waiting:
+            name = waiting.pop()
+            if name == "*":
+                waiting = registry.workers()
+            elif name not in found:
+                with suppress(LlmDoError):
+                    definition = registry.definition(name)
+                    found.append(name)
+                    waiting += [*definition.tools, *definition.allow_workers]
+        return found
 
 
 def _is_ours(toolset: str | McpToolset) -> bool:
@@ -367,18 +388,3 @@ def _folders(sandbox: SandboxConfig | None, base: Path) -> dict[str, Hashable]:
         )
         for name, root in (sandbox.paths if sandbox is not None else {}).items()
     }
-
-
-def write_atomically(path: Path, text: str, *, replace: bool) -> None:
-    """Write a file so that whoever reads it finds all of it or nothing, whatever fails."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        if replace:
-            Path(temporary).replace(path)
-        else:
-            os.link(temporary, path)  # which fails if somebody else was faster
-    finally:
-        Path(temporary).unlink(missing_ok=True)

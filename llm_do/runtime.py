@@ -9,10 +9,12 @@ from pydantic_ai.messages import ModelMessage
 from pydantic_ai.usage import RunUsage
 from typing_extensions import TypeVar
 
-from .approval import ApprovalCallback
+from .approval import ApprovalCallback, Approver
 from .context import BoundEntry, Context
 from .definition import WorkerCreationDefaults
-from .protocols import Entry, Executor, MessageCallback, ModelLike, Sink, ToolsetFactory
+from .frame import CallFrame
+from .protocols import Entry, EntryBase, Executor, MessageCallback, ModelLike, Sink, ToolsetFactory
+from .rules import RuleBook, Ruling
 from .state import SessionState
 from .trace import Trace
 from .usage import Limits
@@ -26,8 +28,9 @@ class Runtime:
     Args:
         entries: The entries that can be called by name: workers, tools, or a mapping from names to them.
         model: The model of workers that have none of their own.
-        approval_callback: Asked before a call that requires approval. Without one such calls are refused.
-        tool_rules: What holds for tools by name, in the whole session: `allow`, `ask` or `deny`.
+        approval_callback: Asked before a call that requires approval: a function, or an `Approver`, which sees more.
+            Without one such calls are refused.
+        tool_rules: What is allowed, asks or is denied in the whole session, by name, arguments and path of calls.
         max_depth: A call at this depth or deeper is refused. Top-level calls have depth 0.
         limits: Budgets over the whole tree of calls.
         max_concurrency: How many workers one call runs side by side, and how many model requests are in
@@ -39,6 +42,8 @@ class Runtime:
         toolsets: Toolset factories that workers refer to by name.
         creation_defaults: What workers that are created in the session have where nothing else is said.
         text_deltas: Tell sinks the text of answers while it is written. It makes every request a stream.
+        secrets: Names of environment variables whose values are written down nowhere, and sent to no model by a tool.
+            They are read when the session starts.
     """
 
     def __init__(
@@ -46,8 +51,8 @@ class Runtime:
         entries: Mapping[str, Entry[Any]] | Iterable[Entry[Any]] = (),
         *,
         model: ModelLike | None = None,
-        approval_callback: ApprovalCallback | None = None,
-        tool_rules: Mapping[str, Any] | None = None,
+        approval_callback: ApprovalCallback | Approver | None = None,
+        tool_rules: Mapping[str, Any] | RuleBook | None = None,
         max_depth: int = 16,
         limits: Limits | None = None,
         max_concurrency: int = 32,
@@ -58,6 +63,7 @@ class Runtime:
         toolsets: Mapping[str, ToolsetFactory] | None = None,
         text_deltas: bool = False,
         creation_defaults: WorkerCreationDefaults | None = None,
+        secrets: Iterable[str] = (),
     ) -> None:
         session = SessionState(
             entries,
@@ -74,6 +80,7 @@ class Runtime:
             toolsets=toolsets,
             text_deltas=text_deltas,
             creation_defaults=creation_defaults,
+            secrets=secrets,
         )
         self._session = session
         self._root = Context(session, session.root)
@@ -102,6 +109,31 @@ class Runtime:
         """An entry as a function that makes its calls through this runtime."""
         return self._root.bind(entry)
 
+    def why(
+        self,
+        entry: str | Entry[Any],
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        worker: str | Entry[Any] | None = None,
+    ) -> Ruling:
+        """What the rules say about a call, and which rule decides. Nothing runs, and nobody is asked.
+
+        Args:
+            entry: What would be called.
+            arguments: With what.
+            worker: Who would call it; `None` is Python, at the top.
+        """
+        session, caller = self._session, self._session.root
+        if worker is not None:
+            caller = CallFrame(session.resolve(worker, caller) if isinstance(worker, str) else worker, caller)
+            caller.sandbox = caller.entry.open_sandbox() if isinstance(caller.entry, EntryBase) else None
+        try:
+            target = session.resolve(entry, caller) if isinstance(entry, str) else entry
+            return session.permissions.why(CallFrame(target, caller), arguments or {})
+        finally:
+            if caller.sandbox is not None:
+                caller.sandbox.manager.close()
+
     def context(self) -> Context:
         """The context at the top of the session."""
         return self._root
@@ -109,7 +141,7 @@ class Runtime:
     @property
     def trace(self) -> Trace:
         """The records of all calls so far."""
-        return self._session.recorder.trace
+        return self._session.recorder.read_trace()
 
     @property
     def usage(self) -> dict[str, RunUsage]:
@@ -119,4 +151,4 @@ class Runtime:
     @property
     def messages(self) -> list[ModelMessage]:
         """Every message that a worker and its model exchanged, in the order in which it happened."""
-        return self._session.recorder.messages
+        return self._session.recorder.read_messages()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, get_args
 
 import anyio
 from pydantic import ValidationError
-from pydantic_ai import RunContext, capture_run_messages
+from pydantic_ai import BinaryContent, RunContext, capture_run_messages
 from pydantic_ai.exceptions import UnexpectedModelBehavior
 from pydantic_ai.messages import (
     AgentStreamEvent,
@@ -23,11 +23,12 @@ from pydantic_ai.messages import (
     ThinkingPart,
     ThinkingPartDelta,
 )
+from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset
 from pydantic_ai.usage import UsageLimits
 from typing_extensions import TypeVar
 
-from .context import Context, dispatch
+from .context import Context, dispatch, run_context
 from .errors import (
     EventLoopError,
     ModelBehaviorError,
@@ -45,7 +46,7 @@ from .inputs import prompt_of
 from .models import explain_missing
 from .plane import GovernedToolset, Governor, HeldToolset
 from .recorder import logger, tags
-from .sandbox import SandboxManager, SandboxToolset
+from .rules import shape_of
 from .values import SameObject
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ class CallScope(Generic[T]):
         self._context = context
         self.frame = context.frame
         self._toolsets: _Toolsets | None = None
+        self._judged: _Toolsets | None = None
+        """The toolsets that rules were checked against."""
         self._turn: asyncio.Task[Any] | None = None
         self._idle: asyncio.Event | None = None
         """Set when the turn that runs is over."""
@@ -102,10 +105,10 @@ class CallScope(Generic[T]):
         """Build the toolsets, and open the sandbox, if that has not been done."""
         self._check_open()
         worker = self._worker
-        if worker.sandbox is not None and self.frame.sandbox is None:
-            manager = SandboxManager(worker.sandbox, base=worker.base.absolute(), protected=worker.protected)
-            self.frame.sandbox = SandboxToolset(manager)
+        if self.frame.sandbox is None:
+            self.frame.sandbox = worker.open_sandbox()
         if not worker.toolsets:
+            self._context.session.permissions.check_rules_of(worker, {})
             return
         if self._toolsets is not None and self._toolsets.gone:
             logger.error("The toolsets of worker %r are gone, and are built anew.", worker.name)
@@ -113,10 +116,20 @@ class CallScope(Generic[T]):
         toolsets = self._toolsets = self._toolsets or _Toolsets(self._worker, self._context)
         try:
             await toolsets.open()
+            if toolsets is not self._judged:
+                await self._check_rules(toolsets)
+                self._judged = toolsets
         except BaseException:
             if toolsets.gone and self._toolsets is toolsets:
                 self._toolsets = None  # the next attempt builds them anew
             raise
+
+    async def _check_rules(self, toolsets: _Toolsets) -> None:
+        """Check the worker's rules, and those above it, against what its toolsets turned out to have."""
+        if not self.frame.rules:
+            return
+        foreign = {name: shape_of(tool.parameters_json_schema) for name, tool in (await toolsets.tools()).items()}
+        self._context.session.permissions.check_rules_of(self._worker, foreign, self.frame.rules)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -138,7 +151,10 @@ class CallScope(Generic[T]):
 
     async def run_turn(self, *args: Any, **kwargs: Any) -> T:
         """Run one turn, with the arguments of a call of the worker, and return its output."""
-        arguments = self._worker.parameters.bind(args, kwargs)
+        return await self.take_turn(self._worker.parameters.bind(args, kwargs))
+
+    async def take_turn(self, arguments: dict[str, Any], attached: Sequence[BinaryContent] = ()) -> T:
+        """Run one turn with arguments that are bound, and files beside them. `run_turn` is how to make one."""
         if self._turn is not None:
             raise ScopeBusyError(f"A turn of worker {self._worker.name!r} is running. A scope runs one turn at a time.")
         self._check_open()
@@ -148,6 +164,7 @@ class CallScope(Generic[T]):
             parent = self.frame.parent
             assert parent is not None
             self.frame.renew()
+            self.frame.attached = attached
             self.frame.scope = self
             return await dispatch(Context(self._context.session, parent), self._worker, arguments, frame=self.frame)
         finally:
@@ -167,7 +184,7 @@ class CallScope(Generic[T]):
         with capture_run_messages() as captured:
             try:
                 result = await agent.run(
-                    prompt_of(arguments, declared=worker.input_type is not None),
+                    prompt_of(arguments, frame.attached, declared=worker.input_type is not None),
                     deps=self._context,
                     model=frame.model,
                     instructions=frame.sandbox.manager.describe() if frame.sandbox is not None else None,
@@ -285,6 +302,12 @@ class _Toolsets:
     def _check_loop(self) -> None:
         if not self._owner.done() and self._owner.get_loop() is not asyncio.get_running_loop():
             raise EventLoopError(f"The toolsets of worker {self._worker.name!r} belong to another event loop.")
+
+    async def tools(self) -> dict[str, ToolDefinition]:
+        """What the toolsets have."""
+        run_ctx = run_context(self._context, self._worker)
+        found = [await toolset.get_tools(run_ctx) for toolset, _ in self._built]
+        return {name: tool.tool_def for tools in found for name, tool in tools.items()}
 
     def for_run(self, own_names: Sequence[str]) -> list[AbstractToolset[Context]]:
         """The toolsets as a run sees them: held open, and behind the runtime."""

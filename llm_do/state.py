@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -12,10 +13,9 @@ import anyio
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model, infer_model
 
-from .approval import ApprovalCallback, ApprovalController
+from .approval import ApprovalCallback, ApprovalController, Approver
 from .definition import WorkerCreationDefaults
 from .errors import (
-    ApprovalDenied,
     CallCancelled,
     CallTimeout,
     DepthLimitError,
@@ -25,16 +25,14 @@ from .errors import (
     UnknownEntryError,
     did_you_mean,
 )
-from .events import ApprovalDecided, ApprovalRequested
 from .frame import CallFrame, Deadline
-from .inputs import OpenParameters, Parameters, model_parameters
-from .names import ToolsetResolver, check_entry, index_by_name, workers_below
+from .names import ToolsetResolver, index_by_name, workers_below
+from .permission import Permissions
 from .protocols import Entry, EntryBase, Executor, MessageCallback, ModelLike, Sink, ToolsetFactory
-from .recorder import Recorder, tags
-from .rules import Ruling, by_default, judge
-from .trace import ApprovalOutcome, TraceEntry
+from .recorder import Recorder
+from .rules import RuleBook
+from .secrets import Secrets
 from .usage import Limits, UsageMeter
-from .values import SameObject, snapshot
 
 THREADS_PER_DEPTH = 40
 _NO_DEFAULTS = WorkerCreationDefaults()
@@ -48,8 +46,8 @@ class SessionState:
         entries: Mapping[str, Entry[Any]] | Iterable[Entry[Any]] = (),
         *,
         model: ModelLike | None = None,
-        approval_callback: ApprovalCallback | None = None,
-        tool_rules: Mapping[str, Any] | None = None,
+        approval_callback: ApprovalCallback | Approver | None = None,
+        tool_rules: Mapping[str, Any] | RuleBook | None = None,
         toolsets: Mapping[str, ToolsetFactory] | None = None,
         max_depth: int = 16,
         limits: Limits | None = None,
@@ -60,6 +58,7 @@ class SessionState:
         executor: Executor | None = None,
         text_deltas: bool = False,
         creation_defaults: WorkerCreationDefaults | None = None,
+        secrets: Iterable[str] = (),
     ) -> None:
         if max_depth < 1 or max_concurrency < 1:
             raise ValueError("max_depth and max_concurrency must be at least 1.")
@@ -81,7 +80,8 @@ class SessionState:
         self.text_deltas = text_deltas
         self.message_callback = message_callback
         self.creation_defaults = creation_defaults or _NO_DEFAULTS
-        self.recorder = Recorder(sinks, message_callback, journal)
+        self.recorder = Recorder(sinks, message_callback, journal, Secrets(secrets, os.environ))
+        self.permissions = Permissions(self.approvals, self.recorder, self.entries)
         self.meter = UsageMeter(self.limits)
         self.root = CallFrame(None, None)
         if self.approvals.rule_book is not None:
@@ -126,14 +126,6 @@ class SessionState:
         worker = frame.worker.entry if frame.worker is not None else None
         own = worker.own_entries if isinstance(worker, EntryBase) else ()
         return f"No entry is named {name!r}{where}.{did_you_mean(name, {*self.entries, *own})}"
-
-    def parameters_of(self, entry: Entry[Any]) -> Parameters:
-        """What an entry takes. A user's own class says it with `input_type`, or takes what a worker takes."""
-        if isinstance(entry, EntryBase):
-            return entry.parameters
-        check_entry(entry, "this runtime")
-        input_type = getattr(entry, "input_type", None)
-        return OpenParameters(entry.name) if input_type is None else model_parameters(entry.name, input_type)
 
     # -- one event loop at a time ------------------------------------------------------------------
 
@@ -217,75 +209,6 @@ class SessionState:
         return CallTimeout(
             f"Time is up after {deadline.seconds:g} s (Limits.timeout), in {deadline.interrupted or path}."
         )
-
-    async def approve(
-        self, frame: CallFrame, arguments: dict[str, Any], *, asked_from_within: bool = False
-    ) -> dict[str, Any]:
-        """The arguments that were approved, out of anybody's reach, or `ApprovalDenied`."""
-        record, deadline = frame.record, frame.deadline
-        assert record is not None
-        name, ruling = self._rule(frame, asked_from_within)
-        if ruling.disposition != "ask":
-            if ruling.explicit:
-                allowed = ruling.disposition == "allow"
-                note = ruling.because if ruling.description is None else f"{ruling.because} ({ruling.description})"
-                self._decided(frame, record, ApprovalOutcome(approved=allowed, by="rule", note=note))
-            return arguments
-        # While a person thinks, nobody may change what they were shown.
-        arguments = snapshot(arguments)
-        show = frame.entry.show if isinstance(frame.entry, EntryBase) else None
-        shown = None if show is None else show(arguments, frame)
-        why = f" ({ruling.description})" if ruling.description else ""
-        reason = f"{ruling.because}{why}; call path: {frame.path}"
-
-        def on_ask() -> None:
-            if self.recorder.observed:
-                event = ApprovalRequested(**tags(frame), arguments=snapshot(shown or arguments), reason=reason)
-                self.recorder.emit(event)
-
-        if deadline is not None:
-            deadline.pause()
-        try:
-            subject = self._subject(frame, ruling)
-            outcome = await self.approvals.decide(name, arguments, reason, subject=subject, shown=shown, on_ask=on_ask)
-        finally:
-            if deadline is not None:
-                deadline.resume()
-        self._decided(frame, record, outcome)
-        return arguments
-
-    def _rule(self, frame: CallFrame, asked_from_within: bool) -> tuple[str, Ruling]:
-        """The name by which rules speak of a call, and what they say."""
-        entry, caller = frame.entry, frame.parent
-        assert entry is not None and caller is not None
-        name = (entry.rule if isinstance(entry, EntryBase) else None) or entry.name
-        worker = caller.worker.entry if caller.worker is not None else None
-        own = worker.rule_book if isinstance(worker, EntryBase) else None
-        ruling = judge(name, own=own, session=self.approvals.rule_book, path=caller.rules)
-        if ruling is not None and name == "shell" and ruling.disposition == "allow":
-            # It runs as the user, with all that the user may do: that is nothing to allow beforehand.
-            ruling = Ruling("ask", "a command always asks")
-        if ruling is not None:
-            return name, ruling
-        if entry.requires_approval or asked_from_within:
-            return name, Ruling("ask", f"{entry.kind} {entry.name!r} requires approval", explicit=False)
-        return name, by_default(name)
-
-    def _subject(self, frame: CallFrame, ruling: Ruling) -> Hashable:
-        """Who calls what, because of which rule: what a grant is for."""
-        entry, caller = frame.entry, frame.parent
-        worker = caller.worker.entry if caller is not None and caller.worker is not None else None
-        identity = entry.identity if isinstance(entry, EntryBase) else None
-        return SameObject(worker), SameObject(entry) if identity is None else identity, ruling.because, frame.generated
-
-    def _decided(self, frame: CallFrame, record: TraceEntry, outcome: ApprovalOutcome) -> None:
-        record.approval = outcome
-        frame.approved = outcome.approved
-        if self.recorder.observed:
-            self.recorder.emit(ApprovalDecided(**tags(frame), outcome=outcome))
-        if not outcome.approved:
-            because = f": {outcome.note}" if outcome.note else ""
-            raise ApprovalDenied(f"{frame.path} was refused{because}.", note=outcome.note)
 
     # -- models ------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal, overload
 
+from pydantic_ai import BinaryContent
 from pydantic_ai.usage import RequestUsage, RunUsage
 
 from .values import shorten
@@ -21,6 +22,14 @@ class ApprovalOutcome:
     """A callback, an earlier decision for the session, a rule, nobody to ask, or a callback that failed."""
     note: str | None = None
     """What the person who decided had to say."""
+    rule: str | None = None
+    """Who allowed it, denied it, or wanted somebody to be asked; with the file and the line of a rule in a file."""
+    grant: str | None = None
+    """What holds for the rest of the session: given with this decision, or, where `by` is "grant", used for it."""
+    edited: bool = False
+    """Whether the call ran with other arguments than those that were asked about."""
+    at: float = field(default=0.0, compare=False)
+    """When it was decided, in seconds since the epoch."""
 
 
 @dataclass(eq=False, init=False)
@@ -45,6 +54,8 @@ class TraceEntry:
     model: str | None = None
     """The name of the model that a worker used."""
     approval: ApprovalOutcome | None = None
+    attachments: Sequence[BinaryContent] = ()
+    """The files that went to a worker beside the arguments that it declares."""
     requests: Sequence[RequestUsage] = ()
     """What each of this call's own model requests used."""
 
@@ -88,7 +99,8 @@ class TraceEntry:
         outcome = (
             f" !! {self.error}" if self.error else ("" if self.duration is None else f" -> {shorten(self.output_data)}")
         )
-        return f"{self.name}({shorten(self.input_data)}) [{self.kind}, {state}]{outcome}"
+        files = "".join(f" + {file.identifier} ({len(file.data)} bytes)" for file in self.attachments)
+        return f"{self.name}({shorten(self.input_data)}){files} [{self.kind}, {state}]{outcome}"
 
 
 @dataclass(slots=True)

@@ -30,6 +30,7 @@ from llm_do import (
     WorkerCreationDefaults,
     WorkerCreator,
     WorkerDelegator,
+    WorkerEntry,
     WorkerFileError,
     WorkerRegistry,
     WorkerRunResult,
@@ -47,7 +48,6 @@ from .scripted import by_tools, calls, says, scripted, tool_results
 
 Make = Callable[[dict[str, str]], WorkerRegistry]
 SERVER = Path(__file__).parent / "mcp_server.py"
-SHELL = "toolsets: [shell]\nsandbox: {paths: {out: {root: out, mode: rw}}}\ninstructions: x\n"
 TOOLS = """
 from llm_do import entry
 
@@ -198,8 +198,11 @@ def test_attachments_reach_the_model(make: Make, tmp_path: Path) -> None:
         (["/"], PathDenied),
     ],
 )
-def test_attachments_that_do_not_fit_start_nothing(make: Make, attachments: Any, error: type[Exception]) -> None:
-    text = "attachment_policy: {max_attachments: 1, max_total_bytes: 10, suffixes: [.txt]}\ninstructions: x\n"
+@pytest.mark.parametrize("declared", ["", "input: {type: object, properties: {deck: {type: string}}}\n"])
+def test_attachments_that_do_not_fit_start_nothing(
+    make: Make, attachments: Any, error: type[Exception], declared: str
+) -> None:
+    text = f"{declared}attachment_policy: {{max_attachments: 1, max_total_bytes: 10, suffixes: [.txt]}}\n"
     registry = make({"workers/a.yaml": text, "tools.py": TOOLS})
     events: list[Any] = []
     with pytest.raises(error):
@@ -213,6 +216,83 @@ def test_attachments_that_do_not_fit_start_nothing(make: Make, attachments: Any,
     assert events == []
     with pytest.raises(TypeError, match="and no attachments"):
         run_worker(registry=registry, worker="wipe", input_data="x", attachments=attachments)
+
+
+SCHEMAS = """
+from dataclasses import dataclass
+from pydantic import BaseModel
+
+class Deck(BaseModel):
+    deck: str
+
+@dataclass
+class Plain:
+    deck: str
+"""
+LOOK = """
+from pydantic_ai import RunContext
+from llm_do import Context, entry
+
+@entry
+def look(ctx: RunContext[Context]) -> str:
+    return " ".join(f"{file.identifier}={file.data!r}" for file in ctx.deps.attachments) or "nothing"
+"""
+DECK = "{type: object, properties: {deck: {type: string}, attachments: {type: array}}, required: [deck]}"
+
+
+@pytest.mark.parametrize("declared", [DECK, "schemas.py:Deck", "schemas.py:Plain"])
+@pytest.mark.parametrize("input_data", [{"deck": "acme"}, "acme"])
+def test_a_worker_that_declares_its_input_gets_files_beside_it(make: Make, declared: str, input_data: Any) -> None:
+    text = f"input: {declared}\ntools: [look]\ninstructions: x\n"
+    registry = make({"workers/a.yaml": text, "schemas.py": SCHEMAS, "tools.py": LOOK})
+    events: list[Any] = []
+    result = run_worker(
+        registry=registry,
+        worker="a",
+        input_data=input_data,
+        attachments=[AttachmentPayload("a.txt", b"hello")],
+        cli_model=scripted(calls(("look", {})), last_result),
+        message_callback=events.append,
+    )
+    assert result.output == "a.txt=b'hello'"
+    text, file = result.messages[0].parts[0].content  # type: ignore[union-attr, misc, assignment]
+    assert text == '{\n  "deck": "acme"\n}'
+    record = result.trace[0]
+    assert record.input_data == {"deck": "acme"}
+    assert list(record.attachments) == [file]
+    assert str(record).startswith("a(deck='acme') + a.txt (5 bytes) [worker")
+    opened = next(event for event in events if isinstance(event, CallOpened))
+    assert (opened.arguments, list(opened.attachments)) == ({"deck": "acme"}, [file])
+    assert (record.attachments[0] is file, opened.attachments[0] is file) == (False, False)
+
+
+def test_a_declared_field_that_is_called_attachments_is_the_workers_own(make: Make) -> None:
+    registry = make({"workers/a.yaml": f"input: {DECK}\ntools: [look]\ninstructions: x\n", "tools.py": LOOK})
+    link = {"kind": "image-url", "url": "http://127.0.0.1/x.png"}
+    own = {"deck": "acme", "attachments": [link]}
+    model = scripted(calls(("look", {})), last_result)
+    result = run_worker(registry=registry, worker="a", input_data=own, cli_model=model)
+    assert result.output == "nothing"
+    assert isinstance(result.messages[0].parts[0].content, str)  # type: ignore[union-attr]
+    given = [AttachmentPayload("a.txt", b"hello")]
+    model = scripted(calls(("look", {})), last_result)
+    result = run_worker(registry=registry, worker="a", input_data=own, attachments=given, cli_model=model)
+    assert result.output == "a.txt=b'hello'"
+    shown: Any = result.messages[0].parts[0].content  # type: ignore[union-attr]
+    assert [type(item).__name__ for item in shown] == ["str", "BinaryContent"]
+    assert "image-url" in shown[0]
+    assert (result.trace[0].input_data, len(result.trace[0].attachments)) == (own, 1)
+
+
+async def test_files_beside_the_input_are_those_of_one_turn(make: Make) -> None:
+    registry = make({"workers/a.yaml": f"input: {DECK}\ntools: [look]\ninstructions: x\n", "tools.py": LOOK})
+    worker = registry["a"]
+    assert isinstance(worker, WorkerEntry)
+    content = AttachmentPayload("a.txt", b"hello").content()
+    model = scripted(calls(("look", {})), last_result, calls(("look", {})), last_result)
+    async with worker.start(Runtime(registry, model=model)) as scope:
+        assert await scope.take_turn({"deck": "acme"}, [content]) == "a.txt=b'hello'"
+        assert await scope.run_turn("acme") == "nothing"
 
 
 def test_events_of_the_whole_tree_reach_the_callback(make: Make) -> None:
@@ -376,7 +456,8 @@ def test_a_worker_is_created_on_behalf_of_the_project(make: Make) -> None:
             create_worker(registry=registry, spec=WorkerSpec(name=name, instructions="x"), force=True)
     with pytest.raises(ValueError, match="cannot be an entry's name"):
         WorkerSpec(name="../../evil", instructions="x")
-    assert [path.name for path in (registry.root / "workers" / "generated").iterdir()] == ["new-worker.yaml"]
+    files = sorted(path.name for path in (registry.root / "workers" / "generated").iterdir())
+    assert files == [".new-worker.project", "new-worker.yaml"]
 
 
 # -- toolsets --------------------------------------------------------------------------------------------------
@@ -441,79 +522,6 @@ def make(ctx):
     result = run_worker(registry=registry, worker="a", input_data="go", cli_model=model)
     assert result.output == "HEY"
     assert [record.name for record in result.trace] == ["a", "shout"]
-
-
-# -- shell --------------------------------------------------------------------------------------------------------
-
-
-def run_shell(make: Make, command: str, callback: Any = approve_all_callback, **arguments: Any) -> Any:
-    registry = make({"workers/a.yaml": SHELL})
-    model = scripted(calls(("shell", {"command": command, **arguments})), last_result)
-    return run_worker(registry=registry, worker="a", input_data="go", cli_model=model, approval_callback=callback)
-
-
-def test_a_command_runs_in_the_folder_of_the_worker_without_a_shell(make: Make, tmp_path: Path) -> None:
-    assert run_shell(make, "echo 'a  b' $HOME '|' wc").output == "a  b $HOME | wc\n"
-    run_shell(make, "touch here.txt")
-    assert (tmp_path / "out" / "here.txt").exists()
-    assert "(exit code 1)" in run_shell(make, "false").output
-    for command, message in (("", "empty"), ("echo 'a", "cannot be read"), ("no-such-program", "cannot be run")):
-        assert message in run_shell(make, command).output
-
-
-@pytest.mark.parametrize("callback", [None, strict_mode_callback])
-def test_a_command_is_not_run_without_an_approval(make: Make, tmp_path: Path, callback: Any) -> None:
-    result = run_shell(make, "touch here.txt", callback)
-    assert [record.name for record in result.refusals] == ["shell"]
-    assert not (tmp_path / "out" / "here.txt").exists()
-
-
-def test_the_time_of_a_command_ends_all_that_it_started(make: Make, tmp_path: Path) -> None:
-    script = "sleep 60 & echo $! > child; echo $$ > parent; wait"
-    started = time.monotonic()
-    result = run_shell(make, f"sh -c '{script}'", timeout=0.5)
-    assert time.monotonic() - started < 5
-    assert "stopped after 0.5 seconds" in result.output
-    for name in ("child", "parent"):
-        assert until_gone(int((tmp_path / "out" / name).read_text()))
-
-
-def test_what_a_command_leaves_behind_is_ended_too(make: Make, tmp_path: Path) -> None:
-    run_shell(make, "sh -c 'sleep 60 > /dev/null 2>&1 & echo $! > child'")
-    assert until_gone(int((tmp_path / "out" / "child").read_text()))
-
-
-def test_a_command_sees_no_keys(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "aws-secret")
-    seen = run_shell(make, "env").output
-    assert "PATH=" in seen
-    assert "secret" not in seen
-
-
-def test_the_output_of_a_command_is_limited(make: Make) -> None:
-    output = run_shell(make, "head -c 3000000 /dev/zero").output
-    assert len(output) < 101_000
-    assert output.endswith("(there is more)")
-
-
-@pytest.mark.parametrize("paths", ["{out: {root: out}}", "{}"])
-def test_a_command_needs_a_folder_to_write(make: Make, tmp_path: Path, paths: str) -> None:
-    registry = make({"workers/a.yaml": f"toolsets: [shell]\nsandbox: {{paths: {paths}}}\ninstructions: x\n"})
-    model = scripted(calls(("shell", {"command": "touch x"})), last_result)
-    result = run_worker(
-        registry=registry, worker="a", input_data="go", cli_model=model, approval_callback=approve_all_callback
-    )
-    assert "has none" in result.output
-    assert not list(tmp_path.rglob("x"))
-
-
-def test_a_rule_of_the_project_cannot_allow_commands(make: Make, tmp_path: Path) -> None:
-    registry = make({"workers/a.yaml": SHELL, "llm-do.toml": "[tool_rules]\nshell = 'allow'\n"})
-    model = scripted(calls(("shell", {"command": "touch here.txt"})), last_result)
-    result = run_worker(registry=registry, worker="a", input_data="go", cli_model=model)
-    assert [record.name for record in result.refusals] == ["shell"]
-    assert not (tmp_path / "out" / "here.txt").exists()
 
 
 def test_a_delegation_that_is_not_allowed_is_among_the_refusals(make: Make) -> None:

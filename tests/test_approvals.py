@@ -76,7 +76,9 @@ async def test_python_is_refused_with_an_exception() -> None:
     assert caught.value.note == "the paint is wet"
     assert guard.asked == [("open_door", {"number": 2}, "tool 'open_door' requires approval; call path: open_door")]
     assert not door.opened
-    assert runtime.trace[0].approval == ApprovalOutcome(approved=False, by="callback", note="the paint is wet")
+    rule = "tool 'open_door' requires approval"
+    expected = ApprovalOutcome(approved=False, by="callback", note="the paint is wet", rule=rule)
+    assert runtime.trace[0].approval == expected
     assert runtime.trace[0].error == "ApprovalDenied: open_door was refused: the paint is wet."
 
 

@@ -81,8 +81,8 @@ DECK = WorkerDefinition(
     ),
     allow_workers=("summarizer",),
     tool_rules={
-        "sandbox.write": ToolRule(disposition="ask"),
-        "score": ToolRule(disposition="ask", description="It costs money."),
+        "sandbox.write": (ToolRule("ask"),),
+        "score": (ToolRule("ask", "It costs money."),),
     },
     sandbox=SandboxConfig(
         paths={
@@ -183,7 +183,7 @@ def test_scalars() -> None:
     ],
 )
 def test_both_forms_of_a_rule(rule: str, disposition: str) -> None:
-    assert parse(f"tool_rules: {{x: {rule}}}").tool_rules["x"].disposition == disposition
+    assert parse(f"tool_rules: {{x: {rule}}}").tool_rules["x"][0].disposition == disposition
 
 
 def test_any_worker_is_a_star_alone() -> None:
@@ -263,7 +263,7 @@ REFUSED = {
     # rules
     "tool_rules: {sandbox.writez: deny}": "w:1: tool_rules.sandbox.writez: there is no rule 'sandbox.writez'. Did you",
     "tool_rules: {'*': allow}": "w:1: tool_rules.*: '*' cannot be the name of a tool.",
-    "tool_rules: {a: no}": 'w:1: tool_rules.a: "no" is no rule: write allow, ask or deny, or {allowed: true,',
+    "tool_rules: {a: no}": 'w:1: tool_rules.a: "no" is no rule: write allow, ask or deny, or {rule: ask, when',
     "tool_rules: {a: true}": "w:1: tool_rules.a: true is no rule",
     "tool_rules: {a: }": "w:1: tool_rules.a: nothing is no rule",
     "tool_rules: {a: {}}": "w:1: tool_rules.a: {} is no rule",
@@ -415,7 +415,7 @@ toolsets:
 allow_workers: [summarizer]
 tool_rules:
   sandbox.write: ask
-  score: {allowed: true, approval_required: true, description: It costs money.}
+  score: {rule: ask, reason: It costs money.}
 sandbox:
   paths:
     input:
@@ -498,7 +498,27 @@ values = st.recursive(
     max_leaves=8,
 )
 arguments = texts.filter(lambda text: "\0" not in text)
-rules = st.builds(ToolRule, disposition=st.sampled_from(["allow", "ask", "deny"]), description=st.none() | texts)
+operands = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+matches = (
+    texts
+    | st.booleans()
+    | operands
+    | st.none()
+    | st.lists(texts | operands, min_size=1, max_size=3)
+    | words.map(lambda text: {"prefix": text})
+    | st.dictionaries(st.sampled_from(["over", "at_least"]), operands, min_size=1, max_size=1)
+)
+conditions = st.dictionaries(names | st.just("call.through"), matches, min_size=1, max_size=2)
+rules = st.builds(
+    ToolRule,
+    st.sampled_from(["allow", "ask", "deny"]),
+    st.none() | texts,
+    conditions,
+    st.lists(conditions, max_size=2).map(tuple),
+)
+several = st.lists(rules, min_size=1, max_size=3).map(tuple) | st.builds(ToolRule, st.just("ask")).map(
+    lambda one: (one,)
+)
 roots = st.builds(
     RootConfig,
     root=words.filter(lambda text: "\0" not in text and not text.startswith("~")),
@@ -527,7 +547,7 @@ definitions = st.builds(
         max_size=2,
     ).map(tuple),
     allow_workers=st.just(("*",)) | st.lists(names, max_size=3).map(tuple),
-    tool_rules=st.dictionaries(names | st.just("sandbox.write"), rules, max_size=3),
+    tool_rules=st.dictionaries(names | st.just("sandbox.write"), several, max_size=3),
     sandbox=st.none() | st.builds(SandboxConfig, paths=st.dictionaries(names, roots, max_size=2)),
     attachment_policy=st.builds(
         AttachmentPolicy, max_attachments=st.integers(0, 9), suffixes=st.none() | st.just((".a",))
@@ -672,14 +692,14 @@ def test_a_spec_and_defaults_make_a_definition() -> None:
         name="new-worker",
         instructions=" You are a helpful assistant.\n",
         description="A simple worker",
-        tool_rules={"shell": ToolRule(disposition="ask")},
+        tool_rules={"shell": (ToolRule("ask"),)},
     )
     assert define(spec, defaults, created_by="boss") == WorkerDefinition(
         name="new-worker",
         description="A simple worker",
         model="openai:gpt-4",
         sandbox=SandboxConfig(paths={"input": RootConfig(root="./input")}),
-        tool_rules={"sandbox.write": ToolRule(disposition="deny"), "shell": ToolRule(disposition="ask")},
+        tool_rules={"sandbox.write": (ToolRule("deny"),), "shell": (ToolRule("ask"),)},
         attachment_policy=AttachmentPolicy(max_attachments=0),
         created_by="boss",
         instructions="You are a helpful assistant.",
@@ -715,6 +735,13 @@ def test_the_json_schema_accepts_what_the_parser_reads() -> None:
     assert accepts(yaml.safe_load(MARKDOWN.split("---\n")[1]))
     assert accepts(yaml.safe_load(dump_worker(DECK)))
     assert accepts({"allow_workers": ["*"], "tool_rules": {"a": "deny", "b": {"allowed": False}}})
+    rule = {
+        "rule": "deny",
+        "when": {"path": ["a/**"], "size": {"over": 1}},
+        "except": [{"call.depth": 1}],
+        "reason": "x",
+    }
+    assert accepts({"tool_rules": {"a": ["ask", rule]}})
 
 
 @pytest.mark.parametrize(
@@ -725,6 +752,8 @@ def test_the_json_schema_accepts_what_the_parser_reads() -> None:
         {"tools": ["../evil"]},
         {"tool_rules": {"a": True}},
         {"tool_rules": {"a": {"allowedz": False}}},
+        {"tool_rules": {"a": {"rule": "perhaps"}}},
+        {"tool_rules": {"a": {"rule": "deny", "whenn": {"b": 1}}}},
         {"toolsets": ["fils"]},
         {"toolsets": [{"mcp": {"commandz": "x"}}]},
         {"native": ["web_serch"]},

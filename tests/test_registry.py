@@ -1,7 +1,9 @@
 """A project's files as entries: names, forms, references, changes, delegation, creation and authority."""
 
+import contextlib
 import itertools
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -17,6 +19,7 @@ from llm_do import (
     ArgumentError,
     DuplicateEntryError,
     LimitExceeded,
+    LlmDoError,
     OutputError,
     ProjectCodeError,
     Runtime,
@@ -106,14 +109,14 @@ def worker_of(registry: WorkerRegistry, name: str) -> WorkerEntry[Any]:
         ("workers/greeter.yaml", "description: Greets.\ntools: [add]\ninstructions: Say hello.\n"),
         ("workers/greeter/worker.md", "---\ndescription: Greets.\ntools: [add]\n---\nSay hello.\n"),
         ("workers/greeter/worker.yaml", "name: greeter\ndescription: Greets.\ntools: [add]\ninstructions: Say hello."),
-        (
-            "workers/generated/greeter.yaml",
-            "description: Greets.\ntools: [add]\ncreated_by: (project)\ninstructions: Say hello.\n",
-        ),
+        ("workers/generated/greeter.yaml", None),
     ],
 )
-async def test_every_form_of_a_worker_file_is_the_same_worker(make: Make, path: str, text: str) -> None:
-    registry = make({path: text, "tools.py": TOOLS})
+async def test_every_form_of_a_worker_file_is_the_same_worker(make: Make, path: str, text: str | None) -> None:
+    registry = make({"tools.py": TOOLS} if text is None else {path: text, "tools.py": TOOLS})
+    if text is None:
+        registry.create(WorkerSpec(name="greeter", description="Greets.", tools=("add",), instructions="Say hello."))
+    assert (registry.root / path).is_file()
     assert registry.workers() == ["greeter"]
     definition = registry.definition("greeter")
     assert (definition.description, definition.tools, definition.instructions) == ("Greets.", ("add",), "Say hello.")
@@ -193,8 +196,24 @@ def test_a_file_that_a_person_wrote_stands_before_a_generated_one(make: Make) ->
         ("allow_workers: [bb]\n", "workers/a.yaml:1: there is no worker 'bb'."),
         ("toolsets: [files]\n", "workers/a.yaml: the toolset 'files' needs a sandbox"),
         ("toolsets: [shell]\n", "workers/a.yaml: the toolset 'shell' needs a sandbox"),
-        (RW + "toolsets: [shell]\ntool_rules: {shell: allow}\n", "shell: allow is not possible"),
-        (RW + "toolsets: [shell]\ntool_rules: {shell: {allowed: true}}\n", "shell: allow is not possible"),
+        (
+            "tool_rules: {ad: deny}\n",
+            "workers/a.yaml:1: there is no tool 'ad' for rules to speak of. Did you mean 'add'",
+        ),
+        ("tool_rules: {write_file: deny}\n", "Rules speak of it as 'sandbox.write'"),
+        (
+            "tools: [add]\ntool_rules: {add: {rule: deny, when: {c: 1}}}\n",
+            "workers/a.yaml:2: add: there is no argument",
+        ),
+        (
+            "tools: [add]\ntool_rules:\n  add:\n  - ask\n  - {rule: deny, when: {a: x}}\n",
+            "workers/a.yaml:5: add: a: it is",
+        ),
+        (RW + "tool_rules: {sandbox.write: {rule: deny, when: {path: oout/x}}}\n", "'oout/x' starts with no root"),
+        (
+            "tool_rules: {b: {rule: deny, when: {inputt: x}}}\n",
+            "b: there is no argument 'inputt'. Did you mean 'input'",
+        ),
         ("toolsets: ['tools.py:NUMBER']\n", "is no toolset factory: it is 3"),
     ],
 )
@@ -545,6 +564,78 @@ async def test_attachments_come_from_the_callers_files_and_fit_the_target(
         assert (content.data, content.media_type) == (b"alpha", "text/plain")
 
 
+FILES = "allow_workers: [b]\nsandbox: {paths: {in: {root: in}}}\ntool_rules: {b: ask}\ninstructions: x\n"
+OPEN = "input: {type: object, properties: {deck: {type: string}}, additionalProperties: true}\ninstructions: x\n"
+
+
+async def test_a_worker_that_declares_its_input_is_given_files_and_whoever_is_asked_sees_them(make: Make) -> None:
+    registry = make({"workers/a.yaml": FILES, "workers/b.yaml": OPEN, "in/a.txt": "alpha"})
+    guard = Guard(approve_for_session=True)
+    seen: list[Any] = []
+
+    def step(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        if not info.function_tools or not any(tool.name == "worker_call" for tool in info.function_tools):
+            seen.append(messages[0].parts[0].content)  # type: ignore[union-attr]
+            return says("did it")
+        if results := tool_results(messages):
+            return says(str(results[-1]))
+        return calls(("worker_call", {"worker": "b", "input_data": {"deck": "d"}, "attachments": ["in/a.txt"]}))
+
+    runtime = Runtime(registry, model=scripted(step), approval_callback=guard)
+    for content, asked in ((b"alpha", 1), (b"alpha", 1), (b"other", 2)):  # another file is another question
+        (registry.root / "in" / "a.txt").write_bytes(content)
+        assert await runtime.call("a", "go") == "did it"
+        assert len(guard.asked) == asked
+        assert [item if isinstance(item, str) else item.data for item in seen[-1]] == ['{\n  "deck": "d"\n}', content]
+    name, payload = guard.asked[0]
+    assert (name, payload["deck"]) == ("b", "d")
+    assert [(file.identifier, file.data) for file in payload["attachments"]] == [("in/a.txt", b"alpha")]
+    record = next(record for record in runtime.trace if record.name == "b")
+    assert (record.input_data, [file.identifier for file in record.attachments]) == ({"deck": "d"}, ["in/a.txt"])
+
+
+async def test_no_argument_hides_the_files_that_go_beside_it(make: Make) -> None:
+    registry = make({"workers/a.yaml": FILES, "workers/b.yaml": OPEN, "in/a.txt": "alpha"})
+    hidden = {"deck": "d", "attachments": [], "(attachments)": "none"}
+    guard = Guard(approved=False)
+    model = delegating("b", input_data=hidden, attachments=["in/a.txt"])
+    await Runtime(registry, model=model, approval_callback=guard).call("a", "go")
+    ((_, payload),) = guard.asked
+    assert [file.data for file in payload.pop("((attachments))")] == [b"alpha"]
+    assert payload == hidden
+
+
+async def test_whoever_edits_the_arguments_leaves_the_files_as_they_are(make: Make) -> None:
+    registry = make({"workers/a.yaml": FILES, "workers/b.yaml": OPEN, "in/a.txt": "alpha"})
+
+    def edit(tool_name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
+        return ApprovalDecision(approved=True, arguments={**payload, "deck": "another"})
+
+    model = delegating("b", input_data={"deck": "d"}, attachments=["in/a.txt"])
+    runtime = Runtime(registry, model=model, approval_callback=edit)
+    assert await runtime.call("a", "go") == "did it"
+    record = next(record for record in runtime.trace if record.name == "b")
+    assert (record.input_data, [file.data for file in record.attachments]) == ({"deck": "another"}, [b"alpha"])
+
+
+async def test_a_model_smuggles_no_files_into_a_declared_input(make: Make) -> None:
+    link = {"kind": "image-url", "url": "http://127.0.0.1/x.png", "force_download": "allow-local"}
+    closed = OPEN.replace(", additionalProperties: true", "")
+    allow = FILES.replace("tool_rules: {b: ask}\n", "")
+    registry = make({"workers/a.yaml": allow, "workers/b.yaml": closed})
+    model = delegating("b", input_data={"deck": "d", "attachments": [link]})
+    runtime = Runtime(registry, model=model)
+    assert "'attachments' was unexpected" in await runtime.call("a", "go")
+    write(registry, "workers/b.yaml", OPEN)
+    runtime = Runtime(registry, model=model)
+    assert await runtime.call("a", "go") == "did it"
+    assert all(record.attachments == () for record in runtime.trace)
+    prompts = [
+        part.content for message in runtime.messages for part in message.parts if part.part_kind == "user-prompt"
+    ]
+    assert [type(prompt) for prompt in prompts] == [str, str]
+
+
 # -- creation ---------------------------------------------------------------------------------------------------
 
 BOSS = "toolsets: [worker_create]\nallow_workers: ['*']\ntools: [add]\ninstructions: x\n"
@@ -681,7 +772,7 @@ def test_a_generated_worker_has_no_more_than_its_creator(make: Make) -> None:
     assert set(worker.sandbox.paths) == {"input", "deep"}
     for root in worker.sandbox.paths.values():
         assert (root.mode, root.suffixes, root.max_file_bytes) == ("ro", (".txt",), 10)
-    rules = {name: rule.disposition for name, rule in worker.tool_rules.items()}
+    rules = {name: rule.disposition for name, (rule,) in worker.tool_rules.items()}
     assert rules == {"add": "ask", "worker.create": "deny"}
     assert worker.attachment_policy.max_attachments == 1
     assert worker.attachment_policy.suffixes == (".txt",)
@@ -749,6 +840,148 @@ def test_a_person_promotes_a_worker_by_moving_its_file(make: Make) -> None:
     assert tool_names(registry, "g") == []
     (registry.root / "workers" / "generated" / "g.yaml").rename(registry.root / "workers" / "g.yaml")
     assert tool_names(registry, "g") == ["add"]
+
+
+# -- the project's own ---------------------------------------------------------------------------------------------
+
+OWN = WorkerSpec(name="g", tools=("add", "wipe"), instructions="Old.")
+
+
+def generated(registry: WorkerRegistry) -> list[str]:
+    """The files of generated workers, and the seals beside them."""
+    return sorted(path.name for path in (registry.root / "workers" / "generated").iterdir())
+
+
+def test_a_file_that_only_says_that_it_is_the_projects_has_nothing(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = "created_by: (project)\ntools: [wipe]\nsandbox: {paths: {o: {root: o, mode: rw}}}\ninstructions: x\n"
+    registry = make({"workers/generated/g.yaml": text, "tools.py": TOOLS})
+    for _ in range(3):
+        assert tool_names(registry, "g") == []
+        assert worker_of(registry, "g").sandbox is None
+    assert [record.getMessage() for record in caplog.records] == [
+        "workers/generated/g.yaml was edited, or not created by the project, so it has nothing but its words. "
+        "Move it to workers/ to give it what it says, or create it anew."
+    ]
+
+
+def test_a_worker_of_the_project_loses_all_with_the_first_byte_that_is_edited(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = make({"tools.py": TOOLS})
+    registry.create(OWN)
+    text = (registry.root / "workers/generated/g.yaml").read_text()
+    assert tool_names(registry, "g") == ["add", "wipe"]
+    assert tool_names(WorkerRegistry(registry.root), "g") == ["add", "wipe"]  # for everybody who opens the project
+    write(registry, "workers/generated/g.yaml", f"{text}# a comment\n")
+    assert tool_names(registry, "g") == []
+    assert len(caplog.records) == 1
+    write(registry, "workers/generated/g.yaml", text)
+    assert tool_names(registry, "g") == ["add", "wipe"]
+    (registry.root / "workers/generated/.g.project").unlink()
+    assert tool_names(registry, "g") == []
+    registry.create(OWN, force=True)
+    assert tool_names(registry, "g") == ["add", "wipe"]
+
+
+def test_a_creator_whose_seal_is_broken_has_nothing_to_hand_on(make: Make) -> None:
+    registry = make({"tools.py": TOOLS, "workers/generated/h.yaml": "created_by: g\ntools: [add]\n"})
+    registry.create(OWN)
+    assert tool_names(registry, "h") == ["add"]
+    write(registry, "workers/generated/g.yaml", "created_by: (project)\ntools: [add]\n")
+    assert tool_names(registry, "h") == []
+
+
+def test_an_edit_that_asks_for_nothing_is_no_reason_to_warn(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    registry = make({"workers/generated/g.yaml": "created_by: (project)\ninstructions: Words.\n"})
+    assert worker_of(registry, "g").instructions == "Words."
+    assert caplog.records == []
+
+
+def test_a_seal_goes_with_its_worker(make: Make) -> None:
+    registry = make({"tools.py": TOOLS, "workers/boss.yaml": "tools: [add]\n"})
+    registry.create(OWN)
+    assert generated(registry) == [".g.project", "g.yaml"]
+    registry.create(WorkerSpec(name="g", tools=("add",), instructions="New."), force=True)
+    assert tool_names(registry, "g") == ["add"]
+    # Another creator's has none, and a model cannot take one over.
+    for by_model in (False, True):
+        registry.create(OWN, force=True)
+        (registry.root / "workers/generated/g.yaml").unlink()
+        spec = WorkerSpec(name="g", tools=("add",), instructions="Mine.")
+        registry.create(spec, created_by="boss", by_model=by_model)
+        assert generated(registry) == ["g.yaml"]
+        assert tool_names(registry, "g") == ["add"]
+    # Nor does one outlive a worker that was deleted, or promoted.
+    registry.create(OWN, force=True)
+    (registry.root / "workers/generated/g.yaml").rename(registry.root / "workers/g.yaml")
+    registry.create(WorkerSpec(name="h", instructions="x"))
+    assert generated(registry) == [".h.project", "h.yaml"]
+    assert tool_names(registry, "g") == ["add", "wipe"]
+
+
+def test_a_model_that_claims_to_be_the_project_gets_no_seal(make: Make) -> None:
+    registry = make({"tools.py": TOOLS})
+    registry.create(OWN, by_model=True)
+    assert generated(registry) == ["g.yaml"]
+    assert tool_names(registry, "g") == []
+    registry.create(OWN, created_by="(project)", by_model=True, force=True)
+    assert generated(registry) == ["g.yaml"]
+
+
+def test_a_worker_that_could_not_be_replaced_keeps_its_seal(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = make({"tools.py": TOOLS})
+    registry.create(OWN)
+
+    def fail(self: Path, target: Any) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", fail)
+        with pytest.raises(OSError, match="disk full"):
+            registry.create(WorkerSpec(name="g", instructions="new"), force=True)
+    with pytest.raises(WorkerFileError, match="exists"):
+        registry.create(WorkerSpec(name="g", instructions="new"))
+    assert tool_names(registry, "g") == ["add", "wipe"]
+
+
+CREATE = """
+import sys
+from llm_do import WorkerRegistry, WorkerSpec
+registry = WorkerRegistry(sys.argv[1])
+for number in range(40):
+    registry.create(WorkerSpec(name="g", tools=("add",), instructions=f"{sys.argv[2]} {number}"), force=True)
+"""
+
+
+def test_processes_that_replace_one_worker_at_once_leave_a_seal_that_fits(make: Make) -> None:
+    registry = make({"tools.py": TOOLS})
+    registry.create(OWN)
+    running = [subprocess.Popen([sys.executable, "-c", CREATE, str(registry.root), str(n)]) for n in range(3)]
+    while any(process.poll() is None for process in running):
+        assert "add" in tool_names(registry, "g")  # at any moment, too
+    assert [process.returncode for process in running] == [0, 0, 0]
+    assert tool_names(WorkerRegistry(registry.root), "g") == ["add"]
+    assert generated(registry) == [".g.project", "g.yaml"]
+
+
+@pytest.mark.parametrize("root", ["workers", "workers/generated"])
+async def test_no_root_reaches_a_seal(make: Make, root: str) -> None:
+    sandbox = f"sandbox: {{paths: {{o: {{root: {root}, mode: rw}}}}}}\ntool_rules: {{sandbox.write: allow}}\n"
+    registry = make({"workers/a.yaml": f"{sandbox}instructions: x\n", "tools.py": TOOLS})
+    registry.create(WorkerSpec(name="g", tools=("add",), instructions="x"))
+    before = (registry.root / "workers/generated/.g.project").read_text()
+    for name in (".g.project", "generated/.g.project", ".new.project", "generated/.new.project"):
+        model = scripted(
+            calls(("write_file", {"path": f"o/{name}", "content": "0"}), ("delete_file", {"path": f"o/{name}"})),
+            says("done"),
+        )
+        with contextlib.suppress(LlmDoError):
+            await Runtime(registry, model=model, approval_callback=approve_all_callback).call("a", "go")
+    assert generated(registry) == [".g.project", "g.yaml"]
+    assert not list(registry.root.rglob(".new.project"))
+    assert (registry.root / "workers/generated/.g.project").read_text() == before
 
 
 async def test_a_grant_does_not_cross_to_a_path_with_a_generated_worker(make: Make) -> None:

@@ -25,7 +25,7 @@ from llm_do import (
     entry,
     strict_mode_callback,
 )
-from llm_do.rules import RuleBook, ToolRule, judge
+from llm_do.rules import Call, RuleBook, Ruling, ToolRule, judge
 
 from .scripted import calls, says, scripted, tool_results
 
@@ -41,7 +41,7 @@ class Guard:
 
 
 def book(speaker: str, **rules: str) -> RuleBook:
-    return RuleBook(speaker, {name: ToolRule(disposition=rule) for name, rule in rules.items()})  # type: ignore[arg-type]
+    return RuleBook(speaker, {name: [ToolRule(rule)] for name, rule in rules.items()})  # type: ignore[arg-type]
 
 
 def chain(*names: str) -> Any:
@@ -69,14 +69,16 @@ def wipe() -> ToolEntry[str]:
 # -- the judgement -------------------------------------------------------------------------------------
 
 
+NOTHING = Ruling("allow", "nobody says anything", explicit=False)
+
+
 def test_the_strictest_word_wins_and_an_allow_counts_only_for_ones_own_calls() -> None:
     own, above, session = book("own", a="allow"), book("above", a="deny"), book("session", a="ask")
-    assert judge("a", own=own) is not None
-    assert judge("a", own=own).disposition == "allow"  # type: ignore[union-attr]
-    assert judge("a", own=own, path=[above]).disposition == "deny"  # type: ignore[union-attr]
-    assert judge("a", own=own, session=session).because == "session says a: ask"  # type: ignore[union-attr]
-    assert judge("a", path=[book("above", a="allow")]) is None
-    assert judge("b", own=own, path=[above], session=session) is None
+    assert judge(Call("a"), own=own).disposition == "allow"
+    assert judge(Call("a"), own=own, path=[above]).disposition == "deny"
+    assert judge(Call("a"), own=own, session=session).because == "session says a: ask"
+    assert judge(Call("a"), path=[book("above", a="allow")], default=NOTHING) is NOTHING
+    assert judge(Call("b"), own=own, path=[above], session=session, default=NOTHING) is NOTHING
 
 
 WORDS = st.sampled_from(["allow", "ask", "deny"])
@@ -89,12 +91,13 @@ def test_one_more_rule_above_never_loosens_anything(
 ) -> None:
     def said(words: list[str]) -> str | None:
         ruling = judge(
-            "x",
+            Call("x"),
             own=book("own", x=own) if own else None,
             session=book("session", x=session) if session else None,
             path=[book(f"w{number}", x=word) for number, word in enumerate(words)],
+            default=NOTHING,
         )
-        return ruling.disposition if ruling else None
+        return ruling.disposition if ruling is not NOTHING else None
 
     before, after = said(path), said([*path, more])
     if before is not None:
@@ -130,7 +133,7 @@ async def test_restrictions_of_a_caller_hold_for_everything_below_it(wipe: ToolE
     for rule, asked in (("deny", []), ("ask", ["wipe"])):
         outer = WorkerEntry(name="outer", tools=[inner], model=chain(), tool_rules={"wipe": rule})
         guard = Guard()
-        runtime = Runtime([outer], approval_callback=guard)
+        runtime = Runtime([outer, wipe], approval_callback=guard)
         answer = await runtime.call("outer", "go")
         assert [name for name, _ in guard.asked] == asked
         assert ("wiped" in answer) is bool(asked)

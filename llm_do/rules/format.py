@@ -1,15 +1,10 @@
-"""Rules on tools by name: `allow`, `ask` or `deny`, said by workers, by a project or by a session.
-
-Restrictions flow down the path of calls and permissions do not: a `deny` or an `ask` of any worker on the
-path holds for everything below it, while an `allow` counts only for the calls of the worker that says it.
-The strictest word wins.
-"""
+"""How rules are written: in a word, as a mapping, or as a list of both."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
@@ -23,10 +18,13 @@ from pydantic import (
     ValidationError,
 )
 
-from .errors import did_you_mean, summarize
-from .values import shown
+from ..errors import RuleError, did_you_mean, summarize
+from ..values import shown
+from .conditions import check_condition
 
 Disposition: TypeAlias = Literal["allow", "ask", "deny"]
+Condition: TypeAlias = Mapping[str, Any]
+"""What arguments, and the path of calls, must be like: all of it holds, or the condition does not."""
 
 STANDARD: Mapping[str, Disposition] = {
     "sandbox.read": "allow",
@@ -37,56 +35,149 @@ STANDARD: Mapping[str, Disposition] = {
 }
 """What holds for the runtime's own kinds of tools when no rule speaks of them."""
 
-_STRICTNESS: Mapping[Disposition, int] = {"allow": 0, "ask": 1, "deny": 2}
+STRICTNESS: Mapping[Disposition, int] = {"allow": 0, "ask": 1, "deny": 2}
 
 
-class _Rule(BaseModel):
+@dataclass(frozen=True, slots=True)
+class ToolRule:
+    """What happens when a tool is to be called, and when."""
+
+    disposition: Disposition
+    reason: str | None = None
+    """Why, for the person who is asked."""
+    when: Condition = field(default_factory=dict)
+    """Holds only for calls like this; nothing is all calls."""
+    unless: tuple[Condition, ...] = ()
+    """And not for calls like any of these. `except` in a file."""
+    shell: bool = False
+    """Speaks of commands that need a shell: pipes and `&&` do not, anything else that a shell would do does."""
+    unsandboxed: bool = False
+    """The command runs outside of the sandbox."""
+    where: str | None = field(default=None, compare=False)
+    """The file and the line in which it stands."""
+
+    @property
+    def always(self) -> bool:
+        """Whether it holds for all calls."""
+        return not self.when and not self.unless and not self.shell
+
+    def __str__(self) -> str:
+        parts: list[str] = [self.disposition]
+        parts += [f"when {_inline(self.when)}"] if self.when else []
+        parts += [f"except {_inline(condition)}" for condition in self.unless]
+        parts += ["with a shell"] if self.shell else []
+        parts += ["without the sandbox"] if self.unsandboxed else []
+        return " ".join(parts)
+
+
+def _inline(condition: Condition) -> str:
+    return ", ".join(f"{name}: {shown(value)}" for name, value in condition.items())
+
+
+# A plain `bool` would take the text "yes" as well.
+_Flag = Annotated[bool, Field(strict=True)]
+_Condition = Annotated[dict[str, Any], AfterValidator(check_condition), Field(min_length=1)]
+
+
+class _Mapping(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ToolRule(_Rule):
-    """What happens when a tool is to be called."""
+class _SeedRule(_Mapping):
+    """A rule as two questions."""
 
-    disposition: Disposition
+    allowed: _Flag = True
+    approval_required: _Flag = False
     description: str | None = None
-    """Why, for the person who is asked."""
 
 
-class _LongRule(_Rule):
-    """A rule as a mapping."""
+class _FullRule(_Mapping):
+    """A rule with all that it can say."""
 
-    # A plain `bool` would take the text "yes" as well.
-    allowed: Annotated[bool, Field(strict=True)] = True
-    approval_required: Annotated[bool, Field(strict=True)] = False
-    description: str | None = None
+    rule: Disposition
+    when: _Condition | None = None
+    unless: _Condition | Annotated[list[_Condition], Field(min_length=1)] | None = Field(default=None, alias="except")
+    reason: str | None = None
+    shell: _Flag = False
+    unsandboxed: _Flag = False
+
+
+_Word: TypeAlias = Literal["allow", "ask", "deny"]
+_One: TypeAlias = _Word | _FullRule | _SeedRule
+_HOW = (
+    "write allow, ask or deny, or {rule: ask, when: {argument: value}, reason: ...}, "
+    "or {allowed: true, approval_required: false, description: ...}."
+)
 
 
 def _read_rule(value: Any) -> ToolRule:
     why = ""
     if isinstance(value, ToolRule):
         return value
-    if value in ("allow", "ask", "deny"):
-        return ToolRule(disposition=value)
+    if value == "allow" or value == "ask" or value == "deny":
+        return ToolRule(value)
     if isinstance(value, Mapping):
+        full = "rule" in value or bool({"when", "except", "reason", "shell", "unsandboxed"} & set(value))
         try:
-            rule = _LongRule.model_validate(value)
+            return _read_full(value) if full else _read_seed(value)
         except ValidationError as error:
-            rule, why = _LongRule(), f" ({summarize(error)})"
-        # A description alone, or nothing, would allow what asks without a rule.
-        if rule.model_fields_set & {"allowed", "approval_required"}:
-            disposition: Disposition = "ask" if rule.approval_required else "allow"
-            return ToolRule(disposition=disposition if rule.allowed else "deny", description=rule.description)
-    raise ValueError(
-        f"{shown(value)} is no rule{why}: write allow, ask or deny, "
-        "or {allowed: true, approval_required: false, description: ...}."
-    )
+            known = {field.alias or name for name, field in (_FullRule if full else _SeedRule).model_fields.items()}
+            unknown = [str(key) for key in value if key not in known]
+            hint = did_you_mean(unknown[0], known) if unknown else ""
+            why = f" ({summarize(error)}){hint.rstrip('.')}"
+        except RuleError as error:
+            why = f" ({error})"
+    raise ValueError(f"{shown(value)} is no rule{why}: {_HOW}")
+
+
+def _read_seed(value: Mapping[str, Any]) -> ToolRule:
+    rule = _SeedRule.model_validate(value)
+    # A description alone, or nothing, would allow what asks without a rule.
+    if not rule.model_fields_set & {"allowed", "approval_required"}:
+        raise RuleError("it says neither yes nor no")
+    disposition: Disposition = "ask" if rule.approval_required else "allow"
+    return ToolRule(disposition if rule.allowed else "deny", rule.description)
+
+
+def _read_full(value: Mapping[str, Any]) -> ToolRule:
+    rule = _FullRule.model_validate(value)
+    unless = rule.unless if isinstance(rule.unless, list) else [] if rule.unless is None else [rule.unless]
+    made = ToolRule(rule.rule, rule.reason, rule.when or {}, tuple(unless), rule.shell, rule.unsandboxed)
+    if made.disposition == "deny" and (made.shell or made.unsandboxed):
+        raise RuleError("a deny holds with and without a shell or a sandbox: leave out shell and unsandboxed")
+    if made.unsandboxed:
+        commands = made.when.get("command")
+        very = [commands] if isinstance(commands, str) else commands
+        if not very or not isinstance(very, list) or any("*" in str(command) for command in very):
+            raise RuleError("what runs unsandboxed is named in full: when: {command: ...}, without *")
+    return made
+
+
+def _read_rules(value: Any) -> tuple[ToolRule, ...]:
+    if not isinstance(value, list | tuple):
+        return (_read_rule(value),)
+    if not value:
+        raise ValueError(f"[] is no rule: {_HOW}")
+    return tuple(_read_rule(item) for item in value)
 
 
 def _write_rule(rule: ToolRule) -> str | dict[str, Any]:
-    if rule.description is None:
+    if rule.always and not rule.unsandboxed and rule.reason is None:
         return rule.disposition
-    allowed, ask = rule.disposition != "deny", rule.disposition == "ask"
-    return {"allowed": allowed, "approval_required": ask, "description": rule.description}
+    unless = list(map(dict, rule.unless))
+    said = {
+        "rule": rule.disposition,
+        "when": dict(rule.when),
+        "except": unless[0] if len(unless) == 1 else unless,
+        "reason": rule.reason,
+        "shell": rule.shell,
+        "unsandboxed": rule.unsandboxed,
+    }
+    return {key: value for key, value in said.items() if value or (key == "reason" and value is not None)}
+
+
+def _write_rules(rules: tuple[ToolRule, ...]) -> Any:
+    return _write_rule(rules[0]) if len(rules) == 1 else [_write_rule(rule) for rule in rules]
 
 
 _RULE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
@@ -100,71 +191,45 @@ def _check_rule_name(name: str) -> str:
     return name
 
 
-AnyRule = Annotated[
-    ToolRule,
-    PlainValidator(_read_rule, json_schema_input_type=Literal["allow", "ask", "deny"] | _LongRule),
-    PlainSerializer(_write_rule),
+def _over(rule: ToolRule, rules: Sequence[ToolRule]) -> ToolRule | None:
+    """What keeps a rule from ever being heard: the strictest word wins, so a stricter one on all calls does."""
+    return next(
+        (one for one in rules if one.always and STRICTNESS[one.disposition] > STRICTNESS[rule.disposition]), None
+    )
+
+
+def without_effectless(rules: Sequence[ToolRule]) -> tuple[ToolRule, ...]:
+    """The rules that can be heard, each once."""
+    return tuple(rule for at, rule in enumerate(rules) if _over(rule, rules) is None and rule not in rules[:at])
+
+
+def _check_rules(rules: dict[str, tuple[ToolRule, ...]]) -> dict[str, tuple[ToolRule, ...]]:
+    for name, said in rules.items():
+        for rule in said:
+            if (rule.shell or rule.unsandboxed) and name != "shell":
+                raise ValueError(f"{name}: only rules on shell say shell or unsandboxed.")
+            if (over := _over(rule, said)) is not None:
+                raise ValueError(
+                    f"{name}: `{rule}` has no effect, since `{over.disposition}` holds for all calls and the "
+                    f"strictest word wins. Give that one an `except`."
+                )
+    return rules
+
+
+AnyRules = Annotated[
+    tuple[ToolRule, ...],
+    PlainValidator(_read_rules, json_schema_input_type=_One | list[_One]),
+    PlainSerializer(_write_rules),
 ]
-ToolRules = dict[Annotated[str, AfterValidator(_check_rule_name)], AnyRule]
-"""Rules by name, as a file or a program gives them: in a word, or as a mapping."""
+ToolRules = Annotated[
+    dict[Annotated[str, AfterValidator(_check_rule_name)], AnyRules],
+    AfterValidator(_check_rules),
+]
+"""Rules by name, as a file or a program gives them."""
 
-_TOOL_RULES: TypeAdapter[dict[str, ToolRule]] = TypeAdapter(ToolRules)
-
-
-def read_rules(rules: Mapping[str, Any] | None, speaker: str) -> RuleBook | None:
-    """The rules that a program gives, if any."""
-    if not rules:
-        return None
-    try:
-        return RuleBook(speaker, _TOOL_RULES.validate_python(dict(rules)))
-    except ValidationError as exc:
-        raise ValueError(f"The rules of {speaker}: {summarize(exc)}") from exc
+_TOOL_RULES: TypeAdapter[dict[str, tuple[ToolRule, ...]]] = TypeAdapter(ToolRules)
 
 
-@dataclass(frozen=True, slots=True)
-class RuleBook:
-    """The rules of one speaker."""
-
-    speaker: str
-    """Who says so: `worker 'x'`, `llm-do.toml`, ..."""
-    rules: Mapping[str, ToolRule]
-
-
-@dataclass(frozen=True, slots=True)
-class Ruling:
-    """What holds for one call, and who said so."""
-
-    disposition: Disposition
-    because: str
-    description: str | None = None
-    explicit: bool = True
-    """Whether somebody said so, rather than nobody saying anything."""
-
-
-def judge(
-    name: str, *, own: RuleBook | None = None, session: RuleBook | None = None, path: Iterable[RuleBook] = ()
-) -> Ruling | None:
-    """What the rules say about a call by name, if they say anything.
-
-    `own` are the rules of the worker that makes the call and `session` those of the session: they may allow.
-    `path` are the rules of everybody on the path of calls, who may only restrict.
-    """
-    strictest: Ruling | None = None
-    for book in (own, session, *path):
-        rule = book.rules.get(name) if book is not None else None
-        if book is None or rule is None or (rule.disposition == "allow" and book is not own and book is not session):
-            continue
-        if strictest is None or _STRICTNESS[rule.disposition] > _STRICTNESS[strictest.disposition]:
-            strictest = Ruling(rule.disposition, f"{book.speaker} says {name}: {rule.disposition}", rule.description)
-    return strictest
-
-
-def stricter(one: ToolRule, other: ToolRule) -> ToolRule:
-    """The one of two rules that allows less."""
-    return max(one, other, key=lambda rule: _STRICTNESS[rule.disposition])
-
-
-def by_default(name: str) -> Ruling:
-    """What holds when no rule speaks of `name`."""
-    disposition = STANDARD.get(name, "allow")
-    return Ruling(disposition, f"{name} asks unless a rule says otherwise", explicit=False)
+def read_rules_by_name(rules: Mapping[str, Any]) -> dict[str, tuple[ToolRule, ...]]:
+    """Rules as a program gives them."""
+    return _TOOL_RULES.validate_python(dict(rules))

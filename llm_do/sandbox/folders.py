@@ -75,6 +75,11 @@ class Protected:
         self._paths = {real for path in paths for real in (path.resolve(), path.parent.resolve() / path.name)}
         self._texts = [str(path) for path in self._paths]
 
+    @property
+    def paths(self) -> list[Path]:
+        """All of them, without symlinks on the way."""
+        return sorted(self._paths)
+
     def covers(self, folder: Path) -> bool:
         """Whether a folder is protected as a whole."""
         return any(folder.is_relative_to(path) for path in self._paths)

@@ -26,7 +26,10 @@ class SandboxManager:
     ) -> None:
         """`base` is the project folder; no root reaches what is at or below a path in `protected`."""
         self.config = config
+        self.base = base
         guard = Protected(base / path for path in protected)
+        self.protected = guard.paths
+        """What no root reaches."""
         self.roots = {
             name: Root(name, config, base=base, protected=guard, opener=opener or best_opener())
             for name in config.paths

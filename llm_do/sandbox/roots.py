@@ -104,6 +104,11 @@ class Root:
         return "/".join(self._names(path))
 
     @_explained
+    def open(self, path: str) -> Folder:
+        """A folder, which whoever asked closes. One that can be written is made if it is not there."""
+        return self._folder(self._names(path), make=self.config.mode == "rw")
+
+    @_explained
     def read(self, path: str) -> bytes:
         """The content of a file."""
         folder, name = self._locate(path)

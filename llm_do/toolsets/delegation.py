@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Protocol, runtime_checkable
 
 from pydantic import ValidationError
-from pydantic_ai import RunContext, Tool, ToolFailed
+from pydantic_ai import RunContext, Tool
 
 from ..attachments import AttachmentPayload, check, refuse_hidden
-from ..context import Context
+from ..context import Context, dispatch
 from ..definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec
-from ..entries import ToolEntry, WorkerEntry, entry
+from ..entries import ToolEntry, WorkerEntry
 from ..errors import (
     ArgumentError,
     DelegationDenied,
+    DuplicateEntryError,
     LlmDoError,
     NoSandboxError,
     PathDenied,
@@ -23,11 +25,11 @@ from ..errors import (
     ProjectCodeError,
     UnknownEntryError,
     WorkerFileError,
-    came_from_below,
     did_you_mean,
     summarize,
 )
 from ..frame import CallFrame
+from ..rules import Case
 
 
 def may_call(caller: Any, worker: str) -> bool:
@@ -71,13 +73,16 @@ async def delegate(ctx: Context, worker: str, input_data: Any, attachments: list
         raise UnknownEntryError(f"There is no worker {worker!r}.{did_you_mean(worker, known)}")
     if target.input_type is None:
         refuse_hidden(input_data)
-    elif attachments:
-        raise ArgumentError(f"Worker {worker!r} takes the input that it declares, and no attachments.")
     payloads = []
     for path in attachments:
         root, rest = ctx.sandbox_manager.parse(path)
         payloads.append(AttachmentPayload(path, ctx.sandbox_toolset.read_bytes(root.name, rest)))
-    given: dict[str, Any] = {"attachments": check(payloads, target.attachment_policy, worker)} if payloads else {}
+    files = check(payloads, target.attachment_policy, worker)
+    if target.input_type is not None:
+        frame = CallFrame(target, ctx.frame)
+        frame.attached = files
+        return await dispatch(ctx, target, target.parameters.bind((input_data,), {}), frame=frame)
+    given: dict[str, Any] = {"attachments": files} if files else {}
     if isinstance(input_data, dict):
         return await ctx.call(target, {**input_data, **given})
     return await ctx.call(target, input_data, **given)
@@ -109,15 +114,21 @@ async def _worker_call(
         input_data: The task, as text, or the arguments that the worker takes.
         attachments: Paths of files to go with it, such as root/folder/file.pdf.
     """
-    try:
-        return await delegate(ctx.deps, worker, input_data, list(attachments or ()))
-    except _FOR_THE_MODEL as exc:
-        if ctx.tool_call_id is None or came_from_below(exc):
-            raise
-        raise ToolFailed(str(exc)) from exc
+    return await delegate(ctx.deps, worker, input_data, list(attachments or ()))
 
 
-worker_call = ToolEntry[Any](Tool(_worker_call, name="worker_call"), rule="worker.call", show=_show_call)
+def _cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
+    """Who is called, and the place on this machine of each file that goes along."""
+    worker, given = arguments["worker"], arguments.get("attachments")
+    if not given:
+        return [Case({"worker": worker, "attachments": None})]
+    manager = frame.files.manager
+    return [Case({"worker": worker, "attachments": manager.host_path(path)}, path) for path in given]
+
+
+worker_call = ToolEntry[Any](
+    Tool(_worker_call, name="worker_call"), rule="worker.call", show=_show_call, cases=_cases, tells=_FOR_THE_MODEL
+)
 
 
 @runtime_checkable
@@ -135,8 +146,7 @@ class WorkerStore(Protocol):
     ) -> WorkerDefinition: ...
 
 
-@entry(name="worker_create", rule="worker.create", requires_approval=True)
-async def worker_create(
+async def _worker_create(
     ctx: RunContext[Context],
     name: str,
     instructions: str,
@@ -155,13 +165,18 @@ async def worker_create(
     """
     store, frame = ctx.deps.registry, ctx.deps.frame.worker
     if not isinstance(store, WorkerStore) or frame is None or frame.entry is None:
-        raise ToolFailed("Workers can be created only by a worker of a project.")
+        raise WorkerFileError("Workers can be created only by a worker of a project.")
     try:
         spec = WorkerSpec(name=name, instructions=instructions, description=description, tools=tuple(tools or ()))
-        defaults = ctx.deps.creation_defaults
-        store.create(spec, defaults, created_by=frame.entry.name, force=force, by_model=True)
-    except (ValidationError, WorkerFileError) as exc:
-        if ctx.tool_call_id is None:
-            raise
-        raise ToolFailed(summarize(exc) if isinstance(exc, ValidationError) else str(exc)) from exc
+    except ValidationError as exc:
+        raise WorkerFileError(summarize(exc)) from exc
+    store.create(spec, ctx.deps.creation_defaults, created_by=frame.entry.name, force=force, by_model=True)
     return f"Worker {name!r} is created."
+
+
+worker_create = ToolEntry[str](
+    Tool(_worker_create, name="worker_create"),
+    rule="worker.create",
+    effects=["write"],
+    tells=(WorkerFileError, DuplicateEntryError, ProjectCodeError),
+)

@@ -3,26 +3,77 @@
 from __future__ import annotations
 
 import mimetypes
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
-from pydantic_ai import BinaryContent, RunContext, ToolFailed
+from pydantic_ai import BinaryContent, RunContext, Tool
 
 from ..context import Context
-from ..entries import entry
+from ..entries import ToolEntry
 from ..errors import ContentError, PathDenied, PathFailed, PathMissing
-from ..sandbox import SandboxToolset
+from ..frame import CallFrame
+from ..protocols import Effect
+from ..rules import UNKNOWN, Case, Grant, Places
+
+T = TypeVar("T")
+
+_MAX_JUDGED = 2000
+"""How many files a search may look into where rules speak of paths."""
 
 
-@contextmanager
-def _files(ctx: RunContext[Context]) -> Iterator[SandboxToolset]:
-    """The files of the calling worker. What is wrong with a path is for the model to read, if a model asked."""
-    try:
-        yield ctx.deps.sandbox_toolset
-    except (PathDenied, PathMissing, PathFailed, ContentError) as exc:
-        if ctx.tool_call_id is None:
-            raise
-        raise ToolFailed(str(exc)) from exc
+def _file_tool(
+    effect: Effect, *paths: str, cases: Callable[[dict[str, Any], CallFrame], Sequence[Case]] | None = None
+) -> Callable[[Callable[..., T]], ToolEntry[T]]:
+    """Make a tool of a function. `paths` are its arguments that are paths, by which rules judge a call of it."""
+
+    def make(function: Callable[..., T]) -> ToolEntry[T]:
+        return ToolEntry(
+            Tool(function),
+            rule=f"sandbox.{effect}",
+            effects=(effect,),
+            cases=cases or partial(_cases, paths),
+            offers=partial(_offers, paths, f"sandbox.{effect}") if effect == "write" else None,
+            tells=(PathDenied, PathMissing, PathFailed, ContentError),
+        )
+
+    return make
+
+
+def _cases(paths: Sequence[str], arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
+    """Every path that a call touches, as the place on this machine that it means."""
+    manager = frame.files.manager
+    return [Case({"path": manager.host_path(arguments[name])}, arguments[name]) for name in paths]
+
+
+def _listed_cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
+    path = arguments.get("path", "")
+    return _cases(("path",), {"path": path}, frame) if path.strip("/") else [Case({"path": None})]
+
+
+def _found_cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
+    """A search looks into every file that it finds, so each of them is judged, if any rule is there to judge them."""
+    assert frame.parent is not None
+    if not any("sandbox.read" in book.rules for book in frame.parent.rules):
+        return [Case()]
+    files = frame.files
+    name, _, rest = arguments["pattern"].partition("/")
+    root = files.manager.root(name)
+    found = root.find(rest or "**", _MAX_JUDGED + 1)
+    cases = [Case({"path": root.folder / path}, f"{name}/{path}") for path in found[:_MAX_JUDGED]]
+    if len(found) > _MAX_JUDGED:
+        cases.append(Case({"path": UNKNOWN}, f"more than {_MAX_JUDGED} files"))
+    return cases or [Case({"path": root.folder})]
+
+
+def _offers(paths: Sequence[str], rule: str, arguments: dict[str, Any], frame: CallFrame) -> Sequence[Grant]:
+    """The folder that a file is in, as something to allow for the session."""
+    manager = frame.files.manager
+    folders = {f"{root.name}/{rest}".rpartition("/")[0] for root, rest in (manager.parse(arguments[p]) for p in paths)}
+    if len(folders) != 1 or "*" in (folder := folders.pop()):
+        return ()
+    places = Places({name: root.folder for name, root in manager.roots.items()})
+    return [Grant(rule, {"path": f"{folder}/*"}, places)]
 
 
 def _shown(lines: Iterable[str], truncated: bool) -> str:
@@ -30,22 +81,22 @@ def _shown(lines: Iterable[str], truncated: bool) -> str:
     return f"{text}\n(there is more)" if truncated else text
 
 
-@entry(name="read_file", rule="sandbox.read")
+@_file_tool("read", "path")
 def read_file(ctx: RunContext[Context], path: str) -> str | BinaryContent:
     """Read a file.
 
     Args:
         path: Such as root/folder/file.txt.
     """
-    with _files(ctx) as files:
-        root, rest = ctx.deps.sandbox_manager.parse(path)
-        media_type, _ = mimetypes.guess_type(path)
-        if media_type is None or media_type.startswith("text/") or media_type == "application/json":
-            return files.read_text(root.name, rest)
-        return BinaryContent(files.read_bytes(root.name, rest), media_type=media_type)
+    files = ctx.deps.sandbox_toolset
+    root, rest = ctx.deps.sandbox_manager.parse(path)
+    media_type, _ = mimetypes.guess_type(path)
+    if media_type is None or media_type.startswith("text/") or media_type == "application/json":
+        return files.read_text(root.name, rest)
+    return BinaryContent(files.read_bytes(root.name, rest), media_type=media_type)
 
 
-@entry(name="write_file", rule="sandbox.write", requires_approval=True)
+@_file_tool("write", "path")
 def write_file(ctx: RunContext[Context], path: str, content: str) -> str:
     """Write a text file, in place of whatever was there.
 
@@ -53,13 +104,13 @@ def write_file(ctx: RunContext[Context], path: str, content: str) -> str:
         path: Such as root/folder/file.txt.
         content: All of the text.
     """
-    with _files(ctx) as files:
-        root, rest = ctx.deps.sandbox_manager.parse(path)
-        files.write_text(root.name, rest, content)
-        return f"{path} is written."
+    files = ctx.deps.sandbox_toolset
+    root, rest = ctx.deps.sandbox_manager.parse(path)
+    files.write_text(root.name, rest, content)
+    return f"{path} is written."
 
 
-@entry(name="edit_file", rule="sandbox.write", requires_approval=True)
+@_file_tool("write", "path")
 def edit_file(ctx: RunContext[Context], path: str, old: str, new: str) -> str:
     """Replace a piece of a text file.
 
@@ -68,13 +119,13 @@ def edit_file(ctx: RunContext[Context], path: str, old: str, new: str) -> str:
         old: The text to replace. It must occur exactly once.
         new: What stands there afterwards.
     """
-    with _files(ctx) as files:
-        root, rest = ctx.deps.sandbox_manager.parse(path)
-        files.edit_text(root.name, rest, old, new)
-        return f"{path} is changed."
+    files = ctx.deps.sandbox_toolset
+    root, rest = ctx.deps.sandbox_manager.parse(path)
+    files.edit_text(root.name, rest, old, new)
+    return f"{path} is changed."
 
 
-@entry(name="move_file", rule="sandbox.write", requires_approval=True)
+@_file_tool("write", "source", "destination")
 def move_file(ctx: RunContext[Context], source: str, destination: str) -> str:
     """Move a file, or rename it. Nothing is overwritten.
 
@@ -82,55 +133,55 @@ def move_file(ctx: RunContext[Context], source: str, destination: str) -> str:
         source: Such as root/folder/file.txt.
         destination: Where it goes, with its new name.
     """
-    with _files(ctx) as files:
-        root, rest = ctx.deps.sandbox_manager.parse(source)
-        to_root, to_rest = ctx.deps.sandbox_manager.parse(destination)
-        files.move(root.name, rest, to_root.name, to_rest)
-        return f"{source} is now {destination}."
+    files = ctx.deps.sandbox_toolset
+    root, rest = ctx.deps.sandbox_manager.parse(source)
+    to_root, to_rest = ctx.deps.sandbox_manager.parse(destination)
+    files.move(root.name, rest, to_root.name, to_rest)
+    return f"{source} is now {destination}."
 
 
-@entry(name="delete_file", rule="sandbox.write", requires_approval=True)
+@_file_tool("write", "path")
 def delete_file(ctx: RunContext[Context], path: str) -> str:
     """Delete a file.
 
     Args:
         path: Such as root/folder/file.txt.
     """
-    with _files(ctx) as files:
-        root, rest = ctx.deps.sandbox_manager.parse(path)
-        files.delete(root.name, rest)
-        return f"{path} is deleted."
+    files = ctx.deps.sandbox_toolset
+    root, rest = ctx.deps.sandbox_manager.parse(path)
+    files.delete(root.name, rest)
+    return f"{path} is deleted."
 
 
-@entry(name="list_files", rule="sandbox.read")
+@_file_tool("read", cases=_listed_cases)
 def list_files(ctx: RunContext[Context], path: str = "") -> str:
     """List a folder. Names of folders end with a slash.
 
     Args:
         path: Such as root/folder. Nothing lists the roots.
     """
-    with _files(ctx) as files:
-        if not path.strip("/"):
-            return "\n".join(f"{name}/" for name in ctx.deps.sandbox_manager.roots)
-        root, rest = ctx.deps.sandbox_manager.parse(path)
-        listing = files.list_files(root.name, rest)
-        return _shown((f"{root.name}/{name}" for name in listing), listing.truncated)
+    files = ctx.deps.sandbox_toolset
+    if not path.strip("/"):
+        return "\n".join(f"{name}/" for name in ctx.deps.sandbox_manager.roots)
+    root, rest = ctx.deps.sandbox_manager.parse(path)
+    listing = files.list_files(root.name, rest)
+    return _shown((f"{root.name}/{name}" for name in listing), listing.truncated)
 
 
-@entry(name="find_files", rule="sandbox.read")
+@_file_tool("read", cases=_found_cases)
 def find_files(ctx: RunContext[Context], pattern: str) -> str:
     """Find files by name.
 
     Args:
         pattern: Such as root/**/*.txt.
     """
-    with _files(ctx) as files:
-        root, _, rest = pattern.partition("/")
-        found = files.find(root, rest or "**")
-        return _shown((f"{root}/{name}" for name in found), found.truncated)
+    files = ctx.deps.sandbox_toolset
+    root, _, rest = pattern.partition("/")
+    found = files.find(root, rest or "**")
+    return _shown((f"{root}/{name}" for name in found), found.truncated)
 
 
-@entry(name="search_files", rule="sandbox.read")
+@_file_tool("read", cases=_found_cases)
 def search_files(ctx: RunContext[Context], text: str, pattern: str) -> str:
     """Find lines of text files that contain a text.
 
@@ -138,10 +189,10 @@ def search_files(ctx: RunContext[Context], text: str, pattern: str) -> str:
         text: What to look for, to the letter.
         pattern: Where, such as root/**/*.txt.
     """
-    with _files(ctx) as files:
-        root, _, rest = pattern.partition("/")
-        found = files.search(root, text, pattern=rest or "**")
-        return _shown((f"{root}/{line.path}:{line.line}: {line.text}" for line in found), found.truncated)
+    files = ctx.deps.sandbox_toolset
+    root, _, rest = pattern.partition("/")
+    found = files.search(root, text, pattern=rest or "**")
+    return _shown((f"{root}/{line.path}:{line.line}: {line.text}" for line in found), found.truncated)
 
 
 FILE_TOOLS = (read_file, write_file, edit_file, move_file, delete_file, list_files, find_files, search_files)

@@ -1,78 +1,135 @@
-"""Commands, without a shell: a program and its arguments. Each asks, and no rule can allow it beforehand."""
+"""Commands: parsed, judged part by part, and run without a shell, in a sandbox that has only the worker's roots."""
 
 from __future__ import annotations
 
-import asyncio
-import os
+import re
 import shlex
-import signal
-from contextlib import suppress
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Annotated, Any
 
 from pydantic import Field
-from pydantic_ai import RunContext, ToolFailed
+from pydantic_ai import RunContext, Tool
 
+from ..commands import WRAPPERS, Command, parse
 from ..context import Context
-from ..entries import entry
+from ..entries import ToolEntry
+from ..errors import CommandError, PathDenied, PathFailed, PathMissing
+from ..frame import CallFrame
+from ..rules import Case, Grant, Places
+from ..sandbox import SandboxManager
+from ..sandbox.bubble import CommandResult, Mount, ShellLimits, run_sandboxed, run_unsandboxed, why_not
 
-MAX_OUTPUT = 100_000
-PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
-"""Variables that a command sees. Keys of providers are not among them."""
+_WORD = re.compile(r"[A-Za-z][\w.-]*")
 
 
-@entry(name="shell", rule="shell", requires_approval=True)
-async def shell(ctx: RunContext[Context], command: str, timeout: Annotated[float, Field(gt=0)] = 60) -> str:
-    """Run a program with arguments, and get what it prints. Pipes, redirections and variables are not understood.
+async def _shell(ctx: RunContext[Context], command: str, timeout: Annotated[float, Field(gt=0, le=600)] = 60) -> str:
+    """Run a program with arguments, and get what it prints.
+
+    Programs can be joined with | and &&. There is no shell: no variables, no redirections, no wildcards. Paths are
+    those of your roots, such as root/folder/file.txt. There is no network.
 
     Args:
-        command: Such as: wc -l notes.txt
+        command: Such as: sort -u root/names.txt | wc -l
         timeout: Seconds after which it is stopped.
     """
-    try:
-        arguments = shlex.split(command)
-    except ValueError as exc:
-        raise ToolFailed(f"{command!r} cannot be read as a command: {exc}.") from exc
-    if not arguments:
-        raise ToolFailed("The command is empty.")
-    roots = [root for root in ctx.deps.sandbox_manager.roots.values() if root.config.mode == "rw"]
-    if not roots:
-        raise ToolFailed("A command runs in a folder that can be written, and this worker has none.")
-    roots[0].folder.mkdir(parents=True, exist_ok=True)
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *arguments,
-            cwd=roots[0].folder,
-            env={name: os.environ[name] for name in PASSED_ON if name in os.environ},
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
+    frame, parsed = ctx.deps.frame, parse(command)
+    manager = frame.files.manager
+    limits = ShellLimits(seconds=timeout, file_bytes=_file_bytes(manager))
+    if _is_unsandboxed(frame):
+        return _told(await run_unsandboxed(parsed, manager.base, limits), "")
+    with _mounts(manager) as (mounts, left_out):
+        missing = f"\n(not there: {'; '.join(left_out)})" if left_out else ""
+        return _told(await run_sandboxed(parsed, mounts, limits), missing)
+
+
+def _is_unsandboxed(frame: CallFrame) -> bool:
+    return frame.ruling is not None and frame.ruling.unsandboxed
+
+
+def _file_bytes(manager: SandboxManager) -> int:
+    """How large a file may get: what the strictest root allows, for nobody can tell where a program writes."""
+    return min(
+        (root.config.max_file_bytes for root in manager.roots.values() if root.config.mode == "rw"), default=10**8
+    )
+
+
+@contextmanager
+def _mounts(manager: SandboxManager) -> Iterator[tuple[list[Mount], list[str]]]:
+    """The roots as a command sees them, and what it does not see, and why."""
+    mounts, left_out = [], []
+    with ExitStack() as stack:
+        for name, root in manager.roots.items():
+            if root.config.suffixes is not None:
+                left_out.append(f"{name}, since programs cannot be held to suffixes")
+                continue
+            try:
+                folder = stack.enter_context(root.open(""))
+            except PathMissing:
+                left_out.append(f"{name}, since its folder does not exist")
+                continue
+            mounts.append(
+                Mount(
+                    name=name,
+                    folder=root.folder,
+                    writable=root.config.mode == "rw",
+                    fd=folder.fd,
+                    protected=manager.protected,
+                )
+            )
+        yield mounts, left_out
+
+
+def _told(result: CommandResult, missing: str) -> str:
+    late = "\n(stopped: its time was up)" if result.timed_out else ""
+    code = f"\n(exit code {result.exit_code}){missing}" if result.exit_code and not late else ""
+    return f"{result.stdout}{result.stderr}{late}{code}" or "(it printed nothing)"
+
+
+def _cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
+    parsed = parse(arguments["command"])
+    if parsed.needs_shell is not None:
+        return [Case({"command": parsed.text}, parsed.text, parsed.needs_shell)]
+    return [Case({"command": words}, shlex.join(words)) for words in _programs(parsed)]
+
+
+def _programs(command: Command) -> list[tuple[str, ...]]:
+    return [words for pipeline in command.pipelines for words in pipeline]
+
+
+def _show(arguments: dict[str, Any], frame: CallFrame) -> dict[str, Any]:
+    """What runs, and where. Nobody is asked about what cannot run."""
+    if _is_unsandboxed(frame):
+        return {**arguments, "runs": "OUTSIDE of the sandbox, with all that you may do"}
+    if problem := why_not():
+        raise PathDenied(
+            f"{problem} Without a sandbox no command runs, unless a rule allows that very command unsandboxed."
         )
-    except (OSError, ValueError) as exc:
-        raise ToolFailed(f"{arguments[0]!r} cannot be run: {getattr(exc, 'strerror', None) or exc}.") from exc
-    assert process.stdout is not None
-    printed = bytearray()
-    reading = asyncio.create_task(_read(process.stdout, printed))
-    late = ""
-    try:
-        async with asyncio.timeout(timeout):
-            await process.wait()
-    except TimeoutError:
-        late = f"\n(stopped after {timeout:g} seconds)"
-    finally:
-        with suppress(ProcessLookupError):  # with everything that it started
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
-        await reading
-    code = f"\n(exit code {process.returncode})" if process.returncode and not late else ""
-    return printed.decode(errors="replace") + code + late
+    parsed = parse(arguments["command"])
+    if parsed.needs_shell is not None:
+        return {**arguments, "runs": f"in a shell, because of {parsed.needs_shell}, inside of the sandbox"}
+    parts = [shlex.join(words) for words in _programs(parsed)]
+    return {**arguments, "runs": parts} if len(parts) > 1 else arguments
 
 
-async def _read(stream: asyncio.StreamReader, printed: bytearray) -> None:
-    """Keep what a process prints, up to a limit. The rest is read and dropped, so that the process can go on."""
-    while chunk := await stream.read(65536):
-        room = MAX_OUTPUT - len(printed)
-        if room > 0:
-            printed += chunk[:room]
-            if len(chunk) > room:
-                printed += b"\n(there is more)"
+def _offers(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Grant]:
+    """The same program with the same first word after it, such as `git log`: that much can be told at a glance."""
+    parsed = parse(arguments["command"])
+    programs = _programs(parsed)
+    if len(programs) != 1 or len(programs[0]) < 2 or _is_unsandboxed(frame):
+        return ()
+    program, first, *_ = programs[0]
+    if program in WRAPPERS or not _WORD.fullmatch(program) or not _WORD.fullmatch(first):
+        return ()
+    return [Grant("shell", {"command": f"{program} {first} **"}, Places())]
+
+
+shell = ToolEntry[str](
+    Tool(_shell, name="shell"),
+    rule="shell",
+    effects=["execute"],
+    cases=_cases,
+    show=_show,
+    offers=_offers,
+    tells=(CommandError, PathDenied, PathFailed, PathMissing),
+)

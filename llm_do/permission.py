@@ -1,0 +1,265 @@
+"""Whether a call may run: what the rules say about it, and who is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from time import time
+from typing import TYPE_CHECKING, Any
+
+from pydantic_ai.capabilities import NativeTool
+from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
+
+from .approval import Answer, ApprovalController, ApprovalRequest, copied
+from .attachments import beside, key_beside
+from .errors import ApprovalDenied, LlmDoError, RunEnded
+from .events import ApprovalDecided, ApprovalRequested
+from .frame import CallFrame
+from .inputs import OpenParameters, Parameters, model_parameters
+from .names import check_entry, workers_below
+from .protocols import Entry, EntryBase
+from .recorder import Recorder, tags
+from .rules import Call, Case, RuleBook, Ruling, Shape, by_default, check_rules, judge, shape_of
+from .trace import ApprovalOutcome
+from .values import NoCanonicalForm, SameObject, canonical, snapshot
+
+if TYPE_CHECKING:
+    from .context import Context
+
+
+def parameters_of(entry: Entry[Any]) -> Parameters:
+    """What an entry takes. A user's own class says it with `input_type`, or takes what a worker takes."""
+    if isinstance(entry, EntryBase):
+        return entry.parameters
+    check_entry(entry, "this runtime")
+    input_type = getattr(entry, "input_type", None)
+    return OpenParameters(entry.name) if input_type is None else model_parameters(entry.name, input_type)
+
+
+class Permissions:
+    """Judges the calls of a session, asks where the rules say so, and writes down what was decided."""
+
+    def __init__(self, approvals: ApprovalController, recorder: Recorder, entries: Mapping[str, Entry[Any]]) -> None:
+        self._approvals = approvals
+        self._recorder = recorder
+        self._entries = entries
+        self._checked: set[Hashable] = set()
+        if approvals.rule_book is not None and isinstance(entries, dict) and entries:
+            check_rules(approvals.rule_book, SessionTools(entries))
+
+    def check_rules_of(self, worker: Entry[Any], foreign: Mapping[str, Shape], above: Sequence[RuleBook] = ()) -> None:
+        """Check the rules of a worker, now that all its tools are known; and those `above`, as far as they concern it.
+
+        `foreign` are the tools of its toolsets.
+        """
+        book = worker.rule_book if isinstance(worker, EntryBase) else None
+        if book is not None and (foreign or SameObject(book) not in self._checked):
+            check_rules(book, SessionTools(self._entries, worker, foreign))
+            self._checked.add(SameObject(book))
+        for other in above:
+            concerns = {name: rules for name, rules in other.rules.items() if name in foreign}
+            if other is not book and concerns:
+                check_rules(other.only(concerns), SessionTools({}, None, foreign))
+
+    def why(self, frame: CallFrame, arguments: Mapping[str, Any]) -> Ruling:
+        """What would be decided about a call, and by which rule. Nothing runs, and nobody is asked."""
+        assert frame.entry is not None
+        return self.judge(frame, parameters_of(frame.entry).bind((), dict(arguments)))[1]
+
+    async def approve(
+        self, ctx: Context, frame: CallFrame, arguments: dict[str, Any], *, asked_from_within: bool = False
+    ) -> dict[str, Any]:
+        """The arguments that were approved, out of anybody's reach, or `ApprovalDenied`."""
+        call, ruling = self.judge(frame, arguments, asked_from_within=asked_from_within)
+        frame.ruling = ruling
+        if ruling.disposition != "ask":
+            if ruling.explicit or ruling.disposition == "deny":
+                self._decided(frame, ApprovalOutcome(approved=ruling.disposition == "allow", by="rule"))
+            return arguments
+        # While a person thinks, nobody may change what they were shown.
+        arguments = snapshot(arguments)
+        before = _fingerprint(arguments)
+        answer = await self._ask(frame, arguments, call, ruling)
+        outcome = answer.outcome
+        if outcome.approved and _fingerprint(arguments) != before:
+            outcome = replace(outcome, approved=False, by="error", note="the arguments changed while it was asked")
+        if answer.arguments is not None and outcome.approved:
+            if frame.attached:  # they were shown beside the arguments, and go as they are
+                answer.arguments.pop(key_beside(arguments), None)
+            outcome, arguments = await self._edited(ctx, frame, outcome, answer.arguments, asked_from_within)
+        self._decided(frame, outcome, end_run=answer.end_run)
+        return arguments
+
+    def judge(
+        self, frame: CallFrame, arguments: dict[str, Any], *, asked_from_within: bool = False
+    ) -> tuple[Call, Ruling]:
+        """A call as rules see it, and what they say."""
+        entry, caller = frame.entry, frame.parent
+        assert entry is not None and caller is not None
+        own = entry if isinstance(entry, EntryBase) else None
+        name = rule_name(entry)
+        default = by_default(name)
+        if entry.requires_approval or asked_from_within:
+            default = Ruling("ask", f"{entry.kind} {entry.name!r} requires approval", explicit=False)
+        cases: Sequence[Case] = (Case(),)
+        if own is not None and own.cases is not None:
+            cases = own.cases(arguments, frame)
+        elif any(name in book.rules for book in caller.rules):
+            cases = (Case(self._with_defaults(entry, arguments)),)
+        else:
+            return Call(name), default
+        worker = caller.worker.entry if caller.worker is not None else None
+        call = Call(name, cases, worker.name if worker is not None else None, caller.names, frame.generated)
+        book = worker.rule_book if isinstance(worker, EntryBase) else None
+        return call, judge(call, own=book, session=self._approvals.rule_book, path=caller.rules, default=default)
+
+    def _with_defaults(self, entry: Entry[Any], arguments: dict[str, Any]) -> dict[str, Any]:
+        """What a call does not say is judged as well: as what it will be."""
+        properties = parameters_of(entry).json_schema.get("properties", {})
+        defaults = {
+            name: schema["default"]
+            for name, schema in properties.items()
+            if name not in arguments and isinstance(schema, dict) and "default" in schema
+        }
+        return {**defaults, **arguments} if defaults else arguments
+
+    async def _ask(self, frame: CallFrame, arguments: dict[str, Any], call: Call, ruling: Ruling) -> Answer:
+        """Ask somebody, while no clock runs."""
+        entry, deadline = frame.entry, frame.deadline
+        assert entry is not None
+        own = entry if isinstance(entry, EntryBase) else None
+        asked = beside(arguments, frame.attached)
+        shown = asked if own is None or own.show is None else own.show(arguments, frame)
+        shown = self._recorder.arguments_shown(frame, shown)
+        why = f" ({ruling.reason})" if ruling.reason else ""
+        request = ApprovalRequest(
+            tool_name=call.name,
+            payload=copied(shown),
+            reason=self._recorder.secrets.redact(f"{ruling.because}{why}; call path: {frame.path}"),
+            entry=entry.name,
+            worker=call.caller,
+            call_path=frame.path,
+            ruling=ruling,
+            offers=() if own is None or own.offers is None else tuple(own.offers(arguments, frame)),
+        )
+
+        def on_ask() -> None:
+            if self._recorder.observed:
+                self._recorder.emit(ApprovalRequested(**tags(frame), arguments=snapshot(shown), reason=request.reason))
+
+        if deadline is not None:
+            deadline.pause()
+        try:
+            subject = self._subject(frame, ruling)
+            return await self._approvals.decide(request, asked, call, subject=subject, on_ask=on_ask)
+        finally:
+            if deadline is not None:
+                deadline.resume()
+
+    async def _edited(
+        self, ctx: Context, frame: CallFrame, outcome: ApprovalOutcome, edited: dict[str, Any], from_within: bool
+    ) -> tuple[ApprovalOutcome, dict[str, Any]]:
+        """What somebody wrote in place of the arguments: valid, and judged again. They approved it by writing it."""
+        entry, record = frame.entry, frame.record
+        assert entry is not None and record is not None
+        try:
+            arguments = parameters_of(entry).bind((), self._recorder.arguments_edited(frame, edited))
+            if isinstance(entry, EntryBase) and entry.check_arguments is not None:
+                await entry.check_arguments(arguments, ctx)
+            _, ruling = self.judge(frame, arguments, asked_from_within=from_within)
+        except LlmDoError as exc:
+            return replace(outcome, approved=False, by="error", note=f"the edited arguments: {exc}"), edited
+        frame.ruling = ruling
+        self._recorder.rewrite(frame, arguments)
+        return replace(outcome, approved=ruling.disposition != "deny", edited=True), arguments
+
+    def _subject(self, frame: CallFrame, ruling: Ruling) -> Hashable:
+        """Who calls what, because of which rule: what a grant is for."""
+        entry, caller = frame.entry, frame.parent
+        worker = caller.worker.entry if caller is not None and caller.worker is not None else None
+        identity = entry.identity if isinstance(entry, EntryBase) else None
+        return SameObject(worker), SameObject(entry) if identity is None else identity, ruling.because, frame.generated
+
+    def _decided(self, frame: CallFrame, outcome: ApprovalOutcome, *, end_run: bool = False) -> None:
+        record, ruling = frame.record, frame.ruling
+        assert record is not None and ruling is not None
+        outcome = record.approval = self._recorder.secrets.redact(replace(outcome, rule=ruling.because, at=time()))
+        frame.approved = outcome.approved
+        if self._recorder.observed:
+            self._recorder.emit(ApprovalDecided(**tags(frame), outcome=outcome))
+        if outcome.approved:
+            return
+        note = outcome.note
+        if outcome.by == "rule" or (outcome.by == "callback" and outcome.edited):
+            note = f"{ruling.because} ({ruling.reason})" if ruling.reason else ruling.because
+        message = f"{frame.path} was refused{f': {note}' if note else ''}."
+        if not end_run:
+            raise ApprovalDenied(message, note=note)
+        above: CallFrame | None = frame
+        while above is not None and above.entry is not None:
+            above.cancelled, above = True, above.parent  # whoever catches this can make no more calls
+        raise RunEnded(f"{message} The run was ended.", note=note)
+
+
+class SessionTools:
+    """The tools of a session that rules can speak of: a worker's own, those of the project, and those of others."""
+
+    def __init__(
+        self,
+        entries: Mapping[str, Entry[Any]],
+        worker: Entry[Any] | None = None,
+        foreign: Mapping[str, Shape] | None = None,
+    ) -> None:
+        self._entries = entries
+        self._worker = worker
+        self._foreign = foreign
+        # A registry would have to read every file to tell what it has: it is asked for names only.
+        known = [*(entries.values() if isinstance(entries, dict) else ()), *([] if worker is None else [worker])]
+        below = [tool for each in workers_below(known) for tool in each.own_entries.values()]
+        self._tools = [entry for entry in (*known, *below) if entry is not worker]
+        self.spoken_of_as: Mapping[str, str] = {tool.name: rule_name(tool) for tool in self._tools}
+
+    def shapes(self, name: str) -> Sequence[Shape] | None:
+        found = [shape_of(parameters_of(tool).json_schema) for tool in self._tools if rule_name(tool) == name]
+        if self._foreign is not None and name in self._foreign:
+            found.append(self._foreign[name])
+        if not found and not isinstance(self._entries, dict):
+            with suppress(LlmDoError):
+                found.append(shape_of(parameters_of(self._entries[name]).json_schema))
+        if not found and name in NATIVE_TOOL_TYPES:
+            found.append({})
+        return found or None
+
+    def names(self) -> Iterable[str]:
+        return {*self._entries, *map(rule_name, self._tools), *(self._foreign or ())}
+
+    def more_to_come(self) -> bool:
+        own = [self._worker] if self._worker is not None and self._foreign is None else []
+        return any(_brings_others(entry) for entry in (*own, *self._tools)) or _calls_by_name(self._worker)
+
+
+def rule_name(entry: Entry[Any]) -> str:
+    """The name by which rules speak of an entry."""
+    return (entry.rule if isinstance(entry, EntryBase) else None) or entry.name
+
+
+def _brings_others(worker: Any) -> bool:
+    """Whether an entry is a worker with tools that are known only when it runs."""
+    capabilities = getattr(worker, "capabilities", ())
+    return bool(getattr(worker, "toolsets", ())) or not all(isinstance(each, NativeTool) for each in capabilities)
+
+
+def _calls_by_name(worker: Any) -> bool:
+    """Whether a worker may call others that only their names are known of, with whatever tools they have."""
+    named = any(isinstance(tool, str) for tool in getattr(worker, "tools", ()))
+    return named or bool(getattr(worker, "allow_workers", ()))
+
+
+def _fingerprint(arguments: dict[str, Any]) -> Hashable:
+    """What arguments are like now, as far as that can be seen."""
+    with suppress(NoCanonicalForm):
+        return canonical(arguments)
+    with suppress(Exception):  # whatever a __repr__ does
+        return repr(arguments)
+    return None

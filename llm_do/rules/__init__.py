@@ -1,0 +1,34 @@
+"""Rules on calls: what is allowed, what asks and what is denied, by name, by arguments and by the path of calls.
+
+`format` is how rules are written, `conditions` how arguments are matched, `judging` how a call is decided.
+Deciding is a pure function of the rules and the call.
+"""
+
+from .checking import KnownTools, Shape, check_rules, shape_of
+from .conditions import UNKNOWN, Places
+from .format import STANDARD, Disposition, ToolRule, ToolRules, read_rules_by_name, without_effectless
+from .judging import Call, Case, Grant, RuleBook, Ruling, anchored, by_default, judge, read_rules
+
+__all__ = [
+    "STANDARD",
+    "UNKNOWN",
+    "Call",
+    "Case",
+    "Disposition",
+    "Grant",
+    "KnownTools",
+    "Places",
+    "RuleBook",
+    "Ruling",
+    "Shape",
+    "ToolRule",
+    "ToolRules",
+    "anchored",
+    "by_default",
+    "check_rules",
+    "judge",
+    "read_rules",
+    "read_rules_by_name",
+    "shape_of",
+    "without_effectless",
+]

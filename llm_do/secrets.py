@@ -1,0 +1,402 @@
+"""Values that must not be written down: those of marked arguments, and of environment variables that are named.
+
+What is marked is found in the JSON schema of the parameters (`"format": "password"` or `"writeOnly": true`, which is
+also what pydantic says of a `SecretStr`), so that functions, workers, toolsets and MCP servers are all read in one
+way. What was found is looked for by value in everything that is written down afterwards.
+
+A value is found as it is, and as it stands inside a JSON text, a Python literal or a URL. It is not found where
+it is encoded in another way (base64, a hash), split, or cut.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from decimal import Decimal
+from enum import Enum
+from functools import lru_cache
+from pathlib import PurePath
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID
+
+from pydantic import BaseModel, GetJsonSchemaHandler, SecretBytes, SecretStr
+from pydantic_core import CoreSchema
+
+from .values import SameObject
+
+HIDDEN = "[secret]"
+UNREADABLE = "[not shown: it could not be searched for secrets]"
+MOST_VALUES = 500
+"""How many values of arguments are remembered; beyond that, the oldest is forgotten."""
+DEEPEST = 100
+"""How deep nested data is searched. What lies deeper is not written down, once there is anything to look for."""
+SHORTEST = 4
+"""Shorter values are hidden only where they are all of a text: they would be found in half of all words."""
+
+
+class Secret:
+    """Marks a parameter whose value must not be written down: `token: Annotated[str, Secret]`."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(schema), "format": "password", "writeOnly": True}
+
+
+class Marks:
+    """Which parts of arguments are secret, as a JSON schema says."""
+
+    __slots__ = ("_root", "any", "names")
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self._root = schema
+        self.any = self._mentions(schema, set())
+        """Whether there are any."""
+        properties = _dict(schema, "properties")
+        self.names = frozenset(name for name, part in properties.items() if self._is_secret(part))
+        """The arguments that are secret as a whole."""
+
+    @staticmethod
+    def of(schema: dict[str, Any]) -> Marks | None:
+        """The marks of a schema, if it has any. They are found once."""
+        return _marks_of(SameObject(schema))
+
+    def touches(self, name: Any) -> bool:
+        """Whether an argument, or a part of it, is secret."""
+        return _is_marked(self._root) or any(self._mentions(part, set()) for part in _property([self._root], [name]))
+
+    def split(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[Any]]:
+        """The arguments with what is secret hidden, and the values that are."""
+        if self._is_secret(self._root):
+            return dict.fromkeys(arguments, HIDDEN), list(arguments.values())
+        found: list[Any] = []
+        return self._split([self._root], arguments, found), found
+
+    def _split(self, schemas: Iterable[Any], value: Any, found: list[Any]) -> Any:
+        parts = list(self._alternatives(schemas))
+        if value is None or not parts:
+            return value
+        if any(_is_marked(part) for part in parts):
+            found.append(value)
+            return HIDDEN
+        if isinstance(value, Mapping):
+            return {key: self._split(_property(parts, [key]), item, found) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            items = [self._split(_item(parts, index), item, found) for index, item in enumerate(value)]
+            return value if all(map(_same, items, value)) else items
+        if isinstance(value, BaseModel):
+            fields = {**value.__dict__, **(value.__pydantic_extra__ or {})}
+            names = {name: _names(type(value), name) for name in fields}
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+            names = {name: [name] for name in fields}
+        else:
+            return value
+        return _with(value, {n: self._split(_property(parts, names[n]), item, found) for n, item in fields.items()})
+
+    def _alternatives(self, schemas: Iterable[Any]) -> Iterator[dict[str, Any]]:
+        """Schemas with references and unions taken apart."""
+        todo, seen = list(schemas), 0
+        while todo and seen < 1000:
+            part = todo.pop()
+            if not isinstance(part, dict):
+                continue
+            seen += 1
+            yield part
+            for key in ("anyOf", "oneOf", "allOf"):
+                todo.extend(_list(part, key))
+            if isinstance(reference := part.get("$ref"), str):
+                todo.append(self._resolve(reference))
+
+    def _resolve(self, reference: str) -> Any:
+        target: Any = self._root
+        for step in reference.removeprefix("#").split("/")[1:]:
+            target = target.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(target, dict) else None
+        return target
+
+    def _is_secret(self, schema: Any) -> bool:
+        return any(map(_is_marked, self._alternatives([schema])))
+
+    def _mentions(self, schema: Any, seen: set[int]) -> bool:
+        for part in self._alternatives([schema]):
+            if _is_marked(part):
+                return True
+            if id(part) in seen:
+                continue
+            seen.add(id(part))
+            if any(self._mentions(inner, seen) for inner in _inner(part)):
+                return True
+        return False
+
+
+@lru_cache(maxsize=1024)
+def _marks_of(schema: SameObject) -> Marks | None:
+    made = Marks(schema.target) if isinstance(schema.target, dict) else None
+    return made if made is not None and made.any else None
+
+
+def _is_marked(schema: dict[str, Any]) -> bool:
+    return schema.get("writeOnly") is True or schema.get("format") == "password"
+
+
+def _inner(schema: dict[str, Any]) -> Iterator[Any]:
+    for key in ("properties", "patternProperties"):
+        yield from _dict(schema, key).values()
+    for key in ("items", "additionalProperties"):
+        yield schema.get(key)
+    yield from _list(schema, "prefixItems")
+
+
+# A schema may come from anywhere, and say anything.
+def _dict(schema: dict[str, Any], key: str) -> dict[str, Any]:
+    return value if isinstance(value := schema.get(key), dict) else {}
+
+
+def _list(schema: dict[str, Any], key: str) -> list[Any]:
+    return value if isinstance(value := schema.get(key), list) else []
+
+
+def _property(parts: list[dict[str, Any]], names: list[Any]) -> Iterator[Any]:
+    for part in parts:
+        known = _dict(part, "properties")
+        if found := [known[name] for name in names if name in known]:
+            yield from found
+        else:
+            yield part.get("additionalProperties")
+        yield from _dict(part, "patternProperties").values()
+
+
+def _item(parts: list[dict[str, Any]], index: int) -> Iterator[Any]:
+    for part in parts:
+        first = _list(part, "prefixItems")
+        yield first[index] if index < len(first) else part.get("items")
+
+
+def _names(model: type[BaseModel], name: str) -> list[Any]:
+    field = model.model_fields.get(name)
+    return [name] if field is None else [name, field.alias, field.validation_alias, field.serialization_alias]
+
+
+def _same(left: Any, right: Any) -> bool:
+    return left is right
+
+
+def _with(value: Any, fields: dict[str, Any]) -> Any:
+    """A copy of an object with other values in some fields; the object itself, if they are the same."""
+    if isinstance(value, BaseModel):
+        extra = value.__pydantic_extra__ or {}
+        changes = {n: item for n, item in fields.items() if item is not (extra if n in extra else value.__dict__)[n]}
+        if not changes:
+            return value
+        made = value.model_copy()
+        for name, item in changes.items():  # no validator of its class has a say
+            ((made.__pydantic_extra__ or {}) if name in extra else made.__dict__)[name] = item
+        return made
+    changes = {name: item for name, item in fields.items() if item is not getattr(value, name)}
+    if not changes:
+        return value
+    made = copy.copy(value)
+    for name, item in changes.items():
+        object.__setattr__(made, name, item)
+    return made
+
+
+class Values:
+    """Texts that are looked for, each with what is written in its place."""
+
+    def __init__(self) -> None:
+        self._labels: dict[str, str] = {}
+        self._forms: dict[str, str] = {}
+        """All ways in which they may be written."""
+        self._whole: dict[str, str] = {}
+        """Those that are hidden only where they are a whole text."""
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def add(self, value: str, label: str = HIDDEN) -> bool:
+        """Look for a text from now on. Says whether it is new."""
+        if not value.strip() or value in self._labels:
+            return False
+        self._labels[value] = label
+        for part in {value, value.strip()}:
+            for form in _forms(part):
+                (self._forms if len(form) >= SHORTEST else self._whole).setdefault(form, label)
+        return True
+
+    def forget_oldest(self, spared: Set[str]) -> None:
+        oldest = next((value for value in self._labels if value not in spared), None)
+        if oldest is not None:
+            del self._labels[oldest]
+            for form in (*_forms(oldest), *_forms(oldest.strip())):
+                if form not in spared:
+                    self._forms.pop(form, None)
+                    self._whole.pop(form, None)
+
+    def text(self, text: str) -> str:
+        """A text without them."""
+        if label := self._whole.get(text):
+            return label
+        # Looking for each is fast, and most texts have none: a pattern of all of them would not be.
+        present = [form for form in tuple(self._forms) if form in text]
+        if not present:
+            return text
+        pattern = "|".join(map(re.escape, sorted(present, key=len, reverse=True)))
+        return re.sub(pattern, lambda found: self._forms[found[0]], text)
+
+    def redact(self, value: Any) -> Any:
+        """A value of any kind without them: itself where nothing was found, else a copy."""
+        return self._redact(value, set())
+
+    def _redact(self, value: Any, inside: set[int]) -> Any:
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, str):
+            text = str.__str__(value)
+            return value if (shown := self.text(text)) is text else shown
+        if isinstance(value, int | float | Decimal | UUID | PurePath):
+            text = _plain(value)
+            return value if len(text) < SHORTEST or (shown := self.text(text)) is text else shown
+        if isinstance(value, bytes | bytearray):
+            return self._bytes(bytes(value), value)
+        if isinstance(value, SecretStr | SecretBytes):
+            return HIDDEN
+        if isinstance(value, Enum | type):
+            return value
+        if id(value) in inside:
+            return "[the same again]"
+        if len(inside) >= DEEPEST:
+            return UNREADABLE
+        inside.add(id(value))
+        try:
+            return self._container(value, lambda item: self._redact(item, inside))
+        except Exception:  # what cannot be searched is not written down
+            return UNREADABLE
+        finally:
+            inside.discard(id(value))
+
+    def _bytes(self, data: bytes, value: Any) -> Any:
+        for form in sorted(self._forms, key=len, reverse=True):
+            if (raw := form.encode("utf-8", "surrogatepass")) in data:
+                data = data.replace(raw, HIDDEN.encode())
+                value = data
+        return value
+
+    def _container(self, value: Any, redact: Callable[[Any], Any]) -> Any:
+        if isinstance(value, Mapping):
+            pairs = [(redact(key), redact(item)) for key, item in value.items()]
+            if all(key is old and item is value[old] for (key, item), old in zip(pairs, value, strict=True)):
+                return value
+            return dict(pairs)
+        if isinstance(value, list | tuple | Set):
+            old = list(value)
+            items = [redact(item) for item in old]
+            if all(map(_same, items, old)):
+                return value
+            if hasattr(value, "_make"):
+                return value._make(items)
+            kind = next((kind for kind in (list, tuple, set, frozenset) if isinstance(value, kind)), list)
+            return kind(items)
+        if isinstance(value, BaseModel):
+            fields = {**value.__dict__, **(value.__pydantic_extra__ or {})}
+            return _with(value, {name: redact(item) for name, item in fields.items()})
+        if dataclasses.is_dataclass(value):
+            names = [field.name for field in dataclasses.fields(value)]
+            return _with(value, {name: redact(getattr(value, name)) for name in names if hasattr(value, name)})
+        # Of any other object, what it says of itself. A database connection stands for itself.
+        text = repr(value)
+        return value if (shown := self.text(text)) is text else shown
+
+
+def _forms(value: str) -> Iterator[str]:
+    """A text, and how it stands inside a JSON text, a Python literal and a URL."""
+    yield value
+    yield json.dumps(value)[1:-1]
+    yield json.dumps(value, ensure_ascii=False)[1:-1]
+    yield repr(value)[1:-1]
+    yield quote(value, safe="", errors="replace")
+
+
+class Secrets:
+    """What one session must not write down."""
+
+    def __init__(self, names: Iterable[str] = (), environment: Mapping[str, str] | None = None) -> None:
+        if isinstance(names, str):
+            raise TypeError(f"secrets must be a list of names of environment variables, got {names!r}.")
+        self.configured: Values | None = None
+        """The values of environment variables, which no model is sent."""
+        self._all = Values()
+        self._spared: set[str] = set()
+        self.version = 0
+        """Changes with every value that becomes known."""
+        for name in names:
+            if value := (environment or {}).get(name):
+                self.configured = self.configured or Values()
+                self.configured.add(value, f"[secret {name}]")
+                self._all.add(value, f"[secret {name}]")
+                self._spared |= {value, *_forms(value), *_forms(value.strip())}
+        self.active = self.configured is not None
+        """Whether there is anything to look for."""
+
+    def learn(self, found: Iterable[Any]) -> None:
+        """Look for these values from now on, and for the texts in them."""
+        for text in texts_in(found):
+            if self._all.add(text):
+                self.active = True
+                self.version += 1
+                if len(self._all) > MOST_VALUES:
+                    self._all.forget_oldest(self._spared)
+
+    def redact(self, value: Any) -> Any:
+        """`value` without secrets: itself where there is nothing to hide, else a copy."""
+        return self._all.redact(value) if self.active else value
+
+    def arguments(self, arguments: Mapping[str, Any], marks: Marks | None) -> dict[str, Any]:
+        """The arguments of a call as they may be written down. Those that are marked are known from now on."""
+        shown: Any = arguments
+        if marks is not None:
+            try:
+                shown, found = marks.split(arguments)
+                self.learn(found)
+            except Exception:  # a value of some class that cannot be taken apart
+                shown = None
+        shown = self.redact(shown)
+        return shown if isinstance(shown, dict) else dict.fromkeys(arguments, UNREADABLE)
+
+
+def _plain(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:  # Python writes no number of thousands of digits, and neither does anybody else
+        return ""
+
+
+def texts_in(values: Iterable[Any]) -> Iterator[str]:
+    """The texts in values, and numbers that are long enough to be recognised."""
+    todo, seen = deque(values), 0
+    while todo and seen < 10 * MOST_VALUES:
+        value = todo.popleft()
+        seen += 1
+        if isinstance(value, SecretStr | SecretBytes):
+            value = value.get_secret_value()
+        if isinstance(value, Enum):
+            value = value.value
+        if isinstance(value, str):
+            yield str.__str__(value)
+        elif isinstance(value, bytes | bytearray):
+            yield bytes(value).decode("utf-8", "replace")
+        elif isinstance(value, int | float | Decimal | UUID | PurePath) and not isinstance(value, bool):
+            if len(text := _plain(value)) >= SHORTEST:
+                yield text
+        elif isinstance(value, Mapping):
+            todo.extend(value.values())
+        elif isinstance(value, list | tuple | Set):
+            todo.extend(value)
+        elif isinstance(value, BaseModel):
+            todo.extend(value.__dict__.values())
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            todo.extend(getattr(value, field.name, None) for field in dataclasses.fields(value))

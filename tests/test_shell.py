@@ -1,0 +1,283 @@
+"""Commands of a worker: judged part by part, and run in a sandbox that has only the worker's roots."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llm_do import (
+    ApprovalDecision,
+    ApprovalRequest,
+    WorkerRegistry,
+    WorkerRunResult,
+    approve_all_callback,
+    run_worker,
+    run_worker_async,
+    strict_mode_callback,
+)
+
+from .scripted import calls, says, scripted, tool_results
+
+HEAD = "toolsets: [shell]\nsandbox: {paths: {in: {root: in}, out: {root: out, mode: rw}}}\ninstructions: x\n"
+Shell = Callable[..., WorkerRunResult]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for folder in ("workers", "in", "out"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "in" / "names.txt").write_text("b\na\nb\n")
+    return tmp_path
+
+
+@pytest.fixture
+def shell(project: Path) -> Shell:
+    """Lets a worker give some commands, one after the other."""
+
+    def run(
+        *commands: str, rules: str = "", callback: Any = approve_all_callback, head: str = HEAD, **arguments: Any
+    ) -> WorkerRunResult:
+        (project / "workers" / "a.yaml").write_text(head + rules)
+        model = scripted(*(calls(("shell", {"command": command, **arguments})) for command in commands), says("done"))
+        return run_worker(
+            registry=WorkerRegistry(project), worker="a", input_data="go", cli_model=model, approval_callback=callback
+        )
+
+    return run
+
+
+def printed(result: WorkerRunResult) -> list[str]:
+    return [str(each) for each in tool_results(result.messages)]
+
+
+def rule(text: str) -> str:
+    return f"tool_rules:\n  shell: {text}\n"
+
+
+class Person:
+    def __init__(self, *answers: Any) -> None:
+        self.answers, self.asked = list(answers), list[ApprovalRequest]()
+
+    def ask(self, request: ApprovalRequest) -> ApprovalDecision:
+        self.asked.append(request)
+        answer = self.answers.pop(0) if self.answers else ApprovalDecision(approved=False)
+        return answer(request) if callable(answer) else answer
+
+
+# -- running ---------------------------------------------------------------------------------------------
+
+
+def test_programs_see_the_roots_under_their_names_and_no_shell(shell: Shell, project: Path) -> None:
+    result = shell(
+        "sort -u in/names.txt | wc -l",
+        "echo 'a  b' '$HOME' '*'",
+        "cp in/names.txt out/copy.txt && cat out/copy.txt",
+        "touch in/new.txt",
+        "false && touch out/never.txt",
+        "no-such-program",
+    )
+    outputs = printed(result)
+    assert outputs[0] == "2\n"
+    assert outputs[1] == "a  b $HOME *\n"
+    assert outputs[2] == "b\na\nb\n"
+    assert "Read-only" in outputs[3]
+    assert "(exit code 1)" in outputs[4]
+    assert "no-such-program" in outputs[5]
+    assert "(exit code 127)" in outputs[5]
+    assert sorted(path.name for path in project.rglob("*.txt")) == ["copy.txt", "names.txt"]
+
+
+@pytest.mark.parametrize("callback", [None, strict_mode_callback])
+def test_nothing_runs_without_an_approval(shell: Shell, project: Path, callback: Any) -> None:
+    result = shell("touch out/here.txt", callback=callback)
+    assert [record.name for record in result.refusals] == ["shell"]
+    assert not list(project.rglob("here.txt"))
+
+
+def test_nothing_of_the_host_is_there(shell: Shell, monkeypatch: pytest.MonkeyPatch, project: Path) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
+    (project / "elsewhere.txt").write_text("elsewhere")
+    outside = [f"cat {project}/elsewhere.txt", "ls /root /home", "cat in/../../elsewhere.txt"]
+    outputs = printed(shell("env", *outside, "ls /work"))
+    assert "secret" not in outputs[0]
+    assert all("No such file" in output for output in outputs[1:4])
+    assert outputs[4].split() == ["in", "out"]
+
+
+def test_what_a_command_starts_ends_with_it(shell: Shell, project: Path) -> None:
+    mark = f"31{os.getpid()}.25"
+    started = time.monotonic()
+    outputs = printed(shell(f"sleep {mark} | cat", timeout=0.5))
+    assert time.monotonic() - started < 10
+    assert "its time was up" in outputs[0]
+    assert not running(mark)
+
+
+async def test_a_cancelled_run_leaves_no_process(project: Path) -> None:
+    mark = f"32{os.getpid()}.25"
+    (project / "workers" / "a.yaml").write_text(HEAD + rule("allow"))
+    model = scripted(calls(("shell", {"command": f"sleep {mark}"})), says("done"))
+    running_task = asyncio.create_task(
+        run_worker_async(registry=WorkerRegistry(project), worker="a", input_data="go", cli_model=model)
+    )
+    while not running(mark):
+        await asyncio.sleep(0.02)
+    running_task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running_task
+    assert not running(mark)
+
+
+def running(mark: str) -> bool:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if mark.encode() in path.read_bytes().split(b"\0"):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def test_the_output_is_limited(shell: Shell) -> None:
+    (output,) = printed(shell("head -c 3000000 /dev/zero"))
+    assert 40_000 < len(output) < 110_000
+    assert "bytes left out" in output
+
+
+def test_a_root_with_suffixes_is_left_out_for_programs_cannot_be_held_to_them(shell: Shell, project: Path) -> None:
+    (project / "in" / "secret.key").write_text("key")
+    head = (
+        "toolsets: [shell]\nsandbox: {paths: {in: {root: in, suffixes: [.txt]}, out: {root: out}}}\ninstructions: x\n"
+    )
+    (output,) = printed(shell("cat in/secret.key", head=head))
+    assert "key" not in output.replace("secret.key", "")
+    assert "not there: in, since programs cannot be held to suffixes" in output
+
+
+def test_protected_paths_are_masked(shell: Shell, project: Path) -> None:
+    head = "toolsets: [shell]\nsandbox: {paths: {all: {root: .}}}\ninstructions: x\n"
+    (project / "llm-do.toml").write_text("model = 'test'\n")
+    (project / "tools.py").write_text("# tools\n")
+    outputs = printed(
+        shell("ls all/workers", "cat all/llm-do.toml", "cat all/tools.py", "cat all/in/names.txt", head=head)
+    )
+    assert outputs[:3] == ["(it printed nothing)"] * 3
+    assert outputs[3] == "b\na\nb\n"
+
+
+# -- rules -------------------------------------------------------------------------------------------------
+
+
+def test_an_allowed_command_asks_nobody_and_a_denied_one_never_runs(shell: Shell, project: Path) -> None:
+    rules = rule("[{rule: allow, when: {command: ['cat in/*', 'wc **']}}, {rule: deny, when: {command: 'rm **'}}]")
+    person = Person()
+    (project / "out" / "keep").write_text("x")
+    result = shell(
+        "cat in/names.txt | wc -l", "rm out/keep", "cat in/names.txt && /bin/rm out/keep", "env rm out/keep",
+        "timeout 5 rm out/keep", "ls out", rules=rules, callback=person,
+    )  # fmt: skip
+    assert printed(result)[0] == "3\n"
+    assert (project / "out" / "keep").exists()
+    assert [request.payload["command"] for request in person.asked] == ["ls out"]
+    assert [record.approval.by for record in result.refusals if record.approval] == ["rule"] * 4 + ["callback"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "cat in/names.txt; touch out/evil",
+        "cat in/names.txt > out/evil",
+        "cat in/names.txt || touch out/evil",
+        "cat $(touch out/evil)",
+        "cat `touch out/evil`",
+        "cat in/names.txt & touch out/evil",
+        "cat in/names.txt\ntouch out/evil",
+        "sh -c 'touch out/evil'",
+        "env bash -c 'touch out/evil'",
+        "cat <(touch out/evil)",
+        "X=1 touch out/evil",
+        "touch out/{evil,b}",
+    ],
+)
+def test_what_a_shell_would_do_needs_a_rule_of_its_own(shell: Shell, project: Path, command: str) -> None:
+    person = Person(*[ApprovalDecision(approved=True)] * 9)
+    result = shell(command, rules=rule("allow"), callback=person)
+    assert len(result.refusals) == 1
+    assert not person.asked
+    assert not list(project.glob("out/*"))
+
+
+def test_a_rule_can_allow_a_shell_which_is_in_the_sandbox_too(shell: Shell, project: Path) -> None:
+    rules = rule("[{rule: ask, shell: true}, {rule: allow}]")
+    person = Person(ApprovalDecision(approved=True), ApprovalDecision(approved=True))
+    result = shell(
+        "for n in 1 2; do echo $n; done > out/n; cat out/n",
+        "ls / > out/ls; cat /etc/shadow",
+        rules=rules,
+        callback=person,
+    )
+    assert printed(result)[0] == "1\n2\n"
+    assert "in a shell, because of" in person.asked[0].text()
+    assert "root" not in (project / "out" / "ls").read_text().split()
+    assert "No such file" in printed(result)[1]
+
+
+def test_only_the_very_command_runs_outside_of_the_sandbox(shell: Shell, project: Path) -> None:
+    (project / "outside.txt").write_text("outside")
+    very = f"cat {project}/outside.txt"
+    rules = rule(
+        f"[{{rule: ask, when: {{command: '{very}'}}, unsandboxed: true}}, {{rule: allow, when: {{command: 'cat **'}}}}]"
+    )
+    person = Person(ApprovalDecision(approved=True))
+    result = shell(very, f"cat -- {project}/outside.txt", f"{very} | cat", rules=rules, callback=person)
+    assert printed(result)[0] == "outside"
+    assert "OUTSIDE of the sandbox" in person.asked[0].text()
+    assert "No such file" in printed(result)[1]
+    assert "outside" not in printed(result)[2].replace("outside.txt", "")
+
+
+def test_without_bubblewrap_nothing_runs_and_nobody_is_asked(
+    shell: Shell, project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    from llm_do.sandbox.bubble import why_not
+
+    programs = tmp_path_factory.mktemp("bin")
+    for name in ("cat", "env"):
+        (programs / name).symlink_to(f"/bin/{name}")
+    monkeypatch.setenv("PATH", str(programs))
+    why_not.cache_clear()
+    try:
+        person = Person(*[ApprovalDecision(approved=True)] * 3)
+        rules = rule("[{rule: allow, when: {command: 'cat in/names.txt'}, unsandboxed: true}]")
+        result = shell("touch out/x", "cat in/names.txt", rules=rules, callback=person)
+        assert "`bwrap` is not on PATH" in printed(result)[0]
+        assert "apt-get install bubblewrap" in printed(result)[0]
+        assert not person.asked
+        assert not (project / "out" / "x").exists()
+        assert printed(result)[1] == "b\na\nb\n"
+    finally:
+        why_not.cache_clear()
+
+
+def test_a_grant_for_a_command_shows_what_it_covers(shell: Shell) -> None:
+    def broad(request: ApprovalRequest) -> ApprovalDecision:
+        assert [offer.text for offer in request.offers] == ["shell with command git log **"]
+        return ApprovalDecision(approved=True, grant=request.offers[0])
+
+    person = Person(broad)
+    result = shell("git log", "git log -n 1", "git push", "git log | cat", "git log; git push", callback=person)
+    assert [request.payload["command"] for request in person.asked] == ["git log", "git push", "git log | cat"]
+    assert [record.approval.by for record in result.trace if record.approval][:2] == ["callback", "grant"]
+
+
+@pytest.mark.parametrize("command", ["", "echo 'a", "a && ", "| b", "echo a\0b", "x" * 30_000])
+def test_what_cannot_be_read_is_told_to_the_model_and_asked_of_nobody(shell: Shell, command: str) -> None:
+    person = Person(ApprovalDecision(approved=True))
+    result = shell(command, callback=person)
+    assert not person.asked
+    assert result.output == "done"
+    assert result.trace[1].error is not None
