@@ -73,6 +73,8 @@ class ToolEntry(EntryBase, Generic[T]):
     """Wider permissions than for this very call that a person who is asked can give."""
     tells: tuple[type[Exception], ...] = ()
     """What can be wrong with a call that the model which asked for it should read, and try something else."""
+    marks: Marks | None = None
+    """Which arguments are secret, where their schema does not say it."""
     kind: str = field(default="tool", init=False)
     model: None = field(default=None, init=False)
 
@@ -80,7 +82,6 @@ class ToolEntry(EntryBase, Generic[T]):
     name: str = field(init=False)
     needs_run_context: bool = field(init=False)
     parameters: DeclaredParameters = field(init=False)
-    marks: Marks | None = field(init=False)
     proxy: Tool[Context] = field(init=False)
     check_arguments: Callable[[dict[str, Any], Context], Awaitable[None]] | None = field(init=False)
     _function: Callable[..., Any] = field(init=False)
@@ -100,7 +101,7 @@ class ToolEntry(EntryBase, Generic[T]):
             "requires_approval": self.requires_approval or tool.requires_approval or bool(effects - {"read"}),
             "needs_run_context": tool.takes_ctx,
             "parameters": parameters,
-            "marks": parameters.marks,
+            "marks": self.marks or parameters.marks,
             # PydanticAI runs it only for a model's calls.
             "check_arguments": None if tool.args_validator is None else self._check_arguments,
             "_function": schema.function,

@@ -25,6 +25,8 @@ class MeteredModel(WrapperModel):
         super().__init__(wrapped)
         self._session = session
         self._frame = frame
+        self._admitted: set[str] = set()
+        """The provider's own tools that the rules were asked about."""
 
     async def request(
         self,
@@ -32,6 +34,7 @@ class MeteredModel(WrapperModel):
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
+        await self._admit_native_tools(model_request_parameters)
         self._start(messages)
         async with self._session.request_slots:
             response = await self.wrapped.request(messages, model_settings, model_request_parameters)
@@ -46,6 +49,7 @@ class MeteredModel(WrapperModel):
         model_request_parameters: ModelRequestParameters,
         run_context: RunContext[Any] | None = None,
     ) -> AsyncGenerator[StreamedResponse]:
+        await self._admit_native_tools(model_request_parameters)
         self._start(messages)
         async with (
             self._session.request_slots,
@@ -58,6 +62,13 @@ class MeteredModel(WrapperModel):
                 self._count(stream.get(), model_request_parameters)
                 raise
             self._finish(stream.get(), model_request_parameters)
+
+    async def _admit_native_tools(self, asked: ModelRequestParameters) -> None:
+        """A provider runs its own tools without asking, so rules on them are heard before it is given any."""
+        for tool in asked.native_tools:
+            if tool.kind not in self._admitted:
+                await self._session.permissions.approve_native(self._frame, tool.kind)
+                self._admitted.add(tool.kind)
 
     def _start(self, messages: list[ModelMessage]) -> None:
         for meter in (self._session.meter, *self._frame.meters):

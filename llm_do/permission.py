@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from time import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pydantic_ai.capabilities import NativeTool
 from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
@@ -25,6 +25,8 @@ from .trace import ApprovalOutcome
 from .values import NoCanonicalForm, SameObject, canonical, snapshot
 
 if TYPE_CHECKING:
+    from pydantic_ai import RunContext
+
     from .context import Context
 
 
@@ -35,6 +37,21 @@ def parameters_of(entry: Entry[Any]) -> Parameters:
     check_entry(entry, "this runtime")
     input_type = getattr(entry, "input_type", None)
     return OpenParameters(entry.name) if input_type is None else model_parameters(entry.name, input_type)
+
+
+class NativeEntry(EntryBase):
+    """A tool that a model's provider runs by itself, for the decision whether it may be there at all."""
+
+    kind = "native"
+    model = None
+    requires_approval = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.parameters = OpenParameters(name)
+
+    async def call(self, input_data: Any, ctx: Context, run_ctx: RunContext[Context]) -> NoReturn:
+        raise TypeError(f"{self.name!r} runs at a model's provider, and nowhere else.")
 
 
 class Permissions:
@@ -68,7 +85,7 @@ class Permissions:
         return self.judge(frame, parameters_of(frame.entry).bind((), dict(arguments)))[1]
 
     async def approve(
-        self, ctx: Context, frame: CallFrame, arguments: dict[str, Any], *, asked_from_within: bool = False
+        self, ctx: Context | None, frame: CallFrame, arguments: dict[str, Any], *, asked_from_within: bool = False
     ) -> dict[str, Any]:
         """The arguments that were approved, out of anybody's reach, or `ApprovalDenied`."""
         call, ruling = self.judge(frame, arguments, asked_from_within=asked_from_within)
@@ -90,6 +107,19 @@ class Permissions:
             outcome, arguments = await self._edited(ctx, frame, outcome, answer.arguments, asked_from_within)
         self._decided(frame, outcome, end_run=answer.end_run)
         return arguments
+
+    async def approve_native(self, worker: CallFrame, kind: str) -> None:
+        """Let the rules decide on a tool that the provider of a worker's model runs, if any speaks of it."""
+        if not any(kind in book.rules for book in worker.rules):
+            return
+        frame = CallFrame(NativeEntry(kind), worker)
+        try:
+            self._recorder.open(frame, {})
+            await self.approve(None, frame, {})
+        except BaseException as exc:
+            self._recorder.fail(frame, exc)
+            raise
+        self._recorder.close(frame, None)
 
     def judge(
         self, frame: CallFrame, arguments: dict[str, Any], *, asked_from_within: bool = False
@@ -158,14 +188,14 @@ class Permissions:
                 deadline.resume()
 
     async def _edited(
-        self, ctx: Context, frame: CallFrame, outcome: ApprovalOutcome, edited: dict[str, Any], from_within: bool
+        self, ctx: Context | None, frame: CallFrame, outcome: ApprovalOutcome, edited: dict[str, Any], from_within: bool
     ) -> tuple[ApprovalOutcome, dict[str, Any]]:
         """What somebody wrote in place of the arguments: valid, and judged again. They approved it by writing it."""
         entry, record = frame.entry, frame.record
         assert entry is not None and record is not None
         try:
             arguments = parameters_of(entry).bind((), self._recorder.arguments_edited(frame, edited))
-            if isinstance(entry, EntryBase) and entry.check_arguments is not None:
+            if isinstance(entry, EntryBase) and entry.check_arguments is not None and ctx is not None:
                 await entry.check_arguments(arguments, ctx)
             _, ruling = self.judge(frame, arguments, asked_from_within=from_within)
         except LlmDoError as exc:

@@ -7,7 +7,8 @@ import inspect
 import json
 import logging
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from time import perf_counter, time
@@ -21,7 +22,7 @@ from .events import CallClosed, CallOpened, Event, MessageLogged
 from .frame import CallFrame
 from .inputs import model_parameters
 from .protocols import Entry, EntryBase, MessageCallback, Sink
-from .secrets import HIDDEN, Marks, Secrets
+from .secrets import DELEGATED, HIDDEN, Marks, Secrets, marks_of_delegation
 from .trace import ApprovalOutcome, Trace, TraceEntry
 from .values import ATOMS, snapshot
 
@@ -39,10 +40,12 @@ class Recorder:
         message_callback: MessageCallback | None = None,
         journal: Sink | None = None,
         secrets: Secrets | None = None,
+        entries: Mapping[str, Entry[Any]] | None = None,
     ) -> None:
         self.trace = Trace()
         self.messages: list[ModelMessage] = []
         self.secrets = secrets or Secrets()
+        self._entries: Mapping[str, Entry[Any]] = {} if entries is None else entries
         self._searched_for = self.secrets.version
         self._sinks = (*sinks, *([] if message_callback is None else [_FunctionSink(message_callback)]))
         self._journal = journal
@@ -58,7 +61,7 @@ class Recorder:
         shown = frame.given = snapshot(arguments)
         marks = entry.marks if isinstance(entry, EntryBase) else _marks_of(entry)
         if marks is not None or self.secrets.active:
-            shown = self.secrets.arguments(shown, marks)
+            shown = self.secrets.arguments(shown, self._meant(marks, shown))
         record = TraceEntry(
             next(self._ids),
             None if parent is None else parent.id,
@@ -81,8 +84,17 @@ class Recorder:
     def arguments_shown(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments of a call, or what stands for them, as they may be written down and shown."""
         assert frame.entry is not None
-        marks = _marks_of(frame.entry)
+        marks = self._meant(_marks_of(frame.entry), arguments)
         return arguments if marks is None and not self.secrets.active else self.secrets.arguments(arguments, marks)
+
+    def _meant(self, marks: Marks | None, arguments: Any) -> Marks | None:
+        """The marks that hold for these very arguments: a delegation has those of the worker that it names."""
+        if marks is not DELEGATED:
+            return marks
+        with suppress(Exception):  # whatever is wrong with that worker, it is said when it is called
+            entry = self._entries[arguments["worker"]]
+            return marks_of_delegation(entry.parameters.json_schema) if isinstance(entry, EntryBase) else None
+        return None
 
     def arguments_edited(self, frame: CallFrame, edited: dict[str, Any]) -> dict[str, Any]:
         """What somebody wrote who saw the arguments without secrets. Those that they left alone are as they were."""
@@ -169,20 +181,24 @@ class Recorder:
                 if len(new) < len(message.parts):
                     message = replace(message, parts=new)
         else:
-            message = self._without_marked(message, tools)
+            message = self._without_marked(message, tools, frame)
         if self.secrets.active:
             message = self.secrets.redact(message)
         self.messages.append(message)
         if self.observed:
             self.emit(MessageLogged(**tags(frame), message=message))
 
-    def _without_marked(self, response: ModelResponse, tools: Sequence[ToolDefinition]) -> ModelResponse:
+    def _without_marked(
+        self, response: ModelResponse, tools: Sequence[ToolDefinition], frame: CallFrame
+    ) -> ModelResponse:
         """A response without the marked arguments of the calls that it asks for.
 
         It is logged before those calls are made, so this is where the values become known.
         """
         called = {part.tool_name for part in response.parts if isinstance(part, BaseToolCallPart)}
         marked = {tool.name: Marks.of(tool.parameters_json_schema) for tool in tools if tool.name in called}
+        own = frame.entry.own_entries if isinstance(frame.entry, EntryBase) else {}
+        marked |= {name: DELEGATED for name in marked if name in own and _marks_of(own[name]) is DELEGATED}
         if not self.secrets.active and not any(marked.values()):
             return response
         parts: list[Any] = []
@@ -196,14 +212,14 @@ class Recorder:
 
     def _arguments_shown(self, args: Any, marks: Marks | None) -> str | dict[str, Any]:
         if not isinstance(args, str):
-            return self.secrets.arguments(args, marks)
+            return self.secrets.arguments(args, self._meant(marks, args))
         try:
             given = json.loads(args)
         except ValueError:
             given = None
         if not isinstance(given, dict):  # nothing that can be told apart
             return HIDDEN if marks is not None else args
-        shown = self.secrets.arguments(given, marks)
+        shown = self.secrets.arguments(given, self._meant(marks, given))
         return args if shown == given else json.dumps(shown, ensure_ascii=False)
 
     def read_trace(self) -> Trace:

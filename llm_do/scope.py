@@ -184,7 +184,7 @@ class CallScope(Generic[T]):
         with capture_run_messages() as captured:
             try:
                 result = await agent.run(
-                    prompt_of(arguments, frame.attached, declared=worker.input_type is not None),
+                    prompt_of(self._shown(arguments), frame.attached, declared=worker.input_type is not None),
                     deps=self._context,
                     model=frame.model,
                     instructions=frame.sandbox.manager.describe() if frame.sandbox is not None else None,
@@ -206,6 +206,13 @@ class CallScope(Generic[T]):
         frame.messages = result.all_messages()
         session.recorder.log_rest(frame, frame.messages)
         return result.output
+
+    def _shown(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments as a model may read them: without secrets. Files are sent as they are."""
+        shown = self._context.session.recorder.arguments_shown(self.frame, arguments)
+        if self._worker.input_type is None and "attachments" in arguments:
+            return {**shown, "attachments": arguments["attachments"]}
+        return shown
 
     def _explain(self, exc: BaseException) -> BaseException:
         """What a model did wrong, in words that name the worker. Errors of anybody else stay as they are."""

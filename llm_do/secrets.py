@@ -400,3 +400,14 @@ def texts_in(values: Iterable[Any]) -> Iterator[str]:
             todo.extend(value.__dict__.values())
         elif dataclasses.is_dataclass(value) and not isinstance(value, type):
             todo.extend(getattr(value, field.name, None) for field in dataclasses.fields(value))
+
+
+DELEGATED = Marks({})
+"""Stands for the marks of whichever worker is called: `worker_call` takes the arguments of another one as its own."""
+
+
+def marks_of_delegation(schema: dict[str, Any]) -> Marks | None:
+    """The marks of `worker_call`, for a worker whose parameters have that schema."""
+    inner = {key: value for key, value in schema.items() if key != "$defs"}
+    marks = Marks({"properties": {"input_data": inner}, "$defs": schema.get("$defs", {})})
+    return marks if marks.any else None

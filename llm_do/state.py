@@ -80,7 +80,7 @@ class SessionState:
         self.text_deltas = text_deltas
         self.message_callback = message_callback
         self.creation_defaults = creation_defaults or _NO_DEFAULTS
-        self.recorder = Recorder(sinks, message_callback, journal, Secrets(secrets, os.environ))
+        self.recorder = Recorder(sinks, message_callback, journal, Secrets(secrets, os.environ), self.entries)
         self.permissions = Permissions(self.approvals, self.recorder, self.entries)
         self.meter = UsageMeter(self.limits)
         self.root = CallFrame(None, None)

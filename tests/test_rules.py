@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_ai import RunContext, Tool
+from pydantic_ai.capabilities import NativeTool
 from pydantic_ai.exceptions import ApprovalRequired
 from pydantic_ai.messages import ModelMessage, ModelResponse
-from pydantic_ai.models.function import AgentInfo
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.native_tools import WebSearchTool
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 
 from llm_do import (
@@ -233,6 +235,34 @@ def test_what_is_no_rule_is_refused_where_it_is_given(rules: dict[str, Any]) -> 
         Runtime(tool_rules=rules)
     with pytest.raises(ValueError, match="The rules of worker 'w'"):
         WorkerEntry(name="w", tool_rules=rules)
+
+
+# -- tools of a model's provider -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", [None, "allow", "ask", "deny"])
+@pytest.mark.parametrize("above", [False, True])
+async def test_rules_on_a_providers_own_tool_are_heard_before_it_has_it(rule: str | None, above: bool) -> None:
+    requests: list[list[str]] = []
+
+    def look(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        requests.append([tool.kind for tool in info.model_request_parameters.native_tools])
+        return says("ok")
+
+    rules = {} if rule is None else {"web_search": rule}
+    model = FunctionModel(look, profile={"supported_native_tools": frozenset({WebSearchTool})})
+    searcher = WorkerEntry(
+        name="searcher", capabilities=[NativeTool(WebSearchTool())], model=model, tool_rules={} if above else rules
+    )
+    outer = WorkerEntry(name="outer", tools=[searcher], model=chain(), tool_rules=rules if above else {})
+    guard = Guard(ApprovalDecision(approved=False))
+    runtime = Runtime([outer, searcher], approval_callback=guard)
+    await runtime.call("outer", "go")
+    refused = rule in ("deny", "ask")
+    assert requests == ([] if refused else [["web_search"]])
+    assert [name for name, _ in guard.asked] == (["web_search"] if rule == "ask" else [])
+    decided = [record.approval.approved for record in runtime.trace if record.kind == "native" and record.approval]
+    assert decided == ([False] if refused else [True] if rule == "allow" and not above else [])
 
 
 # -- outside a runtime -----------------------------------------------------------------------------------------

@@ -522,3 +522,59 @@ def test_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     runtime.call_sync("login", "ann", VALUE)
     assert "The sink" in caplog.text
     assert VALUE not in caplog.text
+
+
+# -- prompts, and workers that are called with other workers' words ------------------------------------
+
+
+class Account(BaseModel):
+    user: str
+    password: Annotated[str, Secret]
+
+
+async def test_the_prompt_of_a_worker_has_none(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model is not told what is marked. The worker's tools find it where it always was."""
+    seen: list[str] = []
+    got: list[str] = []
+    monkeypatch.setenv("SOME_TOKEN", "tok-123456")
+
+    @entry
+    async def log_in(ctx: RunContext[Context]) -> str:
+        worker = ctx.deps.frame.worker
+        assert worker is not None
+        got.append(worker.arguments["password"])
+        return "in"
+
+    def look(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        seen.append(str(messages))
+        return calls(("log_in", {})) if len(seen) == 1 else says("done")
+
+    worker = WorkerEntry(name="w", input_type=Account, tools=[log_in], model=scripted(look))
+    witness = Witness(worker, caplog=caplog, secrets=["SOME_TOKEN"])
+    await witness.runtime.call("w", {"user": "me with tok-123456", "password": VALUE})
+    assert got == [VALUE]
+    assert "pa" not in seen[0].replace("password", "").replace("part", "").replace("timestamp", "")
+    assert "tok-123456" not in seen[0]
+
+
+async def test_a_delegation_hides_what_the_other_worker_marks(caplog: pytest.LogCaptureFixture) -> None:
+    from llm_do.toolsets import worker_call
+
+    target = WorkerEntry(name="target", input_type=Account, model=scripted(says("in")))
+    given = {"worker": "target", "input_data": {"user": "me", "password": VALUE}}
+    boss = WorkerEntry(
+        name="boss",
+        tools=[worker_call],
+        allow_workers=["target"],
+        tool_rules={"worker.call": "ask"},
+        model=scripted(calls(("worker_call", given)), says("done")),
+    )
+    witness = Witness(boss, target, caplog=caplog)
+    assert await witness.runtime.call("boss", "go") == "done"
+    assert len(witness.asked) == 1
+    for event in witness.events:
+        assert VALUE not in repr(event)
+        assert "4711" not in repr(event)
+    assert "4711" not in repr(witness.asked)

@@ -30,6 +30,7 @@ from ..errors import (
 )
 from ..frame import CallFrame
 from ..rules import Case
+from ..secrets import DELEGATED
 
 
 def may_call(caller: Any, worker: str) -> bool:
@@ -127,7 +128,12 @@ def _cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
 
 
 worker_call = ToolEntry[Any](
-    Tool(_worker_call, name="worker_call"), rule="worker.call", show=_show_call, cases=_cases, tells=_FOR_THE_MODEL
+    Tool(_worker_call, name="worker_call"),
+    rule="worker.call",
+    show=_show_call,
+    cases=_cases,
+    tells=_FOR_THE_MODEL,
+    marks=DELEGATED,
 )
 
 
