@@ -1,86 +1,90 @@
 """llm-do: LLM workers and Python functions are the same kind of call."""
 
-from .api import (
-    RuntimeCreator,
-    RuntimeDelegator,
-    WorkerCreator,
-    WorkerDelegator,
-    WorkerRunResult,
-    call_worker,
-    call_worker_async,
-    create_worker,
-    run_worker,
-    run_worker_async,
-)
-from .approval import (
-    ApprovalCallback,
-    ApprovalController,
-    ApprovalDecision,
-    ApprovalRequest,
-    Approver,
-    approve_all_callback,
-    strict_mode_callback,
-)
-from .attachments import AttachmentInput, AttachmentPayload
-from .context import BoundEntry, Context, ToolsProxy
-from .definition import AttachmentPolicy, WorkerCreationDefaults, WorkerDefinition, WorkerSpec
-from .entries import ToolEntry, WorkerEntry, entry
-from .errors import (
-    ApprovalDenied,
-    ArgumentError,
-    CallCancelled,
-    CallTimeout,
-    CommandError,
-    ContentError,
-    DelegationDenied,
-    DepthLimitError,
-    DuplicateEntryError,
-    EventLoopError,
-    LimitExceeded,
-    LlmDoError,
-    ModelBehaviorError,
-    ModelChoiceError,
-    NoSandboxError,
-    NoWorkerError,
-    OutputError,
-    PathDenied,
-    PathFailed,
-    PathMissing,
-    ProjectCodeError,
-    RuleError,
-    RunEnded,
-    ScopeBusyError,
-    ScopeClosedError,
-    ToolsetError,
-    ToolTimeout,
-    UnknownEntryError,
-    WorkerFileError,
-    partial_messages,
-)
-from .events import (
-    ApprovalDecided,
-    ApprovalRequested,
-    CallClosed,
-    CallOpened,
-    Event,
-    MessageLogged,
-    TextDelta,
-)
-from .frame import CallFrame
-from .inputs import WorkerInput
-from .names import ToolsetResolver
-from .protocols import CallableEntry, Effect, Entry, Executor, MessageCallback, ModelLike, Sink, ToolsetFactory
-from .registry import WorkerRegistry
-from .rules import Grant, RuleBook, Ruling, ToolRule
-from .runtime import Runtime
-from .sandbox import RootConfig, SandboxConfig, SandboxManager, SandboxToolset
-from .scope import CallScope
-from .secrets import Secret
-from .toolsets import FILE_TOOLS
-from .trace import ApprovalOutcome, Trace, TraceEntry, TraceNode
-from .usage import Limits
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-WorkerContext = Context
+if TYPE_CHECKING:
+    from .api import (
+        RuntimeCreator,
+        RuntimeDelegator,
+        WorkerCreator,
+        WorkerDelegator,
+        WorkerRunResult,
+        call_worker,
+        call_worker_async,
+        create_worker,
+        run_worker,
+        run_worker_async,
+    )
+    from .approval import (
+        ApprovalCallback,
+        ApprovalController,
+        ApprovalDecision,
+        ApprovalRequest,
+        Approver,
+        approve_all_callback,
+        strict_mode_callback,
+    )
+    from .attachments import AttachmentInput, AttachmentPayload
+    from .context import BoundEntry, Context, ToolsProxy
+    from .definition import AttachmentPolicy, WorkerCreationDefaults, WorkerDefinition, WorkerSpec
+    from .entries import ToolEntry, WorkerEntry, entry
+    from .errors import (
+        ApprovalDenied,
+        ArgumentError,
+        CallCancelled,
+        CallTimeout,
+        CommandError,
+        ContentError,
+        DelegationDenied,
+        DepthLimitError,
+        DuplicateEntryError,
+        EventLoopError,
+        LimitExceeded,
+        LlmDoError,
+        ModelBehaviorError,
+        ModelChoiceError,
+        NoSandboxError,
+        NoWorkerError,
+        OutputError,
+        PathDenied,
+        PathFailed,
+        PathMissing,
+        ProjectCodeError,
+        RuleError,
+        RunEnded,
+        ScopeBusyError,
+        ScopeClosedError,
+        ToolsetError,
+        ToolTimeout,
+        UnknownEntryError,
+        WorkerFileError,
+        partial_messages,
+    )
+    from .events import (
+        ApprovalDecided,
+        ApprovalRequested,
+        CallClosed,
+        CallOpened,
+        Event,
+        MessageLogged,
+        TextDelta,
+    )
+    from .frame import CallFrame
+    from .inputs import WorkerInput
+    from .names import ToolsetResolver
+    from .protocols import CallableEntry, Effect, Entry, Executor, MessageCallback, ModelLike, Sink, ToolsetFactory
+    from .registry import WorkerRegistry
+    from .rules import Grant, RuleBook, Ruling, ToolRule
+    from .runtime import Runtime
+    from .sandbox import RootConfig, SandboxConfig, SandboxManager, SandboxToolset
+    from .scope import CallScope
+    from .secrets import Secret
+    from .toolsets import FILE_TOOLS
+    from .trace import ApprovalOutcome, Trace, TraceEntry, TraceNode
+    from .usage import Limits
+
+    WorkerContext = Context
 
 __all__ = [
     "FILE_TOOLS",
@@ -180,3 +184,18 @@ __all__ = [
     "run_worker_async",
     "strict_mode_callback",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for when it is asked for: a command line that only shows its help needs none of it."""
+    from ._exports import MODULES  # noqa: PLC0415
+
+    if name not in MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{MODULES[name]}", __name__), "Context" if name == "WorkerContext" else name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -197,7 +197,7 @@ class Recorder:
         """
         called = {part.tool_name for part in response.parts if isinstance(part, BaseToolCallPart)}
         marked = {tool.name: Marks.of(tool.parameters_json_schema) for tool in tools if tool.name in called}
-        own = frame.entry.own_entries if isinstance(frame.entry, EntryBase) else {}
+        own: Mapping[str, Entry[Any]] = frame.entry.own_entries if isinstance(frame.entry, EntryBase) else {}
         marked |= {name: DELEGATED for name in marked if name in own and _marks_of(own[name]) is DELEGATED}
         if not self.secrets.active and not any(marked.values()):
             return response

@@ -1,8 +1,10 @@
 """What is public, and what other people's code relies on."""
 
+import ast
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -21,13 +23,24 @@ from llm_do import (
     UnknownEntryError,
     WorkerEntry,
 )
+from llm_do._exports import MODULES
 
 
-def test_everything_exported_exists_and_is_sorted() -> None:
+def test_everything_exported_exists_once_and_type_checkers_read_the_same() -> None:
     assert all(hasattr(llm_do, name) for name in llm_do.__all__)
     assert len(set(llm_do.__all__)) == len(llm_do.__all__)
-    public = {name for name, value in vars(llm_do).items() if not name.startswith("_") and not inspect.ismodule(value)}
-    assert public == set(llm_do.__all__)
+    assert MODULES.keys() == set(llm_do.__all__)
+    tree = ast.parse(Path(llm_do.__file__).read_text())
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level == 1]
+    read = {name.name: node.module for node in imports for name in node.names if node.module != "_exports"}
+    assert {**read, "WorkerContext": "context"} == MODULES
+    with pytest.raises(AttributeError, match="no attribute 'Runtim'"):
+        _ = llm_do.Runtim
+
+
+def test_importing_the_package_imports_nothing_of_it() -> None:
+    code = "import sys, llm_do; print([m for m in sys.modules if m.split('.')[0] in ('pydantic', 'pydantic_ai')])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_signatures_that_other_people_rely_on() -> None:
