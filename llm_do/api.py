@@ -19,14 +19,14 @@ from pydantic_ai import BinaryContent
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.usage import RunUsage
 
-from .approval import ApprovalCallback
+from .approval import ApprovalCallback, Approver
 from .attachments import AttachmentInput, check, load, refuse_hidden
 from .context import Context
 from .definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec
 from .entries import WorkerEntry
 from .errors import ArgumentError, EventLoopError
 from .models import announce, choose_default_model
-from .protocols import MessageCallback, ModelLike
+from .protocols import Entry, MessageCallback, ModelLike
 from .registry import WorkerRegistry
 from .runtime import Runtime
 from .toolsets import worker_call, worker_create
@@ -63,7 +63,7 @@ async def run_worker_async(
     input_data: Any = None,
     attachments: Sequence[AttachmentInput] | None = None,
     cli_model: ModelLike | None = None,
-    approval_callback: ApprovalCallback | None = None,
+    approval_callback: ApprovalCallback | Approver | None = None,
     message_callback: MessageCallback | None = None,
     creation_defaults: WorkerCreationDefaults | None = None,
 ) -> WorkerRunResult:
@@ -93,7 +93,13 @@ async def run_worker_async(
         creation_defaults=creation_defaults,
         secrets=config.secrets,
     )
-    entry = registry[worker]
+    return await run_entry(runtime, registry[worker], input_data, attachments)
+
+
+async def run_entry(
+    runtime: Runtime, entry: Entry[Any], input_data: Any = None, attachments: Sequence[AttachmentInput] | None = None
+) -> WorkerRunResult:
+    """Run an entry at the top of a session, with input and files that come from outside of it."""
     files = _files(attachments, entry)
     args, kwargs = _arguments(input_data, files, entry)
     if not isinstance(entry, WorkerEntry):
@@ -136,7 +142,7 @@ def run_worker(
     input_data: Any = None,
     attachments: Sequence[AttachmentInput] | None = None,
     cli_model: ModelLike | None = None,
-    approval_callback: ApprovalCallback | None = None,
+    approval_callback: ApprovalCallback | Approver | None = None,
     message_callback: MessageCallback | None = None,
     creation_defaults: WorkerCreationDefaults | None = None,
 ) -> WorkerRunResult:

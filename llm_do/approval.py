@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import anyio
@@ -28,6 +28,8 @@ class ApprovalRequest:
     """The name by which rules speak of the tool."""
     payload: dict[str, Any]
     """The arguments, and what else there is to see. A copy: changing it changes nothing."""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    """The arguments alone, as they can be edited."""
     reason: str
     """Which rule asks, why, and the path of calls."""
     entry: str
@@ -191,11 +193,14 @@ class ApprovalController:
             question.answered.set()
 
     def _remember(self, answer: Answer, subject: Hashable, key: Hashable = None) -> Answer:
+        if answer.arguments is not None:  # what was edited was not approved as it was asked for
+            return answer
         if answer.grant is not None:
             self._patterns.setdefault(subject, []).append(answer.grant)
-        # What was edited was not approved as it was asked for.
-        if answer.for_session and answer.arguments is None and key is not None:
+        if answer.for_session and key is not None:
             self._exact.add(key)
+            outcome = replace(answer.outcome, grant=answer.outcome.grant or "exactly these arguments")
+            return replace(answer, outcome=outcome)
         return answer
 
     async def _ask(self, request: ApprovalRequest, on_ask: Callable[[], None]) -> Answer:
@@ -216,9 +221,7 @@ class ApprovalController:
             return _refused("error", f"the approval callback must return an ApprovalDecision, got {decision!r:.80}")
         if decision.grant is not None and not any(decision.grant is offer for offer in request.offers):
             return _refused("error", "the approval callback granted what was not offered")
-        grant = decision.grant.text if decision.grant is not None else None
-        if decision.approve_for_session and decision.arguments is None:
-            grant = grant or "exactly these arguments"
+        grant = decision.grant.text if decision.grant is not None and decision.arguments is None else None
         outcome = ApprovalOutcome(approved=decision.approved, by="callback", note=decision.note, grant=grant)
         given = None if decision.arguments is None else copied(decision.arguments)
         return Answer(outcome, given, decision.end_run, decision.approve_for_session, decision.grant)

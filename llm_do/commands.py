@@ -22,11 +22,15 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-SHELLS = _words("sh bash dash zsh ksh mksh ash fish csh tcsh pwsh busybox toybox")
+SHELLS = _words(
+    "sh bash rbash dash zsh rzsh ksh rksh mksh lksh ash posh yash fish csh tcsh pwsh elvish nu xonsh busybox toybox"
+)
 # They hand their argument to a shell, or start one when there is none.
 _STARTERS = _words("su sudo doas runuser chroot unshare nsenter watch script parallel")
 WRAPPERS = _STARTERS | _words(
-    "env timeout nice nohup setsid stdbuf xargs ionice taskset strace find command chrt flock setpriv"
+    "env timeout nice nohup setsid stdbuf unbuffer xargs ionice taskset find command chrt flock setpriv prlimit choom "
+    "uclampset numactl setarch linux32 linux64 i386 x86_64 time strace ltrace gdb valgrind perf ssh ssh-agent "
+    "dbus-run-session dbus-launch fakeroot fakechroot proot systemd-run start-stop-daemon catchsegv daemonize expect"
 )
 """Programs that run the program among their arguments."""
 _BUILTINS = _words(

@@ -30,7 +30,6 @@ from .inputs import (
     Parameters,
     model_parameters,
     schema_parameters,
-    schema_validator,
     tool_parameters,
 )
 from .names import as_list, check_name, index_by_name
@@ -41,6 +40,7 @@ from .recorder import THREAD_DROPPED
 from .rules import Case, Grant, Places, RuleBook, read_rules
 from .runtime import Runtime
 from .sandbox import SandboxConfig, SandboxManager, SandboxToolset
+from .schemas import schema_validator
 from .scope import CallScope
 from .secrets import Marks
 from .state import SessionState
@@ -102,6 +102,8 @@ class ToolEntry(EntryBase, Generic[T]):
             "needs_run_context": tool.takes_ctx,
             "parameters": parameters,
             "marks": self.marks or parameters.marks,
+            "tells": (*self.tells, ArgumentError) if parameters.vocabulary.unchecked else self.tells,
+            "tells": (*self.tells, ArgumentError) if parameters.vocabulary.unchecked else self.tells,
             # PydanticAI runs it only for a model's calls.
             "check_arguments": None if tool.args_validator is None else self._check_arguments,
             "_function": schema.function,
@@ -294,6 +296,8 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
     """The file with its own tools, if it has one."""
     generated: bool = False
     """Whether it was made by a model, so that what a person granted to others does not hold for it."""
+    creators: Sequence[str] = ()
+    """Who created it, and who created that one, and so on: rules on these as callers hold for it."""
     retries: int = 1
     """How often the model may try again, for its output and for each tool."""
     kind: str = field(default="worker", init=False)

@@ -213,7 +213,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def summarize(exc: ValidationError) -> str:
     """What pydantic found wrong, in one line."""
     problems = exc.errors(include_url=False, include_context=False, include_input=False)
-    return "; ".join(f"{'.'.join(map(str, error['loc'])) or 'output'}: {error['msg']}" for error in problems)
+    said = []
+    for error in problems:
+        where = ".".join(str(part) for part in error["loc"] if part != "[key]")
+        what = error["msg"].removeprefix("Value error, ")  # what we say ourselves needs no such word
+        said.append(f"{where}: {what}" if where else what)
+    return "; ".join(said)
 
 
 def partial_messages(error: BaseException) -> "list[ModelMessage]":

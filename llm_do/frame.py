@@ -13,7 +13,7 @@ from pydantic_ai.models import Model
 
 from .errors import NoSandboxError
 from .protocols import Entry, EntryBase
-from .rules import RuleBook, Ruling
+from .rules import Call, RuleBook, Ruling
 from .sandbox import SandboxToolset
 from .trace import TraceEntry
 from .usage import UsageMeter
@@ -79,6 +79,8 @@ class CallFrame:
     approved = False
     ruling: Ruling | None = None
     """What the rules said about the call, where any had to be heard."""
+    call: Call | None = None
+    """The call as the rules saw it."""
     cancelled = False
     thread_dropped = False
     """Whether a thread that could not be stopped was left to run out by itself."""
@@ -124,6 +126,14 @@ class CallFrame:
     def worker(self) -> CallFrame | None:
         """The frame of the worker at work: this one, or the nearest above it."""
         return self if self._is_worker else self._worker_above
+
+    @property
+    def top(self) -> CallFrame:
+        """The top-level call that this one belongs to."""
+        frame = self
+        while frame.parent is not None and frame.parent.entry is not None:
+            frame = frame.parent
+        return frame
 
     @property
     def files(self) -> SandboxToolset:

@@ -13,15 +13,13 @@ import dataclasses
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Annotated, Any, Protocol, TypeVar
 
 import typing_extensions
 from pydantic import (
     AfterValidator,
-    AliasChoices,
-    AliasPath,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -37,6 +35,7 @@ from pydantic_ai.messages import MultiModalContent, UserContent
 from pydantic_core import PydanticCustomError, to_json
 
 from .errors import ArgumentError, did_you_mean
+from .schemas import Vocabulary, aliases, schema_validator
 from .secrets import HIDDEN, Marks, Values, texts_in
 from .values import ATOMS, model_fields
 
@@ -61,6 +60,8 @@ class Parameters(Protocol):
     """Validates what a model sends, to a mapping from parameter names to values."""
     marks: Marks | None
     """Which of the arguments, or parts of them, are secret."""
+    vocabulary: Vocabulary
+    """What rules can say about the arguments."""
 
     @property
     def secret_names(self) -> frozenset[str]:
@@ -84,6 +85,7 @@ class DeclaredParameters:
         "json_schema",
         "marks",
         "validator",
+        "vocabulary",
     )
 
     def __init__(
@@ -99,6 +101,7 @@ class DeclaredParameters:
         validator: Any,
         json_schema: dict[str, Any],
         marks: Marks | None = None,
+        vocabulary: Vocabulary | None = None,
     ) -> None:
         self._entry = entry
         self.marks = marks
@@ -110,6 +113,7 @@ class DeclaredParameters:
         self._validate = validate
         self.validator = validator
         self.json_schema = json_schema
+        self.vocabulary = vocabulary or Vocabulary(entry, json_schema)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         if (
@@ -195,7 +199,7 @@ def _without_marked(error: ArgumentError, values: dict[str, Any], *marks: Marks 
 class OpenParameters:
     """The parameters of a worker that declares none: those of `WorkerInput`."""
 
-    __slots__ = ("_entry", "_optional", "json_schema", "validator")
+    __slots__ = ("_entry", "_optional", "json_schema", "validator", "vocabulary")
     marks: Marks | None = None
     secret_names: frozenset[str] = frozenset()
 
@@ -206,6 +210,7 @@ class OpenParameters:
         # A model is shown one field: it has no other caller's conventions to follow.
         self.json_schema = _TEXT_INPUT.json_schema()
         self.validator = _TEXT_INPUT.validator
+        self.vocabulary = Vocabulary(entry, self.json_schema)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         values = self._place(args, kwargs)
@@ -312,6 +317,7 @@ def tool_parameters(tool: Tool[Any]) -> DeclaredParameters:
     first = FirstParameter.of(annotations.get(parameters[0].name, Any)) if parameters else _NAMED_ONLY
 
     validate: Callable[[dict[str, Any]], dict[str, Any]] = schema.validator.validate_python
+    bare = False
     if schema.single_arg_name is not None:
         # PydanticAI shows a model the fields of a lone model-like parameter, and so its validator has
         # to guess whether a mapping is the parameter or holds it. A call from Python says which.
@@ -321,10 +327,8 @@ def tool_parameters(tool: Tool[Any]) -> DeclaredParameters:
         positional = list(schema.json_schema["properties"])
         first = _NAMED_ONLY
         validate = partial(_check_names, tool.name, schema.json_schema)
-    marks = Marks.of(schema.json_schema)
-    if marks is not None and schema.single_arg_name is not None:
-        inner = {**schema.json_schema, "$defs": {}}
-        marks = Marks({"properties": {schema.single_arg_name: inner}, "$defs": schema.json_schema.get("$defs", {})})
+        bare = True
+    lone, renamed = schema.single_arg_name, _renamed(parameters, annotations, schema.json_schema)
     return DeclaredParameters(
         tool.name,
         positional=positional,
@@ -335,8 +339,36 @@ def tool_parameters(tool: Tool[Any]) -> DeclaredParameters:
         validate=validate,
         validator=schema.validator,
         json_schema=schema.json_schema,
-        marks=marks,
+        marks=_marks_by_argument(schema.json_schema, lone, renamed),
+        vocabulary=Vocabulary(tool.name, schema.json_schema, renamed, lone, unchecked=bare),
     )
+
+
+def _renamed(
+    parameters: Sequence[inspect.Parameter], annotations: Mapping[str, Any], schema: Mapping[str, Any]
+) -> dict[str, str]:
+    """The parameters of a function that go by another name in its schema."""
+    properties, found = schema.get("properties", {}), {}
+    for parameter in parameters:
+        metadata = getattr(annotations.get(parameter.name), "__metadata__", ())
+        infos = [each for each in (*metadata, parameter.default) if isinstance(each, FieldInfo)]
+        names = [alias for info in infos for alias in aliases(info) if alias in properties]
+        if parameter.name not in properties and names:
+            found[parameter.name] = names[0]
+    return found
+
+
+def _marks_by_argument(schema: dict[str, Any], lone: str | None, renamed: Mapping[str, str]) -> Marks | None:
+    """The marks of a schema, by the names that arguments have."""
+    marks = Marks.of(schema)
+    if marks is None or (lone is None and not renamed):
+        return marks
+    definitions = schema.get("$defs", {})
+    if lone is not None:
+        return Marks({"properties": {lone: {**schema, "$defs": {}}}, "$defs": definitions})
+    own = {other: name for name, other in renamed.items()}
+    properties = {own.get(name, name): part for name, part in schema.get("properties", {}).items()}
+    return Marks({**schema, "properties": properties})
 
 
 def model_parameters(entry: str, input_type: Any) -> DeclaredParameters:
@@ -349,7 +381,7 @@ def _model_parameters(entry: str, input_type: Any) -> DeclaredParameters:
     open_keywords, dataclass = False, None
     if isinstance(input_type, type) and issubclass(input_type, BaseModel) and not issubclass(input_type, RootModel):
         annotations = {name: field.annotation for name, field in input_type.model_fields.items()}
-        names = {alias: name for name, field in input_type.model_fields.items() for alias in (name, *_aliases(field))}
+        names = {alias: name for name, field in input_type.model_fields.items() for alias in (name, *aliases(field))}
         open_keywords = input_type.model_config.get("extra") == "allow"
         as_arguments: Callable[[Any], dict[str, Any]] = model_fields
     elif isinstance(input_type, type) and dataclasses.is_dataclass(input_type):
@@ -372,6 +404,8 @@ def _model_parameters(entry: str, input_type: Any) -> DeclaredParameters:
         json_schema["additionalProperties"] = False
     first = FirstParameter.of(next(iter(annotations.values()))) if annotations else _NAMED_ONLY
     first = dataclasses.replace(first, fields_of=dataclass, field_names=tuple(annotations))
+    properties = json_schema.get("properties", {})
+    renamed = {name: alias for alias, name in names.items() if alias != name and alias in properties}
     return DeclaredParameters(
         entry,
         positional=tuple(annotations),
@@ -381,6 +415,7 @@ def _model_parameters(entry: str, input_type: Any) -> DeclaredParameters:
         json_schema=json_schema,
         # Arguments have the names of fields, whatever a model that calls is told.
         marks=Marks.of(json_schema) and Marks.of(TypeAdapter(input_type).json_schema(by_alias=False)),
+        vocabulary=Vocabulary(entry, json_schema, renamed),
     )
 
 
@@ -405,35 +440,6 @@ def schema_parameters(entry: str, schema: dict[str, Any]) -> DeclaredParameters:
         json_schema=closed,
         marks=marks,
     )
-
-
-def schema_validator(schema: dict[str, Any], marks: Marks | None = None) -> Callable[[Any], str | None]:
-    """A function that says what is wrong with a value, or nothing. It does not quote what is marked."""
-    # Most programs have no bare JSON Schema, and importing this costs more than all of llm-do's own calls.
-    import jsonschema  # noqa: PLC0415
-
-    jsonschema.Draft202012Validator.check_schema(schema)
-    checker = jsonschema.Draft202012Validator(schema)
-
-    def validate(value: Any) -> str | None:
-        problems = sorted(checker.iter_errors(value), key=lambda error: list(map(str, error.path)))
-        return "; ".join(f"{'.'.join(map(str, error.path)) or 'value'}: {say(error)}" for error in problems[:5]) or None
-
-    def say(error: Any) -> str:
-        names_only = not error.path and error.validator in ("required", "additionalProperties")
-        if marks is None or names_only or (error.path and not marks.touches(error.path[0])):
-            return str(error.message)
-        return f"{HIDDEN} does not have the {error.validator} that it must have"
-
-    return validate
-
-
-def _aliases(field: FieldInfo) -> Iterator[str]:
-    alias = field.validation_alias
-    for choice in alias.choices if isinstance(alias, AliasChoices) else [alias]:
-        path = choice.path[0] if isinstance(choice, AliasPath) else choice
-        if isinstance(path, str):
-            yield path
 
 
 def _check_fields(names: dict[str, str], open_keywords: bool, value: Any) -> Any:

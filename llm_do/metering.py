@@ -13,7 +13,7 @@ from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
-from .errors import LimitExceeded, ModelChoiceError
+from .errors import CallCancelled, LimitExceeded, ModelChoiceError
 from .frame import CallFrame
 from .state import SessionState
 
@@ -71,6 +71,8 @@ class MeteredModel(WrapperModel):
                 self._admitted.add(tool.kind)
 
     def _start(self, messages: list[ModelMessage]) -> None:
+        if self._session.permissions.ended and self._session.permissions.has_ended(self._frame):
+            raise CallCancelled(f"{self._frame.path} stops: somebody ended the run.")
         for meter in (self._session.meter, *self._frame.meters):
             if (problem := meter.start_request()) is not None:
                 raise LimitExceeded(f"{self._frame.path} stops: {problem}.")

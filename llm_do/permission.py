@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from time import time
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 from pydantic_ai.capabilities import NativeTool
 from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
@@ -39,6 +39,15 @@ def parameters_of(entry: Entry[Any]) -> Parameters:
     return OpenParameters(entry.name) if input_type is None else model_parameters(entry.name, input_type)
 
 
+@runtime_checkable
+class HasRules(Protocol):
+    """Entries with rules of their own, which hold in every session, and which know what rules can speak of."""
+
+    def rule_book(self) -> RuleBook | None: ...
+
+    def check_rules(self, book: RuleBook) -> None: ...
+
+
 class NativeEntry(EntryBase):
     """A tool that a model's provider runs by itself, for the decision whether it may be there at all."""
 
@@ -62,7 +71,11 @@ class Permissions:
         self._recorder = recorder
         self._entries = entries
         self._checked: set[Hashable] = set()
-        if approvals.rule_book is not None and isinstance(entries, dict) and entries:
+        self.ended: list[CallFrame] = []
+        """The top-level calls that somebody ended."""
+        if approvals.rule_book is not None and isinstance(entries, HasRules):
+            entries.check_rules(approvals.rule_book)
+        elif approvals.rule_book is not None and entries:
             check_rules(approvals.rule_book, SessionTools(entries))
 
     def check_rules_of(self, worker: Entry[Any], foreign: Mapping[str, Shape], above: Sequence[RuleBook] = ()) -> None:
@@ -79,6 +92,10 @@ class Permissions:
             if other is not book and concerns:
                 check_rules(other.only(concerns), SessionTools({}, None, foreign))
 
+    def has_ended(self, frame: CallFrame) -> bool:
+        """Whether a call belongs to a run that somebody ended."""
+        return any(top is frame.top for top in self.ended)
+
     def why(self, frame: CallFrame, arguments: Mapping[str, Any]) -> Ruling:
         """What would be decided about a call, and by which rule. Nothing runs, and nobody is asked."""
         assert frame.entry is not None
@@ -89,7 +106,7 @@ class Permissions:
     ) -> dict[str, Any]:
         """The arguments that were approved, out of anybody's reach, or `ApprovalDenied`."""
         call, ruling = self.judge(frame, arguments, asked_from_within=asked_from_within)
-        frame.ruling = ruling
+        frame.ruling, frame.call = ruling, call
         if ruling.disposition != "ask":
             if ruling.explicit or ruling.disposition == "deny":
                 self._decided(frame, ApprovalOutcome(approved=ruling.disposition == "allow", by="rule"))
@@ -136,23 +153,13 @@ class Permissions:
         if own is not None and own.cases is not None:
             cases = own.cases(arguments, frame)
         elif any(name in book.rules for book in caller.rules):
-            cases = (Case(self._with_defaults(entry, arguments)),)
-        else:
-            return Call(name), default
+            cases = (Case(parameters_of(entry).vocabulary.facts(arguments)),)
         worker = caller.worker.entry if caller.worker is not None else None
-        call = Call(name, cases, worker.name if worker is not None else None, caller.names, frame.generated)
+        creators = worker.creators if isinstance(worker, EntryBase) else ()
+        called_by = worker.name if worker is not None else None
+        call = Call(name, cases, called_by, caller.names, creators, caller.generated)
         book = worker.rule_book if isinstance(worker, EntryBase) else None
         return call, judge(call, own=book, session=self._approvals.rule_book, path=caller.rules, default=default)
-
-    def _with_defaults(self, entry: Entry[Any], arguments: dict[str, Any]) -> dict[str, Any]:
-        """What a call does not say is judged as well: as what it will be."""
-        properties = parameters_of(entry).json_schema.get("properties", {})
-        defaults = {
-            name: schema["default"]
-            for name, schema in properties.items()
-            if name not in arguments and isinstance(schema, dict) and "default" in schema
-        }
-        return {**defaults, **arguments} if defaults else arguments
 
     async def _ask(self, frame: CallFrame, arguments: dict[str, Any], call: Call, ruling: Ruling) -> Answer:
         """Ask somebody, while no clock runs."""
@@ -163,15 +170,19 @@ class Permissions:
         shown = asked if own is None or own.show is None else own.show(arguments, frame)
         shown = self._recorder.arguments_shown(frame, shown)
         why = f" ({ruling.reason})" if ruling.reason else ""
+        redact = self._recorder.secrets.redact
+        offers = () if own is None or own.offers is None else own.offers(arguments, frame)
         request = ApprovalRequest(
             tool_name=call.name,
             payload=copied(shown),
-            reason=self._recorder.secrets.redact(f"{ruling.because}{why}; call path: {frame.path}"),
+            arguments=copied(self._recorder.arguments_shown(frame, arguments)),
+            reason=redact(f"{ruling.because}{why}; call path: {frame.path}"),
             entry=entry.name,
             worker=call.caller,
             call_path=frame.path,
-            ruling=ruling,
-            offers=() if own is None or own.offers is None else tuple(own.offers(arguments, frame)),
+            ruling=replace(ruling, because=redact(ruling.because)),
+            # What would have to be shown without its secret cannot be shown in full, and so not be offered.
+            offers=tuple(offer for offer in offers if redact(offer.text) == offer.text),
         )
 
         def on_ask() -> None:
@@ -194,10 +205,12 @@ class Permissions:
         entry, record = frame.entry, frame.record
         assert entry is not None and record is not None
         try:
-            arguments = parameters_of(entry).bind((), self._recorder.arguments_edited(frame, edited))
+            parameters = parameters_of(entry)
+            meant = self._recorder.arguments_edited(frame, edited)
+            arguments = parameters.bind((), parameters.vocabulary.as_schema_says(meant))
             if isinstance(entry, EntryBase) and entry.check_arguments is not None and ctx is not None:
                 await entry.check_arguments(arguments, ctx)
-            _, ruling = self.judge(frame, arguments, asked_from_within=from_within)
+            frame.call, ruling = self.judge(frame, arguments, asked_from_within=from_within)
         except LlmDoError as exc:
             return replace(outcome, approved=False, by="error", note=f"the edited arguments: {exc}"), edited
         frame.ruling = ruling
@@ -209,7 +222,9 @@ class Permissions:
         entry, caller = frame.entry, frame.parent
         worker = caller.worker.entry if caller is not None and caller.worker is not None else None
         identity = entry.identity if isinstance(entry, EntryBase) else None
-        return SameObject(worker), SameObject(entry) if identity is None else identity, ruling.because, frame.generated
+        what = SameObject(entry) if identity is None else identity
+        rule = ruling.because if ruling.rule is None else (ruling.rule.where, repr(ruling.rule))
+        return SameObject(worker), what, rule, _generated_above(frame)
 
     def _decided(self, frame: CallFrame, outcome: ApprovalOutcome, *, end_run: bool = False) -> None:
         record, ruling = frame.record, frame.ruling
@@ -226,9 +241,7 @@ class Permissions:
         message = f"{frame.path} was refused{f': {note}' if note else ''}."
         if not end_run:
             raise ApprovalDenied(message, note=note)
-        above: CallFrame | None = frame
-        while above is not None and above.entry is not None:
-            above.cancelled, above = True, above.parent  # whoever catches this can make no more calls
+        self.ended.append(frame.top)  # whoever catches this can make no more calls, and neither can those beside
         raise RunEnded(f"{message} The run was ended.", note=note)
 
 
@@ -251,12 +264,12 @@ class SessionTools:
         self.spoken_of_as: Mapping[str, str] = {tool.name: rule_name(tool) for tool in self._tools}
 
     def shapes(self, name: str) -> Sequence[Shape] | None:
-        found = [shape_of(parameters_of(tool).json_schema) for tool in self._tools if rule_name(tool) == name]
+        found = [shape_of(parameters_of(tool).vocabulary.shape) for tool in self._tools if rule_name(tool) == name]
         if self._foreign is not None and name in self._foreign:
             found.append(self._foreign[name])
         if not found and not isinstance(self._entries, dict):
             with suppress(LlmDoError):
-                found.append(shape_of(parameters_of(self._entries[name]).json_schema))
+                found.append(shape_of(parameters_of(self._entries[name]).vocabulary.shape))
         if not found and name in NATIVE_TOOL_TYPES:
             found.append({})
         return found or None
@@ -265,8 +278,24 @@ class SessionTools:
         return {*self._entries, *map(rule_name, self._tools), *(self._foreign or ())}
 
     def more_to_come(self) -> bool:
-        own = [self._worker] if self._worker is not None and self._foreign is None else []
-        return any(_brings_others(entry) for entry in (*own, *self._tools)) or _calls_by_name(self._worker)
+        worker = self._worker
+        if worker is not None and (_has_capabilities(worker) or (self._foreign is None and _has_toolsets(worker))):
+            return True
+        return any(_has_toolsets(entry) or _has_capabilities(entry) for entry in (*self._tools, *self._named()))
+
+    def _named(self) -> Iterator[Any]:
+        """The entries that can be called from here by name, at any depth."""
+        seen: set[str] = set()
+        waiting = [self._worker, *self._tools]
+        while waiting:
+            entry = waiting.pop()
+            names = [tool for tool in getattr(entry, "tools", ()) if isinstance(tool, str)]
+            allowed = list(getattr(entry, "allow_workers", ()))
+            for name in {*names, *(self._entries if "*" in allowed else allowed)} - seen:
+                seen.add(name)
+                with suppress(LlmDoError, KeyError):  # what is wrong with it is said when it is called
+                    waiting.append(self._entries[name])
+                    yield waiting[-1]
 
 
 def rule_name(entry: Entry[Any]) -> str:
@@ -274,16 +303,25 @@ def rule_name(entry: Entry[Any]) -> str:
     return (entry.rule if isinstance(entry, EntryBase) else None) or entry.name
 
 
-def _brings_others(worker: Any) -> bool:
-    """Whether an entry is a worker with tools that are known only when it runs."""
-    capabilities = getattr(worker, "capabilities", ())
-    return bool(getattr(worker, "toolsets", ())) or not all(isinstance(each, NativeTool) for each in capabilities)
+def _has_toolsets(worker: Any) -> bool:
+    """Whether an entry is a worker with tools that are known only when they are connected."""
+    return bool(getattr(worker, "toolsets", ()))
 
 
-def _calls_by_name(worker: Any) -> bool:
-    """Whether a worker may call others that only their names are known of, with whatever tools they have."""
-    named = any(isinstance(tool, str) for tool in getattr(worker, "tools", ()))
-    return named or bool(getattr(worker, "allow_workers", ()))
+def _has_capabilities(worker: Any) -> bool:
+    """Whether an entry is a worker with tools that come and go with every request."""
+    return not all(isinstance(each, NativeTool) for each in getattr(worker, "capabilities", ()))
+
+
+def _generated_above(frame: CallFrame) -> Hashable:
+    """The workers on the path that models made: what was granted with some of them is not granted with others."""
+    found: list[SameObject] = []
+    above: CallFrame | None = frame if frame.generated else None
+    while above is not None:
+        if isinstance(above.entry, EntryBase) and above.entry.generated:
+            found.append(SameObject(above.entry))
+        above = above.parent
+    return tuple(found)
 
 
 def _fingerprint(arguments: dict[str, Any]) -> Hashable:

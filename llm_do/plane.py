@@ -37,6 +37,7 @@ from .errors import (
 from .inputs import Parameters
 from .metering import MeteredModel
 from .protocols import Entry, EntryBase
+from .schemas import Vocabulary
 from .secrets import Marks
 from .threads import ThreadsOfCall
 from .values import SameObject
@@ -110,13 +111,14 @@ def proxy_tool(entry: Entry[Any], parameters: Parameters, original: Tool[Any] | 
 class ForeignParameters:
     """The parameters of a tool of somebody else's toolset."""
 
-    __slots__ = ("_name", "json_schema", "marks", "secret_names", "validator")
+    __slots__ = ("_name", "json_schema", "marks", "secret_names", "validator", "vocabulary")
 
     def __init__(self, name: str, tool: ToolsetTool[Any]) -> None:
         self._name = name
         self.json_schema = tool.tool_def.parameters_json_schema
         self.validator = tool.args_validator
         self.marks = Marks.of(self.json_schema)
+        self.vocabulary = Vocabulary(name, self.json_schema, unchecked=True)
         self.secret_names: frozenset[str] = frozenset() if self.marks is None else self.marks.names
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -133,6 +135,7 @@ class ToolsetToolEntry(EntryBase):
     kind = "tool"
     model = None
     needs_run_context = True
+    tells = (ArgumentError,)
 
     def __init__(
         self,

@@ -107,6 +107,10 @@ class ProjectCode:
         """Something that changes when a file that was imported changes."""
         return tuple(_mtime(path) for path in self._stamps)
 
+    def files(self) -> list[Path]:
+        """The files that were imported."""
+        return [path.resolve() for path in self._stamps]
+
     def file(self, path: Path) -> ModuleType:
         """The module of a file; the same one, until a file of the project that was imported changes."""
         relative = path.relative_to(self._root).with_suffix("")

@@ -97,6 +97,8 @@ class EntryBase:
     """The name by which rules speak of it, where that is not its own."""
     generated: bool = False
     """Whether a model made it."""
+    creators: Sequence[str] = ()
+    """Who created it, and who created that one, and so on."""
     limits: Limits | None = None
     """Budgets for each call of a worker, over everything below it."""
     marks: Marks | None = None

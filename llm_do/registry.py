@@ -39,12 +39,13 @@ _AS_TOOLS: Mapping[Any, Any] = {"files": FILE_TOOLS, "shell": shell, "worker_cre
 class WorkerRegistry(Mapping[str, Entry[Any]]):
     """The workers and functions of a project, by name."""
 
-    def __init__(self, root: str | Path = ".") -> None:
+    def __init__(self, root: str | Path = ".", *, only: Path | None = None) -> None:
+        """`only` is the file of a lone worker, to be used without a project."""
         self.root = Path(root).absolute()
         if not self.root.is_dir():
             raise WorkerFileError(f"There is no project at {root}: it is not a folder.")
         self._code = ProjectCode(self.root)
-        self._files = WorkerFiles(self.root)
+        self._files = WorkerFiles(self.root, only)
         self._fresh = Fresh()
         self._told: set[str] = set()
         """What the user was told about files that are no more what the project wrote."""
@@ -64,10 +65,14 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         places = Places({name: root.folder(self.root) for name, root in roots.items()}, self.root)
         try:
             book = RuleBook(CONFIG, config.tool_rules, places)
-            check_rules(book, ProjectTools(self))
+            self.check_rules(book)
         except RuleError as exc:
             raise WorkerFileError(str(exc)) from exc
         return book
+
+    def check_rules(self, book: RuleBook) -> None:
+        """Check rules that are to hold in a session of the project."""
+        check_rules(book, ProjectTools(self))
 
     # -- names -------------------------------------------------------------------------------------
 
@@ -137,6 +142,19 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         shared = tuple(tool for tool in above.tools if tool not in own)
         return cut(definition, above.model_copy(update={"tools": shared}), self.root)
 
+    def _is_projects_own(self, definition: WorkerDefinition, file: WorkerFile) -> bool:
+        return definition.created_by == BY_PROJECT and self._files.is_projects_own(definition.name, file)
+
+    def _creators(self, definition: WorkerDefinition) -> list[str]:
+        """Who created a generated worker, and so on up."""
+        found: list[str] = []
+        creator = definition.created_by
+        while creator is not None and creator != BY_PROJECT and creator not in found:
+            found.append(creator)
+            file = self.file_of(creator)
+            creator = self._files.read(creator, file)[0].created_by if file is not None and file.generated else None
+        return found
+
     def _without_authority(self, definition: WorkerDefinition, digest: str, file: WorkerFile) -> WorkerDefinition:
         have = cut(definition, None, self.root)
         if have != definition and digest not in self._told:
@@ -184,7 +202,8 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
             limits=None if limits is None else Limits(**dict(limits)),
             capabilities=[NativeTool(native_tool(item)) for item in definition.native],
             definition=definition,
-            generated=file.generated,
+            creators=self._creators(definition) if file.generated else (),
+            generated=file.generated and not self._is_projects_own(definition, file),
             **output,
         )
 
@@ -226,9 +245,35 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         for toolset in ("files", "shell"):
             if toolset in definition.toolsets and definition.sandbox is None:
                 raise WorkerFileError(f"{where}: the toolset {toolset!r} needs a sandbox with paths.")
-        for name, root in (definition.sandbox.paths if definition.sandbox is not None else {}).items():
-            if root.mode == "rw" and self.root.is_relative_to(root.folder(self.root)):
+        for name, folder in self._writable(definition):
+            if self.root.resolve().is_relative_to(folder):
                 raise WorkerFileError(f"{where}: the root {name!r} is the project itself. What it runs stays as it is.")
+            for code in self._code.files():
+                if code.is_relative_to(folder):
+                    shown = code.relative_to(self.root.resolve())
+                    raise WorkerFileError(
+                        f"{where}: the root {name!r} has code of the project in it, {shown}. Move it."
+                    )
+        self._check_code(definition, where)
+
+    def _writable(self, definition: WorkerDefinition) -> list[tuple[str, Path]]:
+        """The folders that a worker can change."""
+        roots = definition.sandbox.paths if definition.sandbox is not None else {}
+        return [(name, root.folder(self.root)) for name, root in roots.items() if root.mode == "rw"]
+
+    def _check_code(self, definition: WorkerDefinition, where: str) -> None:
+        """No worker may change the code that another one refers to, and so run something of its own."""
+        references = (definition.input, definition.output, *definition.toolsets)
+        named = [each.partition(":")[0] for each in references if isinstance(each, str) and ".py:" in each]
+        files = [(self.root / name).resolve() for name in named if "/" in name]
+        for name in self.workers() if files else ():
+            other: WorkerDefinition | None = None
+            with suppress(LlmDoError):  # what is wrong with that one is said when it is called
+                other = self.definition(name)
+            for root, folder in self._writable(other) if other is not None else ():
+                if any(file.is_relative_to(folder) for file in files):
+                    can = f"worker {name!r} can change with its root {root!r}"
+                    raise WorkerFileError(f"{where}: it refers to code that {can}. Move it.")
 
     def _protected(self) -> list[Path]:
         """What no worker may touch, whatever its roots: what it is made of, and what would run the next time."""
@@ -276,6 +321,9 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         if creator == BY_PROJECT:
             return
         file = self.file_of(creator)
+        own = {tool.name for tool in self._own_tools(file)} if file is not None else set()
+        if mine := [tool for tool in wanted.tools if tool in own]:
+            raise WorkerFileError(f"Worker {creator!r} cannot give the tools of its own folder: {', '.join(mine)}.")
         have = cut(wanted, self._effective(creator, file) if file is not None else None, self.root)
         for right in ("tools", "toolsets", "allow_workers", "native"):
             if missing := [str(item) for item in getattr(wanted, right) if item not in getattr(have, right)]:
@@ -296,7 +344,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         declared = self._effective(name, file).input
         if isinstance(declared, str):
             declared_type = self._class(declared, self._shown(file.path))
-            return shape_of(model_parameters(name, declared_type).json_schema)
+            return shape_of(model_parameters(name, declared_type).vocabulary.shape)
         return shape_of(OpenParameters(name).json_schema if declared is None else declared)
 
     def own_tools(self, name: str) -> list[Entry[Any]]:
@@ -347,7 +395,7 @@ class ProjectTools:
         ]
 
     def _shape(self, entry: Entry[Any]) -> Shape:
-        return shape_of(parameters_of(entry).json_schema)
+        return shape_of(parameters_of(entry).vocabulary.shape)
 
     def names(self) -> Iterable[str]:
         return {*self._registry.workers(), *map(rule_name, self._entries)}

@@ -47,6 +47,7 @@ from .models import explain_missing
 from .plane import GovernedToolset, Governor, HeldToolset
 from .recorder import logger, tags
 from .rules import shape_of
+from .secrets import StreamedText
 from .values import SameObject
 
 if TYPE_CHECKING:
@@ -232,6 +233,12 @@ class CallScope(Generic[T]):
     async def _stream(self, run_ctx: RunContext[Context], stream: AsyncIterable[AgentStreamEvent]) -> None:
         """Tell the sinks the text as it comes."""
         recorder = self._context.session.recorder
+        said = {thinking: StreamedText(recorder.secrets) for thinking in (False, True)}
+
+        def tell(text: str, thinking: bool) -> None:
+            if text:
+                recorder.emit(TextDelta(**tags(self.frame), text=text, thinking=thinking))
+
         async for event in stream:
             match event:
                 case PartStartEvent(part=TextPart(content=text)):
@@ -244,8 +251,9 @@ class CallScope(Generic[T]):
                     thinking = True
                 case _:
                     continue
-            if text:
-                recorder.emit(TextDelta(**tags(self.frame), text=text, thinking=thinking))
+            tell(said[thinking].add(text), thinking)
+        for thinking, held in said.items():
+            tell(held.rest(), thinking)
 
 
 class _Toolsets:

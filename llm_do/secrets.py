@@ -237,6 +237,11 @@ class Values:
                     self._forms.pop(form, None)
                     self._whole.pop(form, None)
 
+    @property
+    def longest(self) -> int:
+        """The length of the longest form of any."""
+        return max(map(len, self._forms), default=0)
+
     def text(self, text: str) -> str:
         """A text without them."""
         if label := self._whole.get(text):
@@ -351,6 +356,11 @@ class Secrets:
                 if len(self._all) > MOST_VALUES:
                     self._all.forget_oldest(self._spared)
 
+    @property
+    def longest(self) -> int:
+        """The length of the longest text that is looked for."""
+        return self._all.longest
+
     def redact(self, value: Any) -> Any:
         """`value` without secrets: itself where there is nothing to hide, else a copy."""
         return self._all.redact(value) if self.active else value
@@ -366,6 +376,28 @@ class Secrets:
                 shown = None
         shown = self.redact(shown)
         return shown if isinstance(shown, dict) else dict.fromkeys(arguments, UNREADABLE)
+
+
+class StreamedText:
+    """A text that comes in pieces, without secrets: what may be the beginning of one is held back."""
+
+    def __init__(self, secrets: Secrets) -> None:
+        self._secrets = secrets
+        self._held = ""
+
+    def add(self, piece: str) -> str:
+        """What can be told of the text so far."""
+        if not self._secrets.active:
+            return piece
+        text: str = self._secrets.redact(self._held + piece)
+        told = max(0, len(text) - self._secrets.longest + 1)
+        self._held = text[told:]
+        return text[:told]
+
+    def rest(self) -> str:
+        """What is left when the text is over."""
+        held, self._held = self._held, ""
+        return held
 
 
 def _plain(value: Any) -> str:

@@ -27,7 +27,7 @@ from .errors import (
 )
 from .frame import CallFrame, Deadline
 from .names import ToolsetResolver, index_by_name, workers_below
-from .permission import Permissions
+from .permission import HasRules, Permissions
 from .protocols import Entry, EntryBase, Executor, MessageCallback, ModelLike, Sink, ToolsetFactory
 from .recorder import Recorder
 from .rules import RuleBook
@@ -69,7 +69,8 @@ class SessionState:
             if entry is not index_by_name([entry]).get(name):
                 raise ValueError(f"The entry {entry.name!r} cannot be called {name!r}: names are the entries' own.")
         self.model = model
-        self.approvals = ApprovalController(tool_rules, approval_callback)
+        projects = self.entries.rule_book() if isinstance(self.entries, HasRules) else None
+        self.approvals = ApprovalController(tool_rules if tool_rules is not None else projects, approval_callback)
         self.toolsets = ToolsetResolver(toolsets)
         self.limits = limits or Limits()
         self.max_depth = max_depth
@@ -84,8 +85,9 @@ class SessionState:
         self.permissions = Permissions(self.approvals, self.recorder, self.entries)
         self.meter = UsageMeter(self.limits)
         self.root = CallFrame(None, None)
-        if self.approvals.rule_book is not None:
-            self.root.hands_down, self.root.rules = True, (self.approvals.rule_book,)
+        books = [book for book in (self.approvals.rule_book, projects) if book is not None]
+        if books:  # what a program allows cannot take back what the project denies
+            self.root.hands_down, self.root.rules = True, tuple(dict.fromkeys(books))
         self.loop: asyncio.AbstractEventLoop | None = None
         """The event loop that serves the session."""
         self.request_slots: anyio.Semaphore
@@ -195,7 +197,7 @@ class SessionState:
                 f"Calls are nested deeper than max_depth={self.max_depth} allows: {frame.path}. "
                 "Raise Runtime(max_depth=...), or look for a recursion that does not end."
             )
-        if parent.cancelled:
+        if parent.cancelled or (self.permissions.ended and self.permissions.has_ended(frame)):
             raise CallCancelled(f"{frame.path} does not run: the call that makes it was cancelled.")
         if frame.deadline is not None and frame.deadline.expired:
             raise self.timed_out(frame.deadline, frame.path)

@@ -72,8 +72,10 @@ class Fresh:
 class WorkerFiles:
     """The files below `workers/` of a project. Nothing is read before it is needed."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, only: Path | None = None) -> None:
+        """`only` is a lone file, wherever it is, in place of all others."""
         self._root = root
+        self._only = only
         self.folder = root / "workers"
         self._fresh = Fresh()
 
@@ -83,6 +85,8 @@ class WorkerFiles:
 
     def names(self) -> list[str]:
         """The names of all workers that have a file. No file is read."""
+        if self._only is not None:
+            return [self._only.stem]
         folder = self.folder
         found = {path.stem for pattern in ("*.md", "*.yaml") for path in folder.glob(pattern)}
         found |= {path.parent.name for pattern in ("*/worker.md", "*/worker.yaml") for path in folder.glob(pattern)}
@@ -93,6 +97,12 @@ class WorkerFiles:
         """The file of a worker, if there is one. A file that a person wrote stands before a generated one."""
         if not is_name(name) or name in RESERVED:
             return None
+        if self._only is not None:
+            return (
+                WorkerFile(self._only, "md" if self._only.suffix == ".md" else "yaml")
+                if name == self._only.stem
+                else None
+            )
         folder = self.folder
         candidates = [
             WorkerFile(folder / f"{name}.md", "md"),

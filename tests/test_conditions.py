@@ -47,10 +47,10 @@ class Currency(Enum):
         ("EUR", ["EUR", Currency.EUR], ["eur", "EURO", 1, None, True]),
         (["EUR", "USD"], ["USD"], ["GBP", "EUR,USD"]),
         (1, [1, 1.0, Decimal(1)], [True, "1", 2]),
-        (True, [True], [1, "true", False]),
+        (True, [True], [None, False]),
         (None, [None], [0, "", False]),
-        ({"over": 100}, [100.01, 10**30, float("inf")], [100, -1, "200", True, None]),
-        ({"at_least": 1, "under": 3}, [1, 2, 2.99, Decimal("1.5")], [0.99, 3, "2"]),
+        ({"over": 100}, [100.01, 10**30, float("inf")], [100, -1, None]),
+        ({"at_least": 1, "under": 3}, [1, 2, 2.99, Decimal("1.5")], [0.99, 3]),
         ({"prefix": "https://"}, ["https://a", "https://"], ["http://a", " https://a", 1, None]),
     ],
 )
@@ -73,6 +73,14 @@ def test_what_cannot_be_judged_counts_against_the_call(condition: Any, value: An
     assert decide({"rule": "deny", "when": {"x": condition}}, {}) == "deny"
     assert decide({"rule": "allow", "except": {"x": condition}}, {"x": value}) == "-"
     assert decide({"rule": "deny", "except": {"x": condition}}, {"x": value}) == "deny"
+
+
+@pytest.mark.parametrize(
+    ("condition", "value"), [({"over": 100}, "1000"), ({"under": 5}, True), (True, 1), (True, "true"), (False, "")]
+)
+def test_what_others_may_read_as_another_type_counts_against_the_call_too(condition: Any, value: Any) -> None:
+    assert decide({"rule": "allow", "when": {"x": condition}}, {"x": value}) == "-"
+    assert decide({"rule": "deny", "when": {"x": condition}}, {"x": value}) == "deny"
 
 
 def test_of_a_list_an_allow_needs_all_and_a_deny_one() -> None:

@@ -10,7 +10,7 @@ from llm_do import ApprovalDecision, WorkerRegistry, run_worker
 def ask(tool_name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
     print(f"\n{reason}")
     for name, value in payload.items():
-        print(f"  {name}: {value}")
+        print(f"  {name}: {value!r}")  # what a model wrote must not move the cursor
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # so that Ctrl-C ends the question
     try:
         answer = input(f"{tool_name}? [y]es, [a]lways to exactly this, or why not: ").strip()

@@ -3,7 +3,7 @@
 from llm_do import entry
 
 
-@entry(requires_approval=True)
+@entry(effects=["network"])
 def publish(path: str) -> str:
     """Publish a file to all members."""
     return f"{path} is published."

@@ -49,8 +49,7 @@ _CALL: Shape = {
     "call.through": Kind(frozenset({"string"})),
 }
 _STANDARD: Mapping[str, Shape] = {
-    name: {argument: Kind(frozenset({"string" if kind == "text" else kind})) for argument, kind in kinds.items()}
-    for name, kinds in KINDS.items()
+    name: {argument: Kind(frozenset({kind})) for argument, kind in kinds.items()} for name, kinds in KINDS.items()
 }
 _ANYTHING = Kind()
 
@@ -114,7 +113,17 @@ def problems_of_rules(book: RuleBook, tools: KnownTools) -> list[str]:
         for rule in said:
             for condition in (rule.when, *rule.unless):
                 problems += [f"{_where(rule, book)}{name}: {problem}" for problem in _problems(condition, shapes)]
+                problems += [f"{_where(rule, book)}{name}: {problem}" for problem in _strangers(condition, name, tools)]
     return problems
+
+
+def _strangers(condition: Condition, name: str, tools: KnownTools) -> Iterable[str]:
+    """Names of workers in a condition that nobody has."""
+    for key in ("call.caller", "call.through", *(["worker"] if name == "worker.call" else [])):
+        value = condition.get(key)
+        for each in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(each, str) and each not in (known := set(tools.names())) and not tools.more_to_come():
+                yield f"{key}: there is no {each!r}.{did_you_mean(each, known)}"
 
 
 def check_rules(book: RuleBook, tools: KnownTools) -> None:
@@ -166,7 +175,7 @@ _NAMES = {
     "number": "a number",
     "boolean": "true or false",
     "null": "nothing",
-    "object": "an object, on which there are no conditions",
+    "object": "an object",
     "path": "a path",
     "command": "a command",
 }

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date, time
 from decimal import Decimal
 from enum import Enum
 from functools import partial
 from math import isnan
 from pathlib import Path, PurePath
 from typing import Any, TypeAlias
+from uuid import UUID
+
+from pydantic import AnyUrl
 
 from ..commands import unwrapped
-from ..errors import did_you_mean
+from ..errors import RuleError, did_you_mean
 from ..values import shown
 
 RANGES: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -34,6 +38,9 @@ MOST = 1000
 """Of more values, words or folders than this nobody can say in time what they are. They cannot be judged."""
 
 _PLAIN = frozenset({str, int, bool, type(None)})
+
+Test: TypeAlias = Callable[[Any], bool | None]
+"""Whether a plain value is meant; `None` is that nobody can tell."""
 
 Match: TypeAlias = Callable[[Any, bool], bool]
 """Whether a value is meant. The second argument says whether the rule restricts, so that doubt counts as yes."""
@@ -52,31 +59,40 @@ class Places:
 
     def anchor(self, pattern: str) -> str:
         """A pattern as an absolute one: `root/...` by the speaker's roots, `./...` by the project's folder."""
+        if ".." in pattern.split("/"):
+            raise RuleError(f"{pattern!r} has '..' in it: write where it leads.")
         if pattern.startswith("/"):
-            return pattern
+            return _real(pattern)
         first, _, rest = pattern.partition("/")
-        folder = self.base.absolute() if first == "." else self.roots.get(first)
+        folder = self.base.resolve() if first == "." else self.roots.get(first)
         if folder is None:
             roots = ", ".join(self.roots) or "none"
-            raise ValueError(
+            raise RuleError(
                 f"{pattern!r} starts with no root (roots: {roots}).{did_you_mean(first, self.roots)} "
                 "A path of the project starts with './'."
             )
-        return f"{str(folder).rstrip('/')}/{rest}" if rest else str(folder)
+        whole = f"{str(folder).rstrip('/')}/{rest}" if rest else str(folder)
+        return _real(whole) if first == "." else whole
+
+
+def _real(pattern: str) -> str:
+    """A pattern without symlinks in the folders that it names in full: files are judged by where they really are."""
+    parts = pattern.split("/")
+    named = next((at for at, part in enumerate(parts) if "*" in part), len(parts))
+    return "/".join([str(Path("/".join(parts[:named]) or "/").resolve()).rstrip("/"), *parts[named:]]) or "/"
 
 
 # -- the shape of conditions ------------------------------------------------------------------------
 
 
-def check_condition(condition: dict[str, Any]) -> dict[str, Any]:
+def check_condition(condition: Mapping[str, Any]) -> None:
     """What can be seen without knowing the tool."""
     for name, value in condition.items():
         if name.startswith("call.") and name not in CALL:
-            raise ValueError(f"there is no condition {name!r}.{did_you_mean(name, CALL)}")
+            raise RuleError(f"there is no condition {name!r}.{did_you_mean(name, CALL)}")
         if name == "call.generated" and not isinstance(value, bool):
-            raise ValueError("call.generated is true or false.")
+            raise RuleError("call.generated is true or false.")
         _check_value(name, value)
-    return condition
 
 
 def _check_value(name: str, value: Any) -> None:
@@ -84,26 +100,25 @@ def _check_value(name: str, value: Any) -> None:
         _check_operators(name, value)
     elif isinstance(value, list | tuple):
         if not value:
-            raise ValueError(f"{name}: an empty list matches nothing.")
+            raise RuleError(f"{name}: an empty list matches nothing.")
         for item in value:
             if isinstance(item, Mapping | list | tuple):
-                raise ValueError(f"{name}: a list has plain values, got {shown(item)}.")
+                raise RuleError(f"{name}: a list has plain values, got {shown(item)}.")
             _check_value(name, item)
     elif not isinstance(value, str | bool | None) and not _is_number(value):
-        raise ValueError(f"{name}: {shown(value)} is no text, number, true, false or list of such.")
+        raise RuleError(f"{name}: {shown(value)} is no text, number, true, false or list of such.")
 
 
 def _check_operators(name: str, operators: Mapping[Any, Any]) -> None:
     for operator, operand in operators.items():
         if operator not in OPERATORS:
-            hint = did_you_mean(str(operator), OPERATORS)
-            raise ValueError(f"{name}: there is no {operator!r}.{hint} There are {', '.join(OPERATORS)}.")
+            raise RuleError(f"{name}: there is no {operator!r}.{did_you_mean(str(operator), OPERATORS)}")
         if operator == "prefix" and not (isinstance(operand, str) and operand):
-            raise ValueError(f"{name}: a prefix is a text, got {shown(operand)}.")
+            raise RuleError(f"{name}: a prefix is a text, got {shown(operand)}.")
         if operator in RANGES and not _is_number(operand):
-            raise ValueError(f"{name}: {operator} needs a number, got {shown(operand)}.")
+            raise RuleError(f"{name}: {operator} needs a number, got {shown(operand)}.")
     if not operators or not _satisfiable(operators):
-        raise ValueError(f"{name}: nothing is like {shown(dict(operators))}.")
+        raise RuleError(f"{name}: nothing is like {shown(dict(operators))}.")
 
 
 def _satisfiable(operators: Mapping[str, Any]) -> bool:
@@ -117,7 +132,7 @@ def _satisfiable(operators: Mapping[str, Any]) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and not isnan(value)
+    return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and not isnan(value))
 
 
 # -- matching ------------------------------------------------------------------------------------------
@@ -145,9 +160,11 @@ def _matcher(value: Any, kind: str | None, places: Places) -> Match:
         make = partial(_path_matcher, places=places) if kind == "path" else _command_matcher
         return _any_of([make(pattern) for pattern in _listed(value)])
     if isinstance(value, Mapping):
-        return _each(_range_matcher(value) if "prefix" not in value else _prefix_matcher(value["prefix"]))
-    known = frozenset(map(_key, _listed(value)))
-    return _each(lambda given: _key(given) in known)
+        test = _range_matcher(value) if "prefix" not in value else _prefix_matcher(value["prefix"])
+    else:
+        test = _equal_to(_listed(value))
+    # Who is on the path of calls is known: there one of them is enough for anything.
+    return (lambda names, restricts: any(map(test, names))) if kind == "path of calls" else _each(test)
 
 
 def _listed(value: Any) -> list[Any]:
@@ -160,19 +177,21 @@ def _any_of(matches: list[Match]) -> Match:
     return lambda value, restricts: any(match(value, restricts) for match in matches)
 
 
-def _each(test: Callable[[Any], bool]) -> Match:
+def _each(test: Test) -> Match:
     """A test of plain values as one of arguments, which may be lists of them, or anything at all."""
 
     def match(value: Any, restricts: bool) -> bool:
-        if type(value) in _PLAIN:
-            return test(value)
         if isinstance(value, list | tuple | set | frozenset):
             if len(value) > MOST:
                 return restricts
-            tested = [restricts if (plain := _plain(item)) is UNKNOWN else test(plain) for item in value]
+            tested = [one(item, restricts) for item in value]
             return any(tested) if restricts else bool(tested) and all(tested)
-        plain = _plain(value)
-        return restricts if plain is UNKNOWN else test(plain)
+        return one(value, restricts)
+
+    def one(value: Any, restricts: bool) -> bool:
+        plain = value if type(value) in _PLAIN else _plain(value)
+        result = None if plain is UNKNOWN else test(plain)
+        return restricts if result is None else result
 
     return match
 
@@ -181,8 +200,10 @@ def _plain(value: Any) -> Any:
     """What an argument is compared as."""
     if isinstance(value, Enum):
         return _plain(value.value)
-    if isinstance(value, PurePath):
+    if isinstance(value, PurePath | UUID | AnyUrl):
         return str(value)
+    if isinstance(value, date | time):
+        return value.isoformat()
     if isinstance(value, Decimal | float) and (value.is_nan() if isinstance(value, Decimal) else isnan(value)):
         return UNKNOWN  # neither over nor under anything
     return value if value is None or isinstance(value, str | bool | int | float | Decimal) else UNKNOWN
@@ -193,16 +214,25 @@ def _key(value: Any) -> Any:
     return (bool, value) if isinstance(value, bool) else value
 
 
-def _prefix_matcher(prefix: str) -> Callable[[Any], bool]:
+def _equal_to(values: list[Any]) -> Test:
+    known = frozenset(map(_key, values))
+    if any(isinstance(value, bool) for value in values):
+        # 1 and "true" become true in many a hand.
+        return lambda given: _key(given) in known if given is None or isinstance(given, bool) else None
+    return lambda given: _key(given) in known
+
+
+def _prefix_matcher(prefix: str) -> Test:
     return lambda value: isinstance(value, str) and value.startswith(prefix)
 
 
-def _range_matcher(limits: Mapping[str, Any]) -> Callable[[Any], bool]:
+def _range_matcher(limits: Mapping[str, Any]) -> Test:
     tests = [(RANGES[operator], limit) for operator, limit in limits.items()]
 
-    def test(value: Any) -> bool:
-        is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
-        return is_number and all(compare(value, limit) for compare, limit in tests)
+    def test(value: Any) -> bool | None:
+        if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+            return all(compare(value, limit) for compare, limit in tests)
+        return False if value is None else None  # "1000" becomes a number in many a hand
 
     return test
 

@@ -56,6 +56,18 @@ class ToolRule:
     where: str | None = field(default=None, compare=False)
     """The file and the line in which it stands."""
 
+    def __post_init__(self) -> None:
+        if self.disposition not in STRICTNESS:
+            raise RuleError(f"{shown(self.disposition)} is none of allow, ask and deny")
+        for condition in (self.when, *self.unless):
+            check_condition(condition)
+        if self.disposition == "deny" and (self.shell or self.unsandboxed):
+            raise RuleError("a deny holds with and without a shell or a sandbox: leave out shell and unsandboxed")
+        commands = self.when.get("command")
+        very = [commands] if isinstance(commands, str) else commands
+        if self.unsandboxed and not (isinstance(very, list | tuple) and all("*" not in str(each) for each in very)):
+            raise RuleError("what runs unsandboxed is named in full: when: {command: ...}, without *")
+
     @property
     def always(self) -> bool:
         """Whether it holds for all calls."""
@@ -76,7 +88,7 @@ def _inline(condition: Condition) -> str:
 
 # A plain `bool` would take the text "yes" as well.
 _Flag = Annotated[bool, Field(strict=True)]
-_Condition = Annotated[dict[str, Any], AfterValidator(check_condition), Field(min_length=1)]
+_Condition = Annotated[dict[str, Any], Field(min_length=1)]
 
 
 class _Mapping(BaseModel):
@@ -124,7 +136,7 @@ def _read_rule(value: Any) -> ToolRule:
             known = {field.alias or name for name, field in (_FullRule if full else _SeedRule).model_fields.items()}
             unknown = [str(key) for key in value if key not in known]
             hint = did_you_mean(unknown[0], known) if unknown else ""
-            why = f" ({summarize(error)}){hint.rstrip('.')}"
+            why = f" ({summarize(error)}.{hint})"
         except RuleError as error:
             why = f" ({error})"
     raise ValueError(f"{shown(value)} is no rule{why}: {_HOW}")
@@ -142,15 +154,7 @@ def _read_seed(value: Mapping[str, Any]) -> ToolRule:
 def _read_full(value: Mapping[str, Any]) -> ToolRule:
     rule = _FullRule.model_validate(value)
     unless = rule.unless if isinstance(rule.unless, list) else [] if rule.unless is None else [rule.unless]
-    made = ToolRule(rule.rule, rule.reason, rule.when or {}, tuple(unless), rule.shell, rule.unsandboxed)
-    if made.disposition == "deny" and (made.shell or made.unsandboxed):
-        raise RuleError("a deny holds with and without a shell or a sandbox: leave out shell and unsandboxed")
-    if made.unsandboxed:
-        commands = made.when.get("command")
-        very = [commands] if isinstance(commands, str) else commands
-        if not very or not isinstance(very, list) or any("*" in str(command) for command in very):
-            raise RuleError("what runs unsandboxed is named in full: when: {command: ...}, without *")
-    return made
+    return ToolRule(rule.rule, rule.reason, rule.when or {}, tuple(unless), rule.shell, rule.unsandboxed)
 
 
 def _read_rules(value: Any) -> tuple[ToolRule, ...]:

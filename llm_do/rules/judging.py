@@ -21,9 +21,9 @@ from .format import STANDARD, STRICTNESS, Condition, Disposition, ToolRule, read
 KINDS: Mapping[str, Mapping[str, str]] = {
     "sandbox.read": {"path": "path"},
     "sandbox.write": {"path": "path"},
-    "shell": {"command": "command"},
-    "worker.call": {"worker": "text", "attachments": "path"},
-    "worker.create": {"name": "text", "tools": "text"},
+    "shell": {"command": "command", "timeout": "number"},
+    "worker.call": {"worker": "string", "attachments": "path"},
+    "worker.create": {"name": "string", "tools": "string", "force": "boolean"},
 }
 """What rules on the runtime's own kinds of tools can speak of."""
 
@@ -38,6 +38,8 @@ class Case:
     """The case in words, where a call has several."""
     needs_shell: str | None = None
     """What a command has that only a shell does."""
+    name: str | None = None
+    """The name by which rules speak of this case, where it is not that of the call: a move reads as well."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class Call:
     """The worker that calls; `None` is Python."""
     path: Sequence[str] = ()
     """The names of the calls above it, from the top."""
+    creators: Sequence[str] = ()
+    """Who created the worker that calls, and so on up: what is said of a creator holds for what it creates."""
     generated: bool = False
     """Whether a worker that a model made is on the path."""
 
@@ -58,10 +62,10 @@ class Call:
     def facts(self) -> Mapping[str, Any]:
         """What conditions on the path of calls are about."""
         return {
-            "call.caller": self.caller,
+            "call.caller": [self.caller, *self.creators] if self.creators else self.caller,
             "call.depth": len(self.path),
             "call.generated": self.generated,
-            "call.through": list(self.path),
+            "call.through": [*self.path, *self.creators],
         }
 
 
@@ -101,7 +105,7 @@ class _CompiledCondition:
     __slots__ = ("_call", "_facts")
 
     def __init__(self, condition: Condition, kinds: Mapping[str, str], places: Places) -> None:
-        compiled = compile_condition(condition, kinds, places)
+        compiled = compile_condition(condition, {**kinds, "call.through": "path of calls"}, places)
         self._facts: tuple[tuple[str, Match], ...] = tuple(part for part in compiled if not part[0].startswith("call."))
         self._call: tuple[tuple[str, Match], ...] = tuple(part for part in compiled if part[0].startswith("call."))
 
@@ -124,9 +128,13 @@ class _CompiledRule:
         self.unless = [_CompiledCondition(condition, kinds, places) for condition in rule.unless]
         self.because = f"{speaker} says {name}: {rule}" + (f" ({rule.where})" if rule.where else "")
 
-    def means(self, case: Case, call: Call) -> bool:
+    def permits(self, case: Case, call: Call) -> bool:
+        """Whether a rule that opens more than an `allow` does so for this case, beyond doubt."""
+        return (self.rule.shell or self.rule.unsandboxed) and self.means(case, call, restricts=False)
+
+    def means(self, case: Case, call: Call, restricts: bool) -> bool:
         """Whether the rule is about this case. One on commands with a shell is about nothing else."""
-        restricts, needs_shell = self.restricts, case.needs_shell is not None
+        needs_shell = case.needs_shell is not None
         if self.rule.shell != needs_shell and (needs_shell is False or not restricts):
             return False
         if self.when is not None and not self.when.holds(case, call, restricts):
@@ -147,12 +155,14 @@ class RuleBook:
         self.places = places or Places()
         self.compiled: dict[str, list[_CompiledRule]] = {}
         for name, said in rules.items():
-            kinds = KINDS.get(name, {})
-            try:
-                self.compiled[name] = [_CompiledRule(rule, name, speaker, kinds, self.places) for rule in said]
-            except ValueError as error:
-                where = next((f"{rule.where}: " for rule in said if rule.where), "")
-                raise RuleError(f"{where}the rules of {speaker} on {name}: {error}") from None
+            self.compiled[name] = [self._compile(name, rule) for rule in said]
+
+    def _compile(self, name: str, rule: ToolRule) -> _CompiledRule:
+        try:
+            return _CompiledRule(rule, name, self.speaker, KINDS.get(name, {}), self.places)
+        except ValueError as error:
+            where = f"{rule.where}: " if rule.where else f"The rules of {self.speaker}: "
+            raise RuleError(f"{where}{name}: {error}") from None
 
     def only(self, rules: Mapping[str, Sequence[ToolRule]]) -> RuleBook:
         """The same speaker with fewer rules."""
@@ -212,30 +222,40 @@ def judge(
     no rule speaks of.
     """
     default = default or by_default(call.name)
-    speakers = [(book, True) for book in (own, session)]
-    speakers += [(book, False) for book in path if book is not own and book is not session]
-    heard = [(rules, may) for book, may in speakers if book is not None and (rules := book.compiled.get(call.name))]
     strictest: Ruling | None = None
     for case in call.cases:
-        ruling = _judge_case(case, call, heard, default)
+        name = case.name or call.name
+        heard = _heard(name, own, session, path)
+        ruling = _judge_case(case, call, name, heard, default if case.name is None else by_default(name))
         if strictest is None:
             strictest = ruling
-        else:
-            both = strictest.unsandboxed and ruling.unsandboxed
-            if STRICTNESS[ruling.disposition] > STRICTNESS[strictest.disposition]:
-                strictest = ruling
-            if strictest.unsandboxed != both:
-                strictest = replace(strictest, unsandboxed=both)
+            continue
+        both = strictest.unsandboxed and ruling.unsandboxed
+        if STRICTNESS[ruling.disposition] > STRICTNESS[strictest.disposition]:
+            strictest = ruling
+        if strictest.unsandboxed != both:
+            strictest = replace(strictest, unsandboxed=both)
     return strictest or default
 
 
-def _judge_case(case: Case, call: Call, heard: list[tuple[list[_CompiledRule], bool]], default: Ruling) -> Ruling:
+def _heard(
+    name: str, own: RuleBook | None, session: RuleBook | None, path: Iterable[RuleBook]
+) -> list[tuple[list[_CompiledRule], bool]]:
+    """The rules that speak of a name, and whether each speaker may permit anything."""
+    speakers = [(book, True) for book in (own, session)]
+    speakers += [(book, False) for book in path if book is not own and book is not session]
+    return [(rules, may) for book, may in speakers if book is not None and (rules := book.compiled.get(name))]
+
+
+def _judge_case(
+    case: Case, call: Call, name: str, heard: list[tuple[list[_CompiledRule], bool]], default: Ruling
+) -> Ruling:
     strictest: _CompiledRule | None = None
     shell = unsandboxed = False
     for rules, may_permit in heard:
         for rule in rules:
-            if (may_permit or rule.restricts) and rule.means(case, call):
-                if may_permit:
+            if (may_permit or rule.restricts) and rule.means(case, call, rule.restricts):
+                if may_permit and rule.permits(case, call):
                     shell, unsandboxed = shell or rule.rule.shell, unsandboxed or rule.rule.unsandboxed
                 if strictest is None or rule.strictness > strictest.strictness:
                     strictest = rule
@@ -252,7 +272,8 @@ def _judge_case(case: Case, call: Call, heard: list[tuple[list[_CompiledRule], b
 def by_default(name: str) -> Ruling:
     """What holds when no rule speaks of `name`."""
     disposition = STANDARD.get(name, "allow")
-    return Ruling(disposition, f"{name} asks unless a rule says otherwise", explicit=False)
+    does = "is allowed" if disposition == "allow" else "asks"
+    return Ruling(disposition, f"{name} {does} unless a rule says otherwise", explicit=False)
 
 
 class Grant:
@@ -269,7 +290,9 @@ class Grant:
     def covers(self, call: Call) -> bool:
         """Whether all that the call would do is what was granted."""
         return call.name == self.name and all(
-            case.needs_shell is None and self._compiled.holds(case, call, restricts=False) for case in call.cases
+            case.needs_shell is None and self._compiled.holds(case, call, restricts=False)
+            for case in call.cases
+            if case.name is None
         )
 
     def __repr__(self) -> str:

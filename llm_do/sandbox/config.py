@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Literal
@@ -48,8 +49,16 @@ class RootConfig(BaseModel):
     _resolved: Path | None = PrivateAttr(default=None)
 
     def folder(self, base: Path) -> Path:
-        """The folder's real path."""
-        return self._resolved or (base / self.root).resolve()
+        """Where the folder is.
+
+        A path of the project is taken as it is written, so that nothing is opened if there is a symlink on its way: a
+        worker may have made it, in another root of its own. An absolute one is whatever it means now.
+        """
+        if self._resolved is not None:
+            return self._resolved
+        if Path(self.root).is_absolute():
+            return Path(self.root).resolve()
+        return Path(os.path.normpath(base.resolve() / self.root))
 
     def allows_name(self, name: str) -> bool:
         """Whether a file may be called so."""

@@ -24,7 +24,9 @@ _LAST_WORDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellLimits:
-    """What one command may use. Memory and files count for each process, the rest for the whole command."""
+    """What one command may use. Time and output count for all of it, processes for each program of a pipeline, memory
+    and files for each process.
+    """
 
     seconds: float = 60
     memory_bytes: int = 1 << 30

@@ -40,6 +40,8 @@ _T = TypeVar("_T")
 CHANGES = threading.RLock()
 """Held while a file changes: an edit reads and then writes, and two workers may edit one file by two roots."""
 
+ROOT_SYMLINK = "there is a symlink on the way to the folder of its root; write where it leads, as an absolute path"
+
 _WHY = {
     errno.ELOOP: SYMLINK,
     errno.ENOTDIR: "a part of the path is a file, not a folder",
@@ -250,7 +252,12 @@ class Root:
             if self._protected.covers(self.folder):
                 raise Refused(PROTECTED)
             with Folder(os.open("/", FOLDER_FLAGS), (), protected) as slash:
-                self._fd = self._enter(slash.fd, self.folder.parts[1:], protected, make).fd
+                try:
+                    self._fd = self._enter(slash.fd, self.folder.parts[1:], protected, make).fd
+                except OSError as exc:
+                    if exc.errno == errno.ELOOP or (exc.errno == errno.ENOTDIR and self.folder.is_dir()):
+                        raise Refused(ROOT_SYMLINK) from None
+                    raise
         return self._fd
 
     def _enter(self, top: int, names: tuple[str, ...], protected: set[Inode], make: bool) -> Folder:

@@ -23,6 +23,7 @@ from ..errors import (
     PathFailed,
     PathMissing,
     ProjectCodeError,
+    RuleError,
     UnknownEntryError,
     WorkerFileError,
     did_you_mean,
@@ -123,8 +124,9 @@ def _cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
     worker, given = arguments["worker"], arguments.get("attachments")
     if not given:
         return [Case({"worker": worker, "attachments": None})]
-    manager = frame.files.manager
-    return [Case({"worker": worker, "attachments": manager.host_path(path)}, path) for path in given]
+    places = {path: frame.files.manager.host_path(path) for path in given}
+    shared = [Case({"worker": worker, "attachments": place}, path) for path, place in places.items()]
+    return shared + [Case({"path": place}, path, name="sandbox.read") for path, place in places.items()]
 
 
 worker_call = ToolEntry[Any](
@@ -184,5 +186,5 @@ worker_create = ToolEntry[str](
     Tool(_worker_create, name="worker_create"),
     rule="worker.create",
     effects=["write"],
-    tells=(WorkerFileError, DuplicateEntryError, ProjectCodeError),
+    tells=(WorkerFileError, DuplicateEntryError, ProjectCodeError, RuleError),
 )

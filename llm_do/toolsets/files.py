@@ -23,16 +23,22 @@ _MAX_JUDGED = 2000
 
 
 def _file_tool(
-    effect: Effect, *paths: str, cases: Callable[[dict[str, Any], CallFrame], Sequence[Case]] | None = None
+    effect: Effect,
+    *paths: str,
+    reads: str | None = None,
+    cases: Callable[[dict[str, Any], CallFrame], Sequence[Case]] | None = None,
 ) -> Callable[[Callable[..., T]], ToolEntry[T]]:
-    """Make a tool of a function. `paths` are its arguments that are paths, by which rules judge a call of it."""
+    """Make a tool of a function. `paths` are its arguments that are paths, by which rules judge a call of it.
+
+    `reads` is the one of them whose content gets out as well: whoever must not read a file must not move it either.
+    """
 
     def make(function: Callable[..., T]) -> ToolEntry[T]:
         return ToolEntry(
             Tool(function),
             rule=f"sandbox.{effect}",
             effects=(effect,),
-            cases=cases or partial(_cases, paths),
+            cases=cases or partial(_cases, paths, reads),
             offers=partial(_offers, paths, f"sandbox.{effect}") if effect == "write" else None,
             tells=(PathDenied, PathMissing, PathFailed, ContentError),
         )
@@ -40,15 +46,19 @@ def _file_tool(
     return make
 
 
-def _cases(paths: Sequence[str], arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
+def _cases(paths: Sequence[str], reads: str | None, arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
     """Every path that a call touches, as the place on this machine that it means."""
     manager = frame.files.manager
-    return [Case({"path": manager.host_path(arguments[name])}, arguments[name]) for name in paths]
+    cases = [Case({"path": manager.host_path(arguments[name])}, arguments[name]) for name in paths]
+    if reads is not None:
+        read = arguments[reads]
+        cases.append(Case({"path": manager.host_path(read)}, f"reading {read}", name="sandbox.read"))
+    return cases
 
 
 def _listed_cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
     path = arguments.get("path", "")
-    return _cases(("path",), {"path": path}, frame) if path.strip("/") else [Case({"path": None})]
+    return _cases(("path",), None, {"path": path}, frame) if path.strip("/") else [Case({"path": None})]
 
 
 def _found_cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
@@ -64,6 +74,14 @@ def _found_cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
     if len(found) > _MAX_JUDGED:
         cases.append(Case({"path": UNKNOWN}, f"more than {_MAX_JUDGED} files"))
     return cases or [Case({"path": root.folder})]
+
+
+def _judged(ctx: RunContext[Context], root: str) -> Callable[[str], bool]:
+    """Tells of a file in a root whether it was judged: what came after the rules were heard is not looked into."""
+    frame = ctx.deps.frame
+    paths = {case.facts.get("path") for case in frame.call.cases} if frame.call is not None else {None}
+    folder = frame.files.manager.root(root).folder
+    return lambda path: None in paths or folder / path in paths
 
 
 def _offers(paths: Sequence[str], rule: str, arguments: dict[str, Any], frame: CallFrame) -> Sequence[Grant]:
@@ -110,7 +128,7 @@ def write_file(ctx: RunContext[Context], path: str, content: str) -> str:
     return f"{path} is written."
 
 
-@_file_tool("write", "path")
+@_file_tool("write", "path", reads="path")
 def edit_file(ctx: RunContext[Context], path: str, old: str, new: str) -> str:
     """Replace a piece of a text file.
 
@@ -125,7 +143,7 @@ def edit_file(ctx: RunContext[Context], path: str, old: str, new: str) -> str:
     return f"{path} is changed."
 
 
-@_file_tool("write", "source", "destination")
+@_file_tool("write", "source", "destination", reads="source")
 def move_file(ctx: RunContext[Context], source: str, destination: str) -> str:
     """Move a file, or rename it. Nothing is overwritten.
 
@@ -177,8 +195,8 @@ def find_files(ctx: RunContext[Context], pattern: str) -> str:
     """
     files = ctx.deps.sandbox_toolset
     root, _, rest = pattern.partition("/")
-    found = files.find(root, rest or "**")
-    return _shown((f"{root}/{name}" for name in found), found.truncated)
+    found, judged = files.find(root, rest or "**"), _judged(ctx, root)
+    return _shown((f"{root}/{name}" for name in found if judged(name)), found.truncated)
 
 
 @_file_tool("read", cases=_found_cases)
@@ -191,8 +209,9 @@ def search_files(ctx: RunContext[Context], text: str, pattern: str) -> str:
     """
     files = ctx.deps.sandbox_toolset
     root, _, rest = pattern.partition("/")
-    found = files.search(root, text, pattern=rest or "**")
-    return _shown((f"{root}/{line.path}:{line.line}: {line.text}" for line in found), found.truncated)
+    found, judged = files.search(root, text, pattern=rest or "**"), _judged(ctx, root)
+    lines = (f"{root}/{line.path}:{line.line}: {line.text}" for line in found if judged(line.path))
+    return _shown(lines, found.truncated)
 
 
 FILE_TOOLS = (read_file, write_file, edit_file, move_file, delete_file, list_files, find_files, search_files)

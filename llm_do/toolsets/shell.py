@@ -87,10 +87,10 @@ def _told(result: CommandResult, missing: str) -> str:
 
 
 def _cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
-    parsed = parse(arguments["command"])
+    parsed, timeout = parse(arguments["command"]), arguments.get("timeout", ShellLimits().seconds)
     if parsed.needs_shell is not None:
-        return [Case({"command": parsed.text}, parsed.text, parsed.needs_shell)]
-    return [Case({"command": words}, shlex.join(words)) for words in _programs(parsed)]
+        return [Case({"command": parsed.text, "timeout": timeout}, parsed.text, parsed.needs_shell)]
+    return [Case({"command": words, "timeout": timeout}, shlex.join(words)) for words in _programs(parsed)]
 
 
 def _programs(command: Command) -> list[tuple[str, ...]]:

@@ -1,0 +1,5 @@
+"""`python -m llm_do` is `llm-do`."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,124 @@
+"""JSON Schemas of arguments: whether values fit them, and what rules can say about the arguments they describe."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from pydantic import AliasChoices, AliasPath, BaseModel
+from pydantic.fields import FieldInfo
+
+from .errors import ArgumentError
+from .secrets import HIDDEN, Marks
+from .values import model_fields
+
+_JSON = (str, int, float, bool, type(None))
+
+
+def schema_validator(schema: dict[str, Any], marks: Marks | None = None) -> Callable[[Any], str | None]:
+    """A function that says what is wrong with a value, or nothing. It does not quote what is marked."""
+    # Most programs have no bare JSON Schema, and importing this costs more than all of llm-do's own calls.
+    import jsonschema  # noqa: PLC0415
+
+    jsonschema.Draft202012Validator.check_schema(schema)
+    checker = jsonschema.Draft202012Validator(schema)
+
+    def validate(value: Any) -> str | None:
+        problems = sorted(checker.iter_errors(value), key=lambda error: list(map(str, error.path)))
+        return "; ".join(f"{'.'.join(map(str, error.path)) or 'value'}: {say(error)}" for error in problems[:5]) or None
+
+    def say(error: Any) -> str:
+        names_only = not error.path and error.validator in ("required", "additionalProperties")
+        if marks is None or names_only or (error.path and not marks.touches(error.path[0])):
+            return str(error.message)
+        return f"{HIDDEN} does not have the {error.validator} that it must have"
+
+    return validate
+
+
+def aliases(info: FieldInfo) -> Iterator[str]:
+    """The other names that a field can be given by."""
+    alias = info.validation_alias if info.validation_alias is not None else info.alias
+    for choice in alias.choices if isinstance(alias, AliasChoices) else [alias]:
+        path = choice.path[0] if isinstance(choice, AliasPath) else choice
+        if isinstance(path, str):
+            yield path
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The names by which rules speak of arguments: those of the schema that a model is told, and Python's own."""
+
+    entry: str
+    schema: dict[str, Any]
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """From the names of arguments to those of the schema, where they are not the same."""
+    lone: str | None = None
+    """The argument whose fields a model is told in place of it."""
+    unchecked: bool = False
+    """Whether nobody has compared the arguments with the schema."""
+
+    @cached_property
+    def shape(self) -> dict[str, Any]:
+        """The schema, with every name that can be used."""
+        properties = dict(self.schema.get("properties", {}))
+        for name, other in self.renamed.items():
+            if other in properties:
+                properties.setdefault(name, properties[other])
+        if self.lone is not None:
+            properties.setdefault(self.lone, {"type": "object"})
+        return {**self.schema, "properties": properties}
+
+    @cached_property
+    def _problem(self) -> Callable[[Any], str | None]:
+        return schema_validator(self.schema, Marks.of(self.schema))
+
+    def facts(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Validated arguments as rules see them. What a call does not say is judged as what it will be."""
+        lone = self.lone or self._only_stranger(arguments)
+        told = arguments if lone is None else arguments.get(lone)
+        if self.unchecked and _is_json(told) and (problem := self._problem(told)):
+            # Whoever runs it may make another value of it than the one that was judged.
+            raise ArgumentError(f"{self.entry}(): {problem}")
+        properties = self.schema.get("properties", {})
+        facts = dict(arguments)
+        if lone is not None and lone in arguments:
+            facts.update(_fields(arguments[lone]))
+        facts.update({self.renamed[name]: value for name, value in arguments.items() if name in self.renamed})
+        if self.unchecked and lone is None and not arguments.keys() <= properties.keys():
+            return facts  # what goes by another name cannot be told from what is not there
+        for name, schema in properties.items():
+            if name not in facts and isinstance(schema, dict) and "default" in schema:
+                facts[name] = schema["default"]
+        return facts
+
+    def _only_stranger(self, arguments: Mapping[str, Any]) -> str | None:
+        """The one argument of a tool of somebody else that stands for all that its schema names."""
+        if not self.unchecked or len(arguments) != 1:
+            return None
+        name = next(iter(arguments))
+        return None if name in self.schema.get("properties", {}) else name
+
+    def as_schema_says(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments by their own names, as whoever validates them wants them."""
+        return {self.renamed.get(name, name): value for name, value in arguments.items()}
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    if isinstance(value, BaseModel):
+        made = model_fields(value)
+        for name, info in type(value).model_fields.items():
+            made.update({alias: made[name] for alias in aliases(info) if name in made})
+        return made
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def _is_json(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_is_json, value.values()))
+    return all(map(_is_json, value)) if isinstance(value, list) else isinstance(value, _JSON)
