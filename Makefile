@@ -7,7 +7,7 @@ export UV_NO_SYNC := 1
 RUN := $(VENV)/bin/uv run
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bubblewrap test check format lock bench clean
+.PHONY: help setup demo programs test fuzz check format lock bench clean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,11 +35,14 @@ $(READY): requirements.lock pyproject.toml
 demo: $(READY)  ## Run a tree of workers and functions (scripted model, no key needed)
 	@PYDANTIC_AI_NO_BANNER=1 $(VENV)/bin/python examples/demo.py
 
-bubblewrap:  # What the tests of sandboxed commands need
-	@tools/install-bubblewrap
+programs:  # What the tests need beside Python
+	@tools/install-test-programs
 
-test: $(READY) bubblewrap  ## Run the tests
+test: $(READY) programs  ## Run the tests
 	@$(RUN) pytest
+
+fuzz: $(READY) programs  ## Try thousands of hostile inputs (takes long)
+	@HYPOTHESIS_PROFILE=fuzz $(RUN) pytest tests/security/fuzz
 
 check: $(READY)  ## Lint, types, layers, spelling
 	@$(RUN) ruff check .

@@ -38,6 +38,7 @@ _BUILTINS = _words(
     "exit break continue declare typeset unalias hash type getopts builtin enable shopt pushd popd dirs disown let :"
 )
 _KEYWORDS = _words("if then else elif fi for while until do done case esac in function select time coproc")
+_LOADER = re.compile(r"ld[-.].*so[.0-9]*|ld")
 _EXECUTES = frozenset(("-exec", "-execdir", "-ok", "-okdir"))
 
 # Besides control characters: marks that turn the direction of text, and what cannot be encoded. With them, what a
@@ -96,6 +97,12 @@ def parse(text: str) -> Command:
     return Command(text, pipelines)
 
 
+def is_wrapper(program: str) -> bool:
+    """Whether a program runs the program among its arguments."""
+    name = basename(program)
+    return name in WRAPPERS or _LOADER.fullmatch(name) is not None
+
+
 def unwrapped(argv: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """What a command may come down to, each time with the bare name of the program.
 
@@ -105,7 +112,7 @@ def unwrapped(argv: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     if not argv:
         return
     yield (basename(argv[0]),) + argv[1:]  # noqa: RUF005 - faster
-    if basename(argv[0]) in WRAPPERS:
+    if is_wrapper(argv[0]):
         for i in range(1, len(argv)):
             yield (basename(argv[i]),) + argv[i + 1 :]  # noqa: RUF005
 

@@ -139,7 +139,17 @@ def _check_shape(value: Any) -> Any:
     if isinstance(value, str):
         return _check_reference(value)
     _JsonSchema.model_validate(value)
+    _check_references(value)
     return value
+
+
+def _check_references(schema: Any) -> None:
+    """Whatever a schema refers to is in it: another file's would have to be fetched."""
+    for key, inner in schema.items() if isinstance(schema, Mapping) else enumerate(schema):
+        if key in ("$ref", "$dynamicRef") and isinstance(inner, str) and not inner.startswith("#"):
+            raise ValueError(f"{key}: {shown(inner)} is elsewhere; a reference starts with '#'.")
+        if isinstance(inner, Mapping | list):
+            _check_references(inner)
 
 
 def _check_input(value: Any) -> Any:

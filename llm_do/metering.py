@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from pydantic_ai import RunContext
-from pydantic_ai.messages import ModelMessage, ModelResponse, NativeToolCallPart, NativeToolReturnPart
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    NativeToolCallPart,
+    NativeToolReturnPart,
+    SystemPromptPart,
+    UserPromptPart,
+)
 from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
@@ -36,6 +45,7 @@ class MeteredModel(WrapperModel):
     ) -> ModelResponse:
         await self._admit_native_tools(model_request_parameters)
         self._start(messages)
+        messages = self._without_secrets(messages)
         async with self._session.request_slots:
             response = await self.wrapped.request(messages, model_settings, model_request_parameters)
         self._finish(response, model_request_parameters)
@@ -51,6 +61,7 @@ class MeteredModel(WrapperModel):
     ) -> AsyncGenerator[StreamedResponse]:
         await self._admit_native_tools(model_request_parameters)
         self._start(messages)
+        messages = self._without_secrets(messages)
         async with (
             self._session.request_slots,
             self.wrapped.request_stream(messages, model_settings, model_request_parameters, run_context) as stream,
@@ -62,6 +73,20 @@ class MeteredModel(WrapperModel):
                 self._count(stream.get(), model_request_parameters)
                 raise
             self._finish(stream.get(), model_request_parameters)
+
+    def _without_secrets(self, messages: list[ModelMessage]) -> list[ModelMessage]:
+        """What validators say about a call goes to the model past everybody else, and may quote anything."""
+        if (configured := self._session.recorder.secrets.configured) is None:
+            return messages
+
+        def clean(message: ModelMessage) -> ModelMessage:
+            if not isinstance(message, ModelRequest):
+                return message
+            said = (UserPromptPart, SystemPromptPart)
+            parts = [part if isinstance(part, said) else configured.redact(part) for part in message.parts]
+            return replace(message, parts=parts)
+
+        return [clean(message) for message in messages]
 
     async def _admit_native_tools(self, asked: ModelRequestParameters) -> None:
         """A provider runs its own tools without asking, so rules on them are heard before it is given any."""

@@ -11,7 +11,7 @@ import sys
 import threading
 import tomllib
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
@@ -96,8 +96,10 @@ class ProjectCode:
     _owners: ClassVar[dict[str, ProjectCode]] = {}
     """Which project a module in `sys.modules` belongs to."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, writable: Callable[[], list[Path]] = list) -> None:
+        """`writable` tells the folders that workers can change: nothing in them is ever run."""
         self._root = root
+        self._writable = writable
         self._modules: dict[str, ModuleType] = {}
         self._stamps: dict[Path, int] = {}
         self._importing = False
@@ -133,6 +135,7 @@ class ProjectCode:
                 if path is None or name in self._modules or "." not in name:
                     return importlib.import_module(name)
                 # A file in a folder that is no package, such as workers/calc/tools.py.
+                self._check_unwritable(path)
                 loader = _ProjectLoader(name, str(path), self)
                 spec = importlib.util.spec_from_file_location(name, path, loader=loader)
                 assert spec is not None and spec.loader is not None
@@ -184,8 +187,19 @@ class ProjectCode:
         spec = PathFinder.find_spec(name, path, target)
         if spec is None or not isinstance(spec.loader, SourceFileLoader) or not self._is_own(spec.loader.path):
             return None
+        self._check_unwritable(Path(spec.loader.path))
         spec.loader = _ProjectLoader(spec.loader.name, spec.loader.path, self)
         return spec
+
+    def _check_unwritable(self, file: Path) -> None:
+        """A worker that could change code could do all that the code can. What lies in the project's folder is safe."""
+        if file.parent == self._root:
+            return
+        real = file.resolve()
+        if folder := next((folder for folder in self._writable() if real.is_relative_to(folder)), None):
+            raise ImportError(
+                f"{file.relative_to(self._root)} is not run: workers can change what is in {folder.name}/"
+            )
 
     def _is_own(self, file: str) -> bool:
         return "site-packages" not in file and Path(file).is_relative_to(self._root)

@@ -44,7 +44,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         self.root = Path(root).absolute()
         if not self.root.is_dir():
             raise WorkerFileError(f"There is no project at {root}: it is not a folder.")
-        self._code = ProjectCode(self.root)
+        self._code = ProjectCode(self.root, self._writable_folders)
         self._files = WorkerFiles(self.root, only)
         self._fresh = Fresh()
         self._told: set[str] = set()
@@ -254,31 +254,27 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
                     raise WorkerFileError(
                         f"{where}: the root {name!r} has code of the project in it, {shown}. Move it."
                     )
-        self._check_code(definition, where)
 
     def _writable(self, definition: WorkerDefinition) -> list[tuple[str, Path]]:
         """The folders that a worker can change."""
         roots = definition.sandbox.paths if definition.sandbox is not None else {}
         return [(name, root.folder(self.root)) for name, root in roots.items() if root.mode == "rw"]
 
-    def _check_code(self, definition: WorkerDefinition, where: str) -> None:
-        """No worker may change the code that another one refers to, and so run something of its own."""
-        references = (definition.input, definition.output, *definition.toolsets)
-        named = [each.partition(":")[0] for each in references if isinstance(each, str) and ".py:" in each]
-        files = [(self.root / name).resolve() for name in named if "/" in name]
-        for name in self.workers() if files else ():
-            other: WorkerDefinition | None = None
-            with suppress(LlmDoError):  # what is wrong with that one is said when it is called
-                other = self.definition(name)
-            for root, folder in self._writable(other) if other is not None else ():
-                if any(file.is_relative_to(folder) for file in files):
-                    can = f"worker {name!r} can change with its root {root!r}"
-                    raise WorkerFileError(f"{where}: it refers to code that {can}. Move it.")
+    def _writable_folders(self) -> list[Path]:
+        """The folders that any worker of the project can change."""
+        found = [self.config.sandbox] if self.config.sandbox is not None else []
+        for name in self.workers():
+            with suppress(LlmDoError):  # what is wrong with it is said when it is called
+                sandbox = self.definition(name).sandbox
+                found += [] if sandbox is None else [sandbox]
+        roots = [root for sandbox in found for root in sandbox.paths.values() if root.mode == "rw"]
+        return [root.folder(self.root) for root in roots]
 
     def _protected(self) -> list[Path]:
         """What no worker may touch, whatever its roots: what it is made of, and what would run the next time."""
         code = [path for pattern in ("*.py", "*/__init__.py") for path in self.root.glob(pattern)]
-        return [self._files.folder, self.root / ".git", self.root / CONFIG, self.root / "tools.py", *code]
+        functions = [self.root / "tools.py", self.root / "tools" / "__init__.py"]
+        return [self._files.folder, self.root / ".git", self.root / CONFIG, *functions, *code]
 
     def _toolset(self, declared: str | McpToolset, where: str) -> ToolsetFactory:
         if isinstance(declared, McpToolset):

@@ -22,12 +22,17 @@ def schema_validator(schema: dict[str, Any], marks: Marks | None = None) -> Call
     """A function that says what is wrong with a value, or nothing. It does not quote what is marked."""
     # Most programs have no bare JSON Schema, and importing this costs more than all of llm-do's own calls.
     import jsonschema  # noqa: PLC0415
+    import referencing  # noqa: PLC0415
 
     jsonschema.Draft202012Validator.check_schema(schema)
-    checker = jsonschema.Draft202012Validator(schema)
+    # A registry of nothing: what a schema refers to elsewhere is not fetched.
+    checker = jsonschema.Draft202012Validator(schema, registry=referencing.Registry())
 
     def validate(value: Any) -> str | None:
-        problems = sorted(checker.iter_errors(value), key=lambda error: list(map(str, error.path)))
+        try:
+            problems = sorted(checker.iter_errors(value), key=lambda error: list(map(str, error.path)))
+        except referencing.exceptions.Unresolvable as exc:
+            return f"its schema refers to what is not there: {exc}"
         return "; ".join(f"{'.'.join(map(str, error.path)) or 'value'}: {say(error)}" for error in problems[:5]) or None
 
     def say(error: Any) -> str:

@@ -20,6 +20,7 @@ from llm_do import (
     ApprovalDenied,
     ApprovalRequest,
     Context,
+    ProjectCodeError,
     RootConfig,
     RuleError,
     RunEnded,
@@ -476,7 +477,7 @@ def test_code_in_a_root_that_can_be_written_is_an_error(tmp_path: Path) -> None:
     }.items():
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(text)
-    with pytest.raises(WorkerFileError, match="worker 'a' can change"):
+    with pytest.raises(ProjectCodeError, match="lib/x.py is not run: workers can change what is in lib/"):
         WorkerRegistry(tmp_path)["b"]
 
 

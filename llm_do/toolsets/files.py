@@ -70,7 +70,8 @@ def _found_cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
     name, _, rest = arguments["pattern"].partition("/")
     root = files.manager.root(name)
     found = root.find(rest or "**", _MAX_JUDGED + 1)
-    cases = [Case({"path": root.folder / path}, f"{name}/{path}") for path in found[:_MAX_JUDGED]]
+    # Without words: a model that is refused must not learn the names of what it must not see.
+    cases = [Case({"path": root.folder / path}) for path in found[:_MAX_JUDGED]]
     if len(found) > _MAX_JUDGED:
         cases.append(Case({"path": UNKNOWN}, f"more than {_MAX_JUDGED} files"))
     return cases or [Case({"path": root.folder})]

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -38,7 +39,7 @@ async def _shell(ctx: RunContext[Context], command: str, timeout: Annotated[floa
     limits = ShellLimits(seconds=timeout, file_bytes=_file_bytes(manager))
     if _is_unsandboxed(frame):
         return _told(await run_unsandboxed(parsed, manager.base, limits), "")
-    with _mounts(manager) as (mounts, left_out):
+    with _mounts(manager, frame) as (mounts, left_out):
         missing = f"\n(not there: {'; '.join(left_out)})" if left_out else ""
         return _told(await run_sandboxed(parsed, mounts, limits), missing)
 
@@ -55,29 +56,55 @@ def _file_bytes(manager: SandboxManager) -> int:
 
 
 @contextmanager
-def _mounts(manager: SandboxManager) -> Iterator[tuple[list[Mount], list[str]]]:
+def _mounts(manager: SandboxManager, frame: CallFrame) -> Iterator[tuple[list[Mount], list[str]]]:
     """The roots as a command sees them, and what it does not see, and why."""
     mounts, left_out = [], []
+    hidden, kept = _denied("sandbox.read", frame), _denied("sandbox.write", frame)
+    masked = [place for place in map(_folder_of, hidden) if place is not None]
     with ExitStack() as stack:
         for name, root in manager.roots.items():
             if root.config.suffixes is not None:
                 left_out.append(f"{name}, since programs cannot be held to suffixes")
+                continue
+            if any(_folder_of(pattern) is None and _touches(pattern, root.folder) for pattern in hidden):
+                left_out.append(f"{name}, since a rule denies to read some of it")
                 continue
             try:
                 folder = stack.enter_context(root.open(""))
             except PathMissing:
                 left_out.append(f"{name}, since its folder does not exist")
                 continue
-            mounts.append(
-                Mount(
-                    name=name,
-                    folder=root.folder,
-                    writable=root.config.mode == "rw",
-                    fd=folder.fd,
-                    protected=manager.protected,
-                )
-            )
+            writable = root.config.mode == "rw" and not any(_touches(pattern, root.folder) for pattern in kept)
+            below = [place for place in masked if place.exists()]
+            protected = [*manager.protected, *below]
+            if writable and len(below) < len(masked):  # what is not there yet must not be made either
+                writable = not any(place.is_relative_to(root.folder) for place in masked if place not in below)
+            mounts.append(Mount(name=name, folder=root.folder, writable=writable, fd=folder.fd, protected=protected))
         yield mounts, left_out
+
+
+def _denied(name: str, frame: CallFrame) -> list[str]:
+    """The absolute patterns of paths that rules on files deny: a program is held to them by what it sees."""
+    books = frame.parent.rules if frame.parent is not None else ()
+    found: list[str] = []
+    for book in books:
+        for rule in book.rules.get(name, ()):
+            if rule.disposition == "deny":
+                given = rule.when.get("path", "/**")
+                found += [book.places.anchor(each) for each in (given if isinstance(given, list | tuple) else [given])]
+    return found
+
+
+def _folder_of(pattern: str) -> Path | None:
+    """The folder or the file that a pattern means as a whole, if it is such a one."""
+    plain = pattern.removesuffix("/**")
+    return None if "*" in plain or not plain.strip("/") else Path(plain)
+
+
+def _touches(pattern: str, folder: Path) -> bool:
+    """Whether a pattern may mean something in a folder."""
+    named = Path(pattern.partition("*")[0].rpartition("/")[0] or "/") if "*" in pattern else Path(pattern)
+    return named.is_relative_to(folder) or folder.is_relative_to(named)
 
 
 def _told(result: CommandResult, missing: str) -> str:
