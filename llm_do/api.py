@@ -19,6 +19,7 @@ from pydantic_ai import BinaryContent
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.usage import RunUsage
 
+from . import toolsets
 from .approval import ApprovalCallback, Approver
 from .attachments import AttachmentInput, check, load, refuse_hidden
 from .context import Context
@@ -29,7 +30,6 @@ from .models import announce, choose_default_model
 from .protocols import Entry, MessageCallback, ModelLike
 from .registry import WorkerRegistry
 from .runtime import Runtime
-from .toolsets import worker_call, worker_create
 from .trace import Trace, TraceEntry
 
 
@@ -192,7 +192,7 @@ def call_worker(
     if caller_context.registry is not registry:
         raise ValueError("caller_context belongs to a session of another registry.")
     given = list(attachments or ())
-    return caller_context.call_sync(worker_call, worker=worker, input_data=input_data, attachments=given)
+    return caller_context.call_sync(toolsets.worker_call, worker=worker, input_data=input_data, attachments=given)
 
 
 def create_worker(
@@ -226,7 +226,7 @@ class RuntimeDelegator:
 
     async def call_async(self, worker: str, input_data: Any, attachments: list[str]) -> Any:
         return await self._context.call(
-            worker_call, worker=worker, input_data=input_data, attachments=list(attachments)
+            toolsets.worker_call, worker=worker, input_data=input_data, attachments=list(attachments)
         )
 
 
@@ -237,7 +237,7 @@ class RuntimeCreator:
         self._context = context
 
     def create(self, name: str, instructions: str, **options: Any) -> dict[str, Any]:
-        self._context.call_sync(worker_create, name=name, instructions=instructions, **options)
+        self._context.call_sync(toolsets.worker_create, name=name, instructions=instructions, **options)
         registry = self._context.registry
         assert isinstance(registry, WorkerRegistry)
         return registry.definition(name).model_dump(exclude_defaults=True)

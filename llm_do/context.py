@@ -236,7 +236,7 @@ class Context:
     @property
     def creation_defaults(self) -> WorkerCreationDefaults:
         """What workers that are created in the session have where nothing else is said."""
-        return self._session.creation_defaults
+        return self._session.creation_defaults or WorkerCreationDefaults()
 
     # -- the worker at work, where there is one ------------------------------------------------------
 

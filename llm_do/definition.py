@@ -96,7 +96,10 @@ Reference = Annotated[
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+    # Built when it is first used, which most of the parts are not.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True, defer_build=True
+    )
 
 
 # -- input and output --------------------------------------------------------------------------------

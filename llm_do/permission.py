@@ -21,7 +21,7 @@ from .names import check_entry, workers_below
 from .protocols import Entry, EntryBase
 from .recorder import Recorder, tags
 from .rules import Call, Case, RuleBook, Ruling, Shape, by_default, check_rules, judge, shape_of
-from .trace import ApprovalOutcome
+from .trace import ApprovalOutcome, TraceEntry
 from .values import NoCanonicalForm, SameObject, canonical, snapshot
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ class Permissions:
         self._recorder = recorder
         self._entries = entries
         self._checked: set[Hashable] = set()
-        self.ended: list[CallFrame] = []
-        """The top-level calls that somebody ended."""
+        self.ended: list[TraceEntry | None] = []
+        """The top-level calls that somebody ended. A frame would not do: that of a chat goes on with the next turn."""
         if approvals.rule_book is not None and isinstance(entries, HasRules):
             entries.check_rules(approvals.rule_book)
         elif approvals.rule_book is not None and entries:
@@ -94,7 +94,7 @@ class Permissions:
 
     def has_ended(self, frame: CallFrame) -> bool:
         """Whether a call belongs to a run that somebody ended."""
-        return any(top is frame.top for top in self.ended)
+        return any(record is frame.top.record for record in self.ended)
 
     def why(self, frame: CallFrame, arguments: Mapping[str, Any]) -> Ruling:
         """What would be decided about a call, and by which rule. Nothing runs, and nobody is asked."""
@@ -241,7 +241,7 @@ class Permissions:
         message = f"{frame.path} was refused{f': {note}' if note else ''}."
         if not end_run:
             raise ApprovalDenied(message, note=note)
-        self.ended.append(frame.top)  # whoever catches this can make no more calls, and neither can those beside
+        self.ended.append(frame.top.record)  # whoever catches this can make no more calls, and neither can those beside
         raise RunEnded(f"{message} The run was ended.", note=note)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from pydantic_ai.capabilities import NativeTool
 from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
 
+from . import toolsets
 from .authority import cut
 from .definition import McpToolset, WorkerCreationDefaults, WorkerDefinition, WorkerSpec, define, native_tool
 from .entries import WorkerEntry
@@ -28,11 +29,10 @@ from .protocols import Entry, ToolsetFactory
 from .recorder import logger
 from .rules import Places, RuleBook, Shape, check_rules, shape_of
 from .sandbox import SandboxConfig
-from .toolsets import FILE_TOOLS, McpFactory, shell, worker_call, worker_create
 from .usage import Limits
 from .workerfiles import BY_PROJECT, RESERVED, Fresh, WorkerFile, WorkerFiles
 
-_AS_TOOLS: Mapping[Any, Any] = {"files": FILE_TOOLS, "shell": shell, "worker_create": worker_create}
+_OURS = ("files", "shell", "worker_create")
 """Names among the toolsets of a file that stand for tools of our own."""
 
 
@@ -213,10 +213,13 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         tools: list[Entry[Any] | str] = [*own, *(tool for tool in definition.tools if tool not in own_names)]
         if definition.sandbox is not None:
             writable = any(root.mode == "rw" for root in definition.sandbox.paths.values())
-            tools.extend(tool for tool in FILE_TOOLS if writable or tool.rule == "sandbox.read")
+            tools.extend(tool for tool in toolsets.FILE_TOOLS if writable or tool.rule == "sandbox.read")
         if definition.allow_workers:
-            tools.append(worker_call)
-        tools.extend(_AS_TOOLS[toolset] for toolset in definition.toolsets if toolset in ("shell", "worker_create"))
+            tools.append(toolsets.worker_call)
+        if "shell" in definition.toolsets:
+            tools.append(toolsets.shell)
+        if "worker_create" in definition.toolsets:
+            tools.append(toolsets.worker_create)
         return tools
 
     def _line(self, where: str, word: str) -> int:
@@ -278,7 +281,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
 
     def _toolset(self, declared: str | McpToolset, where: str) -> ToolsetFactory:
         if isinstance(declared, McpToolset):
-            return McpFactory(declared, self.root)
+            return toolsets.McpFactory(declared, self.root)
         made: ToolsetFactory = self._code.object(declared)
         if not callable(made):
             raise WorkerFileError(f"{where}: {declared!r} is no toolset factory: it is {made!r:.60}.")
@@ -370,7 +373,7 @@ class ProjectTools:
         self._registry = registry
         self._worker = worker
         self._entries = [*own, *registry._functions().values()]
-        ours: list[Entry[Any]] = [*FILE_TOOLS, shell, worker_call, worker_create]
+        ours: list[Entry[Any]] = [*toolsets.FILE_TOOLS, toolsets.shell, toolsets.worker_call, toolsets.worker_create]
         self.spoken_of_as: Mapping[str, str] = {tool.name: rule_name(tool) for tool in (*ours, *self._entries)}
 
     def shapes(self, name: str) -> Sequence[Shape] | None:
@@ -418,7 +421,7 @@ class ProjectTools:
 
 
 def _is_ours(toolset: str | McpToolset) -> bool:
-    return isinstance(toolset, str) and toolset in _AS_TOOLS
+    return isinstance(toolset, str) and toolset in _OURS
 
 
 def _folders(sandbox: SandboxConfig | None, base: Path) -> dict[str, Hashable]:

@@ -35,7 +35,6 @@ from .secrets import Secrets
 from .usage import Limits, UsageMeter
 
 THREADS_PER_DEPTH = 40
-_NO_DEFAULTS = WorkerCreationDefaults()
 
 
 class SessionState:
@@ -80,7 +79,7 @@ class SessionState:
         """Whether more stands around a call than its checks and its record."""
         self.text_deltas = text_deltas
         self.message_callback = message_callback
-        self.creation_defaults = creation_defaults or _NO_DEFAULTS
+        self.creation_defaults = creation_defaults
         self.recorder = Recorder(sinks, message_callback, journal, Secrets(secrets, os.environ), self.entries)
         self.permissions = Permissions(self.approvals, self.recorder, self.entries)
         self.meter = UsageMeter(self.limits)

@@ -2,11 +2,14 @@
 
 import asyncio
 import ctypes
+import errno
 import os
 import resource
 import shutil
 import signal
 import socket
+import stat
+import struct
 import subprocess
 import sys
 import tempfile
@@ -14,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,6 +25,7 @@ from llm_do.commands import parse
 from llm_do.errors import PathDenied, PathFailed
 from llm_do.sandbox import bubble
 from llm_do.sandbox.bubble import CommandResult, Mount, ShellLimits, run_sandboxed, run_unsandboxed, why_not
+from llm_do.sandbox.seccomp import MACHINES, system_call_filter
 
 pytestmark = pytest.mark.anyio
 LIMITS = ShellLimits(seconds=20)
@@ -86,10 +91,13 @@ def test_why_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake.chmod(0o755)
     assert "too old: it has no --disable-userns" in check()
     fake.write_text(
-        "#!/bin/sh\ncase $1 in --help) echo --bind-fd --disable-userns --size --json-status-fd;;\n"
+        "#!/bin/sh\ncase $1 in --help) echo --bind-fd --disable-userns --size --json-status-fd --seccomp;;\n"
         "*) echo 'No permissions to create new namespace' >&2; exit 1;; esac\n"
     )
     assert "it says: 'No permissions to create new namespace'" in check()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "uname", lambda: SimpleNamespace(machine="riscv64"))
+        assert check() == "Commands are sandboxed with a filter of system calls, and there is none for riscv64."
     monkeypatch.setattr(sys, "platform", "darwin")
     assert "needs Linux" in check()
 
@@ -179,7 +187,343 @@ async def test_no_network() -> None:
         text = program.format(port=port).replace("'", '"')
         assert (await run_unsandboxed(parse(f"{PYTHON} -c '{text}'"), Path("/"), LIMITS)).stdout == "there\nthere\n"
         done = await sandboxed(f"{PYTHON} -c '{text}'")
-    assert done.stdout == "111\n111\n"
+    assert done.stdout == "111\n97\n"
+
+
+def answers(machine: str, number: int, *arguments: int, architecture: int | None = None) -> str:
+    """What the filter of a machine says to a call: as the kernel would, but also for machines that this is not."""
+    program = [*struct.iter_unpack("<HBBI", system_call_filter(machine))]
+    architecture = MACHINES[machine].architecture if architecture is None else architecture
+    values = [*arguments, *[0] * (6 - len(arguments))]
+    data = struct.pack("<IIQ6Q", number & 0xFFFFFFFF, architecture, 0, *(value & (1 << 64) - 1 for value in values))
+    at = loaded = 0
+    while True:
+        code, yes, no, operand = program[at]
+        at += 1
+        match code:
+            case 0x20:
+                (loaded,) = struct.unpack_from("<I", data, operand)
+            case 0x54:
+                loaded &= operand
+            case 0x15 | 0x35 | 0x45:
+                holds = {0x15: loaded == operand, 0x35: loaded >= operand, 0x45: bool(loaded & operand)}[code]
+                at += yes if holds else no
+            case 0x06:
+                kind = {0x7FFF0000: "allow", 0x80000000: "kill"}.get(operand)
+                return kind or errno.errorcode[operand ^ 0x50000]
+            case _:
+                pytest.fail(f"the filter has an instruction {code:#x}")
+
+
+HIGH = 1 << 32  # the kernel does not look at this half of the arguments
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_filter_of_each_machine(machine: str) -> None:
+    calls = MACHINES[machine].numbers()
+
+    def says(call: str, *arguments: int) -> str:
+        return answers(machine, calls[call], *arguments)
+
+    for bits in (0o4000, 0o2000, 0o6755, 0o4000 | HIGH):
+        assert says("fchmod", 3, bits) == "EPERM"
+        for call in ("fchmodat", "fchmodat2", "mkdirat", "mknodat"):
+            assert says(call, 3, 0, bits) == "EPERM"
+        for flags in (os.O_CREAT, os.O_CREAT | os.O_WRONLY | HIGH, os.O_TMPFILE | os.O_RDWR):
+            assert says("openat", -100, 0, flags, bits) == "EPERM"
+        assert says("openat", -100, 0, os.O_RDWR | os.O_DIRECTORY, bits) == "allow"  # then it is no mode
+    for mode in (0o777, 0o1777, 0o644, 0o4000 << 32):
+        assert says("fchmod", 3, mode) == says("fchmodat", 3, 0, mode) == "allow"
+        assert says("openat", 3, 0, os.O_CREAT, mode) == "allow"
+    families = {family for family in range(64) if says("socket", family | HIGH, 1, 0) == "allow"}
+    assert families == {socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK}
+    assert says("socket", socket.AF_NETLINK, 3, 15) == "EAFNOSUPPORT"
+    pairs = {(f, t) for f in range(64) for t in range(16) if says("socketpair", f, t | 0o2000000) == "allow"}
+    assert pairs == {(socket.AF_UNIX, socket.SOCK_STREAM), (socket.AF_UNIX, socket.SOCK_SEQPACKET)}
+    assert says("clone", signal.SIGCHLD) == says("clone", 0x3D0F00) == "allow"  # a process, a thread
+    for shift in (17, *range(25, 31)):
+        assert says("clone", 1 << shift | signal.SIGCHLD) == "EPERM"
+    assert says("openat2") == says("clone3") == says("io_uring_setup") == "ENOSYS"
+    for number in range(470):
+        if number not in calls.values():
+            assert answers(machine, number, *[-1] * 6) == "allow"
+    for number in (470, 521, 0x40000000, 0x40000000 | 90, 0x7FFFFFFF, -1):
+        assert answers(machine, number) == "ENOSYS"
+    for other in (0x40000003, 0x40000028, 0):  # 32 bit
+        assert answers(machine, 1, architecture=other) == "kill"
+
+
+def test_no_machine_lacks_a_rule() -> None:
+    old = {"open", "creat", "chmod", "mkdir", "mknod"}  # those that are not everywhere
+    assert MACHINES["x86_64"].numbers().keys() - MACHINES["aarch64"].numbers().keys() == old
+    assert not MACHINES["aarch64"].numbers().keys() - MACHINES["x86_64"].numbers().keys()
+    for call, arguments in {
+        "open": (0, os.O_CREAT),
+        "creat": (0,),
+        "chmod": (0,),
+        "mkdir": (0,),
+        "mknod": (0,),
+    }.items():
+        assert answers("x86_64", MACHINES["x86_64"].numbers()[call], *arguments, 0o4755) == "EPERM"
+
+
+RUN_AS_OWNER = """
+import ctypes, errno, os, sys
+calls, mode, errors = CALLS, int(sys.argv[1], 8), set()
+libc = ctypes.CDLL(None, use_errno=True)
+os.umask(0)
+open("f", "w").close()
+handle = os.open("f", os.O_RDONLY)
+create, regular = os.O_CREAT | os.O_WRONLY, 0o100000
+how = (ctypes.c_uint64 * 3)(create, mode, 0)
+for call, *arguments in [
+    ("chmod", b"f", mode), ("fchmod", handle, mode), ("fchmodat", -100, b"f", mode), ("fchmodat2", -100, b"f", mode, 0),
+    ("open", b"1", create, mode), ("openat", -100, b"2", create, mode), ("openat2", -100, b"3", how, 24),
+    ("creat", b"4", mode), ("mknod", b"5", regular | mode, 0), ("mknodat", -100, b"6", regular | mode, 0),
+    ("mkdir", b"7", mode), ("mkdirat", -100, b"8", mode),
+]:
+    if call in calls and libc.syscall(calls[call], *arguments) < 0:
+        errors.add(errno.errorcode[ctypes.get_errno()])
+try:
+    hidden = os.open(".", os.O_TMPFILE | os.O_RDWR, mode)
+    os.link(f"/proc/self/fd/{hidden}", "9", src_dir_fd=hidden)  # so that it follows the link
+except OSError as exc:
+    errors.add(errno.errorcode[exc.errno])
+print(*sorted(errors))
+"""
+
+
+def special(folder: Path) -> set[str]:
+    """What is in a folder and runs as its owner or group."""
+    bits = stat.S_ISUID | stat.S_ISGID
+    return {path.name for path in (folder, *folder.rglob("*")) if path.lstat().st_mode & bits}
+
+
+@pytest.mark.parametrize("mode", ["4755", "2755", "6711"])
+async def test_no_file_that_runs_as_its_owner(folder: Path, mode: str) -> None:
+    program = RUN_AS_OWNER.replace("CALLS", str(MACHINES[os.uname().machine].numbers()))
+    (folder / "attack.py").write_text(program)
+    done = await sandboxed(f"cd data && {PYTHON} attack.py {mode}", rw(folder))
+    assert (done.exit_code, done.stdout) == (0, "ENOSYS EPERM\n"), done.stderr
+    assert special(folder) == set()
+    for text in (
+        f"cp /usr/bin/id data/id && chmod {mode} data/id",
+        "cp /usr/bin/id data/id2 && chmod ug+s data/id2",
+        f"install -m {mode} /usr/bin/id data/id3",
+        f"mkdir -m {mode} data/folder",
+        "cp -p /usr/bin/passwd data/passwd",
+        f"perl -e 'umask 0; sysopen(F, \"data/p\", 0101, 0{mode}) or exit 1; close F'",
+        f"perl -e 'chmod(0{mode}, \"data\") or exit 1'",
+    ):
+        assert (await sandboxed(text, rw(folder))).exit_code != 0, text
+        assert special(folder) == set(), text
+    done = await sandboxed("chmod 1777 data && chmod 700 data/id && mkdir -m 750 data/other", rw(folder))
+    assert done.exit_code == 0, done.stderr
+    assert [stat.S_IMODE((folder / name).stat().st_mode) for name in (".", "id", "other")] == [0o1777, 0o700, 0o750]
+    # And this is what the attack does elsewhere.
+    shutil.rmtree(folder)
+    folder.mkdir()
+    (folder / "attack.py").write_text(program)
+    await run_unsandboxed(parse(f"{PYTHON} attack.py {mode}"), folder, LIMITS)
+    left = special(folder)
+    shutil.rmtree(folder)
+    assert {"f", "2", "6", "9"} <= left
+
+
+async def test_an_archive_brings_no_file_that_runs_as_its_owner(folder: Path) -> None:
+    tool = folder / "tool"
+    tool.touch()
+    tool.chmod(0o6755)
+    subprocess.run(["tar", "cf", "a.tar", "tool"], cwd=folder, check=True)  # noqa: ASYNC221
+    tool.unlink()
+    await sandboxed("tar xpf data/a.tar -C data", rw(folder))
+    assert special(folder) == set()
+
+
+TALK = """
+import os, socket, sys
+unix, tried = socket.AF_UNIX, []
+def attempt(what):
+    try: what()
+    except OSError: tried.append(0)
+    else: tried.append(1)
+def pair(kind): return socket.socketpair(unix, kind)
+def left(kind):  # one whose partner is gone
+    one, other = pair(kind)
+    other.close()
+    return one
+for path in sys.argv[1:]:
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET, socket.SOCK_RAW):
+        attempt(lambda: socket.socket(unix, kind).connect(path))
+        attempt(lambda: socket.socket(unix, kind).sendto(b"x", path))
+        attempt(lambda: pair(kind)[0].connect(path))
+        attempt(lambda: pair(kind)[0].sendto(b"x", path))
+        attempt(lambda: left(kind).connect(path))
+        attempt(lambda: left(kind).sendto(b"x", path))
+        attempt(lambda: left(kind).sendmsg([b"x"], [], 0, path))
+print(sum(tried))
+"""
+
+
+@pytest.mark.parametrize("writable", [False, True])
+async def test_no_socket_that_is_a_file(folder: Path, writable: bool) -> None:
+    kinds = {"stream": socket.SOCK_STREAM, "dgram": socket.SOCK_DGRAM, "packet": socket.SOCK_SEQPACKET}
+    ears = []
+    here = Path.cwd()
+    os.chdir(folder)  # the address must be short
+    try:
+        for name, kind in kinds.items():
+            ears.append(socket.socket(socket.AF_UNIX, kind))
+            ears[-1].bind(name)
+            ears[-1].setblocking(False)
+            if kind != socket.SOCK_DGRAM:
+                ears[-1].listen(100)
+
+        def heard(ear: socket.socket) -> bool:
+            try:
+                if ear.type == socket.SOCK_DGRAM:
+                    ear.recv(1)
+                else:
+                    ear.accept()[0].close()
+            except BlockingIOError:
+                return False
+            return True
+
+        (folder / "talk.py").write_text(TALK)
+        mount = rw(folder) if writable else ro(folder)
+        done = await sandboxed(f"{PYTHON} data/talk.py data/stream data/dgram data/packet", mount)
+        # What succeeds is a message to a partner.
+        assert done.exit_code == 0, done.stderr
+        assert [heard(ear) for ear in ears] == [False] * 3
+        await run_unsandboxed(parse(f"{PYTHON} talk.py stream dgram packet"), folder, LIMITS)
+        assert [heard(ear) for ear in ears] == [True] * 3
+    finally:
+        os.chdir(here)
+        for ear in ears:
+            ear.close()
+
+
+async def test_families_of_sockets() -> None:
+    text = (
+        "import socket\nfound = []\nfor family in range(64):\n for kind in range(1, 8):\n  try:\n"
+        "   socket.socket(family, kind).close(); found.append(family)\n  except OSError: pass\nprint(*sorted({*found}))"
+    )
+    assert (await sandboxed(f"{PYTHON} -c '{text}'")).stdout in ("2 10 16\n", "2 16\n")
+    text = "import socket; print([s.family.name for s in socket.socketpair()], socket.if_nameindex()[0][1])"
+    assert (await sandboxed(f"{PYTHON} -c '{text}'")).stdout == "['AF_UNIX', 'AF_UNIX'] lo\n"
+
+
+async def test_calls_that_are_not_for_programs(folder: Path) -> None:
+    program = (
+        "import ctypes, errno, sys\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+        "for number in map(int, sys.argv[1:]):\n ctypes.set_errno(0)\n"
+        " print(errno.errorcode.get(libc.syscall(number, 0, 0, 0, 0, 0, 0) < 0 and ctypes.get_errno()))\n"
+    )
+    (folder / "call.py").write_text(program)
+    numbers = MACHINES[os.uname().machine].numbers()
+    missing = ("io_uring_setup", "io_uring_enter", "openat2", "clone3", "open_tree", "fsopen", "mount_setattr")
+    denied = (
+        *("mount", "umount2", "unshare", "setns", "ptrace", "process_vm_readv", "pidfd_getfd", "keyctl", "add_key"),
+        *("request_key", "syslog", "bpf", "perf_event_open", "userfaultfd", "open_by_handle_at", "chroot"),
+    )
+    for names, error in ((missing, "ENOSYS"), (denied, "EPERM")):
+        done = await sandboxed(f"{PYTHON} data/call.py {' '.join(str(numbers[name]) for name in names)}", ro(folder))
+        assert done.stdout.split() == [error] * len(names)
+    done = await sandboxed(f"{PYTHON} data/call.py 470 521 {0x40000000 | 39} {0x40000000 | 90}", ro(folder))
+    assert done.stdout.split() == ["ENOSYS"] * 4
+    # The first process in the sandbox has the filter, too: nobody can make it act for them.
+    assert (await sandboxed("grep -h ^Seccomp: /proc/1/status /proc/self/status")).stdout == "Seccomp:\t2\n" * 2
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64" or not shutil.which("gcc"), reason="for x86_64, with a compiler")
+async def test_the_calls_of_32_bit(folder: Path) -> None:
+    (folder / "a.c").write_text(
+        '#include <stdio.h>\nint main(void) { int n; __asm__ volatile("int $0x80" : "=a"(n) : "a"(20) : "memory");'
+        ' printf("%d\\n", n > 0); return 0; }\n'
+    )
+    done = await sandboxed("gcc -o data/a data/a.c && data/a", rw(folder))
+    assert (done.exit_code, done.stdout) == (128 + signal.SIGSYS, ""), done.stderr
+
+
+POOL = """
+import asyncio, concurrent.futures, multiprocessing, subprocess, tempfile, threading
+def double(x): return 2 * x
+if __name__ == "__main__":
+    for method in ("fork", "spawn"):
+        with multiprocessing.get_context(method).Pool(2) as pool: print(sum(pool.map(double, range(10))))
+    with concurrent.futures.ProcessPoolExecutor(2) as pool: print(sum(pool.map(double, range(10))))
+    with concurrent.futures.ThreadPoolExecutor(4) as pool: print(sum(pool.map(double, range(10))))
+    one, other = multiprocessing.Pipe()
+    one.send("pipe"); print(other.recv())
+    print(subprocess.run("echo sub; (exit 3)", shell=True, capture_output=True, text=True))
+    async def main():
+        process = await asyncio.create_subprocess_exec("echo", "async", stdout=-1)
+        print((await process.communicate())[0])
+        async def serve(reader, writer): writer.write(b"served"); writer.close()
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        async with server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            print(await reader.read()); writer.close()
+    asyncio.run(main())
+    with tempfile.TemporaryFile() as file: print(file.write(b"x"))
+"""
+
+ORDINARY = {
+    "git": (
+        "cd data && git init -q r && cd r && echo x > f && git add f"
+        " && git -c user.name=a -c user.email=a@b commit -qm m && git gc -q && git log --format=%s"
+        " && git clone -q . ../copy && cat ../copy/f",
+        "m\nx\n",
+    ),
+    "gcc": (
+        "cd data && printf '#include <stdio.h>\\nint main(void){puts(\"hello\");}\\n' > h.c"
+        " && printf 'h: h.c\\n\\tgcc -pipe -O2 -o h h.c\\n' > Makefile && make -sj2 && ./h",
+        "hello\n",
+    ),
+    "tar": (
+        "cd data && mkdir t && cp a.txt t && tar czf t.tgz t && rm -r t && tar xzf t.tgz && cat t/a.txt",
+        "one\ntwo\n",
+    ),
+    "find": ("find data -type f -name 'a*' -exec sort -r --parallel=2 {} + | sed s/o/0/", "tw0\n0ne\n"),
+    "sed": (
+        "cd data && sed -i s/one/1/ a.txt && cp -a a.txt b && mv b c && ln -s c d && cat d",
+        "1\ntwo\n",
+    ),
+    "perl": ('perl -e \'print `echo x`; open(F, "-|", "cat data/a.txt"); print <F>\'', "x\none\ntwo\n"),
+    "node": (
+        'node -e \'const c = require("child_process"); console.log(c.execSync("echo x").toString(),'
+        ' require("fs").readFileSync("data/a.txt", "utf8"))\'',
+        "x\n one\ntwo\n\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("program", ORDINARY)
+async def test_ordinary_programs(folder: Path, program: str) -> None:
+    if not shutil.which(program, path="/usr/local/bin:/usr/bin:/bin"):
+        pytest.skip(f"there is no {program}")
+    text, expected = ORDINARY[program]
+    # Some reserve much more memory than they use.
+    done = await sandboxed(text, rw(folder), limits=ShellLimits(seconds=30, memory_bytes=1 << 40))
+    assert (done.exit_code, done.stdout) == (0, expected), done.stderr
+
+
+async def test_ordinary_python(folder: Path) -> None:
+    (folder / "pool.py").write_text(POOL)
+    done = await sandboxed(f"{PYTHON} -W error data/pool.py", ro(folder), limits=ShellLimits(seconds=40))
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.startswith("90\n90\n90\n90\npipe\n")
+    assert all(word in done.stdout for word in ("stdout='sub\\n'", "b'async\\n'", "b'served'"))
+
+
+async def test_what_proc_tells(folder: Path) -> None:
+    for name in ("cmdline", "keys", "key-users", "modules", "partitions", "diskstats", "interrupts"):
+        if Path("/proc", name).exists():
+            done = await sandboxed(f"cat /proc/{name}")
+            assert (done.exit_code, done.stdout) == (1, ""), name
+            assert (await sandboxed(f"chmod 0 /proc/{name}")).exit_code == 1, name
+    assert stat.S_IMODE(Path(os.devnull).stat().st_mode) == 0o666
+    assert "MemTotal" in (await sandboxed("cat /proc/meminfo /proc/cpuinfo")).stdout
 
 
 async def test_modes_are_those_of_each_mount(folder: Path) -> None:

@@ -281,6 +281,17 @@ async def test_nobody_who_catches_the_end_can_go_on() -> None:
     assert await runtime.call(bank.pay, 1) == "paid 1 to bob"
 
 
+async def test_a_chat_goes_on_after_a_turn_that_was_ended() -> None:
+    bank = Bank()
+    model = scripted(calls(("pay", {"amount": 1})), calls(("pay", {"amount": 2})), says("paid"))
+    worker = WorkerEntry(name="w", tools=[bank.pay], model=model)
+    async with worker.start(Runtime(approval_callback=Person(STOP, YES))) as scope:
+        with pytest.raises(RunEnded):
+            await scope.run_turn("pay")
+        assert await scope.run_turn("pay then") == "paid"
+    assert bank.paid == [(2, "bob")]
+
+
 # -- what is no decision ---------------------------------------------------------------------------------------
 
 

@@ -92,7 +92,7 @@ _Condition = Annotated[dict[str, Any], Field(min_length=1)]
 
 
 class _Mapping(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class _SeedRule(_Mapping):
@@ -231,7 +231,7 @@ ToolRules = Annotated[
 ]
 """Rules by name, as a file or a program gives them."""
 
-_TOOL_RULES: TypeAdapter[dict[str, tuple[ToolRule, ...]]] = TypeAdapter(ToolRules)
+_TOOL_RULES: TypeAdapter[dict[str, tuple[ToolRule, ...]]] = TypeAdapter(ToolRules, config=ConfigDict(defer_build=True))
 
 
 def read_rules_by_name(rules: Mapping[str, Any]) -> dict[str, tuple[ToolRule, ...]]:

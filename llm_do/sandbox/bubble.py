@@ -1,8 +1,12 @@
 """Commands in a sandbox of the kernel (bubblewrap): the roots, what is under /usr, and nothing else of the host.
 
-Each program has a sandbox of its own: no network, no other processes, no capabilities, its own /tmp. The sandbox
-is set up first and waits; its limits are put on it from outside; then the program starts. Its first process is the
-one of a process namespace, so the kernel ends all others with it.
+Each program has a sandbox of its own: no network, no other processes, no capabilities, its own /tmp, and a filter of
+what it asks the kernel for (see `seccomp`). The sandbox is set up first and waits; its limits are put on it from
+outside; then the program starts. Its first process is the one of a process namespace, so the kernel ends all others
+with it.
+
+What it still sees of the host is what /proc tells of the kernel, the load and the memory, and, in its mountinfo, where
+its folders really are. Nothing can be mounted on the files of a process, so that cannot be covered.
 """
 
 from __future__ import annotations
@@ -20,18 +24,24 @@ from pathlib import Path
 from ..commands import Command
 from ..errors import PathDenied, PathFailed
 from .beneath import FOLDER_FLAGS, best_opener
-from .bubbled import Plan, start_bubble
+from .bubbled import Plan, in_memory, start_bubble
 from .masks import host_mounts, masks
 from .plain import run_unsandboxed
 from .processes import Argv, CommandResult, Running, ShellLimits, run
+from .seccomp import no_filter, system_call_filter
 
 __all__ = ["CommandResult", "Mount", "ShellLimits", "run_sandboxed", "run_unsandboxed", "why_not"]
 
 WORK = "/work"
 _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "TERM": "dumb"}  # noqa: S108
 _TOP_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_PROC = (
+    *("cmdline", "bootconfig", "keys", "key-users", "modules", "kallsyms", "interrupts", "timer_list"),
+    *("partitions", "diskstats", "swaps", "iomem", "ioports"),
+)
+"""What /proc tells of the host and not of the processes there."""
 _ETC = ("/etc/ld.so.cache", "/etc/alternatives")
-_NEEDED = ("--bind-fd", "--disable-userns", "--size", "--json-status-fd")
+_NEEDED = ("--bind-fd", "--disable-userns", "--size", "--json-status-fd", "--seccomp")
 _INSTALL = "Install it (Debian, Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap)."
 
 
@@ -53,16 +63,23 @@ def why_not() -> str | None:
     """Why commands cannot be sandboxed here, found out by trying it once; `None` if they can."""
     if sys.platform != "linux":
         return f"Commands are sandboxed with bubblewrap, which needs Linux; this is {sys.platform}."
+    if problem := no_filter():
+        return problem
     if (bwrap := shutil.which("bwrap")) is None:
         return f"Commands are sandboxed with bubblewrap, and `bwrap` is not on PATH. {_INSTALL}"
     offers = subprocess.run([bwrap, "--help"], capture_output=True, text=True, check=False)  # noqa: S603
     if missing := [option for option in _NEEDED if option not in offers.stdout + offers.stderr]:
         return f"This bubblewrap is too old: it has no {', '.join(missing)}. Use 0.10, or 0.8 with Debian's fixes."
-    options = [*_base_options(ShellLimits()), "--remount-ro", "/", "--", "/bin/sh", "-c", ":"]
+    fd = in_memory(system_call_filter())
+    options = [*_base_options(ShellLimits()), "--remount-ro", "/", "--seccomp", str(fd), "--", "/bin/sh", "-c", ":"]
     try:
-        tried = subprocess.run([bwrap, *options], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
+        tried = subprocess.run(  # noqa: S603
+            [bwrap, *options], capture_output=True, text=True, timeout=30, check=False, pass_fds=[fd]
+        )
     except subprocess.TimeoutExpired:
         return "Bubblewrap does not work here: it did not finish an empty command."
+    finally:
+        os.close(fd)
     if tried.returncode:
         return (
             f"The kernel does not let bubblewrap make a sandbox; it says: {tried.stderr.strip()!r}. User namespaces "
@@ -101,6 +118,9 @@ def _base_options(limits: ShellLimits) -> list[str]:
         options += ["--ro-bind-try", str(path), str(path)]
     # Who is root outside could write to parts of /proc without any capability.
     options += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
+    for path in (Path("/proc", name) for name in _PROC):
+        if path.exists():
+            options += ["--ro-bind", os.devnull, str(path)]  # without devices: it cannot be opened
     for folder in ("/dev/shm", "/tmp"):  # noqa: S108
         options += ["--perms", "1777", "--size", str(max(limits.file_bytes, 4096)), "--tmpfs", folder]
     return [*options, "--remount-ro", "/dev", "--dir", WORK]

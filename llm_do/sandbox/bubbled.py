@@ -18,6 +18,7 @@ import anyio
 
 from ..errors import PathFailed
 from .processes import Argv, ShellLimits, close_all, exit_code, wait_exit
+from .seccomp import system_call_filter
 
 _OPEN_FILES = 1024
 _WATCH = 0.01
@@ -46,8 +47,10 @@ async def start_bubble(argv: Argv, streams: tuple[int, int, int], plan: Plan, li
         for file in plan.files:
             passed.append(os.open(os.devnull, os.O_RDONLY))
             options += ["--ro-bind-data", str(passed[-1]), file]
+        passed.append(in_memory(system_call_filter()))
+        options += ["--seccomp", str(passed[-1])]
         # From a file in memory: the program in the sandbox may read the command line of bubblewrap.
-        passed.append(_in_memory("\0".join(options)))
+        passed.append(in_memory(os.fsencode("\0".join(options))))
         stdin, stdout, stderr = streams
         process = subprocess.Popen(  # noqa: S603, ASYNC220
             ["bwrap", "--args", str(passed[-1]), "--", *argv],  # noqa: S607
@@ -167,12 +170,17 @@ class Bubble:
                 os.setpriority(os.PRIO_PROCESS, self._init_pid, -20)
 
 
-def _in_memory(text: str) -> int:
-    fd = os.memfd_create("options")
-    rest = memoryview(os.fsencode(text))
-    while rest:
-        rest = rest[os.write(fd, rest) :]
-    os.lseek(fd, 0, os.SEEK_SET)
+def in_memory(content: bytes) -> int:
+    """A file that only its descriptor leads to. Who reads it moves in it, so it is for one reader."""
+    fd = os.memfd_create("for-bwrap")
+    try:
+        rest = memoryview(content)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+        os.lseek(fd, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(fd)
+        raise
     return fd
 
 

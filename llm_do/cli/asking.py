@@ -1,0 +1,133 @@
+"""The question that a person is asked before a call runs, in the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import anyio
+from pydantic_core import to_json
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from ..approval import ApprovalDecision, ApprovalRequest
+from ..display import visible
+from .evidence import gather
+from .keys import Keyboard
+
+_MOST_OFFERS = 9
+_ROOM = 20
+"""How many lines of a request are shown at once."""
+
+
+class Screen(Protocol):
+    """What stands on the terminal while nobody is asked."""
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+class TerminalApprover:
+    """Asks on the terminal, one question at a time."""
+
+    def __init__(
+        self,
+        console: Console,
+        keyboard: Keyboard,
+        screen: Screen | None = None,
+        present: Callable[[str | None], Callable[[str], str | None]] = lambda worker: lambda path: None,
+    ) -> None:
+        """`present` gives what reads the files of a worker as they are now."""
+        self._console = console
+        self._keyboard = keyboard
+        self._present = present
+        self._screen = screen
+        self._one_at_a_time = anyio.Lock()
+
+    async def ask(self, request: ApprovalRequest) -> ApprovalDecision:
+        async with self._one_at_a_time:
+            if self._screen is not None:
+                self._screen.stop()
+            try:
+                return await self._decide(request)
+            finally:
+                if self._screen is not None:
+                    self._screen.start()
+
+    async def _decide(self, request: ApprovalRequest) -> ApprovalDecision:
+        cut = self._show(request, full=False)
+        self._keyboard.forget()
+        while True:
+            keys = self._keys(request, cut)
+            self._print(Text("\n".join(f"  {key}  {text}" for key, text in keys.items())))
+            while (key := (await self._keyboard.key()).lower()) not in keys:
+                pass
+            self._print(Text(f"  → {keys[key]}", style="bold"))
+            if key == "v":
+                cut = self._show(request, full=True)
+            elif (decision := await self._decision(key, request)) is not None:
+                return decision
+
+    def _keys(self, request: ApprovalRequest, cut: bool) -> dict[str, str]:
+        keys = {"y": "yes, this once", "s": "yes, in this session, with exactly these arguments"}
+        for number, offer in enumerate(request.offers[:_MOST_OFFERS], 1):
+            keys[str(number)] = f"yes, in this session: {visible(offer.text)}"
+        keys |= {"e": "edit the arguments", "n": "no, with a note"} | ({"v": "show all of it"} if cut else {})
+        return keys | {"q": "no, and end the run"}
+
+    async def _decision(self, key: str, request: ApprovalRequest) -> ApprovalDecision | None:
+        if key == "e":
+            edited = await self._edit(request)
+            return None if edited is None else ApprovalDecision(approved=True, arguments=edited)
+        if key == "n":
+            self._print(Text("  Why not? (Enter: no note) ", style="bold"), end="")
+            return ApprovalDecision(approved=False, note=await self._keyboard.line() or None)
+        if key == "q":
+            return ApprovalDecision(approved=False, note="the person who was asked ended the run", end_run=True)
+        if key.isdigit():
+            return ApprovalDecision(approved=True, grant=request.offers[int(key) - 1])
+        return ApprovalDecision(approved=True, approve_for_session=key == "s")
+
+    def _show(self, request: ApprovalRequest, *, full: bool) -> bool:
+        """Show a request, and tell whether there is more of it."""
+        ruling = request.ruling
+        because = visible(ruling.because if ruling is not None else request.reason)
+        self._print(Text(f"\n? {visible(request.entry)} wants to run", style="bold magenta"))
+        self._print(Text(f"  {visible(request.call_path)}\n  {because}", style="dim"))
+        if ruling is not None and ruling.reason:
+            self._print(Text(f"  {visible(ruling.reason)}"))
+        evidence = gather(request, self._present(request.worker), room=None if full else _ROOM)
+        self._print(Padding(evidence.shown, (0, 0, 0, 2)))
+        return evidence.cut
+
+    async def _edit(self, request: ApprovalRequest) -> dict[str, Any] | None:
+        """The arguments as the person's own editor leaves them, or nothing if they are no JSON object."""
+        editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "arguments.json"
+            file.write_bytes(to_json(request.arguments, indent=2, fallback=str))
+            try:
+                process = await anyio.open_process([*editor, str(file)], stdin=None, stdout=None, stderr=None)
+                await process.wait()
+            except OSError as exc:
+                self._print(Text(f"  {editor[0]} cannot be started: {exc.strerror}. Set EDITOR.", style="red"))
+                return None
+            edited = file.read_bytes()
+        try:
+            made = json.loads(edited)
+        except ValueError as exc:
+            self._print(Text(f"  That is no JSON: {exc}.", style="red"))
+            return None
+        if not isinstance(made, dict):
+            self._print(Text("  The arguments are an object: { ... }.", style="red"))
+            return None
+        return made
+
+    def _print(self, shown: RenderableType, end: str = "\n") -> None:
+        self._console.print(shown, end=end)

@@ -1,0 +1,96 @@
+"""`llm-do chat`: a conversation with a worker, full screen or line by line."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .completing import worker_names
+from .exits import Exit
+from .projects import open_worker
+from .sessions import SessionOptions, open_session, session_options
+
+if TYPE_CHECKING:
+    from pydantic_ai import BinaryContent
+
+    from ..entries import WorkerEntry
+    from ..registry import WorkerRegistry
+
+
+@click.command("chat")
+@click.argument("worker", shell_complete=worker_names)
+@click.option(
+    "-a",
+    "--attach",
+    "attachments",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path),
+    metavar="FILE",
+    help="A file that goes with the first turn. Can be given several times.",
+)
+@click.option("--plain", is_flag=True, help="Line by line, for pipes and screen readers. Without a terminal it is so.")
+@session_options
+@click.pass_context
+def chat_command(ctx: click.Context, /, worker: str, attachments: tuple[Path, ...], plain: bool, **options: Any) -> int:
+    """Talk with WORKER, a worker of the project, or a worker's file.
+
+    All turns are one conversation. Type /help there to see what it can do.
+    """
+    registry, name = open_worker(ctx, worker)
+    entry = _worker(registry, name)
+    files = _files(entry, attachments)
+    given = SessionOptions(**options)
+    if plain or not fits_a_screen():
+        from .plain import chat_by_lines  # noqa: PLC0415 - only one of the two faces is needed
+
+        return chat_by_lines(registry, entry, given, files)
+    return _chat_on_screen(registry, entry, given, files)
+
+
+def fits_a_screen() -> bool:
+    """Whether there is a terminal that can be drawn on, with somebody who reads it and types."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def _worker(registry: WorkerRegistry, name: str) -> WorkerEntry[Any]:
+    from ..entries import WorkerEntry  # noqa: PLC0415 - with it comes everything
+
+    entry = registry[name]
+    if not isinstance(entry, WorkerEntry):
+        raise click.UsageError(f"{name!r} is a function, and there is no talking with it. Run it: llm-do run {name}")
+    return entry
+
+
+def _files(entry: WorkerEntry[Any], paths: tuple[Path, ...]) -> list[BinaryContent]:
+    from ..attachments import check, load  # noqa: PLC0415
+    from ..errors import PathDenied, PathMissing  # noqa: PLC0415
+
+    try:
+        return check([load(path) for path in paths], entry.attachment_policy, entry.name)
+    except (PathDenied, PathMissing) as exc:
+        raise click.UsageError(str(exc)) from exc
+
+
+def _chat_on_screen(
+    registry: WorkerRegistry, entry: WorkerEntry[Any], options: SessionOptions, files: list[BinaryContent]
+) -> int:
+    from .screen.app import ChatApp  # noqa: PLC0415 - Textual takes longer to import than a line takes to read
+
+    async def talk() -> int:
+        app = ChatApp(
+            entry,
+            lambda feed: open_session(registry, options, approver=feed, sinks=[feed], text_deltas=True),
+            attachments=files,
+        )
+        try:
+            code = await app.run_async()
+        finally:
+            await app.close()
+        return app.return_code or code or Exit.OK
+
+    return asyncio.run(talk())

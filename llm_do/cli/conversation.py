@@ -1,0 +1,307 @@
+"""A conversation with a worker, as both faces of `llm-do chat` have it: turns, `/` commands, and what can be saved."""
+
+from __future__ import annotations
+
+import re
+from asyncio import CancelledError
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+from pydantic_ai import BinaryContent
+from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError
+from pydantic_ai.messages import ModelMessage
+from pydantic_core import from_json, to_json
+
+from ..display import visible
+from ..entries import WorkerEntry
+from ..errors import ApprovalDenied, ArgumentError, LlmDoError, RunEnded, did_you_mean
+from ..runtime import Runtime
+from ..scope import CallScope
+from ..trace import TraceEntry
+from ..values import shorten
+
+COMMANDS = {
+    "/help": "what can be typed here",
+    "/model": "which model answers; with a name: let that one answer, and keep the conversation",
+    "/usage": "what was used so far, and what it cost",
+    "/tools": "what the worker can call",
+    "/save": "with a file: write the conversation to it, as markdown",
+    "/clear": "start anew; the worker forgets what was said",
+    "/quit": "end",
+}
+
+# What moves a cursor, turns the direction of writing or takes no room. Unlike `visible` this leaves alone what plain
+# writing has: joiners and variation selectors, which emoji and many scripts are made of, and backslashes.
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\uf8ff\U000e0000-\U000e007f]"
+)
+
+
+def readable(text: str) -> str:
+    """Text that somebody else wrote, without anything that could steer a screen. Lines and tabs stay."""
+    return _UNSAFE.sub(lambda found: visible(found[0]), text.replace("\r", ""))
+
+
+@dataclass
+class Turn:
+    """What was said in one turn."""
+
+    question: str
+    answer: str = ""
+    calls: list[str] = field(default_factory=list)
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a `/` command says, and what should happen."""
+
+    text: str
+    failed: bool = False
+    clear: bool = False
+    quit: bool = False
+
+
+class Conversation:
+    """Turns with one worker in one session. Another model takes over with all that was said."""
+
+    def __init__(self, worker: WorkerEntry[Any], runtime: Runtime, attachments: Sequence[BinaryContent] = ()) -> None:
+        self.worker = worker
+        self.runtime = runtime
+        self.turns: list[Turn] = []
+        self._attachments = tuple(attachments)
+        """The files that go with the first turn that succeeds."""
+        self._scope: CallScope[Any] = worker.start(runtime)
+
+    @property
+    def model(self) -> str:
+        """The name of the model that answers."""
+        model = self.worker.model if self.worker.model is not None else self.runtime.context().model
+        return "no model" if model is None else model if isinstance(model, str) else model.model_name
+
+    async def take(self, text: str) -> str:
+        """One turn: what the worker answers, as markdown. A turn that fails leaves the conversation as it was."""
+        turn, before = Turn(text), len(self.runtime.trace)
+        self.turns.append(turn)
+        try:
+            arguments, beside = self._read(text)
+            output = await self._scope.take_turn(arguments, beside)
+        except CancelledError:
+            turn.problem = "The turn was cancelled."
+            raise
+        except Exception as exc:
+            turn.problem = self.in_words(exc)
+            if isinstance(exc, RunEnded):  # what was ended stays so; the conversation goes on in another scope
+                await self._continue_with(self.worker)
+            raise
+        finally:
+            turn.calls = [_in_a_line(call) for call in self.runtime.trace[before:] if call.depth == 1]
+        self._attachments = ()
+        turn.answer = self._as_markdown(output)
+        return turn.answer
+
+    async def close(self) -> None:
+        """Close what the worker had open."""
+        await self._scope.close()
+
+    def _read(self, text: str) -> tuple[dict[str, Any], Sequence[BinaryContent]]:
+        """The arguments of a turn. A worker that declares its input takes them as JSON, or the text as the first."""
+        worker = self.worker
+        if worker.input_type is None:
+            files = {"attachments": list(self._attachments)} if self._attachments else {}
+            return worker.parameters.bind((text,), files), ()
+        given: Any = text
+        if text.lstrip().startswith("{"):
+            try:
+                given = from_json(text)
+            except ValueError as exc:
+                raise ArgumentError(f"That looks like JSON, and is not: {exc}") from None
+        try:
+            return worker.parameters.bind((given,), {}), self._attachments
+        except ArgumentError as exc:
+            names = worker.parameters.json_schema.get("properties", {})
+            example = ", ".join(f'"{name}": ...' for name in names)
+            raise ArgumentError(f"{exc}. Write the input as JSON: {{{example}}}") from exc
+
+    def _as_markdown(self, output: Any) -> str:
+        output = self._redact(output)
+        if isinstance(output, str):
+            return output
+        made = to_json(output, indent=2, fallback=repr, serialize_unknown=True).decode()
+        return f"```json\n{made}\n```"
+
+    def _redact(self, value: Any) -> Any:
+        return self.runtime.context().session.recorder.secrets.redact(value)
+
+    def in_words(self, exc: BaseException) -> str:
+        """An error as somebody is told who talks with a worker."""
+        match exc:
+            case RunEnded():
+                said = f"You ended the turn.{f' ({exc.note})' if exc.note else ''}"
+            case ApprovalDenied():
+                said = f"Refused: {exc}"
+            case LlmDoError():
+                said = str(exc)
+            case ModelHTTPError():
+                said = f"The provider of {exc.model_name} answered {_status(exc.status_code)}. {_detail(exc.body)}"
+            case ModelAPIError():
+                said = f"The provider of {exc.model_name} could not be reached: {exc}"
+            case _:
+                said = f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
+        told: str = self._redact(said.strip())
+        return readable(told)
+
+    # -- commands ------------------------------------------------------------------------------------
+
+    async def command(self, line: str) -> Reply:
+        """Do what a line that starts with a slash says."""
+        name, _, rest = line.strip().partition(" ")
+        rest = rest.strip()
+        match name:
+            case "/help":
+                listed = "\n".join(f"{command:<8} {text}" for command, text in COMMANDS.items())
+                return Reply(f"{listed}\n//       a text that starts with a slash")
+            case "/quit" | "/exit":
+                return Reply("", quit=True)
+            case "/usage":
+                return Reply(self.usage())
+            case "/tools":
+                return Reply(self.tools())
+            case "/model":
+                return await self._switch(rest) if rest else Reply(f"{self.model} answers.")
+            case "/save":
+                return await anyio.to_thread.run_sync(self._save, rest)
+            case "/clear":
+                await self._continue_with(self.worker, [])
+                self.turns = []
+                return Reply("This is a new conversation.", clear=True)
+        hint = did_you_mean(name, COMMANDS)
+        return Reply(
+            f"There is no command {visible(name)}.{hint} To say it to the worker, write /{visible(name)}", True
+        )
+
+    async def _switch(self, name: str) -> Reply:
+        worker = replace(self.worker, model=name)
+        choose = self.runtime.context().session.choose_model
+        try:
+            # It may have to import the provider's package.
+            await anyio.to_thread.run_sync(choose, worker.start(self.runtime).frame)
+        except LlmDoError as exc:
+            return Reply(f"{self.in_words(exc)}\n{self.model} goes on answering.", failed=True)
+        await self._continue_with(worker)
+        return Reply(f"{visible(name)} answers from now on. It knows what was said; workers that it calls keep theirs.")
+
+    async def _continue_with(self, worker: WorkerEntry[Any], history: Sequence[ModelMessage] | None = None) -> None:
+        """Go on in another scope, with all that was said, or with another history."""
+        before = self._scope
+        self._scope = worker.start(self.runtime, message_history=before.messages if history is None else history)
+        self.worker = worker
+        await before.close()
+
+    def usage(self) -> str:
+        """What was used, by model."""
+        lines = []
+        for model, used in self.runtime.usage.items():
+            cost = "price not known" if used.cost is None else f"${used.cost:.4f}"
+            counts = f"{used.input_tokens:,} tokens in, {used.output_tokens:,} out"
+            lines.append(f"{visible(model)}: {_plural(used.requests, 'request')}, {counts}, {cost}")
+        return "\n".join(lines) or "Nothing was used yet."
+
+    @property
+    def tokens(self) -> int:
+        """All tokens so far."""
+        return sum(used.total_tokens for used in self.runtime.usage.values())
+
+    @property
+    def cost(self) -> Decimal:
+        """The dollars so far, as far as prices are known."""
+        return sum((used.cost for used in self.runtime.usage.values() if used.cost is not None), Decimal(0))
+
+    def tools(self) -> str:
+        """What the worker can call."""
+        session = self.runtime.context().session
+        lines = []
+        for tool in self.worker.tools:
+            try:
+                entry = session.resolve(tool, session.root) if isinstance(tool, str) else tool
+                said = (getattr(entry, "description", None) or "").strip().partition("\n")[0]
+                marks = {"a worker": entry.kind == "worker", "asks": entry.requires_approval}
+                about = ", ".join(mark for mark, holds in marks.items() if holds)
+                name = f"{visible(entry.name)} ({about})" if about else visible(entry.name)
+                lines.append(f"{name}: {visible(said)}" if said else name)
+            except LlmDoError as exc:
+                lines.append(f"{visible(str(tool))}: {visible(str(exc))}")
+        definition = self.worker.definition
+        for number, toolset in enumerate(self.worker.toolsets):
+            named = toolset if isinstance(toolset, str) else getattr(toolset, "__name__", f"number {number + 1}")
+            lines.append(f"a toolset: {visible(named)}")
+        lines += [
+            f"may call {'any worker' if name == '*' else f'the worker {visible(name)}'}"
+            for name in (definition.allow_workers if definition is not None else ())
+        ]
+        return "\n".join(lines) or "It has no tools."
+
+    def _save(self, given: str) -> Reply:
+        if not given:
+            return Reply("Save it where? Write /save FILE.md", failed=True)
+        path = Path(given).expanduser()
+        made = False
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                made = True
+                file.write(self.markdown())
+        except FileExistsError:
+            return Reply(f"{visible(str(path))} is there already. Nothing was written; choose another name.", True)
+        except OSError as exc:
+            if made:  # half a file is none
+                path.unlink(missing_ok=True)
+            return Reply(f"{visible(str(path))} cannot be written: {exc.strerror or exc}.", failed=True)
+        return Reply(f"The conversation is in {visible(str(path))}.")
+
+    def markdown(self) -> str:
+        """The conversation as a document."""
+        parts = [f"# Conversation with {self.worker.name}", f"Model: {self.model}"]
+        for turn in self.turns:
+            parts += ["## You", self._redact(turn.question), f"## {self.worker.name}"]
+            parts += ["\n".join(f"- `{call}`" for call in turn.calls)] if turn.calls else []
+            parts += [turn.answer] if turn.answer else []
+            parts += [f"*{turn.problem}*"] if turn.problem else []
+        return "\n\n".join(parts) + "\n"
+
+
+def call_in_words(name: str, arguments: Any) -> str:
+    """A call in one line that is safe to show."""
+    return visible(f"{name}({shorten(arguments)})")
+
+
+def _in_a_line(call: TraceEntry) -> str:
+    refused = call.approval is not None and not call.approval.approved
+    outcome = " refused" if refused else f" failed: {visible(call.error)}" if call.error else ""
+    return f"{call_in_words(call.name, call.input_data)}{outcome}".replace("`", "'")
+
+
+def _status(code: int) -> str:
+    known = {
+        401: "that the key is not valid",
+        403: "that this is not allowed",
+        404: "that there is no such model",
+        429: "that there were too many requests, or that the account is empty",
+    }
+    return f"{known[code]} ({code})" if code in known else f"with the error {code}"
+
+
+def _detail(body: object) -> str:
+    """What a provider says was wrong, wherever it puts that."""
+    for key in ("error", "message"):
+        if isinstance(body, Mapping) and key in body:
+            body = body[key]
+    return shorten(body).strip("'\"") if body else ""
+
+
+def _plural(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -1,0 +1,92 @@
+"""`llm-do list` and `llm-do show`: what a project has, and what a model will see of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from .completing import worker_names
+from .light import Found, list_entries
+from .projects import open_worker, root_of
+
+if TYPE_CHECKING:
+    from .shown import Section
+
+
+@click.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+@click.pass_context
+def list_command(ctx: click.Context, /, as_json: bool) -> None:
+    """List the workers and functions of a project.
+
+    Files are looked at, and no code of the project runs: `llm-do check` says whether they are right.
+    """
+    root = root_of(ctx)
+    found = list(list_entries(root))
+    if as_json:
+        click.echo(json.dumps([entry._asdict() for entry in found], indent=2))
+        return
+    if not found:
+        click.echo(f"There are no workers in {root} yet. Make one with `llm-do new worker NAME`.", err=True)
+        return
+    for line in _table(found, shutil.get_terminal_size().columns if sys.stdout.isatty() else None):
+        click.echo(line)
+
+
+def _table(found: list[Found], width: int | None) -> list[str]:
+    """Aligned columns. A screen gets lines that fit; a file or a pipe gets all there is."""
+    rows = [
+        (
+            entry.name,
+            entry.kind,
+            entry.model or "-",
+            entry.file if entry.line is None else f"{entry.file}:{entry.line}",
+            _one_line(f"({entry.problem})" if entry.problem else entry.description or ""),
+        )
+        for entry in found
+    ]
+    heads = ("NAME", "KIND", "MODEL", "FILE", "DESCRIPTION")
+    columns = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    lines = ["  ".join(f"{cell:<{size}}" for cell, size in zip(row, columns, strict=True)) for row in (heads, *rows)]
+    return [
+        line.rstrip() if width is None or len(line.rstrip()) <= width else f"{line[: width - 1]}…" for line in lines
+    ]
+
+
+def _one_line(text: str) -> str:
+    """The first line of a text, without what could move a cursor."""
+    first = text.strip().partition("\n")[0]
+    return "".join(char if char.isprintable() else "?" for char in first)
+
+
+@click.command("show")
+@click.argument("name", shell_complete=worker_names)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@click.pass_context
+def show_command(ctx: click.Context, /, name: str, as_json: bool) -> None:
+    """Show what a model will see of a worker.
+
+    NAME is a worker, the file of one, or a function. Told are its instructions, its tools with their
+    schemas, whom it may call, the rules and where they stand, its files, its model and why it is that one, and its
+    limits. No server is started, and no model is asked.
+    """
+    from .shown import describe, sections  # noqa: PLC0415 - with it comes everything
+
+    registry, name = open_worker(ctx, name)
+    described = describe(registry, registry[name])
+    if as_json:
+        click.echo(json.dumps(described, indent=2, default=str))
+        return
+    click.echo("\n\n".join(_section(section) for section in sections(described)))
+
+
+def _section(section: Section) -> str:
+    from ..display import visible  # noqa: PLC0415 - it imports pydantic
+
+    title, lines = section
+    text = "\n".join(line for each in lines for line in visible(each, keep="\n\t").split("\n"))
+    return title if not lines else f"{title}\n" + "\n".join(f"  {line}".rstrip() for line in text.split("\n"))

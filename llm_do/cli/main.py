@@ -1,0 +1,68 @@
+"""The group of commands, and what happens to errors."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import click
+
+from .commands import COMMANDS, MODULES
+from .exits import Exit, report
+
+
+class LazyGroup(click.Group):
+    """Imports a command when it is used, and knows what each is for without that."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module = import_module(f".{MODULES.get(name, name)}", __package__)
+        command: click.Command = getattr(module, f"{name}_command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from ..errors import did_you_mean  # noqa: PLC0415 - only for a mistake
+
+            raise click.UsageError(f"There is no command {args[0]!r}.{did_you_mean(args[0], COMMANDS)}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "-C",
+    "folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIRECTORY",
+    help="The project, or a folder in it, in place of this one.",
+)
+@click.version_option(package_name="llm-do", message="llm-do %(version)s")
+@click.pass_context
+def program(ctx: click.Context, folder: Path | None) -> None:
+    """LLM workers and Python functions are the same kind of call."""
+    ctx.obj = folder
+
+
+def run_program() -> None:
+    """Run the program, and end with the code that says how it went."""
+    # What is imported stays: looking for garbage among it takes a sixth of the time until a command starts.
+    gc.disable()
+    os.environ.setdefault("PYDANTIC_AI_NO_BANNER", "1")
+    try:
+        code = program.main(standalone_mode=False, prog_name="llm-do")
+    except BaseException as exc:
+        code = report(exc)
+    sys.exit(code if isinstance(code, int) else Exit.OK)

@@ -1,0 +1,227 @@
+"""What a run shows: the answer on standard output, and the way to it on standard error."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+from pydantic_core import to_json, to_jsonable_python
+
+from ..api import WorkerRunResult, run_entry
+from ..display import visible
+from ..errors import LlmDoError
+from ..events import Event
+from ..protocols import Entry, Sink
+from ..registry import WorkerRegistry
+from ..runtime import Runtime
+from .exits import Exit, code_of
+from .sessions import SessionOptions, open_session
+from .tree import CallTree
+
+if TYPE_CHECKING:
+    from .asking import TerminalApprover
+    from .live import LiveTree
+
+EVENTS_VERSION = 1
+"""Of the lines that `--events` prints. It changes when a program that reads them would have to."""
+
+
+@dataclass(kw_only=True)
+class Reporter:
+    """Runs an entry and tells about it as the command line wants it."""
+
+    registry: WorkerRegistry
+    options: SessionOptions
+    style: Literal["text", "json", "events"] = "text"
+    output: Path | None = None
+    usage: bool = False
+    verbose: bool = False
+    allow_refusals: bool = False
+    exit_code: int = Exit.OK
+    _runtime: Runtime | None = None
+    _tree: CallTree = field(default_factory=CallTree)
+
+    async def run(self, entry: Entry[Any], given: Any, attachments: list[str]) -> None:
+        """Run the entry, and print what came of it."""
+        live = self._live_tree()
+        if live is not None:
+            self._tree = live.tree
+        sinks: list[Sink] = [live if live is not None else self._tree]
+        if self.style == "events":
+            sinks.append(EventLines())
+        runtime = self._runtime = open_session(
+            self.registry,
+            self.options,
+            approver=self._approver(live),
+            sinks=sinks,
+            text_deltas=live is not None,
+        )
+        if live is not None:
+            live.start()
+        try:
+            result = await run_entry(runtime, entry, given, attachments)
+        finally:
+            if live is not None:
+                live.stop()
+        self._told(result)
+
+    def _live_tree(self) -> LiveTree | None:
+        """The tree that a person sees while it runs, if one looks."""
+        if self.options.quiet or not sees_progress():
+            return None
+        from .live import LiveTree, stderr_console  # noqa: PLC0415 - rich takes a while, and mostly nobody looks
+
+        return LiveTree(stderr_console())
+
+    def _approver(self, live: LiveTree | None) -> TerminalApprover | None:
+        if self.options.approve_all or self.options.strict or not sees_progress():
+            return None
+        from .asking import TerminalApprover  # noqa: PLC0415
+        from .evidence import reader  # noqa: PLC0415
+        from .keys import Keyboard  # noqa: PLC0415
+        from .live import stderr_console  # noqa: PLC0415
+
+        if (keyboard := Keyboard.open()) is None:
+            return None
+
+        def present(worker: str | None) -> Callable[[str], str | None]:
+            assert self._runtime is not None
+            return reader(self._runtime, worker)
+
+        return TerminalApprover(stderr_console(), keyboard, live, present)
+
+    def _told(self, result: WorkerRunResult) -> None:
+        refused = [record.name for record in result.refusals]
+        if refused and not self.allow_refusals:
+            self.exit_code = Exit.REFUSED
+        text = result.output if isinstance(result.output, str) else json_text(result.output)
+        if self.style == "text":
+            self._answer(text)
+        else:
+            self._result(output=result.output, error=None)
+        self._afterwards()
+        if refused and not self.allow_refusals and not self.options.quiet:
+            click.echo(f"Refused: {', '.join(map(visible, refused))}. The worker went on without.", err=True)
+
+    def _answer(self, text: str) -> None:
+        if self.output is not None:
+            write_file(self.output, text if text.endswith("\n") else f"{text}\n")
+        else:
+            click.echo(text)
+
+    def _result(self, *, output: Any, error: BaseException | None) -> None:
+        """One object with all that there is to know."""
+        runtime = self._runtime
+        trace = [] if runtime is None else list(runtime.trace)
+        made = {
+            "type": "result",
+            "version": EVENTS_VERSION,
+            "output": to_jsonable_python(output, fallback=str, bytes_mode="base64"),
+            "error": None if error is None else {"type": type(error).__name__, "message": str(error)},
+            "exit_code": int(self.exit_code if error is None else code_of(error)),
+            "refusals": [
+                {"name": record.name, "note": record.approval.note, "rule": record.approval.rule}
+                for record in trace
+                if record.approval is not None and not record.approval.approved
+            ],
+            "usage": {} if runtime is None else _usage(runtime),
+        }
+        line = to_json(made, indent=2 if self.style == "json" else None).decode()
+        if self.output is not None and self.style == "json":
+            write_file(self.output, f"{line}\n")
+        else:
+            click.echo(line)
+
+    def failed(self, exc: BaseException) -> None:
+        """The run ended with an error, which somebody else tells."""
+        if self.style != "text":
+            self._result(output=None, error=exc)
+        self._afterwards(partial=True)
+
+    def interrupted(self) -> None:
+        """Somebody interrupted the run: what it did until then is worth knowing."""
+        click.echo("Interrupted.", err=True)
+        if self.style != "text":
+            self._result(output=None, error=KeyboardInterrupt("interrupted"))
+        self._afterwards(partial=True)
+
+    def _afterwards(self, *, partial: bool = False) -> None:
+        if self._runtime is None or self.options.quiet:
+            return
+        shows_tree = self.verbose or (partial and len(self._tree.nodes) > 1)
+        shows_usage = self.usage or (partial and bool(self._runtime.usage))
+        if not shows_tree and not shows_usage:
+            return
+        from .live import stderr_console, tree_lines  # noqa: PLC0415
+
+        console = stderr_console()
+        for line in tree_lines(self._tree) if shows_tree else ():
+            console.print(line, no_wrap=True, overflow="ellipsis")
+        if shows_usage:
+            console.print(usage_line(self._runtime), style="dim", markup=False)
+
+
+def sees_progress() -> bool:
+    """Whether standard error is a terminal on which lines can be drawn again."""
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
+class EventLines:
+    """Prints each event as a line of JSON."""
+
+    def on_event(self, event: Event) -> None:
+        made = {"version": EVENTS_VERSION, **to_jsonable_python(event, fallback=str, bytes_mode="base64")}
+        click.echo(to_json(made).decode())
+        sys.stdout.flush()
+
+
+def json_text(value: Any) -> str:
+    """A value that is no text, for people and programs."""
+    return to_json(value, indent=2, fallback=str, bytes_mode="base64").decode()
+
+
+def _usage(runtime: Runtime) -> dict[str, Any]:
+    return {
+        model: {
+            "requests": used.requests,
+            "input_tokens": used.input_tokens,
+            "output_tokens": used.output_tokens,
+            "cost": None if used.cost is None else float(used.cost),
+        }
+        for model, used in runtime.usage.items()
+    }
+
+
+def usage_line(runtime: Runtime) -> str:
+    """What a run used, in one line for each model."""
+    lines = []
+    for model, used in runtime.usage.items():
+        cost = "" if used.cost is None else f", ${used.cost:.4f}"
+        lines.append(
+            f"{model}: {used.requests} requests, {used.input_tokens} tokens in, {used.output_tokens} out{cost}"
+        )
+    return "\n".join(lines) or "no model was used"
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file, all of it or nothing: a full disk leaves what was there."""
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
+    except OSError as exc:
+        raise LlmDoError(f"{path} cannot be written: {exc.strerror}.") from exc
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(temporary).replace(path)
+    except OSError as exc:
+        raise LlmDoError(f"{path} cannot be written: {exc.strerror}. What was there is unchanged.") from exc
+    finally:
+        with suppress(OSError):
+            Path(temporary).unlink()

@@ -1,0 +1,210 @@
+"""`llm-do rules`: what would be decided about a call, by which rule, and where that rule stands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .completing import worker_names
+from .projects import open_project, open_worker
+
+if TYPE_CHECKING:
+    from ..entries import WorkerEntry
+    from ..protocols import Entry
+    from ..registry import WorkerRegistry
+    from ..rules import Ruling
+
+
+@click.group("rules")
+def rules_command() -> None:
+    """Say what the rules decide, and why."""
+
+
+@rules_command.command("why")
+@click.argument("worker", shell_complete=worker_names)
+@click.argument("tool")
+@click.argument("arguments", nargs=-1, metavar="[NAME=VALUE]...")
+@click.option("--args-json", metavar="JSON", help="The arguments as a JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@click.pass_context
+def why_command(
+    ctx: click.Context, /, worker: str, tool: str, arguments: tuple[str, ...], args_json: str | None, as_json: bool
+) -> None:
+    """Say what is decided about a call.
+
+    WORKER would call TOOL with these arguments. A VALUE is JSON, or else text. TOOL can be a name that rules use, such
+    as sandbox.write: then it is the first of the worker's tools that rules call so, and that takes the arguments.
+
+    Nothing runs, and nobody is asked.
+    """
+    from ..runtime import Runtime  # noqa: PLC0415 - with it comes everything
+
+    given = _read_arguments(arguments, args_json)
+    registry, name = open_worker(ctx, worker)
+    caller = _worker(registry, name)
+    runtime = Runtime(registry, tool_rules=registry.rule_book())
+    called, ruling = _judge(runtime, registry, caller, tool, given)
+    if as_json:
+        click.echo(json.dumps(_as_json(caller.name, called, ruling), indent=2))
+        return
+    from ..display import visible  # noqa: PLC0415 - it imports pydantic
+
+    click.echo(ruling.disposition)
+    rows = [("because", _because(called, ruling)), ("reason", ruling.reason), ("where", ruling.where)]
+    for title, text in rows:
+        if text:
+            click.echo(f"  {title + ':':<8} {visible(text)}")
+
+
+@rules_command.command("list")
+@click.argument("worker", required=False, shell_complete=worker_names)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+@click.pass_context
+def list_rules_command(ctx: click.Context, /, worker: str | None, as_json: bool) -> None:
+    """List all rules.
+
+    Each has the file and the line where it stands. With WORKER, they are those that hold for its calls: its own, and
+    those of llm-do.toml.
+    """
+    from ..display import visible  # noqa: PLC0415 - it imports pydantic
+    from .shown import rules_of  # noqa: PLC0415 - with it comes everything
+
+    registry, names = (open_project(ctx), None) if worker is None else open_worker(ctx, worker)
+    workers = registry.workers() if names is None else [names]
+    rules = rules_of(registry.rule_book())
+    for name in workers:
+        rules += rules_of(_worker(registry, name).rule_book)
+    if as_json:
+        click.echo(json.dumps(rules, indent=2))
+        return
+    if not rules:
+        click.echo("There are no rules. What asks by default asks: writing files, commands, MCP tools.", err=True)
+    for rule in rules:
+        reason = f" ({rule['reason']})" if rule["reason"] else ""
+        where = rule["where"] or "(no file)"
+        click.echo(visible(f"{where}: {rule['by']}: {rule['tool']}: {rule['rule']}{reason}"))
+
+
+def _worker(registry: WorkerRegistry, name: str) -> WorkerEntry[Any]:
+    from ..entries import WorkerEntry  # noqa: PLC0415
+
+    entry = registry[name]
+    if not isinstance(entry, WorkerEntry):
+        raise click.UsageError(f"{name!r} is a function. Rules are about what workers call: name the worker.")
+    return entry
+
+
+def _judge(
+    runtime: Any, registry: WorkerRegistry, caller: WorkerEntry[Any], tool: str, given: Mapping[str, Any]
+) -> tuple[Entry[Any], Ruling]:
+    """What is decided, and about which tool. Of several that rules call by one name, the first that fits is meant."""
+    from ..errors import ArgumentError  # noqa: PLC0415
+
+    meant, problems = _meant(registry, caller, tool), list[ArgumentError]()
+    for entry in meant:
+        try:
+            ruling = runtime.why(entry, _typed(given, entry), worker=caller)
+        except ArgumentError as exc:
+            problems.append(exc)
+            continue
+        if entry.name != tool:
+            click.echo(f"llm-do: {tool} is looked at as {entry.name}.", err=True)
+        return entry, ruling
+    raise problems[0]
+
+
+def _meant(registry: WorkerRegistry, caller: WorkerEntry[Any], tool: str) -> list[Entry[Any]]:
+    from ..errors import UnknownEntryError, did_you_mean  # noqa: PLC0415
+    from ..permission import NativeEntry, rule_name  # noqa: PLC0415
+    from .shown import meant  # noqa: PLC0415
+
+    own = meant(registry, caller)
+    if found := [entry for entry in own if entry.name == tool] or [entry for entry in own if rule_name(entry) == tool]:
+        return found
+    if registry.get(tool) is not None:
+        click.echo(f"llm-do: worker {caller.name!r} does not have {tool}; code that it runs may call it.", err=True)
+        return [registry[tool]]
+    definition = caller.definition
+    native = [item if isinstance(item, str) else item["kind"] for item in definition.native] if definition else []
+    if tool in native:
+        return [NativeEntry(tool)]
+    if caller.toolsets:
+        click.echo(f"llm-do: {tool} is taken for a tool of a toolset, which only a run can tell.", err=True)
+        entry = NativeEntry(tool)
+        entry.requires_approval = any(not isinstance(item, str) for item in definition.toolsets) if definition else True
+        return [entry]
+    known = {*(entry.name for entry in own), *map(rule_name, own), *native}
+    raise UnknownEntryError(f"Worker {caller.name!r} has no tool {tool!r}.{did_you_mean(tool, known)}")
+
+
+def _read_arguments(words: tuple[str, ...], args_json: str | None) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    if args_json is not None:
+        try:
+            read = json.loads(args_json)
+        except (ValueError, RecursionError) as exc:
+            raise click.UsageError(f"--args-json is no JSON: {exc}.") from None
+        if not isinstance(read, dict):
+            raise click.UsageError('--args-json must be an object, such as {"path": "input/a.txt"}.')
+        given = read
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise click.UsageError(f"{word!r} is no argument: write NAME=VALUE.")
+        if name in given:
+            raise click.UsageError(f"The argument {name!r} is given twice.")
+        given[name] = _Word(value)
+    return given
+
+
+class _Word(str):
+    """A value from the command line, which becomes what the tool can take."""
+
+    __slots__ = ()
+
+
+def _typed(given: Mapping[str, Any], entry: Entry[Any]) -> dict[str, Any]:
+    """Values as JSON where they are, and as text otherwise, or where the tool takes nothing but text."""
+    from ..permission import parameters_of  # noqa: PLC0415
+
+    properties = parameters_of(entry).json_schema.get("properties", {})
+    return {
+        name: _value(value, properties.get(name)) if isinstance(value, _Word) else value
+        for name, value in given.items()
+    }
+
+
+def _value(text: str, schema: Any) -> Any:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return str(text)
+    only_text = isinstance(schema, dict) and schema.get("type") == "string"
+    return str(text) if only_text and not isinstance(value, str) else value
+
+
+def _because(called: Entry[Any], ruling: Ruling) -> str:
+    if ruling.disposition == "allow" and not ruling.explicit:
+        return f"no rule speaks of it, and {called.name} asks nobody by itself"
+    return ruling.because
+
+
+def _as_json(worker: str, called: Entry[Any], ruling: Ruling) -> dict[str, Any]:
+    from ..permission import rule_name  # noqa: PLC0415
+
+    return {
+        "decision": ruling.disposition,
+        "worker": worker,
+        "tool": called.name,
+        "rule_name": rule_name(called),
+        "rule": None if ruling.rule is None else str(ruling.rule),
+        "where": ruling.where,
+        "reason": ruling.reason,
+        "because": _because(called, ruling),
+        "explicit": ruling.explicit,
+        "shell": ruling.shell,
+        "unsandboxed": ruling.unsandboxed,
+    }

@@ -1,0 +1,1 @@
+"""The full-screen face of `llm-do chat`."""

@@ -1,0 +1,86 @@
+"""The calls of a run as a tree: what is known of each, while it goes and when it is over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..events import Event
+
+
+@dataclass(slots=True)
+class Node:
+    """One call."""
+
+    name: str
+    kind: str
+    depth: int
+    started: float
+    state: str = "running"
+    seconds: float = 0.0
+    tokens: int = 0
+    cost: Decimal | None = None
+    children: list[int] = field(default_factory=list)
+    error: str | None = None
+
+
+class CallTree:
+    """Follows the events of a session."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[int, Node] = {}
+        self.roots: list[int] = []
+        self.spoken = ""
+        self.speaker = ""
+
+    def on_event(self, event: Event) -> None:
+        match event.type:
+            case "call_opened":
+                node = Node(event.name, event.kind, event.depth, time.monotonic())
+                self.nodes[event.call_id] = node
+                parent = self.nodes.get(event.parent_id) if event.parent_id is not None else None
+                (self.roots if parent is None else parent.children).append(event.call_id)
+            case "approval_requested":
+                self._set(event.call_id, "asking")
+            case "approval_decided":
+                self._set(event.call_id, "running" if event.outcome.approved else "refused")
+            case "text_delta" if not event.thinking:
+                if event.worker != self.speaker:
+                    self.speaker, self.spoken = event.worker or "", ""
+                self.spoken = (self.spoken + event.text)[-2000:]
+            case "call_closed":
+                self._close(event)
+
+    def _set(self, call_id: int, state: str) -> None:
+        if (node := self.nodes.get(call_id)) is not None:
+            node.state = state
+
+    def _close(self, event: Event) -> None:
+        assert event.type == "call_closed"
+        node = self.nodes.get(event.call_id)
+        if node is None:
+            return
+        node.seconds, node.error = event.duration, event.error
+        if event.error is not None and node.state != "refused":
+            node.state = "cancelled" if event.error.startswith("cancelled") else "failed"
+        elif node.state != "refused":
+            node.state = "done"
+        if event.usage is not None:
+            node.tokens, node.cost = event.usage.total_tokens, event.usage.cost
+        if event.name == self.speaker:
+            self.spoken = ""
+
+    def walk(self) -> Iterator[tuple[str, Node]]:
+        """All calls, each with what stands before it on its line."""
+        stack = [(root, "", "") for root in reversed(self.roots)]
+        while stack:
+            number, first, rest = stack.pop()
+            node = self.nodes[number]
+            yield first, node
+            for child in reversed(node.children):
+                last = child == node.children[-1]
+                stack.append((child, f"{rest}{'└─ ' if last else '├─ '}", f"{rest}{'   ' if last else '│  '}"))

@@ -1,0 +1,145 @@
+"""What programs in a sandbox may ask of the kernel: a filter of their system calls, assembled for this machine.
+
+A folder that is mounted stays a folder of the host, and namespaces do not cover everything. So no program can
+
+- set the bits that make a file run as its owner or group, for the file would keep them on the host;
+- talk to whoever listens on a socket that is a file, also in a folder that it may only read;
+- have a socket of a family that does not keep to its network;
+- use parts of the kernel that ordinary programs do not need, or that would get around this filter.
+
+A call that the filter cannot judge, as what matters is in memory, or that it does not know, does not exist: programs
+take that for an older kernel, and do without.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+import struct
+from dataclasses import dataclass
+from functools import cache
+
+_KILL, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
+
+_RUNS_AS = stat.S_ISUID | stat.S_ISGID
+_CREATES = 0o100 | 0o20000000  # O_CREAT, O_TMPFILE: without, the mode has no meaning
+_NAMESPACES = 0x7E020000  # CLONE_NEW...
+_KIND = 0xF  # of a socket, without its flags
+_UNKNOWN = 470
+"""The first number that is not looked at here. On x86_64, those of the x32 interface are above it, too."""
+
+_MISSING = (
+    *("io_uring_setup", "io_uring_enter", "io_uring_register"),  # opens files where no filter sees it
+    *("openat2", "clone3"),  # have their arguments in memory
+    *("open_tree", "move_mount", "fsopen", "fsconfig", "fsmount", "fspick", "mount_setattr", "open_tree_attr"),
+)
+_DENIED = (
+    *("mount", "umount2", "pivot_root", "chroot", "unshare", "setns", "open_by_handle_at"),
+    *("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd"),
+    *("add_key", "request_key", "keyctl", "syslog"),  # keys and messages of the host
+    *("bpf", "perf_event_open", "userfaultfd"),
+)
+_MODES = {1: ("chmod", "fchmod", "creat", "mkdir", "mknod"), 2: ("fchmodat", "fchmodat2", "mkdirat", "mknodat")}
+"""Which argument is the mode."""
+_OPENS = {"open": (1, 2), "openat": (2, 3)}
+"""Which arguments are the flags and the mode."""
+
+_EVERYWHERE = """
+    io_uring_setup 425 io_uring_enter 426 io_uring_register 427 open_tree 428 move_mount 429 fsopen 430 fsconfig 431
+    fsmount 432 fspick 433 clone3 435 openat2 437 pidfd_getfd 438 mount_setattr 442 fchmodat2 452 open_tree_attr 467
+"""
+_X86_64 = """
+    open 2 socket 41 socketpair 53 clone 56 mkdir 83 creat 85 chmod 90 fchmod 91 ptrace 101 syslog 103 mknod 133
+    pivot_root 155 chroot 161 mount 165 umount2 166 add_key 248 request_key 249 keyctl 250 openat 257 mkdirat 258
+    mknodat 259 fchmodat 268 unshare 272 perf_event_open 298 open_by_handle_at 304 setns 308 process_vm_readv 310
+    process_vm_writev 311 bpf 321 userfaultfd 323
+"""
+_AARCH64 = """
+    mknodat 33 mkdirat 34 umount2 39 mount 40 pivot_root 41 chroot 51 fchmod 52 fchmodat 53 openat 56 unshare 97
+    syslog 116 ptrace 117 socket 198 socketpair 199 add_key 217 request_key 218 keyctl 219 clone 220
+    perf_event_open 241 open_by_handle_at 265 setns 268 process_vm_readv 270 process_vm_writev 271 bpf 280
+    userfaultfd 282
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """How the kernel names a machine, and the calls and their numbers there."""
+
+    architecture: int
+    table: str
+
+    def numbers(self) -> dict[str, int]:
+        """The number of each call that is there. Some machines have no `open`, but only `openat`."""
+        words = (self.table + _EVERYWHERE).split()
+        return dict(zip(words[::2], map(int, words[1::2]), strict=True))
+
+
+MACHINES = {"x86_64": Machine(0xC000003E, _X86_64), "aarch64": Machine(0xC00000B7, _AARCH64)}
+_Code = list[bytes]
+
+
+def no_filter() -> str | None:
+    """Why there is no filter for this machine; `None` if there is one."""
+    if (name := os.uname().machine) in MACHINES:
+        return None
+    return f"Commands are sandboxed with a filter of system calls, and there is none for {name}."
+
+
+@cache
+def system_call_filter(name: str | None = None) -> bytes:
+    """The filter for a machine, by default this one, as the kernel takes it."""
+    machine = MACHINES[name or os.uname().machine]
+    code = [_do(_LOAD, _ARCHITECTURE), _do(_EQUAL, machine.architecture, yes=1), _do(_RETURN, _KILL)]
+    code += [_do(_LOAD, _NUMBER), _do(_AT_LEAST, _UNKNOWN, no=1), _fail(errno.ENOSYS)]
+    rules = _rules()
+    for call, number in machine.numbers().items():
+        code += _when(number, rules[call])
+    return b"".join([*code, _do(_RETURN, _ALLOW)])
+
+
+def _rules() -> dict[str, _Code]:
+    """What is done about each call. Whatever the code, it ends with an answer."""
+    rules = {call: [_fail(errno.ENOSYS)] for call in _MISSING}
+    rules |= {call: [_fail(errno.EPERM)] for call in _DENIED}
+    rules |= {call: _if_any(mode, _RUNS_AS) for mode, calls in _MODES.items() for call in calls}
+    for call, (flags, mode) in _OPENS.items():
+        rules[call] = [_argument(flags), _do(_ANY_BIT, _CREATES, yes=1), _do(_RETURN, _ALLOW), *_if_any(mode, _RUNS_AS)]
+    rules["clone"] = _if_any(0, _NAMESPACES)
+    allow, foreign = [_do(_RETURN, _ALLOW)], _fail(errno.EAFNOSUPPORT)
+    # Of netlink only routes: some programs ask there which addresses they have.
+    routes = [_argument(2), *_when(0, allow), foreign]
+    internet = [*_when(socket.AF_INET, allow), *_when(socket.AF_INET6, allow)]
+    rules["socket"] = [_argument(0), *internet, *_when(socket.AF_NETLINK, routes), foreign]
+    # One of a pair for datagrams could leave its partner, and send to any address. One for streams cannot.
+    stream = [*_when(socket.SOCK_STREAM, allow), *_when(socket.SOCK_SEQPACKET, allow)]
+    pair = [_argument(1), _do(_AND, _KIND), *stream, foreign]
+    rules["socketpair"] = [_argument(0), *_when(socket.AF_UNIX, pair), foreign]
+    return rules
+
+
+def _when(value: int, then: _Code) -> _Code:
+    """Code that is for one value only; it is skipped with any other."""
+    return [_do(_EQUAL, value, no=len(then)), *then]
+
+
+def _if_any(argument: int, bits: int) -> _Code:
+    return [_argument(argument), _do(_ANY_BIT, bits, no=1), _fail(errno.EPERM), _do(_RETURN, _ALLOW)]
+
+
+def _argument(index: int) -> bytes:
+    """Load an argument: its lower half, and the kernel looks at no more of those that matter here."""
+    return _do(_LOAD, _ARGUMENTS + 8 * index)
+
+
+def _fail(number: int) -> bytes:
+    return _do(_RETURN, _ERRNO | number)
+
+
+def _do(what: int, operand: int, *, yes: int = 0, no: int = 0) -> bytes:
+    """An instruction, with how many of the next ones to skip after a comparison."""
+    return struct.pack("<HBBI", what, yes, no, operand)

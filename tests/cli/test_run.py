@@ -1,0 +1,309 @@
+"""`llm-do run`, as a program in a process of its own, where nobody sits at a terminal."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llm_do.cli.exits import Exit
+
+from .server import Server, Step, serve
+
+TOOLS = '''
+from llm_do import entry
+
+@entry
+def add(a: int, b: int = 1) -> int:
+    """Add two numbers."""
+    return a + b
+
+@entry(effects=["write"])
+def wipe(what: str) -> str:
+    """Wipe something."""
+    return f"wiped {what}"
+
+@entry
+def fail() -> str:
+    raise RuntimeError("it broke")
+
+@entry
+def text(what: str) -> str:
+    return what
+'''
+PROJECT = {
+    "tools.py": TOOLS,
+    "workers/greeter.md": "---\ndescription: Greets.\n---\nGreet.",
+    "workers/adder.md": "---\ntools: [add, wipe, fail]\n---\nAdd.",
+    "workers/declared.yaml": "input: {type: object, properties: {name: {type: string}, age: {type: integer}}, required: [name]}\ninstructions: x\n",
+}
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for path, text in PROJECT.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+    return tmp_path
+
+
+@pytest.fixture
+def run(project: Path) -> Run:
+    def start(
+        *words: str, server: Server | None = None, input: str | None = "", cwd: Path | None = None, **env: str
+    ) -> Any:  # noqa: A002
+        given = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
+        given |= {"LLM_DO_NO_LOCAL": "1", **(server.environment if server is not None else {}), **env}
+        return subprocess.run(
+            [sys.executable, "-m", "llm_do", "run", *words],
+            cwd=cwd or project,
+            env=given,
+            input=input,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return start
+
+
+# -- answers and input -----------------------------------------------------------------------------------
+
+
+def test_the_answer_alone_is_on_standard_output(run: Run) -> None:
+    with serve(Step("Hello, Ada!")) as server:
+        done = run("greeter", "Greet", "Ada", server=server)
+    assert (done.returncode, done.stdout) == (Exit.OK, "Hello, Ada!\n")
+    assert server.requests[0]["messages"][-1]["content"] == "Greet Ada"
+
+
+@pytest.mark.parametrize(
+    ("words", "piped", "expected"),
+    [
+        (["add", "a=1", "b=2"], "", "3\n"),
+        (["add", "41"], "", "42\n"),
+        (["add", "--input-json", '{"a": 5}'], "", "6\n"),
+        (["text", "what=12"], "", "12\n"),
+        (["text", "what=@words.txt"], "", "from a file\n\n"),
+        (["text", "@words.txt"], "", "from a file\n\n"),
+        (["text", "@@home"], "", "@home\n"),
+        (["text"], "piped in", "piped in\n"),
+        (["text", "-"], "piped in", "piped in\n"),
+    ],
+)
+def test_a_function_runs_like_a_worker(run: Run, project: Path, words: list[str], piped: str, expected: str) -> None:
+    (project / "words.txt").write_text("from a file\n")
+    done = run(*words, input=piped)
+    assert (done.returncode, done.stdout, done.stderr) == (Exit.OK, expected, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "piped", "message"),
+    [
+        (["add", "a=1", "c=2"], "", "There is no argument 'c'"),
+        (["add", "a=x"], "", "argument 'a'"),
+        (["add"], "", "missing argument 'a'"),
+        (["add", "1", "2"], "", "takes its arguments as name=value: a, b"),
+        (["add", "--input-json", "[1]"], "", "must be an object"),
+        (["add", "--input-json", "{"], "", "is no JSON"),
+        (["add", "a=1", "--input-json", "{}"], "", "not both"),
+        (["text", "hello"], "piped", "on the command line and on standard input"),
+        (["text", "@nowhere.txt"], "", "nowhere.txt cannot be read"),
+        (["greter", "x"], "", "Did you mean 'greeter'"),
+        (["greeter", "x", "-a", "nowhere.pdf"], "", "nowhere.pdf"),
+        (["add", "a=1", "-a", "tools.py"], "", "no attachments"),
+        (["greeter", "x", "--json", "--events"], "", "Give one of them"),
+        (["greeter", "x", "--strict", "--approve-all"], "", "opposites"),
+        (["declared", "age=5", "-m", "test"], "", "name"),
+        (["greeter", "x"], "", "has no model"),
+        (["greeter", "x", "-m", "opnai:gpt-5"], "", "Did you mean 'openai:gpt-5'"),
+        (["greeter", "x", "-m", "openai:gpt-5"], "", "OPENAI_API_KEY"),
+    ],
+)
+def test_what_is_wrong_with_a_command_line(run: Run, words: list[str], piped: str, message: str) -> None:
+    done = run(*words, input=piped)
+    assert done.returncode == Exit.USAGE
+    assert done.stdout == ""
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_project_is_found_from_below_and_by_name(
+    run: Run, project: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    (project / "deep/er").mkdir(parents=True)
+    assert run("add", "a=1", cwd=project / "deep/er").stdout == "2\n"
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    nowhere = run("add", "a=1", cwd=elsewhere)
+    assert nowhere.returncode == Exit.USAGE
+    assert "Make one with `llm-do new`" in nowhere.stderr
+    named = subprocess.run(
+        [sys.executable, "-m", "llm_do", "-C", str(project), "run", "add", "a=1"],
+        cwd=elsewhere, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert named.stdout == "2\n"
+    (elsewhere / "lone.md").write_text("---\nmodel: test\n---\nSay something.")
+    assert "success" in run("lone.md", "x", cwd=elsewhere).stdout
+
+
+# -- ways to print ---------------------------------------------------------------------------------------------
+
+
+def test_json_is_one_object(run: Run) -> None:
+    with serve(Step(tool="add", arguments={"a": 20, "b": 22}), Step("42")) as server:
+        done = run("adder", "20 + 22", "--json", server=server)
+    made = json.loads(done.stdout)
+    assert (made["output"], made["error"], made["exit_code"], made["refusals"]) == ("42", None, 0, [])
+    assert made["usage"]["scripted"]["requests"] == 2
+
+
+def test_events_are_lines_and_the_last_is_the_result(run: Run) -> None:
+    with serve(Step(tool="add", arguments={"a": 20, "b": 22}), Step("42")) as server:
+        done = run("adder", "20 + 22", "--events", server=server)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {line["version"] for line in lines} == {1}
+    kinds = [line["type"] for line in lines]
+    assert kinds[0] == "call_opened"
+    assert kinds[-1] == "result"
+    assert [line["name"] for line in lines if line["type"] == "call_opened"] == ["adder", "add"]
+
+
+def test_an_error_is_told_in_json_too(run: Run) -> None:
+    made = json.loads(run("fail", "--json").stdout)
+    assert made["error"] == {"type": "RuntimeError", "message": "it broke"}
+    assert made["exit_code"] == Exit.FAILED
+
+
+def test_the_answer_can_go_to_a_file(run: Run, project: Path) -> None:
+    done = run("add", "a=1", "-o", "answer.txt")
+    assert (done.stdout, (project / "answer.txt").read_text()) == ("", "2\n")
+    failed = run("add", "a=1", "-o", "nowhere/answer.txt")
+    assert failed.returncode == Exit.FAILED
+    assert "cannot be written" in failed.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_disk_is_an_error_and_a_reader_that_left_is_none(run: Run, project: Path) -> None:
+    command = f"{sys.executable} -m llm_do run text what=hello"
+    full = subprocess.run(
+        f"{command} > /dev/full",
+        shell=True,
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert full.returncode == Exit.FAILED
+    assert "No space left" in full.stderr
+    assert "Traceback" not in full.stderr
+    left = subprocess.run(
+        f"{command} | true",
+        shell=True,
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert left.stderr == ""
+
+
+def test_usage_and_calls_are_on_standard_error(run: Run) -> None:
+    with serve(Step(tool="add", arguments={"a": 20}), Step("21")) as server:
+        done = run("adder", "x", "--usage", "-v", server=server)
+    assert done.stdout == "21\n"
+    assert "✓ adder" in done.stderr
+    assert "└─ ✓ add" in done.stderr
+    assert "scripted: 2 requests, 20 tokens in, 10 out" in done.stderr
+
+
+# -- how it ends -----------------------------------------------------------------------------------------------
+
+
+def test_a_refusal_has_a_code_of_its_own_also_where_the_model_went_on(run: Run) -> None:
+    steps = [Step(tool="wipe", arguments={"what": "disk"}), Step("I could not.")]
+    with serve(*steps) as server:
+        done = run("adder", "x", server=server)
+        assert (done.returncode, done.stdout) == (Exit.REFUSED, "I could not.\n")
+        assert "Refused: wipe" in done.stderr
+    with serve(*steps) as server:
+        assert run("adder", "x", "--allow-refusals", server=server).returncode == Exit.OK
+    with serve(*steps) as server:
+        assert run("adder", "x", "--approve-all", server=server).returncode == Exit.OK
+    assert run("wipe", "disk").returncode == Exit.REFUSED
+    assert run("wipe", "disk", "--approve-all").stdout == "wiped disk\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["fail"], Exit.FAILED),
+        (["adder", "x", "--timeout", "0.3"], Exit.TIMED_OUT),
+        (["adder", "x", "--max-cost", "0.000001"], Exit.OVER_BUDGET),
+        (["adder", "x", "--max-depth", "1"], Exit.OVER_BUDGET),
+    ],
+)
+def test_every_end_has_its_code(run: Run, words: list[str], code: Exit) -> None:
+    with serve(Step(tool="add", arguments={"a": 1}, seconds=1), Step("2")) as server:
+        done = run(*words, server=server)
+    assert done.returncode == code
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+
+
+def test_a_broken_file_has_a_code_of_its_own(run: Run, project: Path) -> None:
+    (project / "workers/broken.md").write_text("---\ntool: [add]\n---\nx")
+    done = run("broken", "x")
+    assert done.returncode == Exit.INVALID
+    assert "workers/broken.md:2: unknown key 'tool'" in done.stderr
+    (project / "tools.py").write_text("import nowhere_at_all\n")
+    assert run("greeter", "x").returncode == Exit.INVALID
+
+
+def test_a_provider_is_asked_again_and_then_it_is_said(run: Run) -> None:
+    with serve(Step(status=429), Step("there you are")) as server:
+        assert run("greeter", "x", server=server).stdout == "there you are\n"
+        assert len(server.requests) == 2
+    with serve(Step(status=500)) as server:
+        done = run("greeter", "x", server=server)
+    assert done.returncode == Exit.FAILED
+    assert "500" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_network_is_said_in_words(run: Run) -> None:
+    with serve(Step("x")) as server:
+        pass
+    done = run("greeter", "x", server=server)
+    assert done.returncode == Exit.FAILED
+    assert "Connection" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_interrupt_ends_the_run_and_tells_what_it_did(project: Path) -> None:
+    with serve(Step(tool="add", arguments={"a": 1}), Step("slow", seconds=30)) as server:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "llm_do", "run", "adder", "x"],
+            cwd=project, env={**os.environ, **server.environment}, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        while len(server.requests) < 2:
+            time.sleep(0.02)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    assert process.returncode == Exit.INTERRUPTED
+    assert out == ""
+    assert "Interrupted." in err
+    assert "✓ add" in err
+    assert "scripted: 1 requests" in err
+    assert "Traceback" not in err

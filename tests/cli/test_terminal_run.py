@@ -1,0 +1,159 @@
+"""`llm-do run` in a real terminal: the tree while it runs, the questions, and Ctrl-C."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from .server import Server, Step, serve
+from .test_terminal_chat import Terminal
+
+FILES = {
+    "tools.py": "from llm_do import entry\n\n@entry\ndef add(a: int, b: int) -> int:\n    return a + b\n",
+    "workers/adder.md": "---\ntools: [add]\n---\nAdd.",
+    "workers/boss.md": (
+        "---\ntools: [adder]\nsandbox: {paths: {out: {root: out, mode: rw}}}\n"
+        "tool_rules: {sandbox.write: {rule: ask, when: {path: 'out/**'}, reason: Others read it.}}\n---\nx"
+    ),
+    "out/report.md": "# Report\n\nold line\nkept\n",
+}
+Start = Callable[..., Terminal]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts `llm-do run` in a terminal that talks with a server."""
+    for path, text in FILES.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+    opened: list[Terminal] = []
+
+    def run(server: Server, command: str, width: int = 90, **env: str) -> Terminal:
+        terminal = Terminal(tmp_path, width=width, height=70)
+        opened.append(terminal)
+        values = {"TERM": "screen-256color", "PS1": "READY ", "PYDANTIC_AI_NO_BANNER": "1", **server.environment}
+        terminal.type("export " + " ".join(f"{name}='{value}'" for name, value in values.items()) + "; clear")
+        terminal.wait_for(lambda screen: screen.strip() == "READY")
+        words = " ".join(
+            ["env", *(f"{name}='{value}'" for name, value in env.items()), sys.executable, "-m llm_do run"]
+        )
+        terminal.type(f"{command.format(program=words)}; echo code $?")
+        return terminal
+
+    yield run
+    for terminal in opened:
+        terminal.close()
+
+
+def writes(content: str = "# Report\n\nnew line\nkept\n", path: str = "out/report.md") -> Step:
+    return Step(tool="write_file", arguments={"path": path, "content": content})
+
+
+def test_the_tree_lives_while_it_runs_and_leaves_the_answer(start: Start) -> None:
+    steps = [
+        Step(tool="adder", arguments={"input": "1 + 2"}),
+        Step(tool="add", arguments={"a": 1, "b": 2}),
+        Step("three, says the adder", seconds=1),
+        Step("It is three.", seconds=1),
+    ]
+    with serve(*steps) as server:
+        terminal = start(server, "{program} boss go --usage")
+        seen = terminal.wait_for("says the")
+        assert "… boss" in seen
+        assert "└─ … adder" in seen
+        assert "   └─ ✓ add" in seen
+        seen = terminal.wait_for("code 0")
+    assert "It is three." in seen
+    assert "scripted: 4 requests" in seen
+    assert "✓" not in seen  # the tree is gone
+
+
+@pytest.mark.parametrize(
+    ("answers", "code", "written"),
+    [
+        ([["y"], ["y"]], 0, True),
+        ([["s"]], 0, True),
+        ([["1"]], 0, True),
+        ([["x", "n", "not today", "Enter"], ["n", "Enter"]], 4, False),
+        ([["q"]], 4, False),
+    ],
+)
+def test_each_key_is_a_decision(
+    start: Start, tmp_path: Path, answers: list[list[str]], code: int, written: bool
+) -> None:
+    with serve(writes(), writes(), Step("Done.")) as server:
+        terminal = start(server, "{program} boss go")
+        for number, keys in enumerate(answers, 1):
+            seen = terminal.wait_for(lambda screen, number=number: screen.count("q  no, and end the run") == number)
+            for key in keys:
+                time.sleep(0.3)
+                terminal.send(key)
+        assert "- old line" in seen
+        assert "+ new line" in seen
+        assert "(workers/boss.md:4)" in seen
+        assert "Others read it." in seen
+        seen = terminal.wait_for(f"code {code}")
+    assert ("new line" in (tmp_path / "out/report.md").read_text()) is written
+    assert seen.count("wants to run") == len(answers)
+    if len(answers[0]) > 1:
+        assert "not today" in str(server.requests[1])
+
+
+def test_arguments_can_be_edited(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "editor").write_text("#!/bin/sh\nsed -i 's/new line/my line/' \"$1\"\n")
+    (tmp_path / "editor").chmod(0o755)
+    with serve(writes(), Step("Done.")) as server:
+        terminal = start(server, "{program} boss go", EDITOR=str(tmp_path / "editor"))
+        terminal.wait_for("q  no, and end the run")
+        terminal.send("e")
+        terminal.wait_for("code 0")
+    assert (tmp_path / "out/report.md").read_text() == "# Report\n\nmy line\nkept\n"
+
+
+def test_what_was_typed_before_is_no_answer(start: Start, tmp_path: Path) -> None:
+    slow = Step(tool="write_file", arguments={"path": "out/report.md", "content": "x"}, seconds=1.5)
+    with serve(slow, Step("Done.")) as server:
+        terminal = start(server, "{program} boss go")
+        terminal.wait_for("… boss")
+        terminal.send("y")
+        terminal.wait_for("q  no, and end the run")
+        time.sleep(0.5)
+        assert "code" not in terminal.screen().replace("echo code", "")
+        terminal.send("q")
+        terminal.wait_for("code 4")
+    assert (tmp_path / "out/report.md").read_text() == FILES["out/report.md"]
+
+
+def test_a_question_is_asked_also_where_the_input_is_piped_in(start: Start, tmp_path: Path) -> None:
+    with serve(writes(), Step("Done.")) as server:
+        terminal = start(server, "echo 'do it' | {program} boss")
+        terminal.wait_for("q  no, and end the run")
+        terminal.send("y")
+        terminal.wait_for("code 0")
+    assert "new line" in (tmp_path / "out/report.md").read_text()
+
+
+@pytest.mark.parametrize("moment", ["running", "asking"])
+def test_ctrl_c_ends_it_and_tells_what_was_done(start: Start, moment: str) -> None:
+    second = Step("slow words that go on and on", seconds=20) if moment == "running" else writes()
+    with serve(Step(tool="adder", arguments={"input": "x"}), Step("three"), second) as server:
+        terminal = start(server, "{program} boss go")
+        terminal.wait_for("words" if moment == "running" else "q  no, and end the run")
+        terminal.send("C-c")
+        seen = terminal.wait_for("code 130")
+    assert "Interrupted." in seen
+    assert "✓ adder" in seen
+    assert "requests" in seen
+    terminal.type("stty -a | tr ';' '\\n' | grep -c -e '-echo$' -e ' -icanon'; echo over")
+    assert "\n0" in terminal.wait_for("over\nREADY")  # the terminal is as it was
+
+
+@pytest.mark.parametrize(("width", "env"), [(40, {}), (90, {"NO_COLOR": "1"}), (90, {"TERM": "dumb"})])
+def test_narrow_and_plain_terminals(start: Start, width: int, env: dict[str, str]) -> None:
+    with serve(Step(tool="adder", arguments={"input": "x"}), Step("three"), Step("It is three.")) as server:
+        terminal = start(server, "{program} boss go", width=width, **env)
+        seen = terminal.wait_for("code 0")
+    assert "It is three." in seen
+    assert "\x1b" not in seen
