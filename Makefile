@@ -39,7 +39,7 @@ programs:  # What the tests need beside Python
 	@tools/install-test-programs
 
 test: $(READY) programs  ## Run the tests
-	@$(RUN) pytest
+	@$(RUN) pytest -n auto
 
 fuzz: $(READY) programs  ## Try thousands of hostile inputs (takes long)
 	@HYPOTHESIS_PROFILE=fuzz $(RUN) pytest tests/security/fuzz
@@ -61,6 +61,7 @@ bench: $(READY)  ## Compare with raw PydanticAI, in one run
 	@$(VENV)/bin/python bench/project.py
 	@$(VENV)/bin/python bench/roots.py
 	@$(VENV)/bin/python bench/rules.py
+	@$(VENV)/bin/python bench/cli.py
 
 lock: $(READY)  ## Pin the newest versions of all dependencies
 	@$(VENV)/bin/uv pip compile --quiet --upgrade --universal --generate-hashes --no-header --all-extras --group dev \

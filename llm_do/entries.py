@@ -103,7 +103,6 @@ class ToolEntry(EntryBase, Generic[T]):
             "parameters": parameters,
             "marks": self.marks or parameters.marks,
             "tells": (*self.tells, ArgumentError) if parameters.vocabulary.unchecked else self.tells,
-            "tells": (*self.tells, ArgumentError) if parameters.vocabulary.unchecked else self.tells,
             # PydanticAI runs it only for a model's calls.
             "check_arguments": None if tool.args_validator is None else self._check_arguments,
             "_function": schema.function,

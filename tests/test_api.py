@@ -24,6 +24,7 @@ from llm_do import (
     ModelChoiceError,
     PathDenied,
     PathMissing,
+    RuleError,
     Runtime,
     RuntimeCreator,
     RuntimeDelegator,
@@ -501,6 +502,29 @@ def test_the_tools_of_an_mcp_server_ask_and_a_rule_can_allow_them(make: Make) ->
 def test_a_server_that_cannot_be_started_is_an_error(make: Make) -> None:
     registry = make({"workers/a.yaml": "toolsets: [{mcp: {command: [/no/such/program]}}]\n"})
     with pytest.raises(Exception, match="program"):
+        run_worker(registry=registry, worker="a", input_data="go", cli_model=scripted(says("x")))
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ("{incremnt: deny}", "workers/a.yaml:3: there is no tool 'incremnt' .*Did you mean 'increment'"),
+        (
+            "{increment: {rule: deny, when: {nothing: 1}}}",
+            "workers/a.yaml:3: increment: there is no argument 'nothing'",
+        ),
+    ],
+)
+def test_rules_on_tools_of_a_server_are_checked_when_it_is_connected(make: Make, rules: str, message: str) -> None:
+    registry = make({"workers/a.yaml": mcp(f"tool_rules: {rules}\n")})
+    with pytest.raises(RuleError, match=message):
+        run_worker(registry=registry, worker="a", input_data="go", cli_model=scripted())
+
+
+def test_rules_that_cannot_be_read_refuse_to_start(make: Make) -> None:
+    registry = make({"workers/a.yaml": "instructions: x\n"})
+    (registry.root / "llm-do.toml").mkdir()
+    with pytest.raises(WorkerFileError, match="llm-do.toml cannot be read: Is a directory"):
         run_worker(registry=registry, worker="a", input_data="go", cli_model=scripted(says("x")))
 
 

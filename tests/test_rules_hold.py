@@ -81,20 +81,21 @@ async def get(order: Typed) -> str:
 
 
 @pytest.mark.parametrize(
-    ("function", "name", "given"),
+    ("function", "name", "given", "as_toolset"),
     [
-        (pay, "sum", {"sum": 1000}),
-        (pay, "amount", {"sum": 1000}),
-        (buy, "amount", {"amount": 1000}),
-        (get, "amount", {"amount": 1000}),
+        (pay, "sum", {"sum": 1000}, False),
+        (pay, "amount", {"sum": 1000}, False),
+        (buy, "amount", {"amount": 1000}, False),
+        (get, "amount", {"amount": 1000}, False),
+        # Of somebody else's tool only the schema is known, and so only the names in it.
+        (pay, "sum", {"sum": 1000}, True),
+        (buy, "amount", {"amount": 1000}, True),
+        (get, "amount", {"amount": 1000}, True),
     ],
 )
-@pytest.mark.parametrize("as_toolset", [False, True])
 async def test_a_rule_is_about_the_value_whatever_its_name_is(
     function: Any, name: str, given: dict[str, Any], as_toolset: bool
 ) -> None:
-    if as_toolset and function is pay and name == "amount":
-        pytest.skip("the schema of somebody else's tool is all that is known of it")
     rules = {function.__name__: {"rule": "deny", "when": {name: {"over": 100}}}}
     small = dict.fromkeys(given, 5)
 

@@ -41,7 +41,9 @@ PROJECT = {
     "tools.py": TOOLS,
     "workers/greeter.md": "---\ndescription: Greets.\n---\nGreet.",
     "workers/adder.md": "---\ntools: [add, wipe, fail]\n---\nAdd.",
-    "workers/declared.yaml": "input: {type: object, properties: {name: {type: string}, age: {type: integer}}, required: [name]}\ninstructions: x\n",
+    "workers/declared.yaml": (
+        "input: {type: object, properties: {name: {type: string}, age: {type: integer}}, required: [name]}\n"
+    ),
 }
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -58,7 +60,7 @@ def project(tmp_path: Path) -> Path:
 def run(project: Path) -> Run:
     def start(
         *words: str, server: Server | None = None, input: str | None = "", cwd: Path | None = None, **env: str
-    ) -> Any:  # noqa: A002
+    ) -> Any:
         given = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
         given |= {"LLM_DO_NO_LOCAL": "1", **(server.environment if server is not None else {}), **env}
         return subprocess.run(
