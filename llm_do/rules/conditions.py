@@ -181,6 +181,9 @@ def _each(test: Test) -> Match:
     """A test of plain values as one of arguments, which may be lists of them, or anything at all."""
 
     def match(value: Any, restricts: bool) -> bool:
+        if type(value) in _PLAIN:  # most are, and this is done for every rule at every call
+            result = test(value)
+            return restricts if result is None else result
         if isinstance(value, list | tuple | set | frozenset):
             if len(value) > MOST:
                 return restricts
@@ -189,7 +192,7 @@ def _each(test: Test) -> Match:
         return one(value, restricts)
 
     def one(value: Any, restricts: bool) -> bool:
-        plain = value if type(value) in _PLAIN else _plain(value)
+        plain = _plain(value)
         result = None if plain is UNKNOWN else test(plain)
         return restricts if result is None else result
 

@@ -110,7 +110,7 @@ class _CompiledCondition:
         self._call: tuple[tuple[str, Match], ...] = tuple(part for part in compiled if part[0].startswith("call."))
 
     def holds(self, case: Case, call: Call, restricts: bool) -> bool:
-        if not holds(self._facts, case.facts, restricts):
+        if self._facts and not holds(self._facts, case.facts, restricts):
             return False
         return not self._call or holds(self._call, call.facts, restricts)
 
@@ -118,11 +118,12 @@ class _CompiledCondition:
 class _CompiledRule:
     """A rule as it is applied."""
 
-    __slots__ = ("because", "restricts", "rule", "strictness", "unless", "when")
+    __slots__ = ("because", "opens", "restricts", "rule", "strictness", "unless", "when")
 
     def __init__(self, rule: ToolRule, name: str, speaker: str, kinds: Mapping[str, str], places: Places) -> None:
         self.rule = rule
         self.restricts = rule.disposition != "allow"
+        self.opens = rule.shell or rule.unsandboxed
         self.strictness = STRICTNESS[rule.disposition]
         self.when = _CompiledCondition(rule.when, kinds, places) if rule.when else None
         self.unless = [_CompiledCondition(condition, kinds, places) for condition in rule.unless]
@@ -130,7 +131,7 @@ class _CompiledRule:
 
     def permits(self, case: Case, call: Call) -> bool:
         """Whether a rule that opens more than an `allow` does so for this case, beyond doubt."""
-        return (self.rule.shell or self.rule.unsandboxed) and self.means(case, call, restricts=False)
+        return self.means(case, call, restricts=False)
 
     def means(self, case: Case, call: Call, restricts: bool) -> bool:
         """Whether the rule is about this case. One on commands with a shell is about nothing else."""
@@ -255,7 +256,7 @@ def _judge_case(
     for rules, may_permit in heard:
         for rule in rules:
             if (may_permit or rule.restricts) and rule.means(case, call, rule.restricts):
-                if may_permit and rule.permits(case, call):
+                if may_permit and rule.opens and rule.permits(case, call):
                     shell, unsandboxed = shell or rule.rule.shell, unsandboxed or rule.rule.unsandboxed
                 if strictest is None or rule.strictness > strictest.strictness:
                     strictest = rule

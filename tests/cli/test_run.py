@@ -309,3 +309,24 @@ def test_an_interrupt_ends_the_run_and_tells_what_it_did(project: Path) -> None:
     assert "✓ add" in err
     assert "scripted: 1 requests" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_cannot_be_stopped_does_not_keep_the_program(project: Path, times: int) -> None:
+    code = (
+        "import time\nfrom llm_do import entry\n\n@entry\ndef slow() -> str:\n"
+        "    open('started', 'w').close()\n    time.sleep(60)\n    return 'x'\n"
+    )
+    (project / "tools.py").write_text(code)
+    (project / "workers/adder.md").unlink()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "llm_do", "run", "slow"],
+        cwd=project, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while not (project / "started").exists():
+        time.sleep(0.02)
+    for _ in range(times):
+        process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == Exit.INTERRUPTED
+    assert "Traceback" not in err
