@@ -62,8 +62,8 @@ class CallFrame:
     record: TraceEntry | None = None
     attached: Sequence[BinaryContent] = ()
     """Files that go to a worker beside the arguments that it declares. One that declares none has them among those."""
-    given: Any = None
-    """The arguments as they were when the call was made. The record has them without secrets."""
+    hidden: Any = None
+    """The arguments with their secrets, where the record has them without."""
     clock = 0.0
     """When the call was made, on the clock that durations are measured with."""
     model: Model | None = None
@@ -128,6 +128,11 @@ class CallFrame:
         return self if self._is_worker else self._worker_above
 
     @property
+    def given(self) -> Any:
+        """The arguments as they were when the call was made."""
+        return self.hidden if self.hidden is not None or self.record is None else self.record.input_data
+
+    @property
     def top(self) -> CallFrame:
         """The top-level call that this one belongs to."""
         frame = self
@@ -182,6 +187,7 @@ class CallFrame:
         """Be ready for another turn."""
         self.approved = self.cancelled = False
         self.partial_messages = ()
+        self.hidden = None
         self.deadline = self.parent.live_deadline if self.parent is not None else None
         self.record = None
         self.worker_slots = None

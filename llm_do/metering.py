@@ -24,6 +24,7 @@ from pydantic_ai.usage import RequestUsage
 
 from .errors import CallCancelled, LimitExceeded, ModelChoiceError
 from .frame import CallFrame
+from .secrets import Values
 from .state import SessionState
 
 
@@ -43,9 +44,11 @@ class MeteredModel(WrapperModel):
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
-        await self._admit_native_tools(model_request_parameters)
+        if model_request_parameters.native_tools:
+            await self._admit_native_tools(model_request_parameters)
         self._start(messages)
-        messages = self._without_secrets(messages)
+        if self._session.recorder.secrets.configured is not None:
+            messages = self._without_secrets(messages, self._session.recorder.secrets.configured)
         async with self._session.request_slots:
             response = await self.wrapped.request(messages, model_settings, model_request_parameters)
         self._finish(response, model_request_parameters)
@@ -59,9 +62,11 @@ class MeteredModel(WrapperModel):
         model_request_parameters: ModelRequestParameters,
         run_context: RunContext[Any] | None = None,
     ) -> AsyncGenerator[StreamedResponse]:
-        await self._admit_native_tools(model_request_parameters)
+        if model_request_parameters.native_tools:
+            await self._admit_native_tools(model_request_parameters)
         self._start(messages)
-        messages = self._without_secrets(messages)
+        if self._session.recorder.secrets.configured is not None:
+            messages = self._without_secrets(messages, self._session.recorder.secrets.configured)
         async with (
             self._session.request_slots,
             self.wrapped.request_stream(messages, model_settings, model_request_parameters, run_context) as stream,
@@ -74,10 +79,8 @@ class MeteredModel(WrapperModel):
                 raise
             self._finish(stream.get(), model_request_parameters)
 
-    def _without_secrets(self, messages: list[ModelMessage]) -> list[ModelMessage]:
+    def _without_secrets(self, messages: list[ModelMessage], configured: Values) -> list[ModelMessage]:
         """What validators say about a call goes to the model past everybody else, and may quote anything."""
-        if (configured := self._session.recorder.secrets.configured) is None:
-            return messages
 
         def clean(message: ModelMessage) -> ModelMessage:
             if not isinstance(message, ModelRequest):

@@ -58,9 +58,10 @@ class Recorder:
         entry = frame.entry
         assert entry is not None and frame.parent is not None
         parent = frame.parent.record
-        shown = frame.given = snapshot(arguments)
+        shown = snapshot(arguments)
         marks = entry.marks if isinstance(entry, EntryBase) else _marks_of(entry)
         if marks is not None or self.secrets.active:
+            frame.hidden = shown
             shown = self.secrets.arguments(shown, self._meant(marks, shown))
         record = TraceEntry(
             next(self._ids),
@@ -112,8 +113,8 @@ class Recorder:
     def rewrite(self, frame: CallFrame, arguments: dict[str, Any]) -> None:
         """Record other arguments for a call than those it was made with."""
         assert frame.record is not None
-        frame.given = snapshot(arguments)
-        frame.record.input_data = self.arguments_shown(frame, frame.given)
+        frame.hidden = snapshot(arguments)
+        frame.record.input_data = self.arguments_shown(frame, frame.hidden)
 
     def close(self, frame: CallFrame, output: Any, error: str | None = None) -> None:
         record = frame.record
@@ -196,9 +197,9 @@ class Recorder:
         It is logged before those calls are made, so this is where the values become known.
         """
         called = {part.tool_name for part in response.parts if isinstance(part, BaseToolCallPart)}
-        marked = {tool.name: Marks.of(tool.parameters_json_schema) for tool in tools if tool.name in called}
-        own: Mapping[str, Entry[Any]] = frame.entry.own_entries if isinstance(frame.entry, EntryBase) else {}
-        marked |= {name: DELEGATED for name in marked if name in own and _marks_of(own[name]) is DELEGATED}
+        if not called and not self.secrets.active:
+            return response
+        marked = self._marked(called, tools, frame)
         if not self.secrets.active and not any(marked.values()):
             return response
         parts: list[Any] = []
@@ -209,6 +210,20 @@ class Recorder:
             else:
                 parts.append(part)
         return replace(response, parts=parts)
+
+    def _marked(self, called: set[str], tools: Sequence[ToolDefinition], frame: CallFrame) -> dict[str, Marks | None]:
+        """The marks of the tools that are called."""
+        own: Mapping[str, Entry[Any]] = frame.entry.own_entries if isinstance(frame.entry, EntryBase) else {}
+        found: dict[str, Marks | None] = {}
+        for tool in tools:
+            if tool.name not in called:
+                continue
+            entry = own.get(tool.name)
+            if isinstance(entry, EntryBase) and (entry.marks is None or entry.marks is DELEGATED):
+                found[tool.name] = entry.marks
+            else:  # what a model is told may have other names
+                found[tool.name] = Marks.of(tool.parameters_json_schema)
+        return found
 
     def _arguments_shown(self, args: Any, marks: Marks | None) -> str | dict[str, Any]:
         if not isinstance(args, str):

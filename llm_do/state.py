@@ -82,6 +82,7 @@ class SessionState:
         self.creation_defaults = creation_defaults
         self.recorder = Recorder(sinks, message_callback, journal, Secrets(secrets, os.environ), self.entries)
         self.permissions = Permissions(self.approvals, self.recorder, self.entries)
+        self._ended = self.permissions.ended
         self.meter = UsageMeter(self.limits)
         self.root = CallFrame(None, None)
         books = [book for book in (self.approvals.rule_book, projects) if book is not None]
@@ -196,7 +197,7 @@ class SessionState:
                 f"Calls are nested deeper than max_depth={self.max_depth} allows: {frame.path}. "
                 "Raise Runtime(max_depth=...), or look for a recursion that does not end."
             )
-        if parent.cancelled or (self.permissions.ended and self.permissions.has_ended(frame)):
+        if parent.cancelled or (self._ended and self.permissions.has_ended(frame)):
             raise CallCancelled(f"{frame.path} does not run: the call that makes it was cancelled.")
         if frame.deadline is not None and frame.deadline.expired:
             raise self.timed_out(frame.deadline, frame.path)
