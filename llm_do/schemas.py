@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -93,7 +94,8 @@ class Vocabulary:
         if lone is not None and lone in arguments:
             facts.update(_fields(arguments[lone]))
         facts.update({self.renamed[name]: value for name, value in arguments.items() if name in self.renamed})
-        if self.unchecked and lone is None and not arguments.keys() <= properties.keys():
+        given = arguments if lone is None else _plain_fields(arguments.get(lone))
+        if (self.unchecked or lone is not None) and not _known(given, facts, properties):
             return facts  # what goes by another name cannot be told from what is not there
         for name, schema in properties.items():
             if name not in facts and isinstance(schema, dict) and "default" in schema:
@@ -104,8 +106,9 @@ class Vocabulary:
         """The one argument of a tool of somebody else that stands for all that its schema names."""
         if not self.unchecked or len(arguments) != 1:
             return None
-        name = next(iter(arguments))
-        return None if name in self.schema.get("properties", {}) else name
+        name, value = next(iter(arguments.items()))
+        has_fields = isinstance(value, BaseModel | Mapping) or dataclasses.is_dataclass(value)
+        return name if has_fields and name not in self.schema.get("properties", {}) else None
 
     def as_schema_says(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments by their own names, as whoever validates them wants them."""
@@ -113,14 +116,37 @@ class Vocabulary:
 
 
 def _fields(value: Any) -> dict[str, Any]:
+    """The fields of a value that stands for all arguments, by all their names."""
+    made = _plain_fields(value)
+    infos = getattr(type(value), "__pydantic_fields__", None) or _annotated_fields(type(value))
+    for name, info in infos.items():
+        if name in made:
+            made.update(dict.fromkeys(aliases(info), made[name]))
+    return made
+
+
+def _plain_fields(value: Any) -> dict[str, Any]:
     if isinstance(value, BaseModel):
-        made = model_fields(value)
-        for name, info in type(value).model_fields.items():
-            made.update({alias: made[name] for alias in aliases(info) if name in made})
-        return made
+        return model_fields(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
     return dict(value) if isinstance(value, Mapping) else {}
+
+
+def _annotated_fields(kind: type) -> dict[str, FieldInfo]:
+    """The fields of a plain dataclass that say more of themselves in their annotation."""
+    try:
+        hints = typing.get_type_hints(kind, include_extras=True) if dataclasses.is_dataclass(kind) else {}
+    except Exception:  # an annotation that means nothing here
+        return {}
+    found = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    return {name: info for name, extras in found.items() for info in extras if isinstance(info, FieldInfo)}
+
+
+def _known(given: Mapping[str, Any], facts: Mapping[str, Any], properties: Mapping[str, Any]) -> bool:
+    """Whether every value that was given is there under a name of the schema."""
+    told = [facts[name] for name in properties if name in facts]
+    return all(name in properties or any(value is each for each in told) for name, value in given.items())
 
 
 def _is_json(value: Any) -> bool:

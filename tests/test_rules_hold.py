@@ -1,6 +1,7 @@
 """Ways around rules that were found once, and are closed."""
 
 import asyncio
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,6 +9,7 @@ from uuid import UUID
 
 import pytest
 from pydantic import BaseModel, Field, HttpUrl
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 from pydantic_ai import RunContext, Tool
 from pydantic_ai.capabilities import Toolset
 from pydantic_ai.models.function import FunctionModel
@@ -68,6 +70,24 @@ class Typed(TypedDict):
     amount: int
 
 
+@pydantic_dataclass
+class Aliased:
+    amount: int = Field(default=0, alias="Amount")
+
+
+@dataclass
+class Plain:
+    amount: Annotated[int, Field(alias="Amount")] = 0
+
+
+async def order(what: Aliased) -> str:
+    return f"ran {what.amount}"
+
+
+async def take(what: Plain) -> str:
+    return f"ran {what.amount}"
+
+
 async def pay(amount: Annotated[int, Field(alias="sum")] = 1) -> str:
     return f"ran {amount}"
 
@@ -87,10 +107,14 @@ async def get(order: Typed) -> str:
         (pay, "amount", {"sum": 1000}, False),
         (buy, "amount", {"amount": 1000}, False),
         (get, "amount", {"amount": 1000}, False),
+        (order, "Amount", {"Amount": 1000}, False),
+        (take, "Amount", {"Amount": 1000}, False),
         # Of somebody else's tool only the schema is known, and so only the names in it.
         (pay, "sum", {"sum": 1000}, True),
         (buy, "amount", {"amount": 1000}, True),
         (get, "amount", {"amount": 1000}, True),
+        (order, "Amount", {"Amount": 1000}, True),
+        (take, "Amount", {"Amount": 1000}, True),
     ],
 )
 async def test_a_rule_is_about_the_value_whatever_its_name_is(
