@@ -205,7 +205,7 @@ class ApprovalController:
 
     async def _ask(self, request: ApprovalRequest, on_ask: Callable[[], None]) -> Answer:
         if self.approval_callback is None:
-            return _refused("nobody", "nobody can be asked: the runtime has no approval_callback")
+            return _refused("nobody", "nobody can be asked: there is no approval_callback, and no terminal")
         on_ask()
         try:
             decision = self._call_back(request)

@@ -134,7 +134,7 @@ async def test_approvals_hold_at_every_depth_and_for_workers() -> None:
 async def test_nobody_to_ask_is_a_refusal_that_says_so() -> None:
     door = Door()
     runtime = Runtime([door.entry])
-    with pytest.raises(ApprovalDenied, match="nobody can be asked: the runtime has no approval_callback"):
+    with pytest.raises(ApprovalDenied, match="nobody can be asked: there is no approval_callback"):
         await runtime.call("open_door")
     assert runtime.trace[0].approval is not None
     assert runtime.trace[0].approval.by == "nobody"

@@ -10,17 +10,36 @@ from .commands import COMMANDS, HELP
 
 def main() -> None:
     """The program `llm-do`."""
+    try:
+        _open_streams()
+        _answer()
+    except KeyboardInterrupt:  # while something was imported
+        sys.stderr.write("Interrupted.\n")
+        sys.stderr.flush()
+        os._exit(130)
+    except BrokenPipeError:  # whoever read the help has seen enough
+        os._exit(0)
+
+
+def _open_streams() -> None:
+    """A program may be started without any of its streams. Then nobody reads or writes there."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+
+
+def _answer() -> None:
     if "_LLM_DO_COMPLETE" in os.environ:
         from .tab import complete  # noqa: PLC0415 - only a shell that completes needs it
 
         complete()
-        return
-    if sys.argv[1:] in (["--help"], ["-h"], []):
+    elif sys.argv[1:] in (["--help"], ["-h"], []):
         sys.stdout.write(HELP)
-        return
-    from .main import run_program  # noqa: PLC0415 - click is most of the time that help takes
+        sys.stdout.flush()
+    else:
+        from .main import run_program  # noqa: PLC0415 - click is most of the time that help takes
 
-    run_program()
+        run_program()
 
 
 __all__ = ["COMMANDS", "main"]

@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 import anyio
-from pydantic_core import to_json
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from ..approval import ApprovalDecision, ApprovalRequest
 from ..display import visible
-from .evidence import gather
+from .evidence import as_json, gather
 from .keys import Keyboard
 
 _MOST_OFFERS = 9
@@ -107,27 +107,38 @@ class TerminalApprover:
         return evidence.cut
 
     async def _edit(self, request: ApprovalRequest) -> dict[str, Any] | None:
-        """The arguments as the person's own editor leaves them, or nothing if they are no JSON object."""
-        editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "arguments.json"
-            file.write_bytes(to_json(request.arguments, indent=2, fallback=str))
-            try:
-                process = await anyio.open_process([*editor, str(file)], stdin=None, stdout=None, stderr=None)
-                await process.wait()
-            except OSError as exc:
-                self._print(Text(f"  {editor[0]} cannot be started: {exc.strerror}. Set EDITOR.", style="red"))
-                return None
-            edited = file.read_bytes()
+        """The arguments as the person's own editor leaves them, or nothing where it left them alone."""
+        before, fixed = as_json(request.arguments)
         try:
+            edited = await _in_editor(before)
             made = json.loads(edited)
-        except ValueError as exc:
-            self._print(Text(f"  That is no JSON: {exc}.", style="red"))
+        except (OSError, ValueError) as exc:
+            why = exc.strerror if isinstance(exc, OSError) else str(exc)
+            self._print(Text(f"  That did not work: {visible(str(why))}. Set EDITOR to choose an editor.", style="red"))
+            return None
+        if edited == before:
+            self._print(Text("  Nothing was changed.", style="yellow"))
             return None
         if not isinstance(made, dict):
             self._print(Text("  The arguments are an object: { ... }.", style="red"))
             return None
-        return made
+        return {**fixed, **made}
 
     def _print(self, shown: RenderableType, end: str = "\n") -> None:
         self._console.print(shown, end=end)
+
+
+async def _in_editor(text: str) -> str:
+    """A text as a person leaves it in an editor. Ctrl-C is the editor's while it runs."""
+    editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "arguments.json"
+        file.write_text(text, encoding="utf-8")
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            process = await anyio.open_process([*editor, str(file)], stdin=None, stdout=None, stderr=None)
+            if code := await process.wait():
+                raise ValueError(f"{editor[0]} ended with {code}")
+        finally:
+            signal.signal(signal.SIGINT, handler)
+        return file.read_text(encoding="utf-8")

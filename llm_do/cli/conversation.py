@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from asyncio import CancelledError
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
@@ -12,17 +11,18 @@ from typing import Any
 
 import anyio.to_thread
 from pydantic_ai import BinaryContent
-from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError
 from pydantic_ai.messages import ModelMessage
 from pydantic_core import from_json, to_json
 
 from ..display import visible
 from ..entries import WorkerEntry
-from ..errors import ApprovalDenied, ArgumentError, LlmDoError, RunEnded, did_you_mean
+from ..errors import ArgumentError, LlmDoError, RunEnded, did_you_mean
 from ..runtime import Runtime
 from ..scope import CallScope
 from ..trace import TraceEntry
 from ..values import shorten
+from .words import in_words
+from .words import readable as readable
 
 COMMANDS = {
     "/help": "what can be typed here",
@@ -33,18 +33,6 @@ COMMANDS = {
     "/clear": "start anew; the worker forgets what was said",
     "/quit": "end",
 }
-
-# What moves a cursor, turns the direction of writing or takes no room. Unlike `visible` this leaves alone what plain
-# writing has: joiners and variation selectors, which emoji and many scripts are made of, and backslashes.
-_UNSAFE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\ud800-\uf8ff\U000e0000-\U000e007f]"
-)
-
-
-def readable(text: str) -> str:
-    """Text that somebody else wrote, without anything that could steer a screen. Lines and tabs stay."""
-    return _UNSAFE.sub(lambda found: visible(found[0]), text.replace("\r", ""))
 
 
 @dataclass
@@ -140,21 +128,8 @@ class Conversation:
 
     def in_words(self, exc: BaseException) -> str:
         """An error as somebody is told who talks with a worker."""
-        match exc:
-            case RunEnded():
-                said = f"You ended the turn.{f' ({exc.note})' if exc.note else ''}"
-            case ApprovalDenied():
-                said = f"Refused: {exc}"
-            case LlmDoError():
-                said = str(exc)
-            case ModelHTTPError():
-                said = f"The provider of {exc.model_name} answered {_status(exc.status_code)}. {_detail(exc.body)}"
-            case ModelAPIError():
-                said = f"The provider of {exc.model_name} could not be reached: {exc}"
-            case _:
-                said = f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
-        told: str = self._redact(said.strip())
-        return readable(told)
+        said = in_words(exc, redact=self._redact)
+        return said.replace("You ended the run.", "You ended the turn.", 1) if isinstance(exc, RunEnded) else said
 
     # -- commands ------------------------------------------------------------------------------------
 
@@ -283,24 +258,6 @@ def _in_a_line(call: TraceEntry) -> str:
     refused = call.approval is not None and not call.approval.approved
     outcome = " refused" if refused else f" failed: {visible(call.error)}" if call.error else ""
     return f"{call_in_words(call.name, call.input_data)}{outcome}".replace("`", "'")
-
-
-def _status(code: int) -> str:
-    known = {
-        401: "that the key is not valid",
-        403: "that this is not allowed",
-        404: "that there is no such model",
-        429: "that there were too many requests, or that the account is empty",
-    }
-    return f"{known[code]} ({code})" if code in known else f"with the error {code}"
-
-
-def _detail(body: object) -> str:
-    """What a provider says was wrong, wherever it puts that."""
-    for key in ("error", "message"):
-        if isinstance(body, Mapping) and key in body:
-            body = body[key]
-    return shorten(body).strip("'\"") if body else ""
 
 
 def _plural(count: int, what: str) -> str:

@@ -7,21 +7,26 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from textwrap import wrap
 from typing import Any
 
-from rich.cells import chop_cells
+from rich.cells import cell_len, chop_cells
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
 from ..approval import ApprovalRequest
-from ..display import layout, visible
+from ..display import abridge, layout, visible
 from ..errors import LlmDoError, PathMissing
 from ..protocols import EntryBase
 from ..runtime import Runtime
 
 _WIDTH = 50
 """About how many characters of a long value go into a line."""
+_FEW = 3
+"""How many lines of a screen one line, or one argument, can take in any case."""
+_NOTE = 60
+"""About how many characters say that something is left out."""
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e\n]")
 Line = tuple[str, str, str]
 """A mark, a text and a style."""
@@ -30,27 +35,96 @@ Line = tuple[str, str, str]
 class Barred:
     """Lines that go on after a broken bar where the screen ends, so that none can pose as the next one."""
 
-    def __init__(self, lines: Sequence[Line]) -> None:
+    def __init__(self, lines: Sequence[Line], room: int | None = None) -> None:
+        """`room` is how many lines of a screen they may take. What does not fit is left out, with a note."""
         self._lines = lines
+        self._room = room
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        room = max(options.max_width - 2, 8)
-        for mark, line, style in self._lines:
-            pieces = wrap(line, room) if mark == "!" else chop_cells(line, room)  # a note is ours, and no evidence
-            for number, piece in enumerate(pieces or [""]):
+        width = max(options.max_width - 2, 8)
+        for mark, line, style in _fitted(self._lines, self._room, width):
+            for number, piece in enumerate(_pieces(mark, line, width)):
                 yield Text(f"{'┆' if number else mark} {piece}", style=style, no_wrap=True, overflow="crop")
 
 
 class LaidOut:
     """Arguments, as wide as the screen is."""
 
-    def __init__(self, payload: dict[str, Any], room: int | None) -> None:
+    def __init__(self, payload: dict[str, Any], room: int | None, most: int | None = None) -> None:
+        """Values are abridged to about `room` lines each, and all of them take `most` lines of a screen."""
         self._payload = payload
         self._room = room
+        self._most = most
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width, limit = max(options.max_width - 6, 10), (self._room or 0) * _WIDTH
-        yield Text(layout(self._payload, full=self._room is None, limit=limit, width=width))
+        lines = _laid_out(self._payload, self._room, self._most, options.max_width)
+        yield Text("\n".join(lines), overflow="fold")
+
+
+def _pieces(mark: str, line: str, width: int) -> list[str]:
+    """A line as a screen of that width shows it."""
+    pieces = wrap(line, width) if mark == "!" else chop_cells(line, width)  # a note is ours, and no evidence
+    return pieces or [""]
+
+
+def _height(line: Line, width: int) -> int:
+    return len(_pieces(line[0], line[1], width))
+
+
+def _share(heights: Sequence[int], room: int) -> int:
+    """How many lines of a screen each may take, so that all fit: as many as can be, and at least a few."""
+    shares = range(room, _FEW, -1) if len(heights) <= room else ()
+    return next((share for share in shares if sum(min(height, share) for height in heights) <= room), _FEW)
+
+
+def _fitted(lines: Sequence[Line], room: int | None, width: int) -> list[Line]:
+    """As much of some lines as fits: long ones without their middle, and the first ones if these are too many."""
+    heights = [_height(line, width) for line in lines]
+    if room is None or sum(heights) <= room:
+        return list(lines)
+    share = _share(heights, room)
+    # A wide character takes two columns, and the note of what is left out takes room as well.
+    shown = [
+        (mark, abridge(text, max(share * width * len(text) // cell_len(text) - _NOTE, width)), style)
+        if height > share
+        else (mark, text, style)
+        for (mark, text, style), height in zip(lines, heights, strict=True)
+    ]
+    heights = [_height(line, width) for line in shown]
+    if sum(heights) <= room:
+        return shown
+    kept = sum(1 for reached in accumulate(heights) if reached < room)
+    return [*shown[:kept], ("…", f"{_more(len(shown) - kept)} not shown", "bold yellow")]
+
+
+def _laid_out(payload: dict[str, Any], room: int | None, most: int | None, width: int) -> list[str]:
+    """The lines of arguments. If they are more than `most`, each argument gets its share of them."""
+    limit, inner, blocks = (room or 0) * _WIDTH, max(width - 6, 10), []
+    for name, value in payload.items():
+        laid = layout({name: value}, full=room is None, limit=limit, width=inner).split("\n")
+        blocks.append([piece for line in laid for piece in _broken(line, width)])
+    if most is None or sum(map(len, blocks)) <= most:
+        return [line for block in blocks for line in block]
+    share, lines = _share([len(block) for block in blocks], most), list[str]()
+    for block in blocks:
+        left = len(block) - share + 1
+        lines += block if left <= 1 else [*block[: share - 1], f"  … {_more(left)} of it not shown"]
+    if len(lines) > most:
+        left = len(lines) - most + 1
+        lines = [*lines[: most - 1], f"… {_more(left)} not shown"]
+    return lines
+
+
+def _broken(line: str, width: int) -> list[str]:
+    """A line that is as wide as a screen, or as several lines. A long name is enough to need that."""
+    if cell_len(line) <= width:
+        return [line]
+    first, *rest = chop_cells(line, max(width - 4, 4))
+    return [first, *(f"  ┆ {piece}" for piece in rest)]
+
+
+def _more(count: int) -> str:
+    return f"{count:,} more {'line is' if count == 1 else 'lines are'}"
 
 
 @dataclass(frozen=True)
@@ -62,26 +136,36 @@ class Evidence:
     """Whether there is more than that."""
 
 
-def gather(request: ApprovalRequest, present: Callable[[str], str | None], *, room: int | None) -> Evidence:
-    """What to show about a request, in about so many lines, or all of it if `room` is `None`.
+def gather(
+    request: ApprovalRequest, present: Callable[[str], str | None], *, room: int | None, width: int = _WIDTH
+) -> Evidence:
+    """What to show about a request, in about so many lines of a screen, or all of it if `room` is `None`.
 
-    `present` reads a file as it is now; `None` says that nothing is there.
+    `present` reads a file as it is now; `None` says that nothing is there. `width` is how wide the lines will be: it
+    decides what counts as cut, and one that is too small only offers to show more where all of it is seen.
     """
     rest = dict(request.payload)
-    cut = False
     lines: list[Line] = []
     if request.tool_name == "shell" and isinstance(command := rest.pop("command", None), str):
         lines = [("$" if not number else "│", visible(line), "bold") for number, line in enumerate(command.split("\n"))]
     elif request.tool_name == "sandbox.write" and isinstance(rest.get("path"), str):
         lines = _change(rest, present)
-    if room is not None and len(lines) > room:
-        cut, left = True, len(lines) - room + 1
-        lines = [*lines[: room - 1], ("…", f"{left:,} more lines are not shown", "bold yellow")]
-    parts: list[RenderableType] = [Barred(lines)] if lines else []
+    cut = False
+    # Nothing is left out of what fits as wide as we were told: a narrower screen has no key to show it.
+    most = room_left = None
+    if room is not None:
+        laid = _laid_out(rest, room, None, width)
+        cut = laid != _laid_out(rest, None, None, width)
+        allowed = max(room // 2, _FEW) if lines else room
+        if len(laid) > allowed:
+            cut, most = True, allowed
+        left = max(room - max(min(len(laid), allowed) - 1, 0), _FEW)
+        if _fitted(lines, left, max(width - 2, 8)) != lines:
+            cut, room_left = True, left
+    parts: list[RenderableType] = [Barred(lines, room_left)] if lines else []
     if rest:
         # A command says most by itself; a diff says nothing without the path.
-        parts.insert(len(parts) if request.tool_name == "shell" else 0, LaidOut(rest, room))
-        cut = cut or (room is not None and layout(rest, limit=room * _WIDTH) != layout(rest, full=True))
+        parts.insert(len(parts) if request.tool_name == "shell" else 0, LaidOut(rest, room, most))
     return Evidence(Group(*parts), cut)
 
 

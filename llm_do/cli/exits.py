@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
@@ -27,35 +26,26 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-def report(exc: BaseException) -> int:
-    """Say on standard error what went wrong, and return the code for it."""
+def report(exc: BaseException, redact: Callable[[str], str] = str) -> int:
+    """Say on standard error what went wrong, and return the code for it. `redact` takes out secrets."""
     if isinstance(exc, SystemExit):
         return exc.code if isinstance(exc.code, int) else Exit.FAILED
     if isinstance(exc, click.exceptions.Exit):
         return exc.exit_code
-    if isinstance(exc, BrokenPipeError):
-        # Whoever read the output has left. Python would complain once more when it closes it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.OK
-    if isinstance(exc, click.ClickException):
-        exc.show()
-        return Exit.USAGE
     if isinstance(exc, click.exceptions.Abort | KeyboardInterrupt):
         click.echo("Interrupted.", err=True)
         return Exit.INTERRUPTED
-    code = code_of(exc)
-    text = str(exc) or type(exc).__name__
-    known = code is not Exit.FAILED or _is_ours(exc)
-    click.echo(f"Error: {text if known else f'{type(exc).__name__}: {text}'}", err=True)
+    from .words import in_words, readable  # noqa: PLC0415 - with it comes whatever an error may be about
+
+    if isinstance(exc, click.ClickException):
+        if isinstance(exc, click.UsageError) and exc.ctx is not None:
+            click.echo(f"{exc.ctx.get_usage()}\nTry '{exc.ctx.command_path} --help' for help.\n", err=True)
+        click.echo(f"Error: {readable(redact(exc.format_message()))}", err=True)
+        return Exit.USAGE if isinstance(exc, click.UsageError) else Exit.FAILED
+    click.echo(f"Error: {in_words(exc, redact=redact)}", err=True)
     for note in getattr(exc, "__notes__", ()):
-        click.echo(f"  {note}", err=True)
-    return code
-
-
-def _is_ours(exc: BaseException) -> bool:
-    from ..errors import LlmDoError  # noqa: PLC0415 - here, where something of ours ran already
-
-    return isinstance(exc, LlmDoError)
+        click.echo(f"  {readable(redact(note))}", err=True)
+    return code_of(exc)
 
 
 def code_of(exc: BaseException) -> Exit:
@@ -68,6 +58,7 @@ def code_of(exc: BaseException) -> Exit:
         (errors.CallTimeout, Exit.TIMED_OUT),
         ((errors.LimitExceeded, errors.DepthLimitError), Exit.OVER_BUDGET),
         ((errors.ArgumentError, errors.UnknownEntryError, errors.ModelChoiceError), Exit.USAGE),
+        (click.ClickException, Exit.USAGE),
         (KeyboardInterrupt, Exit.INTERRUPTED),
     ]
     return next((code for kinds, code in table if isinstance(exc, kinds)), Exit.FAILED)

@@ -27,7 +27,10 @@ def read_input(entry: Entry[Any], words: Sequence[str], input_json: str | None) 
             raise click.UsageError("Give the input as words or with --input-json, not both.")
         return _json_object(input_json)
     if not words or tuple(words) == ("-",):
-        return (_piped() if words or not sys.stdin.isatty() else "") or None
+        given = (_piped() if words or not sys.stdin.isatty() else "") or None
+        if given is None and sys.stdin.isatty() and getattr(entry, "kind", "") == "worker":
+            raise click.UsageError(f"There is no input for {entry.name!r}. Give it as words, as @FILE, or pipe it in.")
+        return given
     if _is_piped_into():
         raise click.UsageError("There is input on the command line and on standard input. Give one of them.")
     if getattr(entry, "kind", "") == "worker" and getattr(entry, "input_type", None) is None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -16,13 +14,13 @@ from pydantic_core import to_json, to_jsonable_python
 
 from ..api import WorkerRunResult, run_entry
 from ..display import visible
-from ..errors import LlmDoError
 from ..events import Event
 from ..protocols import Entry, Sink
 from ..registry import WorkerRegistry
 from ..runtime import Runtime
 from .exits import Exit, code_of
 from .sessions import SessionOptions, open_session
+from .stdout import Output, ReaderLeft
 from .tree import CallTree
 
 if TYPE_CHECKING:
@@ -37,31 +35,34 @@ EVENTS_VERSION = 1
 class Reporter:
     """Runs an entry and tells about it as the command line wants it."""
 
-    registry: WorkerRegistry
+    out: Output
     options: SessionOptions
     style: Literal["text", "json", "events"] = "text"
-    output: Path | None = None
     usage: bool = False
     verbose: bool = False
     allow_refusals: bool = False
     exit_code: int = Exit.OK
+    cancel: Callable[[], object] = lambda: None
+    broken: BaseException | None = None
+    """Why events cannot be printed any more."""
     _runtime: Runtime | None = None
     _tree: CallTree = field(default_factory=CallTree)
+    _live: LiveTree | None = None
 
-    async def run(self, entry: Entry[Any], given: Any, attachments: list[str]) -> None:
+    async def run(self, registry: WorkerRegistry, entry: Entry[Any], given: Any, attachments: list[str]) -> None:
         """Run the entry, and print what came of it."""
-        live = self._live_tree()
+        live = self._live = self._live_tree()
         if live is not None:
             self._tree = live.tree
         sinks: list[Sink] = [live if live is not None else self._tree]
         if self.style == "events":
-            sinks.append(EventLines())
+            sinks.append(self)
         runtime = self._runtime = open_session(
-            self.registry,
+            registry,
             self.options,
             approver=self._approver(live),
             sinks=sinks,
-            text_deltas=live is not None,
+            text_deltas=live is not None or self.style == "events",
         )
         if live is not None:
             live.start()
@@ -71,6 +72,28 @@ class Reporter:
             if live is not None:
                 live.stop()
         self._told(result)
+
+    def on_event(self, event: Event) -> None:
+        """Print an event as a line of JSON. When nobody takes it any more, the run is over."""
+        made = {"version": EVENTS_VERSION, **to_jsonable_python(event, **_JSON)}
+        try:
+            if self.broken is None:
+                self.out.write(f"{to_json(made, inf_nan_mode='null').decode()}\n")
+        except (ReaderLeft, OSError) as exc:
+            self.broken = exc
+            self.cancel()
+
+    def redact(self, text: str) -> str:
+        """A text without secrets."""
+        if self._runtime is None:
+            return text
+        clean: str = self._runtime.context().session.recorder.secrets.redact(text)
+        return clean
+
+    def clear_screen(self) -> None:
+        """Leave the terminal as it was, when there is no time for anything else."""
+        if self._live is not None:
+            self._live.stop()
 
     def _live_tree(self) -> LiveTree | None:
         """The tree that a person sees while it runs, if one looks."""
@@ -103,18 +126,12 @@ class Reporter:
             self.exit_code = Exit.REFUSED
         text = result.output if isinstance(result.output, str) else json_text(result.output)
         if self.style == "text":
-            self._answer(text)
+            self.out.answer(text)
         else:
             self._result(output=result.output, error=None)
         self._afterwards()
         if refused and not self.allow_refusals and not self.options.quiet:
             click.echo(f"Refused: {', '.join(map(visible, refused))}. The worker went on without.", err=True)
-
-    def _answer(self, text: str) -> None:
-        if self.output is not None:
-            write_file(self.output, text if text.endswith("\n") else f"{text}\n")
-        else:
-            click.echo(text)
 
     def _result(self, *, output: Any, error: BaseException | None) -> None:
         """One object with all that there is to know."""
@@ -123,9 +140,9 @@ class Reporter:
         made = {
             "type": "result",
             "version": EVENTS_VERSION,
-            "output": to_jsonable_python(output, fallback=str, bytes_mode="base64"),
-            "error": None if error is None else {"type": type(error).__name__, "message": str(error)},
-            "exit_code": int(self.exit_code if error is None else code_of(error)),
+            "output": to_jsonable_python(output, **_JSON),
+            "error": None if error is None else {"type": type(error).__name__, "message": self.redact(_said(error))},
+            "exit_code": int(self.exit_code),
             "refusals": [
                 {"name": record.name, "note": record.approval.note, "rule": record.approval.rule}
                 for record in trace
@@ -133,23 +150,29 @@ class Reporter:
             ],
             "usage": {} if runtime is None else _usage(runtime),
         }
-        line = to_json(made, indent=2 if self.style == "json" else None).decode()
-        if self.output is not None and self.style == "json":
-            write_file(self.output, f"{line}\n")
+        line = to_json(made, indent=2 if self.style == "json" else None, inf_nan_mode="null").decode()
+        if self.style == "json":
+            self.out.answer(line)
         else:
-            click.echo(line)
+            self.out.write(f"{line}\n")
 
-    def failed(self, exc: BaseException) -> None:
-        """The run ended with an error, which somebody else tells."""
-        if self.style != "text":
-            self._result(output=None, error=exc)
-        self._afterwards(partial=True)
+    def failed(self, exc: BaseException) -> int:
+        """The run ended with an error, which somebody else tells. Returns the code for it."""
+        ended = self._runtime is not None and bool(self._runtime.context().session.permissions.ended)
+        self.exit_code = Exit.REFUSED if ended else code_of(exc)
+        self._over(exc)
+        return self.exit_code
 
     def interrupted(self) -> None:
         """Somebody interrupted the run: what it did until then is worth knowing."""
         click.echo("Interrupted.", err=True)
-        if self.style != "text":
-            self._result(output=None, error=KeyboardInterrupt("interrupted"))
+        self.exit_code = Exit.INTERRUPTED
+        self._over(KeyboardInterrupt("interrupted"))
+
+    def _over(self, exc: BaseException) -> None:
+        if self.style != "text" and self.broken is None:
+            with suppress(ReaderLeft):
+                self._result(output=None, error=exc)
         self._afterwards(partial=True)
 
     def _afterwards(self, *, partial: bool = False) -> None:
@@ -173,18 +196,16 @@ def sees_progress() -> bool:
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
-class EventLines:
-    """Prints each event as a line of JSON."""
+_JSON: dict[str, Any] = {"fallback": str, "bytes_mode": "base64", "inf_nan_mode": "null"}
 
-    def on_event(self, event: Event) -> None:
-        made = {"version": EVENTS_VERSION, **to_jsonable_python(event, fallback=str, bytes_mode="base64")}
-        click.echo(to_json(made).decode())
-        sys.stdout.flush()
+
+def _said(error: BaseException) -> str:
+    return error.format_message() if isinstance(error, click.ClickException) else str(error)
 
 
 def json_text(value: Any) -> str:
     """A value that is no text, for people and programs."""
-    return to_json(value, indent=2, fallback=str, bytes_mode="base64").decode()
+    return to_json(value, indent=2, **_JSON).decode()
 
 
 def _usage(runtime: Runtime) -> dict[str, Any]:
@@ -203,25 +224,7 @@ def usage_line(runtime: Runtime) -> str:
     """What a run used, in one line for each model."""
     lines = []
     for model, used in runtime.usage.items():
+        requests = "1 request" if used.requests == 1 else f"{used.requests} requests"
         cost = "" if used.cost is None else f", ${used.cost:.4f}"
-        lines.append(
-            f"{model}: {used.requests} requests, {used.input_tokens} tokens in, {used.output_tokens} out{cost}"
-        )
+        lines.append(f"{model}: {requests}, {used.input_tokens} tokens in, {used.output_tokens} out{cost}")
     return "\n".join(lines) or "no model was used"
-
-
-def write_file(path: Path, text: str) -> None:
-    """Write a file, all of it or nothing: a full disk leaves what was there."""
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
-    except OSError as exc:
-        raise LlmDoError(f"{path} cannot be written: {exc.strerror}.") from exc
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).replace(path)
-    except OSError as exc:
-        raise LlmDoError(f"{path} cannot be written: {exc.strerror}. What was there is unchanged.") from exc
-    finally:
-        with suppress(OSError):
-            Path(temporary).unlink()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,57 +69,71 @@ def run_command(
 
     The answer goes to standard output, and everything else to standard error.
     """
+    if as_json and events:
+        raise click.UsageError("--json and --events both print the result. Give one of them.")
     # With these comes everything: help and mistakes on the command line do not wait for it.
     from .inputs import read_input  # noqa: PLC0415
     from .reporting import Reporter  # noqa: PLC0415
+    from .stdout import Output  # noqa: PLC0415
 
-    if as_json and events:
-        raise click.UsageError("--json and --events both print the result. Give one of them.")
-    registry, name = open_worker(ctx, worker)
-    entry = registry[name]
-    given = read_input(entry, words, input_json)
     reporter = Reporter(
-        registry=registry,
+        out=Output(output),
         options=SessionOptions(**options),
         style="json" if as_json else "events" if events else "text",
-        output=output,
         usage=usage,
         verbose=verbose,
         allow_refusals=allow_refusals,
     )
-    return run_until_over(reporter, lambda: reporter.run(entry, given, [str(path) for path in attachments]))
+
+    async def work() -> None:
+        registry, name = open_worker(ctx, worker)
+        entry = registry[name]
+        given = read_input(entry, words, input_json)
+        await reporter.run(registry, entry, given, [str(path) for path in attachments])
+
+    with reporter.out.alone():
+        return run_until_over(reporter, work)
 
 
 def run_until_over(reporter: Reporter, work: Callable[[], Awaitable[None]]) -> int:
     """Run to the end, or until somebody interrupts: once ends it cleanly, twice at once."""
+    from .stdout import is_reader_gone  # noqa: PLC0415
+
+    ended_by: list[int] = []
     try:
-        asyncio.run(_interruptible(work))
+        asyncio.run(_interruptible(work, reporter, ended_by))
+        return reporter.exit_code
     except (KeyboardInterrupt, asyncio.CancelledError):
+        if reporter.broken is not None:
+            return Exit.OK if is_reader_gone(reporter.broken) else report(reporter.broken)
         reporter.interrupted()
-        return Exit.INTERRUPTED
-    except BrokenPipeError:
-        raise
-    except Exception as exc:
-        reporter.failed(exc)
-        return report(exc)
-    return reporter.exit_code
+        return 128 + (ended_by or [signal.SIGINT])[0]
+    except BaseException as exc:
+        if is_reader_gone(exc) and not isinstance(exc, OSError):
+            return Exit.OK
+        if isinstance(exc, SystemExit):
+            exc = RuntimeError(f"the project's code ended the program, with sys.exit({exc.code!r})")
+        code = reporter.failed(exc)
+        report(exc, reporter.redact)
+        return code
 
 
-async def _interruptible(work: Callable[[], Awaitable[None]]) -> None:
+async def _interruptible(work: Callable[[], Awaitable[None]], reporter: Reporter, ended_by: list[int]) -> None:
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
-    interrupts = 0
+    reporter.cancel = task.cancel
 
-    def interrupt() -> None:
-        nonlocal interrupts
-        interrupts += 1
-        if interrupts > 1:
-            os._exit(Exit.INTERRUPTED)  # whatever does not end, ends now
+    def interrupt(number: int) -> None:
+        ended_by.append(number)
+        if len(ended_by) > 1:  # whatever does not end, ends now
+            reporter.clear_screen()
+            os._exit(128 + number)
         task.cancel()
 
-    loop.add_signal_handler(signal.SIGINT, interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupt, number)
     try:
         await work()
-        sys.stdout.flush()
     finally:
-        loop.remove_signal_handler(signal.SIGINT)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)

@@ -94,8 +94,8 @@ def test_the_answer_alone_is_on_standard_output(run: Run) -> None:
         (["add", "41"], "", "42\n"),
         (["add", "--input-json", '{"a": 5}'], "", "6\n"),
         (["text", "what=12"], "", "12\n"),
-        (["text", "what=@words.txt"], "", "from a file\n\n"),
-        (["text", "@words.txt"], "", "from a file\n\n"),
+        (["text", "what=@words.txt"], "", "from a file\n"),
+        (["text", "@words.txt"], "", "from a file\n"),
         (["text", "@@home"], "", "@home\n"),
         (["text"], "piped in", "piped in\n"),
         (["text", "-"], "piped in", "piped in\n"),
@@ -188,7 +188,7 @@ def test_the_answer_can_go_to_a_file(run: Run, project: Path) -> None:
     done = run("add", "a=1", "-o", "answer.txt")
     assert (done.stdout, (project / "answer.txt").read_text()) == ("", "2\n")
     failed = run("add", "a=1", "-o", "nowhere/answer.txt")
-    assert failed.returncode == Exit.FAILED
+    assert failed.returncode == Exit.USAGE
     assert "cannot be written" in failed.stderr
 
 
@@ -307,7 +307,7 @@ def test_an_interrupt_ends_the_run_and_tells_what_it_did(project: Path) -> None:
     assert out == ""
     assert "Interrupted." in err
     assert "✓ add" in err
-    assert "scripted: 1 requests" in err
+    assert "scripted: 1 request" in err
     assert "Traceback" not in err
 
 
@@ -330,3 +330,90 @@ def test_what_cannot_be_stopped_does_not_keep_the_program(project: Path, times: 
     _, err = process.communicate(timeout=20)
     assert process.returncode == Exit.INTERRUPTED
     assert "Traceback" not in err
+
+
+# -- what is told, and what is not -------------------------------------------------------------------------------
+
+
+def with_tools(project: Path, code: str) -> None:
+    (project / "workers/adder.md").unlink()
+    (project / "tools.py").write_text(f"import os, sys\nfrom llm_do import entry\n\n{code}")
+
+
+def test_what_the_project_prints_is_no_answer(run: Run, project: Path) -> None:
+    with_tools(
+        project, "print('loading')\n\n@entry\ndef noisy() -> str:\n    print('noise')\n    return 'the answer'\n"
+    )
+    done = run("noisy")
+    assert done.stdout == "the answer\n"
+    assert "noise" in done.stderr
+    assert json.loads(run("noisy", "--json").stdout)["output"] == "the answer"
+
+
+def test_errors_have_no_secrets_and_do_nothing_to_a_terminal(run: Run, project: Path) -> None:
+    (project / "llm-do.toml").write_text('secrets = ["MY_SECRET"]\n')
+    with_tools(
+        project,
+        "@entry\ndef leak() -> str:\n"
+        "    raise ValueError('cannot log in with ' + os.environ['MY_SECRET'] + chr(27) + '[31m')\n",
+    )
+    for words in (["leak"], ["leak", "--json"]):
+        done = run(*words, MY_SECRET="hunter2secret")
+        assert done.returncode == Exit.FAILED
+        assert "hunter2secret" not in done.stdout + done.stderr
+        assert "\x1b" not in done.stderr
+
+
+@pytest.mark.parametrize("code", ["sys.exit(0)", "raise BrokenPipeError", "os.write(-1, b'')"])
+def test_nothing_that_a_function_does_looks_like_success(run: Run, project: Path, code: str) -> None:
+    with_tools(project, f"@entry\ndef leave() -> str:\n    {code}\n    return 'x'\n")
+    done = run("leave", "--json")
+    assert done.returncode == Exit.FAILED
+    assert json.loads(done.stdout)["error"] is not None
+    assert "Error: " in done.stderr
+
+
+def test_an_answer_is_printed_as_it_is(run: Run, project: Path) -> None:
+    with_tools(
+        project,
+        "@entry\ndef red() -> str:\n    return chr(27) + '[31mred'\n\n"
+        "@entry\ndef half() -> str:\n    return 'a' + chr(0xd800)\n\n"
+        "@entry\ndef nan() -> dict[str, float]:\n    return {'x': float('nan')}\n",
+    )
+    assert run("red").stdout == "\x1b[31mred\n"
+    assert run("half").stdout == "a\\ud800\n"
+    assert json.loads(run("nan", "--json").stdout)["output"] == {"x": None}
+
+
+@pytest.mark.parametrize("words", [["nope", "x"], ["add", "a=x"], ["broken", "x"]])
+def test_json_is_printed_for_every_error(run: Run, project: Path, words: list[str]) -> None:
+    (project / "workers/broken.md").write_text("---\ntool: [add]\n---\nx")
+    done = run(*words, "--json")
+    assert json.loads(done.stdout)["exit_code"] == done.returncode > 1
+
+
+def test_an_output_file_is_what_it_was(run: Run, project: Path) -> None:
+    (project / "real.txt").write_text("old")
+    (project / "real.txt").chmod(0o640)
+    (project / "link.txt").symlink_to("real.txt")
+    assert run("add", "a=1", "-o", "link.txt").returncode == Exit.OK
+    assert (project / "link.txt").is_symlink()
+    assert (project / "real.txt").read_text() == "2\n"
+    assert (project / "real.txt").stat().st_mode & 0o777 == 0o640
+    assert run("add", "a=1", "-o", "/dev/null").returncode == Exit.OK
+    assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_a_stream_that_is_closed_is_nobody(project: Path, closed: str) -> None:
+    command = f"{sys.executable} -m llm_do run add a=1 {closed}"
+    done = subprocess.run(command, shell=True, cwd=project, capture_output=True, text=True, check=False)
+    assert done.returncode == Exit.OK
+    assert done.stderr == ""
+
+
+def test_events_end_with_their_reader(project: Path) -> None:
+    command = f"{sys.executable} -m llm_do run greeter x -m test --events </dev/null | head -1"
+    done = subprocess.run(command, shell=True, cwd=project, capture_output=True, text=True, check=False)
+    assert len(done.stdout.splitlines()) == 1
+    assert done.stderr == ""

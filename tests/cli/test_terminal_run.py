@@ -112,6 +112,18 @@ def test_arguments_can_be_edited(start: Start, tmp_path: Path) -> None:
     assert (tmp_path / "out/report.md").read_text() == "# Report\n\nmy line\nkept\n"
 
 
+@pytest.mark.parametrize(("editor", "told"), [("true", "Nothing was changed"), ("false", "That did not work")])
+def test_an_editor_that_was_left_is_no_yes(start: Start, tmp_path: Path, editor: str, told: str) -> None:
+    with serve(writes(), Step("Done.")) as server:
+        terminal = start(server, "{program} boss go", EDITOR=editor)
+        terminal.wait_for("q  no, and end the run")
+        terminal.send("e")
+        terminal.wait_for(told)
+        terminal.send("q")
+        terminal.wait_for("code 4")
+    assert (tmp_path / "out/report.md").read_text() == FILES["out/report.md"]
+
+
 def test_what_was_typed_before_is_no_answer(start: Start, tmp_path: Path) -> None:
     slow = Step(tool="write_file", arguments={"path": "out/report.md", "content": "x"}, seconds=1.5)
     with serve(slow, Step("Done.")) as server:
