@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+from typing import NoReturn
 
 from .commands import COMMANDS, HELP
 
@@ -13,6 +15,8 @@ def main() -> None:
     try:
         _open_streams()
         _answer()
+    except SystemExit as exc:
+        _leave(exc)
     except KeyboardInterrupt:  # while something was imported
         sys.stderr.write("Interrupted.\n")
         sys.stderr.flush()
@@ -26,6 +30,17 @@ def _open_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+
+
+def _leave(end: SystemExit) -> NoReturn:
+    """End the process. A thread that could not be stopped would keep it for as long as it runs: it is left behind."""
+    if threading.active_count() == 1:
+        raise end
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(end.code if isinstance(end.code, int) else 1)
 
 
 def _answer() -> None:

@@ -89,7 +89,7 @@ class TerminalApprover:
             self._print(Text("  Why not? (Enter: no note) ", style="bold"), end="")
             return ApprovalDecision(approved=False, note=await self._keyboard.line() or None)
         if key == "q":
-            return ApprovalDecision(approved=False, note="the person who was asked ended the run", end_run=True)
+            return ApprovalDecision(approved=False, end_run=True)
         if key.isdigit():
             return ApprovalDecision(approved=True, grant=request.offers[int(key) - 1])
         return ApprovalDecision(approved=True, approve_for_session=key == "s")
@@ -102,7 +102,8 @@ class TerminalApprover:
         self._print(Text(f"  {visible(request.call_path)}\n  {because}", style="dim"))
         if ruling is not None and ruling.reason:
             self._print(Text(f"  {visible(ruling.reason)}"))
-        evidence = gather(request, self._present(request.worker), room=None if full else _ROOM)
+        room, width = None if full else _ROOM, self._console.width - 2
+        evidence = gather(request, self._present(request.worker), room=room, width=width)
         self._print(Padding(evidence.shown, (0, 0, 0, 2)))
         return evidence.cut
 

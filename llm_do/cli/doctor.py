@@ -45,9 +45,11 @@ def doctor_command(ctx: click.Context, /, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"ok": not broken, "findings": [finding._asdict() for finding in found]}, indent=2))
     else:
+        from ..display import visible  # noqa: PLC0415 - it imports pydantic
+
         width = max(len(finding.what) for finding in found)
-        for finding in found:
-            click.echo(f"{finding.state:<8} {finding.what:<{width}}  {finding.detail}".rstrip())
+        for finding in found:  # names of models come from files and servers
+            click.echo(visible(f"{finding.state:<8} {finding.what:<{width}}  {finding.detail}".rstrip()))
     if broken:
         ctx.exit(Exit.FAILED)
 

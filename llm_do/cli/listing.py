@@ -31,7 +31,9 @@ def list_command(ctx: click.Context, /, as_json: bool) -> None:
         click.echo(json.dumps([entry._asdict() for entry in found], indent=2))
         return
     if not found:
-        click.echo(f"There are no workers in {root} yet. Make one with `llm-do new worker NAME`.", err=True)
+        click.echo(
+            f"There are no workers in {_clean(str(root))} yet. Make one with `llm-do new worker NAME`.", err=True
+        )
         return
     for line in _table(found, shutil.get_terminal_size().columns if sys.stdout.isatty() else None):
         click.echo(line)
@@ -41,10 +43,10 @@ def _table(found: list[Found], width: int | None) -> list[str]:
     """Aligned columns. A screen gets lines that fit; a file or a pipe gets all there is."""
     rows = [
         (
-            entry.name,
+            _clean(entry.name),
             entry.kind,
-            entry.model or "-",
-            entry.file if entry.line is None else f"{entry.file}:{entry.line}",
+            _clean(entry.model or "-"),
+            _clean(entry.file if entry.line is None else f"{entry.file}:{entry.line}"),
             _one_line(f"({entry.problem})" if entry.problem else entry.description or ""),
         )
         for entry in found
@@ -59,8 +61,12 @@ def _table(found: list[Found], width: int | None) -> list[str]:
 
 def _one_line(text: str) -> str:
     """The first line of a text, without what could move a cursor."""
-    first = text.strip().partition("\n")[0]
-    return "".join(char if char.isprintable() else "?" for char in first)
+    return _clean(text.strip().partition("\n")[0])
+
+
+def _clean(text: str) -> str:
+    r"""A text in which what could move a cursor is spelled out: `\x1b`. Unlike `visible` it needs no pydantic."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 @click.command("show")
@@ -87,6 +93,6 @@ def show_command(ctx: click.Context, /, name: str, as_json: bool) -> None:
 def _section(section: Section) -> str:
     from ..display import visible  # noqa: PLC0415 - it imports pydantic
 
-    title, lines = section
+    title, lines = visible(section[0]), section[1]
     text = "\n".join(line for each in lines for line in visible(each, keep="\n\t").split("\n"))
     return title if not lines else f"{title}\n" + "\n".join(f"  {line}".rstrip() for line in text.split("\n"))

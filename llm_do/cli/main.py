@@ -5,11 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
-import threading
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
@@ -68,14 +65,4 @@ def run_program() -> None:
         code = program.main(standalone_mode=False, prog_name="llm-do")
     except BaseException as exc:
         code = report(exc)
-    leave(code if isinstance(code, int) else Exit.OK)
-
-
-def leave(code: int) -> NoReturn:
-    """End the process. A thread that could not be stopped would keep it for as long as it runs: it is left behind."""
-    if threading.active_count() > 1:
-        with suppress(OSError, ValueError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
+    sys.exit(code if isinstance(code, int) else Exit.OK)

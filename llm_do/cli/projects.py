@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .light import find_root
+from .light import RESERVED, find_root, is_name, names_in
 
 if TYPE_CHECKING:
     from ..registry import WorkerRegistry
@@ -17,7 +17,7 @@ WORKER_FILES = (".md", ".yaml")
 
 def root_of(ctx: click.Context) -> Path:
     """The folder of the project, or an error that says how to make one."""
-    start = (ctx.find_root().obj or Path()).absolute()
+    start = _start(ctx)
     root = find_root(start)
     if root is None:
         raise click.UsageError(
@@ -35,15 +35,60 @@ def open_project(ctx: click.Context) -> WorkerRegistry:
 
 
 def open_worker(ctx: click.Context, worker: str) -> tuple[WorkerRegistry, str]:
-    """The registry that a worker is in, and its name there. A worker can be given as a file as well."""
-    path = Path(worker)
-    if path.suffix not in WORKER_FILES or not path.is_file():
+    """The registry that a worker is in, and its name there. A worker can be given as a file as well, seen from -C."""
+    if "/" not in worker and not worker.endswith(WORKER_FILES):
         return open_project(ctx), worker
     from ..registry import WorkerRegistry  # noqa: PLC0415
 
-    file = path.absolute()
+    file = _start(ctx) / worker
+    _check_file(file, worker)
     root = find_root(file.parent)
-    name = file.parent.name if file.stem == "worker" else file.stem
-    if root is not None and file.is_relative_to(root / "workers"):
-        return WorkerRegistry(root), name
-    return WorkerRegistry(file.parent, only=file), file.stem
+    if root is None or not file.is_relative_to(root / "workers"):
+        _check_name(file.stem, worker)
+        return WorkerRegistry(file.parent, only=file), file.stem
+    own_folder = file.stem == "worker" and file.parent != root / "workers"
+    name = file.parent.name if own_folder else file.stem
+    _check_name(name, worker)
+    registry = WorkerRegistry(root)
+    found = registry.file_of(name)
+    if found is None or not found.path.samefile(file):
+        other = f"; {name!r} is {found.path.relative_to(root)}" if found is not None else ""
+        raise click.UsageError(
+            f"{worker!r} is no worker of the project{other}. "
+            "The file of one is workers/NAME.md, workers/NAME.yaml or workers/NAME/worker.md."
+        )
+    return registry, name
+
+
+def _start(ctx: click.Context) -> Path:
+    """The folder that -C names, or the current one."""
+    return Path(ctx.find_root().obj or "").absolute()
+
+
+def _check_file(file: Path, given: str) -> None:
+    """Say what is wrong with something that was given as a file, and is none of a worker."""
+    try:
+        there, folder = file.exists(), file.is_dir()
+    except (OSError, ValueError):  # no file can be called so
+        there = folder = False
+    if not there:
+        from ..errors import did_you_mean  # noqa: PLC0415 - only for a mistake
+
+        root = find_root(file.parent) or find_root(Path().absolute())
+        hint = did_you_mean(Path(given).stem, names_in(root)) if root is not None else ""
+        raise click.UsageError(f"There is no file {str(file)!r}.{hint}")
+    if folder:
+        raise click.UsageError(f"{given!r} is a folder. Give the file of a worker, or its name.")
+    if file.suffix not in WORKER_FILES:
+        raise click.UsageError(f"{given!r} is no worker's file: those end with .md or .yaml.")
+
+
+def _check_name(name: str, given: str) -> None:
+    """Say why the file of a worker cannot be called so: its name is the worker's."""
+    if name in RESERVED:
+        raise click.UsageError(f"{given!r}: no worker can be named {name!r}, which means something else. Rename it.")
+    if not is_name(name):
+        raise click.UsageError(
+            f"{given!r}: a worker is named like its file, and {name!r} cannot be a name. Use letters, digits, '_' and "
+            "'-', starting with a letter or a digit, 64 characters at most."
+        )

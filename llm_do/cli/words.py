@@ -36,8 +36,6 @@ def _said(exc: BaseException, redact: Callable[[str], str]) -> str:
     match exc:
         case ours.RunEnded():
             return f"You ended the run.{f' ({exc.note})' if exc.note else ''}"
-        case ours.ApprovalDenied():
-            return f"Refused: {exc}"
         case ours.LlmDoError() | theirs.UserError():  # a missing key, a limit, an argument: they are sentences
             return str(exc) or type(exc).__name__
         case theirs.ModelHTTPError():

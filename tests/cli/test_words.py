@@ -30,7 +30,7 @@ from llm_do.errors import ApprovalDenied, LimitExceeded, ModelChoiceError, RunEn
         (UserError("Set OPENAI_API_KEY."), "Set OPENAI_API_KEY."),
         (ModelChoiceError("No model."), "No model."),
         (LimitExceeded("Used up."), "Used up."),
-        (ApprovalDenied("wipe was refused."), "Refused: wipe was refused."),
+        (ApprovalDenied("wipe was refused."), "wipe was refused."),
         (RunEnded("x", note="enough"), "You ended the run. (enough)"),
         (
             FallbackExceptionGroup("x", [ModelHTTPError(401, "a"), ModelAPIError("b", "no")]),
