@@ -26,6 +26,7 @@ from .errors import (
     did_you_mean,
 )
 from .frame import CallFrame, Deadline
+from .models import explain_unusable
 from .names import ToolsetResolver, index_by_name, workers_below
 from .permission import HasRules, Permissions
 from .protocols import Entry, EntryBase, Executor, MessageCallback, ModelLike, Sink, ToolsetFactory
@@ -227,5 +228,6 @@ class SessionState:
             try:
                 self._models[choice] = infer_model(choice)
             except (UserError, ValueError, ImportError) as exc:
-                raise ModelChoiceError(f"Worker {entry.name!r} cannot use model {choice!r}: {exc}") from exc
+                why = explain_unusable(choice, exc)
+                raise ModelChoiceError(f"Worker {entry.name!r} cannot use model {choice!r}: {why}") from exc
         return self._models[choice]

@@ -1,5 +1,6 @@
 """Which model answers when nobody said which."""
 
 from .choice import ModelChoice, announce, choose_default_model, explain_missing
+from .unusable import explain_unusable
 
-__all__ = ["ModelChoice", "announce", "choose_default_model", "explain_missing"]
+__all__ = ["ModelChoice", "announce", "choose_default_model", "explain_missing", "explain_unusable"]

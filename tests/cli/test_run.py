@@ -126,7 +126,7 @@ def test_a_function_runs_like_a_worker(run: Run, project: Path, words: list[str]
         (["greeter", "x", "--strict", "--approve-all"], "", "opposites"),
         (["declared", "age=5", "-m", "test"], "", "name"),
         (["greeter", "x"], "", "has no model"),
-        (["greeter", "x", "-m", "opnai:gpt-5"], "", "Did you mean 'openai:gpt-5'"),
+        (["greeter", "x", "-m", "opnai:gpt-5"], "", "there is no provider 'opnai'. Did you mean 'openai'"),
         (["greeter", "x", "-m", "openai:gpt-5"], "", "OPENAI_API_KEY"),
     ],
 )

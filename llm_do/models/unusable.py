@@ -1,0 +1,35 @@
+"""Why a model that somebody named cannot be used, in words that say what to do."""
+
+from __future__ import annotations
+
+import re
+
+from pydantic_ai.models import known_model_names, parse_model_id
+
+from ..errors import did_you_mean
+
+_VARIABLE = re.compile(r"Set the `(\w+)`")
+_EXTRA = re.compile(r'"(pydantic-ai-slim\[[\w-]+\])"')
+
+
+def missing_variable(error: BaseException) -> str | None:
+    """The variable with a provider's key that is not set, if that is all."""
+    found = _VARIABLE.search(str(error))
+    return found[1] if found is not None else None
+
+
+def explain_unusable(name: str, error: BaseException) -> str:
+    """What PydanticAI has against a model, for somebody who wrote its name in a file or on a command line."""
+    if isinstance(error, ImportError):
+        extra = _EXTRA.search(str(error))
+        return f"its provider needs `pip install '{extra[1]}'`." if extra else f"{error}."
+    if (variable := missing_variable(error)) is not None:
+        return f"{variable} is not set in the environment."
+    provider, _ = parse_model_id(name)
+    if provider is None:
+        hint = did_you_mean(name, known_model_names())
+        return f"it has no provider: write PROVIDER:MODEL.{hint if 'Did you mean' in hint else ''}"
+    known = {each.partition(":")[0] for each in known_model_names() if ":" in each}
+    if provider not in known:
+        return f"there is no provider {provider!r}.{did_you_mean(provider, known)}"
+    return f"{error}"
