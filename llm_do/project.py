@@ -12,7 +12,7 @@ import threading
 import tomllib
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from functools import reduce
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -95,6 +95,8 @@ class ProjectCode:
 
     _owners: ClassVar[dict[str, ProjectCode]] = {}
     """Which project a module in `sys.modules` belongs to."""
+    keeps_output_clean: ClassVar[bool] = False
+    """Whether what a module prints while it is imported goes to standard error. The command line wants it so."""
 
     def __init__(self, root: Path, writable: Callable[[], list[Path]] = list) -> None:
         """`writable` tells the folders that workers can change: nothing in them is ever run."""
@@ -130,7 +132,7 @@ class ProjectCode:
             raise ProjectCodeError(f"{reference!r}: {where} has no {name!r}.") from None
 
     def _import(self, name: str, path: Path | None = None) -> ModuleType:
-        with _IMPORTING, self._installed(path):
+        with _IMPORTING, self._installed(path), redirect_stdout(sys.stderr if self.keeps_output_clean else sys.stdout):
             try:
                 if path is None or name in self._modules or "." not in name:
                     return importlib.import_module(name)

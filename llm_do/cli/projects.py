@@ -29,8 +29,10 @@ def root_of(ctx: click.Context) -> Path:
 
 def open_project(ctx: click.Context) -> WorkerRegistry:
     """The project as a registry."""
-    from ..registry import WorkerRegistry  # noqa: PLC0415 - with it comes everything
+    from ..project import ProjectCode  # noqa: PLC0415 - with it comes everything
+    from ..registry import WorkerRegistry  # noqa: PLC0415
 
+    ProjectCode.keeps_output_clean = True
     return WorkerRegistry(root_of(ctx))
 
 

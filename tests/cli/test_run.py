@@ -350,6 +350,16 @@ def test_what_the_project_prints_is_no_answer(run: Run, project: Path) -> None:
     assert json.loads(run("noisy", "--json").stdout)["output"] == "the answer"
 
 
+@pytest.mark.parametrize("words", [["check", "--json"], ["show", "greeter", "--json"]])
+def test_what_is_printed_at_import_is_no_answer_of_any_command(project: Path, words: list[str]) -> None:
+    with_tools(project, "print('loading')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "llm_do", *words], cwd=project, capture_output=True, text=True, check=False
+    )
+    json.loads(done.stdout)
+    assert "loading" in done.stderr
+
+
 def test_errors_have_no_secrets_and_do_nothing_to_a_terminal(run: Run, project: Path) -> None:
     (project / "llm-do.toml").write_text('secrets = ["MY_SECRET"]\n')
     with_tools(
