@@ -320,7 +320,7 @@ def test_a_hostile_server_is_no_server(talk: Callable[[socket.socket], None]) ->
     with talking(talk) as port:
         start = time.monotonic()
         assert choose_default_model(environ={}, local_servers=at(OLLAMA, port)) is None
-        assert time.monotonic() - start < 1.5
+        assert time.monotonic() - start < 10
 
 
 def test_a_server_that_accepts_nothing_costs_one_timeout() -> None:
@@ -332,7 +332,7 @@ def test_a_server_that_accepts_nothing_costs_one_timeout() -> None:
             client.connect_ex(listener.getsockname())
         start = time.monotonic()
         assert choose_default_model(environ={}, local_servers=at(OLLAMA, listener.getsockname()[1])) is None
-        assert time.monotonic() - start < 1.5
+        assert time.monotonic() - start < 10
 
 
 def test_redirects_are_not_followed() -> None:

@@ -513,7 +513,7 @@ def test_it_is_bounded_and_fast() -> None:
     text = ("some text and hunter22hunter22 " * 3_300)[:100_000]
     start = time.perf_counter()
     assert "[secret A]" in few.redact(text)
-    assert time.perf_counter() - start < 0.05  # some 2 ms; machines that run tests are busy
+    assert time.perf_counter() - start < 2  # some 2 ms: no timing decides a test, this one only catches what never ends
 
 
 def test_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
