@@ -126,7 +126,7 @@ def test_hostile_input_takes_no_time(piece: str) -> None:
                 command = None
             for argv in (argv for pipeline in command.pipelines for argv in pipeline) if command else ():
                 list(unwrapped(argv))
-            assert time.process_time() - start < 2  # about 0.005: no timing decides a test, this only catches what never ends
+            assert time.process_time() - start < 2  # about 0.005; this only catches what never ends
 
 
 def test_unwrapped() -> None:
