@@ -26,6 +26,26 @@ _NAMES: dict[tuple[str, ...], bool] = {
 }
 """After which words the name of a worker comes, and whether a function will do."""
 
+_SESSION = "--model --approve-all --strict --max-cost --max-depth --timeout --quiet --help"
+OPTIONS = {
+    "": "--version --help",
+    "run": f"--input-json --attach --json --events --output --usage --allow-refusals --verbose {_SESSION}",
+    "chat": f"--attach --plain {_SESSION}",
+    "new": "--help",
+    "new project": "--dir --help",
+    "new worker": "--description --tool --model --yaml --help",
+    "list": "--json --help",
+    "show": "--json --help",
+    "check": "--json --strict --help",
+    "rules": "--help",
+    "rules why": "--args-json --json --help",
+    "rules list": "--json --help",
+    "schema": "--output --help",
+    "doctor": "--json --help",
+    "completion": "--help",
+}
+"""The long options of each command. A test compares them with click."""
+
 Answer = list[tuple[str, str, str]]
 """Kind (`plain` or `file`), text and help of each word that can stand there."""
 
@@ -77,7 +97,8 @@ def _answer(before: list[str], word: str) -> Answer | None:
             return None
         folder, before = before[1], before[2:]
     if word.startswith("-"):
-        return None if not before or before[0] in COMMANDS else []
+        command = " ".join(before[:2]) if " ".join(before[:2]) in OPTIONS else " ".join(before[:1])
+        return _plain(dict.fromkeys(OPTIONS.get(command, "").split(), ""), word)
     if not before:
         return _plain(COMMANDS, word)
     if before[0].startswith("-"):

@@ -1086,3 +1086,18 @@ def test_a_reader_that_leaves_is_no_error(hundred: Path) -> None:
         ["bash", "-c", f"set -o pipefail; {LLM_DO} list --json | head -1"], cwd=hundred, capture_output=True, text=True
     )
     assert done.stdout == "[\n" and done.stderr == ""
+
+
+def test_the_options_that_tab_knows_are_those_that_click_knows() -> None:
+    def options(command: click.Command) -> set[str]:
+        made = [param for param in command.get_params(click.Context(command)) if isinstance(param, click.Option)]
+        return {name for param in made for name in param.opts if name.startswith("--")}
+
+    known = {"": options(program)}
+    for name in program.list_commands(click.Context(program)):
+        command = program.get_command(click.Context(program), name)
+        assert command is not None
+        known[name] = options(command)
+        for inner, below in command.commands.items() if isinstance(command, click.Group) else ():
+            known[f"{name} {inner}"] = options(below)
+    assert {name: set(words.split()) for name, words in tab.OPTIONS.items()} == known
