@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from .usage import Limits
 
     WorkerContext = Context
+    """Another name of `Context`."""
 
 __all__ = [
     "FILE_TOOLS",

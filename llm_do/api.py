@@ -38,11 +38,13 @@ class WorkerRunResult:
     """What a run gave, and what it took."""
 
     output: Any
+    """What the worker returned."""
     messages: list[ModelMessage]
     """What the worker and its model said to each other, without secrets."""
     trace: Trace
     """Every call of the run."""
     usage: dict[str, RunUsage]
+    """What was used, by model name."""
 
     @property
     def cost(self) -> Decimal | None:
@@ -209,13 +211,15 @@ def create_worker(
 class WorkerDelegator(Protocol):
     """Calls workers for a tool. A test can stand in for it."""
 
-    async def call_async(self, worker: str, input_data: Any, attachments: list[str]) -> Any: ...
+    async def call_async(self, worker: str, input_data: Any, attachments: list[str]) -> Any:
+        """Call a worker, with files from the roots of the worker that calls."""
 
 
 class WorkerCreator(Protocol):
     """Creates workers for a tool. A test can stand in for it."""
 
-    def create(self, name: str, instructions: str, **options: Any) -> dict[str, Any]: ...
+    def create(self, name: str, instructions: str, **options: Any) -> dict[str, Any]:
+        """Create a worker, and return what its file says."""
 
 
 class RuntimeDelegator:
@@ -225,6 +229,7 @@ class RuntimeDelegator:
         self._context = context
 
     async def call_async(self, worker: str, input_data: Any, attachments: list[str]) -> Any:
+        """Call a worker, with files from the roots of the worker that calls."""
         return await self._context.call(
             toolsets.worker_call, worker=worker, input_data=input_data, attachments=list(attachments)
         )
@@ -237,6 +242,7 @@ class RuntimeCreator:
         self._context = context
 
     def create(self, name: str, instructions: str, **options: Any) -> dict[str, Any]:
+        """Create a worker, and return what its file says. `options` are `description`, `tools` and `force`."""
         self._context.call_sync(toolsets.worker_create, name=name, instructions=instructions, **options)
         registry = self._context.registry
         assert isinstance(registry, WorkerRegistry)

@@ -37,6 +37,7 @@ class ApprovalRequest:
     worker: str | None = None
     """The worker that calls; `None` is Python."""
     call_path: str = ""
+    """The names of the calls above, and of this one."""
     ruling: Ruling | None = None
     """What asks, with the rule and where it stands."""
     offers: tuple[Grant, ...] = ()
@@ -62,6 +63,7 @@ class ApprovalDecision:
     """The answer to an approval request."""
 
     approved: bool
+    """Yes or no."""
     approve_for_session: bool = False
     """Do not ask again in this session when the same worker makes the same call with the same arguments."""
     note: str | None = None
@@ -91,7 +93,8 @@ ApprovalCallback: TypeAlias = Callable[[str, dict[str, Any], str], ApprovalDecis
 class Approver(Protocol):
     """In place of a callback: it sees the whole request, with the rule that asks and the offers."""
 
-    def ask(self, request: ApprovalRequest, /) -> ApprovalDecision | Awaitable[ApprovalDecision]: ...
+    def ask(self, request: ApprovalRequest, /) -> ApprovalDecision | Awaitable[ApprovalDecision]:
+        """Decide. What it raises, and anything but a decision, refuses."""
 
 
 def approve_all_callback(tool_name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:

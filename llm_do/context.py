@@ -407,6 +407,7 @@ class BoundEntry(Generic[T]):
         return await self._context.call(self._entry, *args, **kwargs)
 
     def call_sync(self, *args: Any, **kwargs: Any) -> T:
+        """Call it from synchronous code."""
         return self._context.call_sync(self._entry, *args, **kwargs)
 
     def __repr__(self) -> str:

@@ -56,6 +56,7 @@ class ToolEntry(EntryBase, Generic[T]):
     """A Python callable as an entry, around a PydanticAI `Tool`."""
 
     tool: Tool[Any]
+    """The function, with its name, its description and its schema."""
     _: KW_ONLY
     requires_approval: bool = False
     """Whether somebody must say yes before it runs, whoever calls it."""
@@ -255,6 +256,7 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
     """A prompt with a model and tools, as an entry."""
 
     name: str
+    """What it is called by."""
     instructions: str | Callable[..., Any] | None = None
     """What the model is told to do: text, or a PydanticAI instructions function."""
     description: str | None = None
@@ -272,7 +274,9 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
     output_schema: dict[str, Any] | None = None
     """A JSON Schema of what a call returns, in place of `output_type`."""
     requires_approval: bool = False
+    """Whether somebody must say yes before it runs, whoever calls it."""
     model_settings: ModelSettings | None = None
+    """PydanticAI settings of its requests."""
     limits: Limits | None = None
     """Budgets for each call, over everything below it."""
     allow_workers: Sequence[str] = ()

@@ -9,6 +9,7 @@
     │   ├── ScopeClosedError    (RuntimeError)     a turn after `close()`
     │   ├── ScopeBusyError      (RuntimeError)     a turn while another one runs
     │   ├── ModelChoiceError    (ValueError)       a worker has no model, or one that cannot be used
+    │   ├── LocalModelError     (ValueError)       a model that runs here is unknown, or its weights cannot be had
     │   ├── ToolsetError        (TypeError)        a toolset that cannot be built or used
     │   ├── NoWorkerError       (RuntimeError)     something of a worker is asked for where none is at work
     │   ├── NoSandboxError      (RuntimeError)     files are used where no worker with a sandbox is at work
@@ -82,6 +83,10 @@ class ScopeBusyError(LlmDoError, RuntimeError):
 
 class ModelChoiceError(LlmDoError, ValueError):
     """A worker has no model, or one that cannot be used."""
+
+
+class LocalModelError(LlmDoError, ValueError):
+    """A model that runs in this process is unknown, or its weights cannot be had; nothing half of it is left."""
 
 
 class ToolsetError(LlmDoError, TypeError):

@@ -18,12 +18,15 @@ class _CallEvent:
     """Which call an event belongs to."""
 
     call_id: int
+    """The `id` of its record in the trace."""
     parent_id: int | None
+    """That of the call that made it; `None` at the top."""
     name: str
     """The name of the entry that was called."""
     worker: str | None
     """The worker at work: the entry itself, or the nearest worker above it."""
     depth: int
+    """How deep it is nested; 0 at the top."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -85,3 +88,4 @@ class CallClosed(_CallEvent):
 
 
 Event: TypeAlias = CallOpened | ApprovalRequested | ApprovalDecided | MessageLogged | TextDelta | CallClosed
+"""What a sink is told. The `type` says which it is."""

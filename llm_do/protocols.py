@@ -46,14 +46,16 @@ class Entry(Protocol[OutputT_co]):
     """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What it is called by: letters, digits, `_` and `-`, 64 at most."""
 
     @property
     def kind(self) -> str:
         """`"tool"` for what is computed, `"worker"` for what a model answers."""
 
     @property
-    def requires_approval(self) -> bool: ...
+    def requires_approval(self) -> bool:
+        """Whether somebody must say yes before it runs, where no rule speaks."""
 
     @property
     def model(self) -> ModelLike | None:
@@ -118,7 +120,8 @@ CallableEntry: TypeAlias = Entry
 class Sink(Protocol):
     """Observes a session. `on_event` is called in the session's event loop and must not block."""
 
-    def on_event(self, event: Event) -> None: ...
+    def on_event(self, event: Event) -> None:
+        """Take note of what happened."""
 
 
 class Executor(Protocol):
@@ -130,7 +133,8 @@ class Executor(Protocol):
 
     async def execute(
         self, entry: Entry[Any], arguments: dict[str, Any], ctx: Context, run_ctx: RunContext[Context]
-    ) -> Any: ...
+    ) -> Any:
+        """Run the entry, and return what it returns."""
 
 
 MessageCallback: TypeAlias = Callable[["Event"], None]

@@ -18,6 +18,7 @@ class ApprovalOutcome:
     """How the approval of one call was decided."""
 
     approved: bool
+    """Whether the call could run."""
     by: Literal["callback", "grant", "rule", "nobody", "error"]
     """A callback, an earlier decision for the session, a rule, nobody to ask, or a callback that failed."""
     note: str | None = None
@@ -37,8 +38,11 @@ class TraceEntry:
     """The record of one call."""
 
     id: int
+    """1 for the first call of the session, and so on."""
     parent_id: int | None
+    """The `id` of the call that made this one; `None` at the top."""
     name: str
+    """The name of the entry."""
     kind: str
     """`"tool"`, `"worker"`, or `"native"` for a tool that ran at the model's provider."""
     depth: int
@@ -48,12 +52,15 @@ class TraceEntry:
     started_at: float
     """When the call was made, in seconds since the epoch."""
     output_data: Any = None
+    """What the call returned, as it was then."""
     error: str | None = None
+    """Why it did not return, if it did not."""
     duration: float | None = None
     """Seconds from call to return; `None` while the call runs."""
     model: str | None = None
     """The name of the model that a worker used."""
     approval: ApprovalOutcome | None = None
+    """How it was allowed or refused, where a rule or a person decided."""
     attachments: Sequence[BinaryContent] = ()
     """The files that went to a worker beside the arguments that it declares."""
     requests: Sequence[RequestUsage] = ()

@@ -43,6 +43,7 @@ class ToolRule:
     """What happens when a tool is to be called, and when."""
 
     disposition: Disposition
+    """`allow`, `ask` or `deny`."""
     reason: str | None = None
     """Why, for the person who is asked."""
     when: Condition = field(default_factory=dict)

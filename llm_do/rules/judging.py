@@ -74,6 +74,7 @@ class Ruling:
     """What holds for one call, and who said so."""
 
     disposition: Disposition
+    """`allow`, `ask` or `deny`."""
     because: str
     """Who says so, in words."""
     rule: ToolRule | None = None

@@ -41,9 +41,11 @@ class RootConfig(BaseModel):
     root: Annotated[str, AfterValidator(_check_folder)]
     """The folder, relative to the project folder or absolute."""
     mode: Literal["ro", "rw"] = "ro"
+    """Read only, or writable."""
     suffixes: tuple[Annotated[str, AfterValidator(_check_suffix)], ...] | None = None
     """How the names of files end, in upper or lower case. `None` is any way, an empty list none at all."""
     max_file_bytes: int = Field(default=10_000_000, gt=0)
+    """How large a file may be that is read or written."""
 
     # Set by `cut`, which compared this very folder: a symlink put in its place later must not be followed.
     _resolved: Path | None = PrivateAttr(default=None)

