@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 from pydantic_ai.exceptions import UserError
-from pydantic_ai.models import Model, infer_model
+from pydantic_ai.models import Model
 
 from .approval import ApprovalCallback, ApprovalController, Approver
 from .definition import WorkerCreationDefaults
@@ -26,7 +26,7 @@ from .errors import (
     did_you_mean,
 )
 from .frame import CallFrame, Deadline
-from .models import explain_unusable
+from .models import explain_unusable, resolve_model
 from .names import ToolsetResolver, index_by_name, workers_below
 from .permission import HasRules, Permissions
 from .protocols import Entry, EntryBase, Executor, MessageCallback, ModelLike, Sink, ToolsetFactory
@@ -226,7 +226,7 @@ class SessionState:
             raise ModelChoiceError(f"Worker {entry.name!r} cannot use {choice!r:.80}: give a model's name, or a model.")
         if choice not in self._models:
             try:
-                self._models[choice] = infer_model(choice)
+                self._models[choice] = resolve_model(choice)
             except (UserError, ValueError, ImportError) as exc:
                 why = explain_unusable(choice, exc)
                 raise ModelChoiceError(f"Worker {entry.name!r} cannot use model {choice!r}: {why}") from exc

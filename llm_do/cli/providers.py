@@ -19,12 +19,15 @@ def look_at_model(name: str) -> ModelProblem | frozenset[type[Any]] | None:
     """Why a model cannot be used; otherwise the native tools that it has, where that is known. Nothing is sent."""
     # Both take long, and only a model that somebody names needs them.
     from pydantic_ai.exceptions import UserError  # noqa: PLC0415
-    from pydantic_ai.models import infer_model  # noqa: PLC0415
 
+    from ..errors import LocalModelError  # noqa: PLC0415
+    from ..models import resolve_model  # noqa: PLC0415
     from ..models.unusable import explain_unusable, missing_variable  # noqa: PLC0415
 
     try:
-        model = infer_model(name)
+        model = resolve_model(name)
+    except LocalModelError as exc:
+        return ModelProblem(f"{exc}", hopeless=True)
     except ImportError as exc:
         return ModelProblem(explain_unusable(name, exc), hopeless=False)
     except UserError as exc:

@@ -1,6 +1,14 @@
-"""Which model answers when nobody said which."""
+"""Models: by name, on this machine, and which one answers when nobody said which."""
 
 from .choice import ModelChoice, announce, choose_default_model, explain_missing
+from .resolve import resolve_model
 from .unusable import explain_unusable
 
-__all__ = ["ModelChoice", "announce", "choose_default_model", "explain_missing", "explain_unusable"]
+__all__ = [
+    "ModelChoice",
+    "announce",
+    "choose_default_model",
+    "explain_missing",
+    "explain_unusable",
+    "resolve_model",
+]

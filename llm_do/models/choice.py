@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pydantic_ai.models import Model
     from typing_extensions import Buffer
 
+LOCAL_PACKAGE = "xllamacpp"
+"""The module that runs local models; looked for, not imported."""
 _LOOPBACK = "127.0.0.1"
 _SECONDS = 0.3
 _MAX_BODY = 1_000_000
@@ -108,6 +110,11 @@ def choose_default_model(
     return _choose_by_key(environ, key_offers) or _choose_local(environ, local_servers)
 
 
+def may_look_for_local(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether a model of this machine may be used although nobody named it."""
+    return _variable(environ, "LLM_DO_NO_LOCAL") in ("", "0")
+
+
 def announce(choice: ModelChoice) -> str:
     """The line for stderr about a model that nobody asked for; empty for one that somebody did."""
     if not choice.found:
@@ -132,9 +139,18 @@ def explain_missing(worker: str) -> str:
         "the default model in the project's llm-do.toml",
         f"an API key in the environment: {keys}",
         f"a model server on this machine: {servers} (not with LLM_DO_NO_LOCAL=1{needs})",
+        f"a small model in this process, with no key: `{how_to_have_embedded()}`, or LLM_DO_MODEL=local",
     )
     listed = "".join(f"\n  {number}. {way}" for number, way in enumerate(ways, 1))
     return f"Worker {worker!r} has no model. Give it one by any of these; the first wins:{listed}"
+
+
+def how_to_have_embedded() -> str:
+    """The command that brings the embedded model here."""
+    from .local.catalogue import EMBEDDED  # noqa: PLC0415 - for those who have no model at all
+
+    install = "" if _is_installed(LOCAL_PACKAGE) else "pip install 'llm-do[local]' && "
+    return f"{install}llm-do models pull {EMBEDDED}"
 
 
 def _variable(environ: Mapping[str, str], name: str) -> str:
@@ -167,12 +183,22 @@ def _first_set(environ: Mapping[str, str], names: Sequence[str]) -> str | None:
 
 
 def _choose_local(environ: Mapping[str, str], servers: Sequence[LocalServer]) -> ModelChoice | None:
-    if _variable(environ, "LLM_DO_NO_LOCAL") not in ("", "0") or not _is_installed("openai"):
+    """A model server on this machine, or else the largest model whose weights are here."""
+    if not may_look_for_local(environ):
         return None
-    for server in servers:
+    for server in servers if _is_installed("openai") else ():
         if name := _first_model(server, _get_json(server)):
             return ModelChoice(_served_model(server, name), f"{server.name} is running on {server.address}", found=True)
-    return None
+    if not _is_installed(LOCAL_PACKAGE):
+        return None
+    from .local.store import cached_models  # noqa: PLC0415 - for those who have neither a key nor a server
+
+    if not (here := cached_models()):
+        return None
+    largest = max(here, key=lambda weights: weights.size)
+    return ModelChoice(
+        f"local:{largest.name}", "no key and no model server was found; its weights are here", found=True
+    )
 
 
 def _first_model(server: LocalServer, answer: Any) -> str | None:

@@ -28,11 +28,6 @@ _HOST = Path(__file__).with_name("host.py")
 _SECONDS_TO_LEAVE = 2.0
 
 
-def is_installed() -> bool:
-    """Whether llama.cpp is there; it is looked for, not imported."""
-    return find_spec("xllamacpp") is not None
-
-
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A part of an answer, as it is generated."""
@@ -210,7 +205,7 @@ class Engine:
     def _running(self) -> _Host:
         with self._lock:
             if self._host is None or not self._host.is_alive:
-                if not is_installed():
+                if find_spec("xllamacpp") is None:
                     raise LocalModelError("Local models need `pip install 'llm-do[local]'`.")
                 self._host = _Host(self._settings)
             return self._host
