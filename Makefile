@@ -7,7 +7,7 @@ export UV_NO_SYNC := 1
 RUN := $(VENV)/bin/uv run
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo programs test fuzz check format lock bench clean
+.PHONY: help setup demo programs test fuzz check docs format lock bench clean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,11 +32,12 @@ $(READY): requirements.lock pyproject.toml
 	@$(VENV)/bin/uv pip install --quiet --python $(VENV) --no-deps -e .
 	@touch $@
 
-demo: $(READY)  ## Run a tree of workers and functions (scripted model, no key needed)
-	@PYDANTIC_AI_NO_BANNER=1 $(VENV)/bin/python examples/demo.py
+demo: $(READY)  ## Turn invoices into a checked report, with a model on this machine (no key needed)
+	@tools/install-programs libgomp
+	@$(VENV)/bin/python examples/invoices/demo.py
 
 programs:  # What the tests need beside Python
-	@tools/install-test-programs
+	@tools/install-programs bwrap tmux libgomp
 
 test: $(READY) programs  ## Run the tests
 	@$(RUN) pytest -n auto
@@ -52,6 +53,9 @@ check: $(READY)  ## Lint, types, layers, spelling
 	@$(RUN) lint-imports
 	@$(RUN) codespell
 
+docs: $(READY)  ## Build the documentation site in site/
+	@NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict
+
 format: $(READY)  ## Format the code
 	@$(RUN) ruff check --fix .
 	@$(RUN) ruff format .
@@ -62,10 +66,11 @@ bench: $(READY)  ## Compare with raw PydanticAI, in one run
 	@$(VENV)/bin/python bench/roots.py
 	@$(VENV)/bin/python bench/rules.py
 	@$(VENV)/bin/python bench/cli.py
+	@$(VENV)/bin/python bench/local.py
 
 lock: $(READY)  ## Pin the newest versions of all dependencies
 	@$(VENV)/bin/uv pip compile --quiet --upgrade --universal --generate-hashes --no-header --all-extras --group dev \
 	  --python-version 3.11 pyproject.toml -o requirements.lock
 
 clean:  ## Remove the environment and all caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
+	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist

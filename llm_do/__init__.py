@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         EventLoopError,
         LimitExceeded,
         LlmDoError,
+        LocalModelError,
         ModelBehaviorError,
         ModelChoiceError,
         NoSandboxError,
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     )
     from .frame import CallFrame
     from .inputs import WorkerInput
+    from .models.local.model import LocalModel
     from .names import ToolsetResolver
     from .protocols import CallableEntry, Effect, Entry, Executor, MessageCallback, ModelLike, Sink, ToolsetFactory
     from .registry import WorkerRegistry
@@ -125,6 +127,8 @@ __all__ = [
     "LimitExceeded",
     "Limits",
     "LlmDoError",
+    "LocalModel",
+    "LocalModelError",
     "MessageCallback",
     "MessageLogged",
     "ModelBehaviorError",

@@ -56,6 +56,7 @@ _NAMES = {
         "EventLoopError",
         "LimitExceeded",
         "LlmDoError",
+        "LocalModelError",
         "ModelBehaviorError",
         "ModelChoiceError",
         "NoSandboxError",
@@ -86,6 +87,7 @@ _NAMES = {
     ),
     "frame": ("CallFrame",),
     "inputs": ("WorkerInput",),
+    "models.local.model": ("LocalModel",),
     "names": ("ToolsetResolver",),
     "protocols": (
         "CallableEntry",

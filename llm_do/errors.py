@@ -9,7 +9,7 @@
     │   ├── ScopeClosedError    (RuntimeError)     a turn after `close()`
     │   ├── ScopeBusyError      (RuntimeError)     a turn while another one runs
     │   ├── ModelChoiceError    (ValueError)       a worker has no model, or one that cannot be used
-    │   ├── LocalModelError     (ValueError)       a model that runs here is unknown, or its weights cannot be had
+    │   ├── LocalModelError     (ValueError)       a local model cannot be had, or ended
     │   ├── ToolsetError        (TypeError)        a toolset that cannot be built or used
     │   ├── NoWorkerError       (RuntimeError)     something of a worker is asked for where none is at work
     │   ├── NoSandboxError      (RuntimeError)     files are used where no worker with a sandbox is at work
@@ -86,7 +86,7 @@ class ModelChoiceError(LlmDoError, ValueError):
 
 
 class LocalModelError(LlmDoError, ValueError):
-    """A model that runs in this process is unknown, or its weights cannot be had; nothing half of it is left."""
+    """A local model is unknown, cannot be fetched or loaded, or its process ended. Nothing half-fetched is left."""
 
 
 class ToolsetError(LlmDoError, TypeError):

@@ -1,4 +1,13 @@
+import os
+import tempfile
+
 import pytest
+
+USERS_CACHE = os.environ.get("LLM_DO_CACHE", "")
+"""What the variable was before the tests; empty is the usual folder of the user."""
+_EMPTY = tempfile.TemporaryDirectory(prefix="llm-do-no-weights-")
+# Which weights somebody has on their machine decides no test. What is set here holds for the programs they start, too.
+os.environ["LLM_DO_CACHE"] = _EMPTY.name
 
 
 @pytest.fixture

@@ -44,7 +44,10 @@ def chat_command(ctx: click.Context, /, worker: str, attachments: tuple[Path, ..
     registry, name = open_worker(ctx, worker)
     entry = _worker(registry, name)
     files = _files(entry, attachments)
-    given = SessionOptions(**options)
+    from .offering import settle_model  # noqa: PLC0415 - with it comes everything
+
+    # Before there is a screen: what has to be fetched or asked is in plain lines.
+    given = asyncio.run(settle_model(registry, entry, SessionOptions(**options)))
     if plain or not fits_a_screen():
         from .plain import chat_by_lines  # noqa: PLC0415 - only one of the two faces is needed
 

@@ -17,10 +17,12 @@ from pydantic_core import from_json, to_json
 from ..display import visible
 from ..entries import WorkerEntry
 from ..errors import ArgumentError, LlmDoError, RunEnded, did_you_mean
+from ..models.local.progress import announcement
 from ..runtime import Runtime
 from ..scope import CallScope
 from ..trace import TraceEntry
 from ..values import shorten
+from .offering import file_of
 from .words import in_words
 from .words import readable as readable
 
@@ -169,7 +171,11 @@ class Conversation:
         except LlmDoError as exc:
             return Reply(f"{self.in_words(exc)}\n{self.model} goes on answering.", failed=True)
         await self._continue_with(worker)
-        return Reply(f"{visible(name)} answers from now on. It knows what was said; workers that it calls keep theirs.")
+        said = f"{visible(name)} answers from now on. It knows what was said; workers that it calls keep theirs."
+        if (file := file_of(name)) is not None and file.weights is not None and not file.is_here:
+            # In a turn, because a turn can be cancelled, and goes on while the screen does.
+            said += f"\nIts weights are fetched with your next turn. {announcement(file.weights)}"
+        return Reply(said)
 
     async def _continue_with(self, worker: WorkerEntry[Any], history: Sequence[ModelMessage] | None = None) -> None:
         """Go on in another scope, with all that was said, or with another history."""

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
@@ -40,7 +41,16 @@ def doctor_command(ctx: click.Context, /, as_json: bool) -> None:
     The exit code is 1 when something is broken that llm-do cannot work without.
     """
     start = (ctx.find_root().obj or Path()).absolute()
-    found = [*_packages(), *_sandbox(), *_keys(), *_servers(), *_model(find_root(start)), *_database(), *_terminal()]
+    found = [
+        *_packages(),
+        *_sandbox(),
+        *_keys(),
+        *_servers(),
+        *_local(),
+        *_model(find_root(start)),
+        *_database(),
+        *_terminal(),
+    ]
     broken = any(finding.state == "broken" for finding in found)
     if as_json:
         click.echo(json.dumps({"ok": not broken, "findings": [finding._asdict() for finding in found]}, indent=2))
@@ -110,10 +120,45 @@ def _servers() -> Iterator[Finding]:
         yield Finding(server.name, "ok" if model else "missing", detail)
 
 
+def _local() -> Iterator[Finding]:
+    """Whether models can run here, and which are here."""
+    from ..errors import LocalModelError  # noqa: PLC0415
+    from ..models.choice import LOCAL_PACKAGE  # noqa: PLC0415
+    from ..models.local.catalogue import EMBEDDED, shown_size  # noqa: PLC0415
+    from ..models.local.store import cached_models, models_folder  # noqa: PLC0415
+
+    if find_spec(LOCAL_PACKAGE) is None:
+        yield Finding(LOCAL_PACKAGE, "missing", "for models that run here: pip install 'llm-do[local]'")
+    elif (problem := _import_problem(LOCAL_PACKAGE)) is not None:
+        yield Finding(LOCAL_PACKAGE, "missing", f"it is installed, and cannot be imported: {problem}")
+    else:
+        yield Finding(LOCAL_PACKAGE, "ok", version(LOCAL_PACKAGE))
+    try:
+        here, folder = cached_models(), models_folder()
+    except LocalModelError as exc:  # the folder that somebody named is none
+        yield Finding("local models", "missing", f"{exc}")
+        return
+    listed = ", ".join(f"{each.name} ({shown_size(each.size)})" for each in here)
+    detail = f"{listed} in {folder}" if here else f"none in {folder}: llm-do models pull {EMBEDDED}"
+    yield Finding("local models", "ok" if here else "missing", detail)
+
+
+def _import_problem(package: str) -> str | None:
+    """Why a package cannot be imported. It is tried in another process: a library may end the one that loads it."""
+    command = [sys.executable, "-P", "-c", f"import {package}"]
+    tried = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - this interpreter
+    if tried.returncode == 0:
+        return None
+    said = (tried.stderr.strip().splitlines() or [f"its process ended with {tried.returncode}"])[-1]
+    return f"{said}; on Debian and Ubuntu: apt install libgomp1" if "libgomp" in said else said
+
+
 def _model(root: Path | None) -> Iterator[Finding]:
     """Which model a worker that names none would have, and why."""
-    from ..errors import LlmDoError  # noqa: PLC0415
+    from ..errors import LlmDoError, LocalModelError  # noqa: PLC0415
     from ..models import choose_default_model  # noqa: PLC0415
+    from ..models.choice import how_to_have_embedded  # noqa: PLC0415
+    from ..models.local.files import ModelFile  # noqa: PLC0415
     from ..project import CONFIG, read_config  # noqa: PLC0415
 
     yield Finding("project", "ok" if root else "missing", str(root) if root else "none here: `llm-do new` makes one")
@@ -123,12 +168,23 @@ def _model(root: Path | None) -> Iterator[Finding]:
             configured = read_config(root / CONFIG).model
         except LlmDoError as exc:
             yield Finding(CONFIG, "missing", " ".join(str(exc).split()))
-    choice = choose_default_model(None, configured)
+    try:
+        choice = choose_default_model(None, configured)
+    except LocalModelError:  # it is told above
+        choice = None
     if choice is None:
-        yield Finding("default model", "missing", "set one of the keys above, LLM_DO_MODEL, or `model` in llm-do.toml")
+        ways = "set one of the keys above, LLM_DO_MODEL, or `model` in llm-do.toml"
+        yield Finding("default model", "missing", f"{ways}; or with no key: {how_to_have_embedded()}")
         return
     name = choice.model if isinstance(choice.model, str) else choice.model.model_name
-    yield Finding("default model", "ok", f"{name} ({choice.reason})")
+    kind, _, local = name.partition(":")
+    state, note = "ok", ""
+    if kind == "local" and isinstance(choice.model, str):
+        try:
+            note = "" if ModelFile.named(local).is_here else "; its weights are fetched when it is first used"
+        except LocalModelError as exc:
+            state, note = "missing", f": {exc}"
+    yield Finding("default model", state, f"{name} ({choice.reason}){note}")
 
 
 def _database() -> Iterator[Finding]:

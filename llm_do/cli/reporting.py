@@ -19,6 +19,7 @@ from ..protocols import Entry, Sink
 from ..registry import WorkerRegistry
 from ..runtime import Runtime
 from .exits import Exit, code_of
+from .offering import settle_model
 from .sessions import SessionOptions, open_session
 from .stdout import Output, ReaderLeft
 from .tree import CallTree
@@ -51,6 +52,7 @@ class Reporter:
 
     async def run(self, registry: WorkerRegistry, entry: Entry[Any], given: Any, attachments: list[str]) -> None:
         """Run the entry, and print what came of it."""
+        self.options = await settle_model(registry, entry, self.options, asks=self.style == "text")
         live = self._live = self._live_tree()
         if live is not None:
             self._tree = live.tree

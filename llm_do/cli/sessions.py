@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ..approval import ApprovalCallback, Approver, approve_all_callback, strict_mode_callback
-from ..models import announce, choose_default_model
+from ..models import choose_default_model
 from ..protocols import ModelLike, Sink
 from ..registry import WorkerRegistry
 from ..runtime import Runtime
@@ -54,7 +54,7 @@ def open_session(
     sinks: Iterable[Sink] = (),
     text_deltas: bool = False,
 ) -> Runtime:
-    """A session of a project. It says on standard error which model is used, where nobody chose one, and why.
+    """A session of a project, with the model that `settle_model` found.
 
     `approver` is asked, unless an option answers for everybody. Without either, what needs an approval is refused.
     """
@@ -64,8 +64,6 @@ def open_session(
         raise click.UsageError("--approve-all and --strict are opposites.")
     config = registry.config
     choice = choose_default_model(options.model, config.model)
-    if choice is not None and (said := announce(choice)) and not options.quiet:
-        click.echo(said, err=True)
     limits = config.session_limits()
     if options.max_cost is not None:
         limits = replace(limits, max_cost=options.max_cost)

@@ -21,6 +21,7 @@ from ..protocols import Entry, EntryBase
 from ..registry import WorkerRegistry
 from ..rules import STANDARD, RuleBook
 from ..state import SessionState
+from .providers import ModelProblem, look_at_model
 
 Described: TypeAlias = dict[str, Any]
 Section: TypeAlias = tuple[str, list[str]]
@@ -112,11 +113,18 @@ def _proxy(entry: Entry[Any]) -> Tool[Context]:
 
 def _model(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Described:
     if entry.model is not None:
-        return {"name": _model_name(entry.model), "reason": "the worker's own"}
+        return _described_model(entry.model, "the worker's own")
     choice = choose_default_model(None, registry.config.model)
     if choice is None:
         return {"name": None, "reason": "nothing says which: `llm-do doctor` tells what can"}
-    return {"name": _model_name(choice.model), "reason": choice.reason}
+    return _described_model(choice.model, choice.reason)
+
+
+def _described_model(model: Any, reason: str) -> Described:
+    name = _model_name(model)
+    looked = look_at_model(name) if name.partition(":")[0] == "local" else None  # of others it may take seconds
+    problem = {"problem": looked.message} if isinstance(looked, ModelProblem) else {}
+    return {"name": name, "reason": reason, **problem}
 
 
 def _model_name(model: Any) -> str:
@@ -219,7 +227,11 @@ def _worker_sections(described: Described) -> Iterator[Section]:
     model, settings = described["model"], described["model_settings"]
     yield (
         "Model",
-        [f"{model['name'] or 'none'} ({model['reason']})", *([] if settings is None else [_json(settings)])],
+        [
+            f"{model['name'] or 'none'} ({model['reason']})",
+            *([model["problem"]] if "problem" in model else []),
+            *([] if settings is None else [_json(settings)]),
+        ],
     )
     yield "Instructions", _lines(described["instructions"]) or ["none"]
     yield "Takes", [_json(described["input"])]

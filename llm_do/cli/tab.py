@@ -13,6 +13,12 @@ VARIABLE = "_LLM_DO_COMPLETE"
 WORDS: dict[tuple[str, ...], dict[str, str]] = {
     ("new",): {"project": "Start a project.", "worker": "Add a worker to the project."},
     ("rules",): {"why": "Say what is decided about a call.", "list": "List all rules."},
+    ("models",): {
+        "list": "List the models that can be fetched.",
+        "pull": "Fetch the weights of a model.",
+        "rm": "Remove the weights of models.",
+        "test": "Load a model and try it.",
+    },
     ("completion",): {"bash": "", "zsh": "", "fish": ""},
 }
 """What comes after a command that has no more than a few words. A test compares it with click."""
@@ -25,6 +31,9 @@ _NAMES: dict[tuple[str, ...], bool] = {
     ("rules", "list"): False,
 }
 """After which words the name of a worker comes, and whether a function will do."""
+
+MODELS = ("smollm2-135m", "qwen2.5-0.5b", "qwen2.5-1.5b")
+"""The names of the catalogue, which imports pydantic. A test compares them."""
 
 _SESSION = "--model --approve-all --strict --max-cost --max-depth --timeout --quiet --help"
 OPTIONS = {
@@ -40,6 +49,11 @@ OPTIONS = {
     "rules": "--help",
     "rules why": "--args-json --json --help",
     "rules list": "--json --help",
+    "models": "--help",
+    "models list": "--json --help",
+    "models pull": "--help",
+    "models rm": "--help",
+    "models test": "--help",
     "schema": "--output --help",
     "doctor": "--json --help",
     "completion": "--help",
@@ -107,6 +121,8 @@ def _answer(before: list[str], word: str) -> Answer | None:
         return []
     if (words := WORDS.get(tuple(before))) is not None:
         return _plain(words, word)
+    if before[0] == "models":
+        return _models(before[1], before[2:], word)
     if (functions := _NAMES.get(tuple(before))) is None:
         return None
     return _workers(folder, word, functions)
@@ -120,6 +136,13 @@ def _workers(folder: str, word: str, functions: bool) -> Answer:
     root = find_root(Path(folder).expanduser().absolute())
     names = [] if root is None or "/" in word else names_in(root, functions=functions)
     return _plain(dict.fromkeys(names, ""), word) or [("file", word, "")]
+
+
+def _models(command: str, given: list[str], word: str) -> Answer:
+    if command not in ("pull", "rm", "test") or (given and command != "rm"):
+        return []
+    left = dict.fromkeys((name for name in MODELS if name not in given), "")
+    return _plain(left, word) or ([("file", word, "")] if command == "test" else [])
 
 
 def _plain(words: dict[str, str], word: str) -> Answer:

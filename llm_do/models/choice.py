@@ -145,6 +145,14 @@ def explain_missing(worker: str) -> str:
     return f"Worker {worker!r} has no model. Give it one by any of these; the first wins:{listed}"
 
 
+def largest_here() -> str | None:
+    """The name of the largest local model whose weights are here."""
+    from .local.store import cached_models  # noqa: PLC0415 - for those who have neither a key nor a server
+
+    largest = max(cached_models(), key=lambda weights: weights.size, default=None)
+    return None if largest is None else largest.name
+
+
 def how_to_have_embedded() -> str:
     """The command that brings the embedded model here."""
     from .local.catalogue import EMBEDDED  # noqa: PLC0415 - for those who have no model at all
@@ -189,16 +197,9 @@ def _choose_local(environ: Mapping[str, str], servers: Sequence[LocalServer]) ->
     for server in servers if _is_installed("openai") else ():
         if name := _first_model(server, _get_json(server)):
             return ModelChoice(_served_model(server, name), f"{server.name} is running on {server.address}", found=True)
-    if not _is_installed(LOCAL_PACKAGE):
+    if not _is_installed(LOCAL_PACKAGE) or (largest := largest_here()) is None:
         return None
-    from .local.store import cached_models  # noqa: PLC0415 - for those who have neither a key nor a server
-
-    if not (here := cached_models()):
-        return None
-    largest = max(here, key=lambda weights: weights.size)
-    return ModelChoice(
-        f"local:{largest.name}", "no key and no model server was found; its weights are here", found=True
-    )
+    return ModelChoice(f"local:{largest}", "no key and no model server was found; its weights are here", found=True)
 
 
 def _first_model(server: LocalServer, answer: Any) -> str | None:

@@ -89,6 +89,10 @@ class _Host:
     def is_alive(self) -> bool:
         return self._failure is None
 
+    @property
+    def process_id(self) -> int:
+        return self._process.pid
+
     def submit(self, request: dict[str, Any]) -> tuple[int, _Job]:
         number, job = next(self._numbers), _Job(asyncio.get_running_loop())
         with self._lock:
@@ -193,7 +197,13 @@ class Engine:
 
     def answer(self, request: dict[str, Any]) -> Answer:
         """The answer to a request of chat completions, to be iterated in this event loop."""
-        return Answer(self._running(), {**request, "stream": True, "return_progress": True})
+        how = {"stream": True, "stream_options": {"include_usage": True}, "return_progress": True}
+        return Answer(self._running(), {**request, **how})
+
+    @property
+    def process_id(self) -> int | None:
+        """The process that has the model, once there is one."""
+        return self._host.process_id if self._host is not None else None
 
     def close(self) -> None:
         """End the process. The next request starts another."""

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
+import anyio
 import anyio.to_thread
 
 from ...errors import LocalModelError
 from .catalogue import EMBEDDED, Weights, lookup
 from .fetch import Progress
 from .progress import pull_with_words
-from .store import cached
+from .store import cached, pull
 
 _MAGIC = b"GGUF"
+_SECONDS_TO_CLEAN_UP = 3.0
 
 
 @dataclass(frozen=True)
@@ -36,24 +39,35 @@ class ModelFile:
     def is_here(self) -> bool:
         return self.weights is None or cached(self.weights) is not None
 
-    async def find(self) -> Path:
-        """Where the file is. What is not here is fetched, and told on standard error."""
-        if self.weights is None:
+    async def find(self, *, quiet: bool = False) -> Path:
+        """Where the file is. What is not here is fetched, and told on standard error, unless it should be quiet."""
+        weights = self.weights
+        if weights is None:
             return own_file(self.name)
-        if (path := cached(self.weights)) is not None:
+        if (path := cached(weights)) is not None:
             return path
-        stopped = threading.Event()
+        if find_spec("xllamacpp") is None:  # before all that is fetched in vain
+            raise LocalModelError("Local models need `pip install 'llm-do[local]'`.")
+        stopped, over = threading.Event(), threading.Event()
 
         def stop_if_cancelled(_: Progress) -> None:
             if stopped.is_set():
                 raise LocalModelError(f"Fetching {self.name} was cancelled.")
 
+        def fetch() -> Path:
+            try:
+                return (pull if quiet else pull_with_words)(weights, stop_if_cancelled)
+            finally:
+                over.set()
+
         try:
-            return await anyio.to_thread.run_sync(
-                pull_with_words, self.weights, stop_if_cancelled, abandon_on_cancel=True
-            )
-        finally:
+            return await anyio.to_thread.run_sync(fetch, abandon_on_cancel=True)
+        except anyio.get_cancelled_exc_class():
             stopped.set()
+            # It looks several times a second, and then takes away what there is of it, if the program does not end.
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(over.wait, _SECONDS_TO_CLEAN_UP)
+            raise
 
 
 def own_file(name: str) -> Path:

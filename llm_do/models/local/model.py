@@ -114,7 +114,6 @@ def _sent(settings: ModelSettings) -> dict[str, Any]:
     return {
         "max_tokens": _MAX_TOKENS,
         "temperature": 0.0,
-        "stream_options": {"include_usage": True},
         **{name: value for name, value in settings.items() if name in _SENT},
         "stop": settings.get("stop_sequences", []),
         **(body if isinstance(body, dict) else {}),

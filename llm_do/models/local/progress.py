@@ -26,13 +26,16 @@ def pull_with_words(weights: Weights, watch: Report | None = None) -> Path:
         return path
     # Only for who fetches weights, and rich is not small.
     from rich.console import Console  # noqa: PLC0415
+    from rich.file_proxy import FileProxy  # noqa: PLC0415
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
     from rich.progress import Progress as Bar  # noqa: PLC0415
 
     console = Console(file=sys.stderr, highlight=False)
     console.print(f"llm-do: fetching {announcement(weights)}", markup=False, soft_wrap=True)
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
-    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    # A screen that lives, such as the tree of calls, takes lines only: a bar of our own would be drawn across it.
+    is_alone = console.is_terminal and not isinstance(sys.stderr, FileProxy)
+    with Bar(*columns, console=console, transient=True, disable=not is_alone) as bar:
         task = bar.add_task(_WORDS["fetching"], total=None)
 
         def report(progress: Progress) -> None:

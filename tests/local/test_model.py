@@ -1,0 +1,502 @@
+"""The real embedded model: structure, order, streaming and usage; never what it knows."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+from pydantic_ai import (
+    Agent,
+    BinaryContent,
+    NativeOutput,
+    RunContext,
+    Tool,
+    UnexpectedModelBehavior,
+    UsageLimits,
+    UserError,
+)
+from pydantic_ai.direct import model_request
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, ToolCallPart, UserPromptPart
+from pydantic_ai.models import ModelRequestParameters
+
+from llm_do import Context, Limits, LocalModel, LocalModelError, Runtime, TextDelta, WorkerEntry
+from llm_do.models.local.engine import End, Engine, Piece, engine_of
+
+pytestmark = pytest.mark.timeout(120)  # on a machine with other things to do
+
+
+@pytest.fixture
+def model(smollm2: Path, monkeypatch: pytest.MonkeyPatch) -> LocalModel:
+    monkeypatch.setenv("LLM_DO_CACHE", str(smollm2))
+    return LocalModel("smollm2-135m")
+
+
+@pytest.fixture
+def file(smollm2: Path) -> Path:
+    (found,) = (smollm2 / "models").glob("SmolLM2*.gguf")
+    return found
+
+
+class Invoice(BaseModel):
+    vendor: str
+    total: float
+
+
+INVOICE = "Green Leaf Gardening\nInvoice A-0931\n\nCompost, 6 bags   42.50\n\nTotal: 42.50 EUR\n"
+
+
+def calls_of(messages: list[ModelMessage]) -> list[str]:
+    return [part.tool_name for message in messages for part in message.parts if isinstance(part, ToolCallPart)]
+
+
+# -- answers -----------------------------------------------------------------------------------------
+
+
+async def test_a_plain_answer(model: LocalModel) -> None:
+    result = await Agent(model, instructions="You are a helpful assistant.").run("What is the capital of France?")
+    assert isinstance(result.output, str) and result.output
+    assert result.usage.requests == 1
+    assert result.usage.input_tokens > 10 and result.usage.output_tokens > 1
+    (response,) = [message for message in result.all_messages() if isinstance(message, ModelResponse)]
+    assert (response.provider_name, response.model_name) == ("local", "smollm2-135m")
+    assert response.usage.cost == Decimal(0)
+    assert response.finish_reason == "stop"
+
+
+async def test_it_says_the_same_when_asked_the_same(model: LocalModel) -> None:
+    agent = Agent(model)
+    first = await agent.run("Name a colour.")
+    await agent.run("What is tea?")
+    assert (await agent.run("Name a colour.")).output == first.output
+
+
+async def test_an_answer_in_words_is_streamed(model: LocalModel) -> None:
+    async with Agent(model).run_stream("Tell me about tea.", model_settings={"max_tokens": 40}) as stream:
+        pieces = [piece async for piece in stream.stream_text(delta=True, debounce_by=None)]
+        output = await stream.get_output()
+    assert len(pieces) > 5
+    assert "".join(pieces) == output
+    assert stream.usage.output_tokens == 40
+
+
+async def test_words_that_are_too_many_end_as_with_any_model(model: LocalModel) -> None:
+    result = await Agent(model).run("Write a long story.", model_settings={"max_tokens": 8})
+    assert result.output
+    assert result.response.finish_reason == "length"
+
+
+async def test_an_object_fits_its_schema(model: LocalModel) -> None:
+    result = await Agent(model, instructions="You read invoices.", output_type=Invoice).run(INVOICE)
+    assert isinstance(result.output, Invoice)
+    assert result.usage.requests == 1  # valid at once: nothing was asked again
+
+
+@pytest.mark.parametrize("output", [NativeOutput(Invoice), list[int], bool, Literal["tea", "coffee"]])
+async def test_every_kind_of_output(model: LocalModel, output: Any) -> None:
+    result = await Agent(model, output_type=output).run(INVOICE, model_settings={"max_tokens": 200})
+    assert result.usage.requests == 1
+
+
+class Topic(Enum):
+    BILLING = "billing"
+    OTHER = "other"
+
+
+class Item(BaseModel):
+    name: Annotated[str, Field(pattern="x|y", max_length=10_000)] | None = None
+    parts: list["Item"] = Field(max_length=1)
+
+
+class Everything(BaseModel):
+    """What schemas have: references, recursion, enumerations, unions, bounds, and what no grammar can hold."""
+
+    topic: Topic
+    when: Literal["now", "later"]
+    count: Annotated[int, Field(ge=1, le=5)]
+    extra: dict[str, int]
+    tuple_: tuple[int, str]
+    any_: Any
+    item: Item | None
+
+
+async def test_a_rich_schema_becomes_a_grammar(model: LocalModel) -> None:
+    asked = Agent(model, output_type=Everything, retries=0).run("Fill it in.", model_settings={"max_tokens": 60})
+    try:
+        count = (await asked).output.count
+    except UnexpectedModelBehavior:  # it may ramble; what matters is that llm-do made a grammar of it
+        count = 1
+    assert 1 <= count <= 5
+
+
+async def test_hostile_schemas_are_no_crash(file: Path) -> None:
+    engine = engine_of(file, 8192)
+    schema = {"type": "json_schema", "json_schema": {"schema": {"type": "nonsense"}}}
+    with pytest.raises(LocalModelError, match="refused the request"):
+        await said(engine, {**QUESTION, "response_format": schema})
+    assert await said(engine, QUESTION)
+
+
+# -- tools -------------------------------------------------------------------------------------------
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+def weather(city: str) -> str:
+    """Look up the weather in a city."""
+    return f"It is sunny in {city}."
+
+
+async def test_a_tool_that_must_be_called_is_called_validly(model: LocalModel) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def multiply(a: int, b: int) -> int:
+        """Multiply two numbers."""
+        seen.append((a, b))
+        return a * b
+
+    agent = Agent(model, tools=[multiply], output_type=[multiply])
+    result = await agent.run("What is 6 times 7?")
+    assert seen == [(6, 7)] and result.output == 42
+
+
+@pytest.mark.parametrize(
+    ("choice", "allowed"),
+    [("required", {"add", "weather"}), (["weather"], {"weather"}), ("none", set()), ([], set())],
+)
+async def test_tool_choice_is_kept(model: LocalModel, choice: Any, allowed: set[str]) -> None:
+    tools = [Tool(add).tool_def, Tool(weather).tool_def]
+    settings: Any = {"tool_choice": choice, "max_tokens": 30}
+    asked = ModelRequestParameters(function_tools=tools)
+    question = [ModelRequest.user_text_prompt("What is the weather in Rome?")]
+    response = await model_request(model, question, model_settings=settings, model_request_parameters=asked)
+    called = {part.tool_name for part in response.tool_calls}
+    assert called <= allowed and bool(called) == bool(allowed)
+    assert (response.finish_reason == "tool_call") == bool(called)
+
+
+async def test_it_chooses_a_tool_and_then_answers(model: LocalModel) -> None:
+    agent = Agent(model, instructions="You are a helpful assistant.", tools=[add, weather])
+    result = await agent.run("What is 12 plus 30?", usage_limits=UsageLimits(request_limit=4))
+    assert calls_of(result.all_messages()) == ["add"]
+    assert isinstance(result.output, str)
+    assert result.usage.requests == 2
+
+
+async def test_tools_and_an_object_at_the_end(model: LocalModel) -> None:
+    class Forecast(BaseModel):
+        """The weather of a city."""
+
+        city: str
+        sunny: bool
+
+    agent = Agent(model, tools=[weather], output_type=Forecast, instructions="Look up the weather, then report it.")
+    result = await agent.run("How is Rome?", usage_limits=UsageLimits(request_limit=6))
+    assert isinstance(result.output, Forecast)
+
+
+async def test_the_same_call_is_not_made_twice_in_a_row(model: LocalModel) -> None:
+    """A small model does not see that it has its answer. It ends all the same."""
+    agent = Agent(model, tools=[weather])
+    result = await agent.run("What is the weather in Rome?", usage_limits=UsageLimits(request_limit=4))
+    calls = [
+        (part.tool_name, part.args_as_json_str())
+        for message in result.all_messages()
+        for part in message.parts
+        if isinstance(part, ToolCallPart)
+    ]
+    assert len(calls) == len(set(calls))
+
+
+async def test_what_is_cut_off_is_tried_again_and_then_an_error(model: LocalModel) -> None:
+    agent = Agent(model, output_type=Invoice, retries=0)
+    with pytest.raises(UnexpectedModelBehavior, match=r"3 attempts of at most 4 tokens.*raise max_tokens") as caught:
+        await agent.run(INVOICE, model_settings={"max_tokens": 4})
+    assert "local:smollm2-135m" in str(caught.value)
+
+
+async def test_tool_results_and_files_of_text_are_read(model: LocalModel) -> None:
+    note = BinaryContent(b"The meeting is on Friday.", media_type="text/plain")
+    assert (await Agent(model).run(["When is the meeting?", note], model_settings={"max_tokens": 20})).output
+
+
+async def test_pictures_are_refused_in_words(model: LocalModel) -> None:
+    picture = BinaryContent(b"\x89PNG", media_type="image/png")
+    with pytest.raises(UserError, match="read text, and cannot be sent image/png"):
+        await Agent(model).run(["What is this?", picture])
+
+
+# -- in the runtime ----------------------------------------------------------------------------------
+
+
+async def test_a_worker_that_calls_a_worker(model: LocalModel) -> None:
+    reader = WorkerEntry(name="reader", instructions="You read invoices.", output_type=Invoice)
+
+    async def total(ctx: RunContext[Context], company: str) -> float:
+        """The total of the invoice of a company."""
+        invoice: Invoice = await ctx.deps.call("reader", f"{company}\n\nTotal: 42.50 EUR")
+        return invoice.total
+
+    clerk = WorkerEntry(name="clerk", instructions="Find the total.", output_type=[total])
+    runtime = Runtime([clerk, reader], model=model, limits=Limits(max_requests=2, max_cost=0))
+    assert isinstance(await runtime.call("clerk", INVOICE), float)
+    assert [(record.name, record.depth) for record in runtime.trace] == [("clerk", 0), ("reader", 1)]
+    assert runtime.usage["smollm2-135m"].requests == 2
+
+
+async def test_a_chat_of_several_turns(model: LocalModel) -> None:
+    worker = WorkerEntry(name="friend", instructions="You are kind.", model_settings={"max_tokens": 20})
+    deltas: list[TextDelta] = []
+
+    class Listener:
+        def on_event(self, event: Any) -> None:
+            if isinstance(event, TextDelta):
+                deltas.append(event)
+
+    runtime = Runtime([worker], model=model, sinks=[Listener()], text_deltas=True)
+    async with worker.start(runtime) as scope:
+        answers = [await scope.run_turn(text) for text in ("My name is Ada.", "I like tea.", "Goodbye.")]
+    assert all(isinstance(answer, str) and answer for answer in answers)
+    assert "".join(delta.text for delta in deltas) == "".join(answers)
+    tokens = [usage.input_tokens for usage in runtime.trace[0].requests]
+    assert tokens == sorted(tokens) and len(tokens) == 3  # each turn reads the earlier ones
+
+
+# -- one engine, many who ask ------------------------------------------------------------------------
+
+QUESTION = {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 8, "temperature": 0}
+STORY = {**QUESTION, "messages": [{"role": "user", "content": "Tell me a long story."}], "max_tokens": 2000}
+
+
+async def said(engine: Engine, request: dict[str, Any]) -> str:
+    return "".join([piece.text async for piece in engine.answer(request) if isinstance(piece, Piece)])
+
+
+async def test_two_runs_at_once_do_not_mix(model: LocalModel) -> None:
+    questions = ["What is tea?", "Name a colour.", "Who are you?"]
+    agent = Agent(model, model_settings={"max_tokens": 12})
+    alone = [(await agent.run(question)).output for question in questions]
+    together = await asyncio.gather(*(agent.run(question) for question in questions))
+    assert [result.output for result in together] == alone
+
+
+def test_one_model_serves_several_event_loops(model: LocalModel) -> None:
+    agent = Agent(model, model_settings={"max_tokens": 8})
+    first = agent.run_sync("Name a colour.").output
+    heard: list[str] = []
+    threads = [threading.Thread(target=lambda: heard.append(agent.run_sync("Name a colour.").output)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert heard == [first] * 3
+
+
+async def test_the_event_loop_goes_on_while_it_loads_and_generates(file: Path) -> None:
+    engine = Engine(file, 2048)
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.01)
+            ticks += 1
+
+    ticking = asyncio.create_task(tick())
+    await said(engine, {**QUESTION, "max_tokens": 60})
+    ticking.cancel()
+    engine.close()
+    assert ticks > 10
+
+
+async def test_cancelling_frees_the_engine(model: LocalModel, file: Path) -> None:
+    agent = Agent(model, model_settings={"max_tokens": 2000, "extra_body": {"ignore_eos": True}})
+    started = asyncio.Event()
+
+    async def listen() -> None:
+        async with agent.run_stream("Tell me a long story.") as stream:
+            async for _ in stream.stream_text(delta=True, debounce_by=None):
+                started.set()
+
+    task = asyncio.create_task(listen())
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    # 2000 tokens take far longer than this test may: it was broken off.
+    assert await said(engine_of(file, 8192), QUESTION)
+
+
+async def test_what_a_cancelled_run_has_used_is_counted(model: LocalModel) -> None:
+    worker = WorkerEntry(name="writer", instructions="", model_settings={"extra_body": {"ignore_eos": True}})
+    heard = asyncio.Event()
+
+    class Listener:
+        def on_event(self, event: Any) -> None:
+            if isinstance(event, TextDelta):
+                heard.set()
+
+    runtime = Runtime([worker], model=model, sinks=[Listener()], text_deltas=True)
+    task = asyncio.create_task(runtime.call("writer", "Tell me a long story."))
+    await heard.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    usage = runtime.usage["smollm2-135m"]
+    assert usage.input_tokens > 5 and usage.output_tokens >= 1
+
+
+async def test_a_request_that_waits_can_be_cancelled(file: Path) -> None:
+    engine = engine_of(file, 8192)
+    running, waiting = engine.answer({**STORY, "ignore_eos": True}), engine.answer(QUESTION)
+    first = await anext(running)
+    assert isinstance(first, Piece)
+    waiting.close()
+    running.close()
+    assert await said(engine, QUESTION)
+    assert [piece async for piece in waiting] == []
+
+
+async def test_a_process_that_dies_is_an_error_and_the_next_request_has_another(file: Path) -> None:
+    engine = Engine(file, 2048)
+    answer = engine.answer({**STORY, "ignore_eos": True})
+    await anext(answer)
+    assert engine.process_id is not None
+    os.kill(engine.process_id, signal.SIGKILL)
+    with pytest.raises(LocalModelError, match=r"ended \(code -9\).*memory runs out"):
+        async for _ in answer:
+            pass
+    assert await said(engine, QUESTION)
+    engine.close()
+
+
+async def test_usage_is_exact(file: Path) -> None:
+    pieces = [piece async for piece in engine_of(file, 8192).answer(QUESTION)]
+    end = pieces[-1]
+    assert isinstance(end, End) and end.input_tokens > 10 and end.output_tokens == 8 and end.finish == "length"
+    told = [piece.input_tokens for piece in pieces[:-1] if isinstance(piece, Piece) and piece.input_tokens]
+    assert told == [end.input_tokens]
+
+
+async def test_a_conversation_that_is_too_long_is_an_error_with_numbers(model: LocalModel, file: Path) -> None:
+    small = LocalModel(str(file), context=256)
+    with pytest.raises(LocalModelError, match=r"has \d+ tokens.*room for 256.*context="):
+        await Agent(small).run("tea " * 500)
+
+
+# -- files and processes -----------------------------------------------------------------------------
+
+
+async def test_a_file_of_ones_own(file: Path, tmp_path: Path) -> None:
+    own = tmp_path / "my model.gguf"
+    own.symlink_to(file)
+    result = await Agent(LocalModel(str(own), context=512)).run("Hello!", model_settings={"max_tokens": 4})
+    assert result.output and result.response.model_name == str(own)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(None, "cannot be read: No such file"), (b"MZ\0\0", "no GGUF file"), (b"GGUF\x03\0\0\0rest", "cannot be loaded")],
+)
+async def test_a_file_that_is_no_model(content: bytes | None, words: str, tmp_path: Path) -> None:
+    own = tmp_path / "model.gguf"
+    if content is not None:
+        own.write_bytes(content)
+    with pytest.raises(LocalModelError, match=words) as caught:
+        await Agent(LocalModel(str(own))).run("Hello!")
+    assert str(own) in str(caught.value)
+
+
+def test_an_unknown_name_is_an_error_at_once() -> None:
+    with pytest.raises(LocalModelError, match=r"smollm2-135m"):
+        LocalModel("smollm")
+
+
+@pytest.fixture
+def environ(smollm2: Path) -> dict[str, str]:
+    return {**os.environ, "LLM_DO_CACHE": str(smollm2)}
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.fixture
+def program(environ: dict[str, str], tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A program in the middle of a long answer."""
+    (tmp_path / "program.py").write_text(
+        "from pydantic_ai import Agent\n"
+        "from llm_do import LocalModel\n"
+        "import asyncio\n"
+        "async def main():\n"
+        "    settings = {'max_tokens': 4000, 'extra_body': {'ignore_eos': True}}\n"
+        "    async with Agent(LocalModel('smollm2-135m')).run_stream('A story.', model_settings=settings) as stream:\n"
+        "        async for _ in stream.stream_text(delta=True):\n"
+        "            print('started', flush=True)\n"
+        "asyncio.run(main())\n"
+    )
+    command = [sys.executable, "program.py"]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=-1, stderr=-1, text=True)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_process_is_left_behind(program: subprocess.Popen[str], number: int) -> None:
+    assert program.stdout is not None and program.stdout.readline() == "started\n"
+    (host,) = children_of(program.pid)
+    program.send_signal(number)
+    program.wait()
+    for _ in range(100):
+        try:
+            os.kill(host, 0)
+        except ProcessLookupError:
+            return
+        if Path(f"/proc/{host}/stat").read_text().split()[2] == "Z":  # nobody waits for orphans in some containers
+            return
+        threading.Event().wait(0.1)
+    pytest.fail("the process of the model is still there")
+
+
+def test_it_costs_nothing_who_does_not_use_it() -> None:
+    code = (
+        "import sys, llm_do\nllm_do.Runtime\nfrom llm_do.models import choose_default_model\n"
+        "print([name for name in sys.modules if name.startswith('llm_do.models.local.') or name == 'xllamacpp'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_the_demo_does_its_work(environ: dict[str, str], tmp_path: Path) -> None:
+    root = Path(__file__).parents[2] / "examples" / "invoices"
+    project = shutil.copytree(root, tmp_path / "invoices", ignore=shutil.ignore_patterns("report.md", "__pycache__"))
+    command = [sys.executable, project / "demo.py"]
+    environ.pop("LLM_DO_MODEL", None)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr
+    assert "without asking (--approve-all)" in done.stdout
+    assert done.stderr.count("read_invoice") == 7 and "smollm2-135m: 7 requests" in done.stderr
+    report = (project / "report.md").read_text()
+    assert "**Total**" in report and "lunch.txt" in report and "the items add up to 232.00" in report
+
+
+async def test_a_model_can_be_asked_directly(model: LocalModel) -> None:
+    """Without an agent, as PydanticAI's own `direct` does it."""
+    asked = [ModelRequest(parts=[UserPromptPart("Say hello.")], instructions="You are kind.")]
+    response = await model.request(asked, {"max_tokens": 8}, ModelRequestParameters())
+    assert isinstance(response.parts[0], TextPart) and response.usage.output_tokens <= 8
+    assert json.dumps(model.model_id) == '"local:smollm2-135m"'
