@@ -18,7 +18,7 @@ class Terminal:
     """A terminal with a shell of its own, on a server of its own."""
 
     def __init__(self, folder: Path, width: int = 90, height: int = 24) -> None:
-        assert TMUX is not None, "tmux is missing: run tools/install-test-programs"
+        assert TMUX is not None, "tmux is missing: run tools/install-programs bwrap tmux"
         self._server = f"llm-do-{uuid4().hex[:12]}"
         self._tmux("new-session", "-d", "-x", str(width), "-y", str(height), "-c", str(folder), "sh")
 
