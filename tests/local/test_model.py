@@ -251,7 +251,7 @@ async def test_a_worker_that_calls_a_worker(model: LocalModel) -> None:
         return invoice.total
 
     clerk = WorkerEntry(name="clerk", instructions="Find the total.", output_type=[total])
-    runtime = Runtime([clerk, reader], model=model, limits=Limits(max_requests=2, max_cost=0))
+    runtime = Runtime([clerk, reader], model=model, limits=Limits(max_requests=2, max_cost=0.01))
     assert isinstance(await runtime.call("clerk", INVOICE), float)
     assert [(record.name, record.depth) for record in runtime.trace] == [("clerk", 0), ("reader", 1)]
     assert runtime.usage["smollm2-135m"].requests == 2
@@ -271,7 +271,7 @@ async def test_a_chat_of_several_turns(model: LocalModel) -> None:
         answers = [await scope.run_turn(text) for text in ("My name is Ada.", "I like tea.", "Goodbye.")]
     assert all(isinstance(answer, str) and answer for answer in answers)
     assert "".join(delta.text for delta in deltas) == "".join(answers)
-    tokens = [usage.input_tokens for usage in runtime.trace[0].requests]
+    tokens = [usage.input_tokens for record in runtime.trace for usage in record.requests]
     assert tokens == sorted(tokens) and len(tokens) == 3  # each turn reads the earlier ones
 
 
