@@ -115,3 +115,20 @@ class ToolsetResolver:
         if not callable(toolset):
             raise ToolsetError(f"Worker {worker!r}: {toolset!r} is neither the name of a toolset nor a factory.")
         return toolset
+
+
+_ELSEWHERE = {
+    "Files come with `sandbox`": ("read", "write", "edit", "multiedit", "grep", "glob", "ls", "notebookedit"),
+    "Commands come with `toolsets: [shell]`": ("bash", "shell", "terminal"),
+    "The provider's own tools come with `native`": ("websearch", "webfetch", "web_search", "web_fetch"),
+    "Other workers are named here themselves": ("agent", "task"),
+}
+"""What people look for under `tools` who come from elsewhere."""
+
+
+def no_such_tool(tool: str, known: Iterable[str]) -> str:
+    """What to say about a name in `tools` that means nothing."""
+    for where, names in _ELSEWHERE.items():
+        if tool.partition("(")[0].lower() in names:
+            return f"there is no tool {tool!r}. {where}: see docs/migrating.md."
+    return f"there is no tool {tool!r}.{did_you_mean(tool, known)}"

@@ -22,7 +22,7 @@ from .definition import McpToolset, WorkerCreationDefaults, WorkerDefinition, Wo
 from .entries import WorkerEntry
 from .errors import DuplicateEntryError, LlmDoError, RuleError, UnknownEntryError, WorkerFileError, did_you_mean
 from .inputs import OpenParameters, model_parameters
-from .names import describe, index_by_name
+from .names import describe, index_by_name, no_such_tool
 from .permission import parameters_of, rule_name
 from .project import CONFIG, ProjectCode, ProjectConfig, entries_in, functions_in, read_config
 from .protocols import Entry, ToolsetFactory
@@ -240,7 +240,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
             if tool not in own_names and tool not in functions and self.file_of(tool) is None:
                 known = {*self.workers(), *functions, *own_names}
                 line = self._line(where, tool)
-                raise WorkerFileError(f"{where}:{line}: there is no tool {tool!r}.{did_you_mean(tool, known)}")
+                raise WorkerFileError(f"{where}:{line}: {no_such_tool(tool, known)}")
         for worker in definition.allow_workers:
             if worker != "*" and self.file_of(worker) is None:
                 line, hint = self._line(where, worker), did_you_mean(worker, self.workers())

@@ -335,7 +335,7 @@ def _message(error: ErrorDetails, at: Place, model: type[BaseModel]) -> str:
         return f"{label}{error['msg'].replace('Input should be', 'must be')}, got {shown(value)}."
     hint = ""
     if _EXPECTED[kind] == "a list" and isinstance(value, str):
-        hint = f"; write {json.dumps([value])}"
+        hint = f"; write {json.dumps([word.strip() for word in value.split(',')])}"
     elif kind == "string_type" and isinstance(value, bool | int | float):
         hint = "; put it in quotes"
     return f"{label}must be {_EXPECTED[kind]}, got {shown(value)}{hint}."

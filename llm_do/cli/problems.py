@@ -17,6 +17,7 @@ from ..definition import McpToolset, WorkerDefinition, WorkerLimits, native_tool
 from ..entries import WorkerEntry
 from ..errors import LlmDoError, ProjectCodeError, did_you_mean
 from ..models import choose_default_model
+from ..names import no_such_tool
 from ..project import CONFIG, ProjectConfig
 from ..registry import ProjectTools, WorkerRegistry
 from ..rules import Places, RuleBook, check_rules
@@ -185,7 +186,7 @@ class _Checker:
         known = {*workers, *self.functions, *self._own.get(definition.name, ())}
         for tool in definition.tools:
             if tool not in known:
-                message = f"there is no tool {tool!r}.{did_you_mean(tool, known)}"
+                message = no_such_tool(tool, known)
                 yield Problem("error", "no-tool", message, where, _line_of(path, tool, "tools"), (tool,))
         for worker in definition.allow_workers:
             if worker != "*" and worker not in workers:

@@ -30,11 +30,12 @@ def pull_with_words(weights: Weights, watch: Report | None = None) -> Path:
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
     from rich.progress import Progress as Bar  # noqa: PLC0415
 
-    console = Console(file=sys.stderr, highlight=False)
-    console.print(f"llm-do: fetching {announcement(weights)}", markup=False, soft_wrap=True)
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
-    # A screen that lives, such as the tree of calls, takes lines only: a bar of our own would be drawn across it.
+    # Where something lives on the screen, such as the tree of calls, it takes lines that are printed. A console of our
+    # own would draw across it.
+    console = Console(file=sys.stderr)
     is_alone = console.is_terminal and not isinstance(sys.stderr, FileProxy)
+    _tell(f"llm-do: fetching {announcement(weights)}")
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
     with Bar(*columns, console=console, transient=True, disable=not is_alone) as bar:
         task = bar.add_task(_WORDS["fetching"], total=None)
 
@@ -44,5 +45,10 @@ def pull_with_words(weights: Weights, watch: Report | None = None) -> Path:
                 watch(progress)
 
         path = pull(weights, report)
-    console.print(f"llm-do: {weights.name} is in {path.parent}", markup=False, soft_wrap=True)
+    _tell(f"llm-do: {weights.name} is in {path.parent}")
     return path
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
