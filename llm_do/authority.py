@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from .definition import AttachmentPolicy, WorkerDefinition, WorkerLimits
+from .models import is_own_file
 from .rules import Places, ToolRule, anchored, without_effectless
 from .sandbox import SandboxConfig
 
@@ -23,6 +24,7 @@ def cut(wanted: WorkerDefinition, creator: WorkerDefinition | None, base: Path) 
     return wanted.model_copy(
         update={
             **shapes,
+            "model": have.model if is_own_file(wanted.model) else wanted.model,
             "tools": tuple(tool for tool in wanted.tools if tool in have.tools),
             "toolsets": tuple(toolset for toolset in wanted.toolsets if toolset in have.toolsets),
             "allow_workers": _workers(wanted.allow_workers, have.allow_workers),

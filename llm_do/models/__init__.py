@@ -1,7 +1,7 @@
 """Models: by name, on this machine, and which one answers when nobody said which."""
 
 from .choice import ModelChoice, announce, choose_default_model, explain_missing
-from .resolve import resolve_model
+from .resolve import is_own_file, resolve_model
 from .unusable import explain_unusable
 
 __all__ = [
@@ -10,5 +10,6 @@ __all__ = [
     "choose_default_model",
     "explain_missing",
     "explain_unusable",
+    "is_own_file",
     "resolve_model",
 ]

@@ -11,6 +11,7 @@ import anyio
 import anyio.to_thread
 
 from ...errors import LocalModelError
+from ..resolve import names_a_file
 from .catalogue import EMBEDDED, Weights, lookup
 from .fetch import Progress
 from .progress import pull_with_words
@@ -30,7 +31,7 @@ class ModelFile:
 
     @classmethod
     def named(cls, name: str) -> ModelFile:
-        if name.endswith(".gguf") or "/" in name or "\\" in name:
+        if names_a_file(name):
             return cls(name, None)
         weights = lookup(name or EMBEDDED)
         return cls(weights.name, weights)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,9 @@ from .grammar import Option
 
 Messages = list[dict[str, str]]
 
+# What is written here is read as the marks of the template wherever it stands, so that a document could end its own
+# turn and speak as somebody else. With a space it is text.
+_MARK = re.compile(r"<(?=\||/?s>|(start|end)_of_turn>|[be]os>)")
 _TEXT_TYPES = ("application/json", "application/xml", "application/yaml", "application/x-yaml", "application/toml")
 
 
@@ -84,7 +88,7 @@ def _rendered(system: Sequence[str], turns: Sequence[_Turn], call: Callable[[str
             merged.append((turn.role, [text]))
     if head := "\n\n".join(text for text in system if text):
         merged.insert(0, ("system", [head]))
-    return [{"role": role, "content": "\n\n".join(texts)} for role, texts in merged]
+    return [{"role": role, "content": _MARK.sub("< ", "\n\n".join(texts))} for role, texts in merged]
 
 
 def _leading_prompts(messages: Sequence[ModelMessage]) -> list[str]:

@@ -7,6 +7,7 @@ from contextlib import aclosing, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 from pydantic_ai import RunContext
@@ -62,7 +63,7 @@ class LocalModel(Model[None]):
         )
         self._file = ModelFile.named(name)
         self._context = context
-        self._engine: Engine | None = None
+        self._path: Path | None = None
 
     @property
     def model_name(self) -> str:
@@ -97,10 +98,11 @@ class LocalModel(Model[None]):
         instructions = [part.content for part in self._get_instruction_parts(messages, asked) or ()]
         said = Conversation(messages, instructions)
         may = options(settings, asked)
-        if self._engine is None:
-            self._engine = engine_of(await self._file.find(), self._context)
+        if self._path is None:
+            self._path = await self._file.find()
+        engine = engine_of(self._path, self._context)
         stream = LocalStreamedResponse(
-            asked, _model_name=self.model_name, _engine=self._engine, _said=said, _may=may, _settings=_sent(settings)
+            asked, _model_name=self.model_name, _engine=engine, _said=said, _may=may, _settings=_sent(settings)
         )
         try:
             yield stream
