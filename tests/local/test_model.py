@@ -27,7 +27,15 @@ from pydantic_ai import (
     UserError,
 )
 from pydantic_ai.direct import model_request
-from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, ToolCallPart, UserPromptPart
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
 from pydantic_ai.models import ModelRequestParameters
 
 from llm_do import Context, Limits, LocalModel, LocalModelError, Runtime, TextDelta, WorkerEntry, WorkerRegistry
@@ -196,6 +204,22 @@ async def test_it_chooses_a_tool_and_then_answers(model: LocalModel) -> None:
     assert result.usage.requests == 2
 
 
+async def test_several_calls_one_after_the_other(model: LocalModel) -> None:
+    """Each is valid, and each sees the results of those before it."""
+    asked = ModelRequestParameters(function_tools=[Tool(add).tool_def, Tool(weather).tool_def])
+    messages: list[ModelMessage] = [ModelRequest.user_text_prompt("Add 2 and 3, then look up the weather in Rome.")]
+    for name in ("add", "weather", "add"):
+        settings: Any = {"tool_choice": [name]}
+        response = await model_request(model, messages, model_settings=settings, model_request_parameters=asked)
+        (call,) = response.tool_calls
+        assert call.tool_name == name
+        result = {"add": add, "weather": weather}[name](**call.args_as_dict())
+        messages += [response, ModelRequest(parts=[ToolReturnPart(name, result, call.tool_call_id)])]
+    last: Any = {"tool_choice": "none", "max_tokens": 20}
+    response = await model_request(model, messages, model_settings=last, model_request_parameters=asked)
+    assert response.text
+
+
 async def test_tools_and_an_object_at_the_end(model: LocalModel) -> None:
     class Forecast(BaseModel):
         """The weather of a city."""
@@ -291,6 +315,14 @@ async def test_two_runs_at_once_do_not_mix(model: LocalModel) -> None:
     alone = [(await agent.run(question)).output for question in questions]
     together = await asyncio.gather(*(agent.run(question) for question in questions))
     assert [result.output for result in together] == alone
+
+
+async def test_it_is_loaded_once(model: LocalModel, file: Path) -> None:
+    engine = engine_of(file, 8192)
+    await Agent(model).run("Hello!", model_settings={"max_tokens": 1})
+    loaded = engine.process_id
+    await Agent(LocalModel("smollm2-135m")).run("Hello!", model_settings={"max_tokens": 1})
+    assert loaded is not None and engine.process_id == loaded
 
 
 def test_one_model_serves_several_event_loops(model: LocalModel) -> None:
