@@ -1,9 +1,12 @@
-"""The projects in `examples/`, with scripted models."""
+"""The projects in `examples/`, with scripted models: their commands as they are written, and what their workers do."""
 
 import json
+import os
 import re
 import runpy
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ from pydantic_ai.models.test import TestModel
 from llm_do import (
     ApprovalDecision,
     LimitExceeded,
+    Runtime,
     WorkerEntry,
     WorkerRegistry,
     WorkerRunResult,
@@ -26,9 +30,12 @@ from llm_do import (
 from llm_do.models import ModelChoice
 from llm_do.trace import TraceNode
 
+from .cli.server import Step, serve
 from .scripted import answers, calls, says, scripted, tool_results
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+GALLERY = ("approvals", "calculator", "creator", "decompose", "evaluation", "greeter", "mcp", "todo")
 PROJECTS = sorted(str(path.parent.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("workers"))
 READMES = sorted(str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("README.md"))
 
@@ -38,6 +45,37 @@ def examples(tmp_path: Path) -> Path:
     """A copy, since some of them write."""
     unwanted = shutil.ignore_patterns("__pycache__", "generated", "minutes")
     return Path(shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=unwanted))
+
+
+@pytest.fixture
+def clone(examples: Path) -> Path:
+    """The folder above that copy, whose environment is the one of the tests."""
+    (examples.parent / ".venv").symlink_to(sys.prefix)
+    return examples.parent
+
+
+def commands_of(page: Path) -> list[str]:
+    return re.findall(r"^```bash\n(.*?)\n```$", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def command_of(example: str, part: str = "") -> str:
+    """The first command in the README of an example that has this in it."""
+    return next(command for command in commands_of(EXAMPLES / example / "README.md") if part in command)
+
+
+def shell(command: str, clone: Path, *, typed: str = "", **variables: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command as it is written, without any key."""
+    given = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
+    return subprocess.run(
+        ["bash", "-c", command],
+        cwd=clone,
+        env={**given, "LLM_DO_NO_LOCAL": "1", **variables},
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 async def run(project: Path, worker: str, input_data: Any, model: Any, **options: Any) -> WorkerRunResult:
@@ -68,11 +106,18 @@ def refusing(name: str) -> Callable[[str, dict[str, Any], str], ApprovalDecision
     return lambda tool_name, payload, reason: ApprovalDecision(approved=tool_name != name, note="not today")
 
 
+def program(path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What a program of an example defines. It imports its neighbours."""
+    monkeypatch.syspath_prepend(path.parent)
+    monkeypatch.delitem(sys.modules, "scripted", raising=False)  # that of another example
+    return runpy.run_path(str(path))
+
+
 # -- all of them -------------------------------------------------------------------------------------
 
 
-def test_there_are_six() -> None:
-    expected = {"approvals", "calculator", "creator", "decompose", "evaluation", "greeter"}
+def test_every_example_is_a_project_with_a_readme() -> None:
+    expected = {*GALLERY, "invoices"}
     assert {path.split("/")[0] for path in READMES} == {path.split("/")[0] for path in PROJECTS} == expected
 
 
@@ -88,14 +133,173 @@ def test_every_entry_can_be_built(examples: Path, project: str) -> None:
 
 
 @pytest.mark.parametrize("readme", READMES)
-def test_what_a_readme_shows_runs(readme: str, examples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_in_a_readme_runs(readme: str, examples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = TestModel(call_tools=[])
     monkeypatch.setattr("llm_do.api.choose_default_model", lambda *_: ModelChoice(model, "a test's"))
     monkeypatch.chdir(examples.parent)
-    text = (examples / readme).read_text()
-    assert "LLM_DO_MODEL" in text and "API key" in text
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    exec(compile(code, readme, "exec"), {})
+    for code in re.findall(r"```python\n(.*?)```", (examples / readme).read_text(), re.DOTALL):
+        exec(compile(code, readme, "exec"), {})
+
+
+@pytest.mark.parametrize("example", GALLERY)
+def test_a_readme_begins_with_one_command_and_says_what_there_is_without_a_key(example: str) -> None:
+    text = (EXAMPLES / example / "README.md").read_text()
+    assert re.match(r"# [^\n]+\n\n```bash\n\.venv/bin/llm-do -C examples/[^\n]+\n```\n", text)
+    assert "LLM_DO_MODEL" in text and "API key" in text and "**Look at**" in text
+    without = text.partition("\n## Without a key\n")[2]
+    assert ("-m local" in without or "`local`" in without) and re.search("run (-v )?-m local|--scripted", without)
+
+
+def test_the_gallery_has_the_commands_of_the_readmes() -> None:
+    page = (ROOT / "docs/examples.md").read_text()
+    assert commands_of(ROOT / "docs/examples.md")[0] == "make demo"
+    assert sorted(commands_of(ROOT / "docs/examples.md")[1:]) == sorted(map(command_of, GALLERY))
+    written = re.findall(r"`(\.venv/bin/python examples/[^`]+)`", page)
+    with_scripts = sorted(path.parent.name for path in EXAMPLES.glob("*/scripted.py"))
+    assert sorted(written) == sorted(command_of(example, "--scripted") for example in with_scripts)
+
+
+def test_the_gallery_points_at_the_right_lines() -> None:
+    pointers = re.findall(
+        r"^- `([^`:]+):(\d+)` says `([^`]+)`: ", (ROOT / "docs/examples.md").read_text(), re.MULTILINE
+    )
+    assert len(pointers) > 20
+    for path, number, text in pointers:
+        assert text in (EXAMPLES / path).read_text().splitlines()[int(number) - 1], f"{path}:{number}"
+
+
+# -- their commands ----------------------------------------------------------------------------------
+
+PLAN = {"task": "Give a garden party", "minutes": 55, "steps": ["Cook"]}
+REPORT = {"question": "?", "documents": [{"name": "moon.txt", "score": 0, "reason": "It is far."}], "average": 0.0}
+CREATED = {"name": "counter", "instructions": "Count.", "tools": ["count_words"]}
+COMMANDS = {
+    "calculator": (
+        [
+            Step(tool="multiply", arguments={"a": 2, "b": 12.6}),
+            Step(tool="divide", arguments={"a": 25.2, "b": 3}),
+            Step(tool="final_result", arguments={"expression": "2 * 12.60 / 3", "value": 8.4}),
+        ],
+        {"expression": "2 * 12.60 / 3", "value": 8.4},
+        ["calculator", "multiply", "divide"],
+    ),
+    "creator": (
+        [
+            Step(tool="worker_create", arguments=CREATED),
+            Step(tool="worker_call", arguments={"worker": "counter", "input_data": "one two"}),
+            Step("2"),
+            Step("It has 2 words."),
+        ],
+        "It has 2 words.\n",
+        ["architect", "worker_create", "worker_call", "counter"],
+    ),
+    "decompose": (
+        [
+            Step(tool="plan", arguments={"task": "Cook", "levels": 1}),
+            Step(tool="final_result", arguments={"task": "Cook", "minutes": 55}),
+            Step(tool="final_result", arguments=PLAN),
+        ],
+        PLAN,
+        ["plan", "plan"],
+    ),
+    "evaluation": (
+        [
+            Step(tool="read_file", arguments={"path": "documents/moon.txt"}),
+            Step(tool="evaluate", arguments={"question": "?", "text": "We will be the first."}),
+            Step(tool="final_result", arguments={"score": 0, "reason": "It is far."}),
+            Step(tool="final_result", arguments=REPORT),
+        ],
+        REPORT,
+        ["evaluate_all", "read_file", "evaluate"],
+    ),
+}
+
+
+@pytest.mark.parametrize("example", COMMANDS)
+def test_the_command_of_a_readme_runs(example: str, clone: Path) -> None:
+    """As it is written, with a yes to what asks."""
+    steps, output, calls = COMMANDS[example]
+    with serve(*steps) as server:
+        done = shell(f"{command_of(example)} --approve-all", clone, **server.environment)
+    assert done.returncode == 0, done.stderr
+    assert (done.stdout if isinstance(output, str) else json.loads(done.stdout)) == output
+    assert re.findall(r"✓ (\w+) ", done.stderr) == calls
+    assert len(server.requests) == len(steps)
+
+
+def test_the_command_of_the_smallest_readme_runs(clone: Path) -> None:
+    done = shell(command_of("greeter"), clone, LLM_DO_MODEL="test")
+    assert (done.returncode, done.stdout) == (0, "success (no tool calls)\n"), done.stderr
+
+
+def test_where_nobody_can_be_asked_the_secretary_writes_nothing(clone: Path) -> None:
+    arguments = {"path": "minutes/garden-club.md", "content": "# Garden club\n"}
+    with serve(Step(tool="write_file", arguments=arguments), Step("It was refused.")) as server:
+        done = shell(command_of("approvals"), clone, **server.environment)
+    assert (done.returncode, done.stdout) == (4, "It was refused.\n"), done.stderr
+    assert not (clone / "examples/approvals/minutes/garden-club.md").exists()
+
+
+def test_where_nobody_can_be_asked_the_clerk_looks_and_orders_nothing(clone: Path) -> None:
+    """Of the two tools of the server, one is allowed and one asks."""
+    steps = [
+        Step(tool="shop_stock", arguments={"item": "sugar"}),
+        Step(tool="shop_order", arguments={"item": "sugar", "packets": 10}),
+        Step("It was refused."),
+    ]
+    with serve(*steps) as server:
+        done = shell(command_of("mcp"), clone, **server.environment)
+    assert (done.returncode, done.stdout) == (4, "It was refused.\n"), done.stderr
+    results = [message["content"] for message in server.requests[-1]["messages"] if message["role"] == "tool"]
+    assert results[0] == "sugar: 0 packets" and "clerk > shop_order was refused" in results[1]
+
+
+def test_the_chat_of_the_readme_keeps_its_list_over_the_turns(clone: Path) -> None:
+    steps = [Step(tool="add", arguments={"item": "milk"}), Step("Added."), Step(tool="show"), Step("There is milk.")]
+    with serve(*steps) as server:
+        done = shell(command_of("todo"), clone, typed="Add milk.\nWhat is on my list?\n", **server.environment)
+    assert (done.returncode, done.stdout) == (0, "Added.\nThere is milk.\n"), done.stderr
+    assert "[ ] milk" in str(server.requests[-1]["messages"][-1])
+    assert re.findall("todo: .*", done.stderr) == ["todo: list 1 is opened", "todo: list 1 is closed, with 1 items"]
+
+
+def test_the_rules_can_be_asked_as_the_readme_says(clone: Path) -> None:
+    done = shell(command_of("approvals", "rules why"), clone)
+    assert done.returncode == 0, done.stderr
+    assert "Minutes are kept for ten years." in done.stdout and "workers/secretary.md:11" in done.stdout
+
+
+SCRIPTED = {
+    "approvals": ["The minutes are written and published.", "└─ publish("],
+    "creator": ["run.py says yes", "The counter says: 6 words.", "└─ count_words(", "workers now: architect, counter"],
+    "decompose": ["Give a garden party for twenty people: 150 minutes", "│  └─ plan(task='Cook', levels=0)"],
+    "evaluation": ["  9  bakery.txt", "  4.0 on average, with 7 model requests", "├─ list_files("],
+    "mcp": ["run.py says yes", "The shop says: 10 packets of sugar are ordered", "└─ shop_order("],
+    "todo": ["keeper: The list: [x] milk, [ ] bread.", "Linus: What is on my list?\n  keeper: The list: nothing."],
+}
+
+
+@pytest.mark.parametrize("example", SCRIPTED)
+def test_a_script_in_place_of_the_model_says_that_it_is_one(example: str, clone: Path) -> None:
+    done = shell(command_of(example, "--scripted"), clone, typed="y\ny\n")
+    assert done.returncode == 0, done.stderr
+    assert "The model is scripted: scripted.py answers, and no language model is asked.\n" in done.stderr
+    for text in SCRIPTED[example]:
+        assert text in done.stdout
+    if example == "todo":
+        assert re.findall("todo: .*", done.stderr) == [
+            "todo: list 1 is opened",
+            "todo: list 2 is opened",
+            "todo: list 2 is closed, with 0 items",
+            "todo: list 1 is closed, with 2 items",
+        ]
+
+
+@pytest.mark.parametrize("example", ["approvals", "todo"])
+def test_no_script_stands_in_when_nobody_asked_for_it(example: str, clone: Path) -> None:
+    done = shell(command_of(example, "--scripted").replace(" --scripted", ""), clone)
+    assert done.returncode == 1
+    assert "has no model" in done.stderr and "scripted" not in done.stderr.partition("has no model")[2]
 
 
 # -- greeter -----------------------------------------------------------------------------------------
@@ -199,46 +403,12 @@ async def test_without_anybody_to_ask_both_are_refused(examples: Path) -> None:
     ],
 )
 def test_the_question_at_the_terminal(typed: str, decision: ApprovalDecision, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = runpy.run_path(str(EXAMPLES / "approvals/run.py"))["ask"]
+    ask = program(EXAMPLES / "approvals/run.py", monkeypatch)["ask"]
     monkeypatch.setattr("builtins.input", lambda prompt: typed)
     assert ask("publish", {"path": "minutes/a.md"}, "why") == decision
 
 
 # -- evaluation --------------------------------------------------------------------------------------
-
-SCORES = {"bakery": 9, "moon": 0, "repair": 3}
-
-
-def judgement(text: str) -> dict[str, Any]:
-    word = next(word for word in ("Moon", "repair", "bakery") if word in text)
-    return {"score": SCORES[word.lower()], "reason": f"It is about a {word}."}
-
-
-def judge(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    """A model for all workers of all stages: it goes by the tools that it has, and by what came back so far."""
-    given, results, tools = json.loads(str(prompt_of(messages))), tool_results(messages), tools_of(info)
-    if not tools:
-        return answers(judgement(given["text"]))(messages, info)
-    if not results:
-        return calls(("list_files", {"path": "documents"}) if "list_files" in tools else ("read_documents", {}))
-    if "list_files" in tools:
-        paths = results[0].split()
-        if len(results) == 1:
-            return calls(*(("read_file", {"path": path}) for path in paths))
-        texts = {path.removeprefix("documents/"): text for path, text in zip(paths, results[1:4], strict=False)}
-    else:
-        texts = results[0]
-    verdicts = [result for result in results if isinstance(result, dict) and "score" in result]
-    if not verdicts:
-        return calls(*(("evaluate", {**given, "text": text}) for text in texts.values()))
-    judgements = [{"name": name, **verdict} for name, verdict in zip(texts, verdicts, strict=True)]
-    if "rank" in tools:
-        if "average" not in results[-1]:
-            return calls(("rank", {"judgements": judgements}))
-        return answers({**given, **results[-1]})(messages, info)
-    ordered = sorted(judgements, key=lambda one: -one["score"])
-    return answers({**given, "documents": ordered, "average": 4.0})(messages, info)
-
 
 EVALUATIONS = {
     "stage1-prompt": ("evaluate_all", "list_files", *["read_file"] * 3, *["evaluate"] * 3),
@@ -247,16 +417,22 @@ EVALUATIONS = {
 }
 
 
-def test_the_caller_is_the_same_in_all_stages_of_the_evaluation(examples: Path) -> None:
-    evaluate = runpy.run_path(str(examples / "evaluation/run.py"))["evaluate"]
-    results = {stage: evaluate(stage, cli_model=FunctionModel(judge)) for stage in EVALUATIONS}
+def test_the_caller_is_the_same_in_all_stages_of_the_evaluation(
+    examples: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defined = program(examples / "evaluation/run.py", monkeypatch)
+    results = {stage: defined["evaluate"](stage, cli_model=defined["scripted_model"]()) for stage in EVALUATIONS}
     for stage, result in results.items():
         assert result.output == {
             "question": "Would you lend them money?",
             "documents": [
-                {"name": "bakery.txt", "score": 9, "reason": "It is about a bakery."},
-                {"name": "repair.txt", "score": 3, "reason": "It is about a repair."},
-                {"name": "moon.txt", "score": 0, "reason": "It is about a Moon."},
+                {
+                    "name": "bakery.txt",
+                    "score": 9,
+                    "reason": "Twenty-nine villages signed, and the trial had more customers than it needs.",
+                },
+                {"name": "repair.txt", "score": 3, "reason": "Three friends are not 2,000 customers."},
+                {"name": "moon.txt", "score": 0, "reason": "There is not one fact in it."},
             ],
             "average": 4.0,
         }, stage
@@ -408,3 +584,45 @@ async def test_a_model_that_splits_without_end_is_stopped(examples: Path) -> Non
     endless = scripted(calls(*[("plan", {"task": "more"})] * 3))
     with pytest.raises(LimitExceeded, match="plan"):
         await run(examples / "decompose", "plan", {"task": "party"}, endless)
+
+
+# -- todo --------------------------------------------------------------------------------------------
+
+
+async def test_each_conversation_has_a_list_of_its_own(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    registry = WorkerRegistry(examples / "todo")
+    keeper = registry["keeper"]
+    assert isinstance(keeper, WorkerEntry)
+
+    def take(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        last = messages[-1].parts[-1]
+        if not isinstance(last, UserPromptPart):
+            return says(str(last.content))
+        item = str(last.content)
+        return calls(("add", {"item": item}) if item.islower() else ("show", {}))
+
+    runtime = Runtime(registry, model=FunctionModel(take))
+    first, second = keeper.start(runtime), keeper.start(runtime)
+    assert [await first.run_turn("milk"), await first.run_turn("bread")] == [
+        "['[ ] milk']",
+        "['[ ] milk', '[ ] bread']",
+    ]
+    assert await second.run_turn("Show.") == "[]"
+    await second.close()
+    assert capsys.readouterr().err.splitlines()[-1] == "todo: list 2 is closed, with 0 items"
+    assert await first.run_turn("Show.") == "['[ ] milk', '[ ] bread']"
+    await first.close()
+    assert capsys.readouterr().err == "todo: list 1 is closed, with 2 items\n"
+
+
+async def test_what_is_done_must_be_on_the_list(examples: Path) -> None:
+    model = scripted(
+        calls(("add", {"item": "milk"})),
+        calls(("done", {"item": "bread"})),
+        calls(("done", {"item": "Milk"})),
+        lambda messages, info: says(str(tool_results(messages)[-1])),
+    )
+    result = await run(examples / "todo", "keeper", "Milk is done.", model)
+    assert result.output == "['[x] milk']"
+    assert tree(result) == [("keeper", "add", "done", "done")]
+    assert "'bread' is not on the list: ['[ ] milk']" in str(result.trace[2].error)

@@ -1,8 +1,11 @@
-"""Ask at the terminal before something is written or published."""
+"""Ask at the terminal before something is written or published: what `llm-do run` does, in a program of your own."""
 
 import signal
+import sys
 from pathlib import Path
 from typing import Any
+
+from scripted import scripted_model
 
 from llm_do import ApprovalDecision, WorkerRegistry, run_worker
 
@@ -24,8 +27,13 @@ def ask(tool_name: str, payload: dict[str, Any], reason: str) -> ApprovalDecisio
 
 
 def main() -> None:
-    registry = WorkerRegistry(Path(__file__).parent)
-    result = run_worker(registry=registry, worker="secretary", input_data="garden-club.txt", approval_callback=ask)
+    result = run_worker(
+        registry=WorkerRegistry(Path(__file__).parent),
+        worker="secretary",
+        input_data="garden-club.txt",
+        cli_model=scripted_model() if "--scripted" in sys.argv else None,
+        approval_callback=ask,
+    )
     print(f"\n{result.output}\n\n{result.trace}")
     for refused in result.refusals:
         print(f"refused: {refused.name} {refused.input_data}")

@@ -4,6 +4,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from scripted import scripted_model
+
 from llm_do import WorkerRegistry, WorkerRunResult, run_worker
 
 QUESTION = "Would you lend them money?"
@@ -14,8 +16,13 @@ def evaluate(stage: str, **options: Any) -> WorkerRunResult:
     return run_worker(registry=registry, worker="evaluate_all", input_data={"question": QUESTION}, **options)
 
 
-if __name__ == "__main__":
-    result = evaluate(sys.argv[1] if len(sys.argv) > 1 else "stage1-prompt")
+def main(stage: str = "stage1-prompt") -> None:
+    result = evaluate(stage, cli_model=scripted_model() if "--scripted" in sys.argv else None)
     for document in result.output["documents"]:
         print(f"{document['score']:>3}  {document['name']}: {document['reason']}")
-    print(f"{result.output['average']:>5.1f} on average\n\n{result.trace}")
+    requests = sum(usage.requests for usage in result.usage.values())
+    print(f"{result.output['average']:>5.1f} on average, with {requests} model requests\n\n{result.trace}")
+
+
+if __name__ == "__main__":
+    main(*[word for word in sys.argv[1:] if word != "--scripted"])

@@ -8,7 +8,7 @@ STOCK = {"tea": 12, "coffee": 3, "sugar": 0}
 
 @server.tool()
 def stock(item: str) -> str:
-    """How many packets of tea, coffee or sugar there are."""
+    """How many packets of an item are in stock."""
     if item not in STOCK:
         return f"The shop has no {item}. It has {', '.join(STOCK)}."
     return f"{item}: {STOCK[item]} packets"
@@ -16,7 +16,7 @@ def stock(item: str) -> str:
 
 @server.tool()
 def order(item: str, packets: int) -> str:
-    """Order packets of an item. They have to be paid for."""
+    """Order more packets of an item."""
     STOCK[item] = STOCK.get(item, 0) + packets
     return f"{packets} packets of {item} are ordered"
 

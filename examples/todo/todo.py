@@ -27,7 +27,7 @@ class TodoList(FunctionToolset[Context]):
 
     async def __aenter__(self) -> "TodoList":
         self.database = sqlite3.connect(":memory:")
-        self.database.execute("CREATE TABLE items (item TEXT PRIMARY KEY, done INTEGER DEFAULT 0)")
+        self.database.execute("CREATE TABLE items (item TEXT PRIMARY KEY COLLATE NOCASE, done INTEGER DEFAULT 0)")
         self._tell("opened")
         return self
 

@@ -139,7 +139,7 @@ def explain_missing(worker: str) -> str:
         "the default model in the project's llm-do.toml",
         f"an API key in the environment: {keys}",
         f"a model server on this machine: {servers} (not with LLM_DO_NO_LOCAL=1{needs})",
-        f"a small model in this process, with no key: `{how_to_have_embedded()}`, or LLM_DO_MODEL=local",
+        f"a small model on this machine, with no key: `{how_to_have_embedded()}`, or LLM_DO_MODEL=local",
     )
     listed = "".join(f"\n  {number}. {way}" for number, way in enumerate(ways, 1))
     return f"Worker {worker!r} has no model. Give it one by any of these; the first wins:{listed}"

@@ -26,6 +26,7 @@ from ...errors import LocalModelError
 
 _HOST = Path(__file__).with_name("host.py")
 _SECONDS_TO_LEAVE = 2.0
+_CLOSED: dict[str, Any] = {"failed": "The answer was broken off."}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +105,9 @@ class _Host:
 
     def cancel(self, number: int) -> None:
         with self._lock:
-            self._jobs.pop(number, None)
-        self._lines.put(json.dumps({"cancel": number}))
+            is_open = self._jobs.pop(number, None) is not None
+        if is_open:
+            self._lines.put(json.dumps({"cancel": number}))
 
     def close(self) -> None:
         self._lines.put(None)
@@ -163,15 +165,15 @@ class Answer:
     def __init__(self, host: _Host, request: dict[str, Any]) -> None:
         self._host = host
         self._number, self._job = host.submit(request)
-        self._is_done = False
+        self._is_done = self._is_closed = False
 
     def __aiter__(self) -> Answer:
         return self
 
     async def __anext__(self) -> Piece | End:
-        if self._is_done:
+        if self._is_done and not self._is_closed:
             raise StopAsyncIteration
-        message = await self._job.said.get()
+        message = await self._job.said.get() if not self._is_closed else _CLOSED
         if "failed" in message:
             self._is_done = True
             raise LocalModelError(message["failed"])
@@ -182,9 +184,9 @@ class Answer:
 
     def close(self) -> None:
         if not self._is_done:
-            self._is_done = True
+            self._is_done = self._is_closed = True
             self._host.cancel(self._number)
-            self._job.said.put_nowait({"done": None})
+            self._job.said.put_nowait(_CLOSED)
 
 
 class Engine:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pydantic_ai.exceptions import UserError
@@ -34,12 +33,8 @@ _MARK = re.compile(r"<(?=\||/?s>|(start|end)_of_turn>|[be]os>)")
 _TEXT_TYPES = ("application/json", "application/xml", "application/yaml", "application/x-yaml", "application/toml")
 
 
-@dataclass(frozen=True)
-class _Turn:
-    role: str
-    text: str
-    call: str | None = None
-    """The tool that an assistant's turn calls."""
+_Turn = tuple[str, str]
+"""Who speaks, and what is said."""
 
 
 class Conversation:
@@ -56,36 +51,35 @@ class Conversation:
 
     def choosing(self, options: Sequence[Option]) -> Messages:
         """Which of these? What each is for is shown as an example of a choice: lists do not reach small models."""
-        turns = [
-            turn
-            for option in options
-            for turn in (
-                _Turn("user", option.about if option.tool is not None else "Hi, how are you?"),
-                _Turn("assistant", "", option.name),
-            )
-        ]
+        examples: list[_Turn] = []
+        for option in options:
+            asks = option.about if option.tool is not None else "Hi, how are you?"
+            examples += [("user", asks), ("assistant", _called(option.name))]
         system = [*self._system, "Choose the function for the user's message."]
-        return _rendered(system, [*turns, *self._turns], lambda name: to_json(name).decode())
+        return _rendered(system, [*examples, *self._turns])
 
     def filling(self, option: Option) -> Messages:
         """With which arguments, or fields?"""
         what = "record" if option.ends else f"arguments of {option.name}"
-        question = [_Turn("user", f"Fill in the {what}: {option.fields}.")] if option.fields else []
-        return _rendered(self._system, [*self._turns, *question], "I call {}.".format)
+        question = [("user", f"Fill in the {what}: {option.fields}.")] if option.fields else []
+        return _rendered(self._system, [*self._turns, *question])
 
     def replying(self) -> Messages:
         """Nothing is asked but what the user asked."""
-        return _rendered(self._system, self._turns, "I call {}.".format)
+        return _rendered(self._system, self._turns)
 
 
-def _rendered(system: Sequence[str], turns: Sequence[_Turn], call: Callable[[str], str]) -> Messages:
+def _called(name: str) -> str:
+    return to_json(name).decode()
+
+
+def _rendered(system: Sequence[str], turns: Sequence[_Turn]) -> Messages:
     merged: list[tuple[str, list[str]]] = []
-    for turn in turns:
-        text = turn.text if turn.call is None else call(turn.call)
-        if merged and merged[-1][0] == turn.role:
+    for role, text in turns:
+        if merged and merged[-1][0] == role:
             merged[-1][1].append(text)
         else:
-            merged.append((turn.role, [text]))
+            merged.append((role, [text]))
     if head := "\n\n".join(text for text in system if text):
         merged.insert(0, ("system", [head]))
     return [{"role": role, "content": _MARK.sub("< ", "\n\n".join(texts))} for role, texts in merged]
@@ -103,22 +97,22 @@ def _turns(messages: Sequence[ModelMessage]) -> Iterator[_Turn]:
         if isinstance(message, ModelResponse):
             for answer in message.parts:
                 if isinstance(answer, TextPart) and answer.content:
-                    yield _Turn("assistant", answer.content)
+                    yield "assistant", answer.content
                 elif isinstance(answer, ToolCallPart):
                     arguments[answer.tool_call_id] = answer.args_as_json_str()
-                    yield _Turn("assistant", "", answer.tool_name)
+                    yield "assistant", _called(answer.tool_name)
             continue
         for part in message.parts:
             if isinstance(part, SystemPromptPart):
                 if number:
-                    yield _Turn("user", part.content)
+                    yield "user", part.content
             elif isinstance(part, UserPromptPart):
-                yield _Turn("user", _text(part.content))
+                yield "user", _text(part.content)
             elif isinstance(part, ToolReturnPart):
                 text, files = part.model_response_str_and_user_content()
-                yield _Turn("user", f"Result of {part.tool_name}({arguments.get(part.tool_call_id, '')}): {text}")
+                yield "user", f"Result of {part.tool_name}({arguments.get(part.tool_call_id, '')}): {text}"
                 if files:
-                    yield _Turn("user", _text(files))
+                    yield "user", _text(files)
             else:
                 raise UserError(f"A local model cannot be sent a {part.part_kind} part: call it through an agent.")
 

@@ -19,6 +19,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 from pydantic_core import from_json, to_json
 
+from ...errors import LocalModelError
 from .engine import Answer, End, Engine, Piece, engine_of
 from .files import ModelFile
 from .grammar import Option, enforceable, is_stuck, name_of, options
@@ -177,6 +178,7 @@ class LocalStreamedResponse(StreamedResponse):
         """A value of this schema. What does not come to its end is tried again, in another way."""
         request = {
             **self._settings,
+            "stop": [],  # those of the settings are for words
             "messages": messages,
             "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}},
             "chat_template_kwargs": {"enable_thinking": False},
@@ -213,6 +215,9 @@ class LocalStreamedResponse(StreamedResponse):
                     counted += 1
                     self._usage.output_tokens += 1
                     yield piece
+
+    def get_stream_cancel_errors(self) -> tuple[type[BaseException], ...]:
+        return (LocalModelError,)
 
     async def close_stream(self) -> None:
         if self._answer is not None:
