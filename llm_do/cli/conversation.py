@@ -17,7 +17,6 @@ from pydantic_core import from_json, to_json
 from ..display import visible
 from ..entries import WorkerEntry
 from ..errors import ArgumentError, LlmDoError, RunEnded, did_you_mean
-from ..models.local.progress import announcement
 from ..runtime import Runtime
 from ..scope import CallScope
 from ..trace import TraceEntry
@@ -173,6 +172,8 @@ class Conversation:
         await self._continue_with(worker)
         said = f"{visible(name)} answers from now on. It knows what was said; workers that it calls keep theirs."
         if (file := file_of(name)) is not None and file.weights is not None and not file.is_here:
+            from ..models.local.progress import announcement  # noqa: PLC0415 - for those who fetch something
+
             # In a turn, because a turn can be cancelled, and goes on while the screen does.
             said += f"\nIts weights are fetched with your next turn. {announcement(file.weights)}"
         return Reply(said)

