@@ -44,6 +44,12 @@ class MeteredModel(WrapperModel):
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
+        if getattr(self.wrapped, "request_is_a_stream", False):
+            # What is used before it fails counts too.
+            async with self.request_stream(messages, model_settings, model_request_parameters) as stream:
+                async for _ in stream:
+                    pass
+            return stream.get()
         if model_request_parameters.native_tools:
             await self._admit_native_tools(model_request_parameters)
         self._start(messages)

@@ -9,7 +9,7 @@ import json
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import HTTPConnection, HTTPException
 from importlib.util import find_spec
 from time import monotonic
@@ -107,7 +107,11 @@ def choose_default_model(
         return ModelChoice(name, "LLM_DO_MODEL")
     if configured is not None:
         return ModelChoice(configured, "llm-do.toml")
-    return _choose_by_key(environ, key_offers) or _choose_local(environ, local_servers)
+    if (by_key := _choose_by_key(environ, key_offers)) is not None:
+        return by_key
+    local = _choose_local(environ, local_servers)
+    unusable = [f"{name} needs pydantic-ai-slim[{offer.extra}]" for name, offer in _present(environ, key_offers)]
+    return replace(local, reason="; ".join([local.reason, *unusable])) if local is not None else None
 
 
 def may_look_for_local(environ: Mapping[str, str] = os.environ) -> bool:
@@ -173,7 +177,7 @@ def _is_installed(package: str) -> bool:
 
 
 def _choose_by_key(environ: Mapping[str, str], offers: Sequence[KeyOffer]) -> ModelChoice | None:
-    present = [(name, offer) for offer in offers if (name := _first_set(environ, offer.variables))]
+    present = _present(environ, offers)
     usable = [(name, offer) for name, offer in present if _is_installed(offer.package)]
     if not usable:
         return None
@@ -184,6 +188,11 @@ def _choose_by_key(environ: Mapping[str, str], offers: Sequence[KeyOffer]) -> Mo
     for other, offer in present[: present.index((name, chosen))]:
         reason += f"; {other} needs pydantic-ai-slim[{offer.extra}]"
     return ModelChoice(chosen.model, reason, found=True)
+
+
+def _present(environ: Mapping[str, str], offers: Sequence[KeyOffer]) -> list[tuple[str, KeyOffer]]:
+    """The keys that are set, with what they are for."""
+    return [(name, offer) for offer in offers if (name := _first_set(environ, offer.variables))]
 
 
 def _first_set(environ: Mapping[str, str], names: Sequence[str]) -> str | None:
@@ -199,7 +208,7 @@ def _choose_local(environ: Mapping[str, str], servers: Sequence[LocalServer]) ->
             return ModelChoice(_served_model(server, name), f"{server.name} is running on {server.address}", found=True)
     if not _is_installed(LOCAL_PACKAGE) or (largest := largest_here()) is None:
         return None
-    return ModelChoice(f"local:{largest}", "no key and no model server was found; its weights are here", found=True)
+    return ModelChoice(f"local:{largest}", "neither a usable key nor a model server was found; it is here", found=True)
 
 
 def _first_model(server: LocalServer, answer: Any) -> str | None:

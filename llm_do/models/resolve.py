@@ -13,7 +13,7 @@ def is_own_file(name: str | None) -> bool:
 
 def names_a_file(rest: str) -> bool:
     """Whether what stands after `local:` is a path, and no name of the catalogue."""
-    return rest.endswith(".gguf") or "/" in rest or "\\" in rest
+    return rest.lower().endswith(".gguf") or "/" in rest or "\\" in rest
 
 
 def resolve_model(name: str) -> Model:

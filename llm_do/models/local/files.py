@@ -10,6 +10,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
+from ...display import visible
 from ...errors import LocalModelError
 from ..resolve import names_a_file
 from .catalogue import EMBEDDED, Weights, lookup
@@ -73,12 +74,15 @@ class ModelFile:
 
 def own_file(name: str) -> Path:
     """Check that a file has the form of weights, before llama.cpp reads it."""
-    path = Path(name).expanduser().absolute()
     try:
+        path = Path(name).expanduser().absolute()
+        if path.exists() and not path.is_file():
+            raise OSError(0, "it is no file")
         with path.open("rb") as file:
             start = file.read(len(_MAGIC))
-    except OSError as exc:
-        raise LocalModelError(f"The model local:{name} cannot be read: {exc.strerror}.") from exc
+    except (OSError, ValueError, RuntimeError) as exc:  # also what cannot be a path, and a home that is not there
+        why = exc.strerror if isinstance(exc, OSError) else exc
+        raise LocalModelError(f"The model local:{visible(name)} cannot be read: {why}.") from exc
     if start != _MAGIC:
         raise LocalModelError(f"{path} is no GGUF file, so it is no model that llama.cpp can load.")
     return path

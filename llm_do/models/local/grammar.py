@@ -16,12 +16,6 @@ from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.settings import ModelSettings, ToolOrOutput
 from pydantic_ai.tools import ToolDefinition
 
-# What llama.cpp makes a grammar of. Everything else is checked by PydanticAI afterwards.
-_KEPT = {"$ref", "$defs", "type", "required", "enum", "const"}
-_KEPT |= {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
-_COUNTS = {"minItems", "maxItems", "minLength", "maxLength"}
-_LARGEST_COUNT = 500
-_FORMATS = {"date", "date-time", "time", "uuid"}
 _PERIOD, _REPEATED = 32, 160
 
 
@@ -54,9 +48,10 @@ def options(settings: ModelSettings, asked: ModelRequestParameters) -> list[Opti
     """What PydanticAI lets the model do, with the `tool_choice` of the settings."""
     functions = [Option(tool.name, tool.parameters_json_schema, tool) for tool in asked.declared_function_tools]
     endings = [Option(tool.name, tool.parameters_json_schema, tool) for tool in asked.output_tools]
-    taken = {option.name for option in (*functions, *endings)}
-    reply = next(name for name in ("reply", "reply_in_words", "reply_to_the_user") if name not in taken)
-    if asked.output_mode == "native" and asked.output_object is not None:
+    reply = "reply"
+    while reply in (option.name for option in (*functions, *endings)):
+        reply += "_"
+    if asked.output_mode in ("native", "prompted") and asked.output_object is not None:
         endings.append(Option(reply, asked.output_object.json_schema))
     elif asked.allow_text_output:
         endings.append(Option(reply))
@@ -80,30 +75,9 @@ def name_of(choices: Sequence[Option]) -> dict[str, Any]:
     return {"enum": [option.name for option in choices]}
 
 
-def enforceable(schema: Any) -> Any:
-    """What a grammar can hold of a schema."""
-    if not isinstance(schema, Mapping):
-        return schema  # true and false are schemas too
-    result: dict[str, Any] = {}
-    for key, value in schema.items():
-        if key in ("properties", "$defs"):
-            result[key] = {name: enforceable(each) for name, each in value.items()}
-        elif key in ("items", "additionalProperties"):
-            result[key] = enforceable(value)
-        elif key in ("anyOf", "oneOf", "prefixItems"):
-            result[key] = [enforceable(each) for each in value]
-        elif _is_enforced(key, value):
-            result[key] = value
-    return result
-
-
 def is_stuck(said: str) -> bool:
-    """Whether a model repeats itself, as small ones do inside of a string that they do not close."""
+    """Whether a model repeats itself in a string that it does not close, as small ones do."""
     end = said[-_REPEATED:]
-    return len(end) == _REPEATED and any(end[period:] == end[:-period] for period in range(1, _PERIOD + 1))
-
-
-def _is_enforced(key: str, value: Any) -> bool:
-    if key in _COUNTS:
-        return bool(value <= _LARGEST_COUNT)  # a grammar spells repetitions out
-    return value in _FORMATS if key == "format" else key in _KEPT
+    if len(end) < _REPEATED or not any(end[period:] == end[:-period] for period in range(1, _PERIOD + 1)):
+        return False
+    return said.replace("\\\\", "").replace('\\"', "").count('"') % 2 == 1

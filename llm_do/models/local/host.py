@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import os
 import queue
+import shutil
 import sys
 import tempfile
 import threading
-from pathlib import Path
 from typing import Any, TextIO
 
 
@@ -25,9 +25,10 @@ def main() -> None:
     settings = json.loads(sys.stdin.readline())
     jobs: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     cancelled: set[int] = set()
-    threading.Thread(target=_listen, args=(jobs, cancelled), daemon=True).start()
+    folder = tempfile.mkdtemp(prefix="llm-do-")
+    threading.Thread(target=_listen, args=(jobs, cancelled, folder), daemon=True).start()
     try:
-        server = _load(**settings)
+        server = _load(folder, **settings)
     except Exception as exc:
         _say(out, failed=f"{exc}")
         return
@@ -36,17 +37,18 @@ def main() -> None:
         _answer(server, job["id"], job["request"], cancelled, out)
 
 
-def _listen(jobs: queue.SimpleQueue[dict[str, Any]], cancelled: set[int]) -> None:
+def _listen(jobs: queue.SimpleQueue[dict[str, Any]], cancelled: set[int], folder: str) -> None:
     for line in sys.stdin:
         message = json.loads(line)
         if "cancel" in message:
             cancelled.add(message["cancel"])
         else:
             jobs.put(message)
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)  # nobody is there any more
 
 
-def _load(path: str, context: int, threads: int) -> Any:
+def _load(folder: str, path: str, context: int, threads: int) -> Any:
     import xllamacpp  # noqa: PLC0415 - its failure to load is reported
 
     params = xllamacpp.CommonParams()
@@ -63,12 +65,17 @@ def _load(path: str, context: int, threads: int) -> Any:
     params.ui = False
     params.n_threads_http = 1
     params.verbosity = 1  # errors
-    with tempfile.TemporaryDirectory(prefix="llm-do-") as folder:
-        # It cannot be told not to listen. Once this folder is gone, nobody finds the socket.
-        if sys.platform != "win32":
-            params.hostnames = [str(Path(folder) / "unused.sock")]
-        params.api_keys = [os.urandom(32).hex()]
+    params.api_keys = [os.urandom(32).hex()]
+    if sys.platform != "win32":
+        # It cannot be told not to listen. Once the folder is gone, nobody finds the socket. The name is relative, since
+        # the path of a socket may have 107 bytes and no more.
+        os.chdir(folder)
+        params.hostnames = ["unused.sock"]
+    try:
         return xllamacpp.Server(params)
+    finally:
+        os.chdir("/")
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _answer(server: Any, number: int, request: dict[str, Any], cancelled: set[int], out: TextIO) -> None:

@@ -29,9 +29,8 @@ Messages = list[dict[str, str]]
 
 # What is written here is read as the marks of the template wherever it stands, so that a document could end its own
 # turn and speak as somebody else. With a space it is text.
-_MARK = re.compile(r"<(?=\||/?s>|(start|end)_of_turn>|[be]os>)")
+_MARK = re.compile(r"<(?=[|｜]|/?s>|(?:start|end)_of_turn>|[be]os>|\w+\|>)|\[(?=/?(?:INST|[A-Z]+_[A-Z]+)\])")
 _TEXT_TYPES = ("application/json", "application/xml", "application/yaml", "application/x-yaml", "application/toml")
-
 
 _Turn = tuple[str, str]
 """Who speaks, and what is said."""
@@ -82,7 +81,12 @@ def _rendered(system: Sequence[str], turns: Sequence[_Turn]) -> Messages:
             merged.append((role, [text]))
     if head := "\n\n".join(text for text in system if text):
         merged.insert(0, ("system", [head]))
-    return [{"role": role, "content": _MARK.sub("< ", "\n\n".join(texts))} for role, texts in merged]
+    return [{"role": role, "content": _harmless("\n\n".join(texts))} for role, texts in merged]
+
+
+def _harmless(text: str) -> str:
+    """Text as text: without what UTF-8 cannot write, and without what a template would take for its marks."""
+    return _MARK.sub(r"\g<0> ", text.encode("utf-8", "replace").decode())
 
 
 def _leading_prompts(messages: Sequence[ModelMessage]) -> list[str]:

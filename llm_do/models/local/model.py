@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, closing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -22,14 +22,17 @@ from pydantic_core import from_json, to_json
 from ...errors import LocalModelError
 from .engine import Answer, End, Engine, Piece, engine_of
 from .files import ModelFile
-from .grammar import Option, enforceable, is_stuck, name_of, options
+from .grammar import Option, is_stuck, name_of, options
 from .messages import Conversation, Messages
+from .schema import Enforceable, problem_finder
 
 PROVIDER = "local"
 CONTEXT = 8192
 """How many tokens a conversation may have: what small models know to use, in a few hundred MB of memory."""
 
+_LEAST_CONTEXT = 64
 _MAX_TOKENS = 1024
+_MAX_NAME_TOKENS = 128
 _ATTEMPTS = 3
 _SENT = ("max_tokens", "temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty")
 # Against saying the same again and again, as small models do. It harms what is copied, if that is longer.
@@ -40,11 +43,14 @@ _ANOTHER_WAY = {"temperature": 0.7, "dry_multiplier": 0.8, "dry_allowed_length":
 class LocalModel(Model[None]):
     """A model that runs on this machine, with no key and no network: `local:NAME`, or `local:/path/model.gguf`.
 
-    Names are those of `llm-do models list`. Weights are fetched when the model is first used. Every tool call and every
-    structured output is held to its JSON Schema while it is generated, so that it is valid, whatever the model. One
-    request is answered at a time, whoever asks, and without a `temperature` always in the same words.
+    Names are those of `llm-do models list`. Weights are fetched when the model is first used. Tool calls and structured
+    outputs are held to their JSON Schemas while they are generated, and checked afterwards: what is given is valid,
+    whatever the model. One request is answered at a time, whoever asks, and without a `temperature` always in the same
+    words. `context` is how many tokens a conversation may have.
     """
 
+    request_is_a_stream = True
+    """What a request has used is known while it goes, and so also when it fails."""
     unsupported_settings = frozenset({"timeout", "logit_bias", "service_tier", "extra_headers", "max_retries"})
 
     def __init__(self, name: str, *, context: int = CONTEXT, settings: ModelSettings | None = None) -> None:
@@ -62,6 +68,8 @@ class LocalModel(Model[None]):
                 context_window=context,
             ),
         )
+        if context < _LEAST_CONTEXT:
+            raise LocalModelError(f"A local model needs context={_LEAST_CONTEXT} or more, unlike {context!r}.")
         self._file = ModelFile.named(name)
         self._context = context
         self._path: Path | None = None
@@ -146,9 +154,10 @@ class LocalStreamedResponse(StreamedResponse):
                 async for event in self._reply():
                     yield event
                 return
-            answer = await self._generate(self._said.filling(option), enforceable(option.schema))
+            schema = Enforceable(option.schema).schema
+            answer = await self._generate(self._said.filling(option), schema, problem_finder(option.schema))
             endings = [other for other in may if other.ends]
-            if option.ends or not endings or (option.name, answer) != self._said.last_call:
+            if option.ends or not endings or not answer or (option.name, answer) != self._said.last_call:
                 break
             # Who asks for the same again has all that there is to know.
             may = endings
@@ -162,7 +171,7 @@ class LocalStreamedResponse(StreamedResponse):
         return self._parts_manager.handle_tool_call_delta_events(vendor_part_id=0, tool_name=option.name, args=answer)
 
     async def _choose(self, may: list[Option]) -> Option:
-        name = await self._generate(self._said.choosing(may), name_of(may))
+        name = await self._generate(self._said.choosing(may), name_of(may), max_tokens=_MAX_NAME_TOKENS)
         return next(option for option in may if option.name == name)
 
     async def _reply(self) -> AsyncIterator[ModelResponseStreamEvent]:
@@ -174,35 +183,50 @@ class LocalStreamedResponse(StreamedResponse):
                 for event in self._parts_manager.handle_text_delta(vendor_part_id=1, content=piece.text):
                     yield event
 
-    async def _generate(self, messages: Messages, schema: dict[str, Any]) -> Any:
-        """A value of this schema. What does not come to its end is tried again, in another way."""
+    async def _generate(
+        self,
+        messages: Messages,
+        schema: dict[str, Any],
+        problem: Callable[[Any], str | None] = lambda value: None,
+        max_tokens: int | None = None,
+    ) -> Any:
+        """A value of this schema. What is cut off, or has a problem, is tried again in another way."""
+        most = max_tokens or self._settings["max_tokens"]
         request = {
             **self._settings,
+            "max_tokens": most,
             "stop": [],  # those of the settings are for words
             "messages": messages,
             "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}},
             "chat_template_kwargs": {"enable_thinking": False},
         }
-        said = ""
+        said = reason = ""
         for attempt in range(_ATTEMPTS):
-            said = ""
+            said, reason = "", f"it did not come to an end in {most} tokens (max_tokens)"
             async with aclosing(self._pieces({**request, **_other_way(attempt)})) as pieces:
                 async for piece in pieces:
                     said += piece.text
                     if is_stuck(said):
+                        reason = "it repeated itself without an end"
                         break
-            with suppress(ValueError):
-                return from_json(said)
+            try:
+                value = from_json(said)
+            except ValueError:
+                continue
+            if (reason := problem(value) or "") == "":
+                return value
         raise UnexpectedModelBehavior(
-            f"{PROVIDER}:{self._model_name} did not come to the end of its answer in {_ATTEMPTS} attempts of at most "
-            f"{self._settings['max_tokens']} tokens. Ask for less in one step, raise max_tokens, or use another model.",
+            f"{PROVIDER}:{self._model_name} gave no valid answer in {_ATTEMPTS} attempts. The last time {reason}. "
+            "Ask for less in one step, or use a larger model.",
             body=said,
         )
 
     async def _pieces(self, request: dict[str, Any]) -> AsyncGenerator[Piece]:
         """Generate. What it takes is counted while it comes, since it may be broken off."""
         counted = 0
-        self.finish_reason = "length"
+        self.finish_reason = None
+        if self.cancelled:
+            raise LocalModelError("The answer was broken off.")
         with closing(self._engine.answer(request)) as self._answer:
             async for piece in self._answer:
                 if isinstance(piece, End):

@@ -1,0 +1,226 @@
+"""The part of a JSON Schema that llama.cpp makes a grammar of, in the form in which it takes it.
+
+Schemas come from anywhere, MCP servers too, and llama.cpp is not made for strangers: some of them make it eat all
+memory, and of others it drops a half. So nothing is passed on that is not known here, and what is generated is checked
+against the whole schema afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+from urllib.parse import unquote
+
+from pydantic_ai.exceptions import UserError
+
+from ...schemas import schema_validator
+
+_LARGEST_COUNT = 256
+"""A grammar spells repetitions out."""
+_LARGEST_INTEGER = 2**53
+_FORMATS = {"date", "date-time", "time", "uuid"}
+# Only what is taken as it is meant: a dot, for instance, could be the quote that ends the string.
+_LITERAL, _SET = r"[A-Za-z0-9 _,:/@#-]|\\[dw.\-/]", r"\[(?:[A-Za-z0-9_. -]|\\[dw.\-])+\]"
+_PLAIN_PATTERN = re.compile(rf"\^(?:{_LITERAL}|{_SET}|[()|?*+]|\{{\d{{1,2}}(?:,\d{{1,2}})?\}})*\$")
+_HUNDREDTHS = 100
+
+
+def problem_finder(schema: Mapping[str, Any]) -> Callable[[Any], str | None]:
+    """A function that says what is wrong with a value. A schema that is none has nothing against any."""
+    validate: Callable[[Any], str | None] = lambda value: None  # noqa: E731 - it is replaced by another
+    with suppress(Exception):  # jsonschema has many ways to say that a schema is none
+        validate = schema_validator(dict(schema))
+
+    def problem(value: Any) -> str | None:
+        try:
+            return validate(value)
+        except RecursionError:
+            return "its schema has no end"
+
+    return problem
+
+
+class Enforceable:
+    """A schema, as a grammar can hold it. Whatever it refers to becomes a definition with a name of its own."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._root = schema
+        self._names: dict[str, str] = {}
+        self._definitions: dict[str, Any] = {}
+        try:
+            converted = self._convert(_with({"type": "object"}, schema) if "$ref" not in schema else schema)
+        except RecursionError:
+            raise UserError("A schema that is nested this deep is too much for a local model.") from None
+        self.schema = {**converted, "$defs": self._definitions} if self._definitions else converted
+
+    def _convert(self, schema: Any) -> dict[str, Any]:
+        if not isinstance(schema, Mapping):
+            return {}  # `true` is a schema, and anything fits it
+        if isinstance(schema.get("$ref"), str):
+            return self._refer(schema["$ref"])
+        if isinstance(schema.get("allOf"), list):
+            return self._convert(self._merged(schema))
+        if "const" in schema:
+            return {"const": schema["const"]}
+        if isinstance(schema.get("enum"), list) and schema["enum"]:
+            return {"enum": schema["enum"]}
+        kind = schema.get("type")
+        if isinstance(kind, list) and kind:
+            return {"anyOf": [self._convert({**schema, "type": each}) for each in kind]}
+        if not isinstance(schema.get("properties"), Mapping):
+            for key in ("anyOf", "oneOf"):
+                if isinstance(schema.get(key), list) and schema[key]:
+                    given = {"type": kind} if isinstance(kind, str) else {}
+                    return {"anyOf": [self._convert(_with(given, each)) for each in schema[key]]}
+        return self._of_type(kind, schema)
+
+    def _of_type(self, kind: Any, schema: Mapping[str, Any]) -> dict[str, Any]:
+        if kind == "object" or isinstance(schema.get("properties"), Mapping):
+            return self._object(schema)
+        if kind == "array" or "prefixItems" in schema:
+            return self._array(schema)
+        if kind == "string":
+            return _string(schema)
+        if kind in ("integer", "number"):
+            return _integer(schema) if kind == "integer" else _number(schema)
+        return {"type": kind} if kind in ("boolean", "null") else {}
+
+    def _object(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        given = schema.get("properties")
+        properties = given if isinstance(given, Mapping) else {}
+        converted = {str(name): self._convert(each) for name, each in properties.items() if each is not False}
+        required = schema.get("required")
+        needed = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+        for name in needed:
+            converted.setdefault(name, {})
+        others = schema.get("additionalProperties")
+        if isinstance(others, Mapping):
+            others = self._convert(others)
+        elif converted or others is False or properties is given:
+            others = False  # nothing is to be made up
+        else:
+            others = True
+        return {"type": "object", "properties": converted, "required": needed, "additionalProperties": others}
+
+    def _array(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        items = schema.get("items")
+        first = items if isinstance(items, list) else schema.get("prefixItems")
+        if isinstance(first, list):
+            return {"type": "array", "prefixItems": [self._convert(each) for each in first]}
+        return {"type": "array", "items": self._convert(items), **_counts(schema, "minItems", "maxItems")}
+
+    def _refer(self, pointer: str) -> dict[str, Any]:
+        seen: set[str] = set()
+        while pointer not in seen:
+            seen.add(pointer)
+            if pointer in self._names:
+                return {"$ref": f"#/$defs/{self._names[pointer]}"}
+            target = self._find(pointer)
+            if not isinstance(target, Mapping):
+                return {}
+            if not isinstance(target.get("$ref"), str):
+                name = self._names[pointer] = f"d{len(self._names)}"
+                self._definitions[name] = {}
+                self._definitions[name] = self._convert(target)
+                return {"$ref": f"#/$defs/{name}"}
+            pointer = target["$ref"]
+        return {}  # it refers to itself, and so to nothing
+
+    def _find(self, pointer: str) -> Any:
+        start, *path = pointer.split("/")
+        found: Any = self._root if start == "#" else None
+        for part in path:
+            key = unquote(part).replace("~1", "/").replace("~0", "~")
+            found = found.get(key) if isinstance(found, Mapping) else None
+        return found
+
+    def _merged(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        """A schema and all that it adds to itself by `allOf`, as one."""
+        merged: dict[str, Any] = {}
+        for part in self._parts(schema, depth=8):
+            for key, value in part.items():
+                if key == "properties" and isinstance(value, Mapping):
+                    merged[key] = {**merged.get(key, {}), **value}
+                elif key == "required" and isinstance(value, list):
+                    merged[key] = [*merged.get(key, []), *(name for name in value if name not in merged.get(key, []))]
+                else:
+                    merged.setdefault(key, value)
+        return merged
+
+    def _parts(self, schema: Any, depth: int) -> Iterator[Mapping[str, Any]]:
+        if isinstance(schema, Mapping) and isinstance(schema.get("$ref"), str):
+            schema = self._find(schema["$ref"])
+        if not isinstance(schema, Mapping) or not depth:
+            return
+        yield {key: value for key, value in schema.items() if key not in ("allOf", "$ref", "$defs", "definitions")}
+        for part in schema["allOf"] if isinstance(schema.get("allOf"), list) else ():
+            yield from self._parts(part, depth - 1)
+
+
+def _with(given: Mapping[str, Any], schema: Any) -> Any:
+    return {**given, **schema} if isinstance(schema, Mapping) else schema
+
+
+def _string(schema: Mapping[str, Any]) -> dict[str, Any]:
+    if (pattern := _plain(schema.get("pattern"))) is not None:
+        return {"type": "string", "pattern": pattern}
+    if str(schema.get("format")) in _FORMATS:
+        return {"type": "string", "format": schema["format"]}
+    return {"type": "string", **_counts(schema, "minLength", "maxLength")}
+
+
+def _plain(pattern: Any) -> str | None:
+    r"""A pattern that llama.cpp knows, or nothing. It does not know `\d` and `\w`, and then holds nothing at all."""
+    if not isinstance(pattern, str) or not _PLAIN_PATTERN.fullmatch(pattern):
+        return None
+    try:
+        re.compile(pattern)
+    except re.error:
+        return None
+    in_sets = re.sub(_SET, lambda found: found[0].replace(r"\d", "0-9").replace(r"\w", "A-Za-z0-9_"), pattern)
+    return in_sets.replace(r"\d", "[0-9]").replace(r"\w", "[A-Za-z0-9_]")
+
+
+def _counts(schema: Mapping[str, Any], *keys: str) -> dict[str, int]:
+    """The least and the most, where both can be meant."""
+    counts: dict[str, int] = {key: schema[key] for key in keys if _is_count(schema.get(key))}
+    return counts if list(counts.values()) == sorted(counts.values()) else {}
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST_COUNT
+
+
+def _bounds(schema: Mapping[str, Any]) -> tuple[float, float]:
+    low = max(_numeric(schema.get("minimum"), -math.inf), _numeric(schema.get("exclusiveMinimum"), -math.inf))
+    high = min(_numeric(schema.get("maximum"), math.inf), _numeric(schema.get("exclusiveMaximum"), math.inf))
+    return low, high
+
+
+def _numeric(value: Any, otherwise: float) -> float:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else otherwise
+
+
+def _integer(schema: Mapping[str, Any]) -> dict[str, Any]:
+    low, high = _bounds(schema)
+    if low > high:
+        return {"type": "integer"}
+    result: dict[str, Any] = {"type": "integer"}
+    if abs(low) < _LARGEST_INTEGER:
+        result["minimum"] = math.floor(low) + 1 if low == schema.get("exclusiveMinimum") else math.ceil(low)
+    if abs(high) < _LARGEST_INTEGER:
+        result["maximum"] = math.ceil(high) - 1 if high == schema.get("exclusiveMaximum") else math.floor(high)
+    return result if result.get("minimum", -math.inf) <= result.get("maximum", math.inf) else {"type": "integer"}
+
+
+def _number(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """llama.cpp knows no bounds of fractions. For a share, or a confidence, hundredths will do."""
+    low, high = _bounds(schema)
+    if not 0 < high - low <= 1:
+        return {"type": "number"}
+    steps = [round(low + (high - low) * step / _HUNDREDTHS, 6) for step in range(_HUNDREDTHS + 1)]
+    within = [step for step in steps if step not in (schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum"))]
+    return {"enum": within}
