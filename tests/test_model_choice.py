@@ -416,3 +416,11 @@ def test_choosing_by_key_imports_no_provider() -> None:
         "print([name for name in ('openai', 'anthropic', 'google.genai', 'groq', 'mistralai') if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout.strip() == b"[]"
+
+
+def test_a_key_that_cannot_be_used_is_told_beside_what_is_used_in_its_place() -> None:
+    with serving({OLLAMA.path: TAGS}) as server:
+        servers = [replace(OLLAMA, port=server.server_address[1])]
+        choice = choose_default_model(environ={"ABSENT_KEY": "x"}, key_offers=SOME_OFFERS, local_servers=servers)
+    assert choice is not None
+    assert choice.reason.endswith("ABSENT_KEY needs pydantic-ai-slim[absent]") and "Ollama is running" in choice.reason

@@ -33,11 +33,6 @@ def test_the_greeter_says_something(clone: Path, smollm2: Path) -> None:
     assert run(command_of("greeter", "-m local"), clone, smollm2).strip()
 
 
-def test_the_calculator_answers_as_its_schema_demands(clone: Path, smollm2: Path) -> None:
-    output = run(command_of("calculator", "-m local"), clone, smollm2)
-    assert isinstance(output["expression"], str) and isinstance(output["value"], int | float)
-
-
 def test_every_document_is_judged_and_the_average_is_right(clone: Path, smollm2: Path) -> None:
     """The model decides on nothing but the scores and their reasons."""
     output = run(command_of("evaluation", "-m local"), clone, smollm2)

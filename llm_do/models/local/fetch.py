@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import httpx2
 
 _HUB = "https://huggingface.co"
-_PAUSES = (0.5, 1.0, 2.0)
+_PAUSES = (0.2, 0.5, 1.0)
 """Seconds before each further try of a download."""
 _LOOK_EVERY = 0.2
 _BLOCK = 1 << 20
