@@ -683,12 +683,14 @@ def test_it_costs_nothing_who_does_not_use_it() -> None:
 def test_the_demo_does_its_work(environ: dict[str, str], tmp_path: Path) -> None:
     root = Path(__file__).parents[2] / "examples" / "invoices"
     project = shutil.copytree(root, tmp_path / "invoices", ignore=shutil.ignore_patterns("report.md", "__pycache__"))
-    command = [sys.executable, project / "demo.py"]
+    for file in ("pixel-and-sons", "north-star", "cafe-morgana"):  # fewer will do
+        (project / "inbox" / f"{file}.txt").unlink()
     environ.pop("LLM_DO_MODEL", None)
+    command = [sys.executable, project / "demo.py"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr
     assert "without asking (--approve-all)" in done.stdout
-    assert done.stderr.count("read_invoice") == 7 and "smollm2-135m: 7 requests" in done.stderr
+    assert done.stderr.count("read_invoice") == 4 and "smollm2-135m: 4 requests" in done.stderr
     report = (project / "report.md").read_text()
     assert "**Total**" in report and "lunch.txt" in report and "the items add up to 232.00" in report
 

