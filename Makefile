@@ -39,8 +39,9 @@ demo: $(READY)  ## Turn invoices into a checked report, with a model on this mac
 programs:  # What the tests need beside Python
 	@tools/install-programs bwrap tmux libgomp
 
+# Many tests wait for another process: one more of them than there are cores can run at a time.
 test: $(READY) programs  ## Run the tests
-	@$(RUN) pytest -n auto
+	@$(RUN) pytest -n "$$(($$(getconf _NPROCESSORS_ONLN) + 1))" --dist worksteal
 
 fuzz: $(READY) programs  ## Try thousands of hostile inputs (takes long)
 	@HYPOTHESIS_PROFILE=fuzz $(RUN) pytest tests/security/fuzz
