@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+REFUSED = 4  # of the exit codes in docs/cli.md
 PROJECT = Path(os.path.relpath(Path(__file__).parent))
 
 
@@ -19,13 +20,20 @@ def main() -> int:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         command.append("--approve-all")
         print("There is no terminal to ask at, so the report is written without asking (--approve-all).\n")
-    print(f"$ {shlex.join(command)}", flush=True)
-    done = subprocess.run([str(Path(sys.executable).with_name("llm-do")), *command[1:]], check=False)
-    if done.returncode == 0:
+    print(f"$ .venv/bin/{shlex.join(command)}", flush=True)
+    with subprocess.Popen([str(Path(sys.executable).with_name("llm-do")), *command[1:]]) as process:
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:  # it was interrupted too, and says so
+            return process.wait()
+    if code == REFUSED:
+        print("\nYou said no, so nothing was written.")
+        return 0
+    if code == 0:
         report = PROJECT / "report.md"
         print(f"\n{report}:\n\n{report.read_text()}")
-        print(f"On a big model: --model anthropic:claude-sonnet-5-5. What to look at: {PROJECT}/README.md")
-    return done.returncode
+        print(f"What to look at, and how to run it on a big model: {PROJECT}/README.md")
+    return code
 
 
 if __name__ == "__main__":

