@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from decimal import Decimal
-from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -126,37 +125,6 @@ async def test_an_object_fits_its_schema(model: LocalModel) -> None:
 async def test_every_kind_of_output(model: LocalModel, output: Any) -> None:
     result = await Agent(model, output_type=output).run(INVOICE, model_settings={"max_tokens": 200})
     assert result.usage.requests == 1
-
-
-class Topic(Enum):
-    BILLING = "billing"
-    OTHER = "other"
-
-
-class Item(BaseModel):
-    name: Annotated[str, Field(pattern="x|y", max_length=10_000)] | None = None
-    parts: list["Item"] = Field(max_length=1)
-
-
-class Everything(BaseModel):
-    """What schemas have: references, recursion, enumerations, unions, bounds, and what no grammar can hold."""
-
-    topic: Topic
-    when: Literal["now", "later"]
-    count: Annotated[int, Field(ge=1, le=5)]
-    extra: dict[str, int]
-    tuple_: tuple[int, str]
-    any_: Any
-    item: Item | None
-
-
-async def test_a_rich_schema_becomes_a_grammar(model: LocalModel) -> None:
-    asked = Agent(model, output_type=Everything, retries=0).run("Fill it in.", model_settings={"max_tokens": 60})
-    try:
-        count = (await asked).output.count
-    except UnexpectedModelBehavior:  # it may ramble; what matters is that llm-do made a grammar of it
-        count = 1
-    assert 1 <= count <= 5
 
 
 async def test_hostile_schemas_are_no_crash(file: Path) -> None:
