@@ -69,13 +69,25 @@ if TYPE_CHECKING:
         CallOpened,
         Event,
         MessageLogged,
+        Notice,
         TextDelta,
     )
     from .frame import CallFrame
     from .inputs import WorkerInput
     from .models.local.model import LocalModel
     from .names import ToolsetResolver
-    from .protocols import CallableEntry, Effect, Entry, Executor, MessageCallback, ModelLike, Sink, ToolsetFactory
+    from .prices import Price
+    from .protocols import (
+        CallableEntry,
+        Effect,
+        Entry,
+        Executor,
+        LimitCallback,
+        MessageCallback,
+        ModelLike,
+        Sink,
+        ToolsetFactory,
+    )
     from .registry import WorkerRegistry
     from .rules import Grant, RuleBook, Ruling, ToolRule
     from .runtime import Runtime
@@ -84,13 +96,14 @@ if TYPE_CHECKING:
     from .secrets import Secret
     from .toolsets import FILE_TOOLS
     from .trace import ApprovalOutcome, Trace, TraceEntry, TraceNode
-    from .usage import Limits
+    from .usage import Account, Budget, Limits
 
     WorkerContext = Context
     """Another name of `Context`."""
 
 __all__ = [
     "FILE_TOOLS",
+    "Account",
     "ApprovalCallback",
     "ApprovalController",
     "ApprovalDecided",
@@ -105,6 +118,7 @@ __all__ = [
     "AttachmentPayload",
     "AttachmentPolicy",
     "BoundEntry",
+    "Budget",
     "CallCancelled",
     "CallClosed",
     "CallFrame",
@@ -124,6 +138,7 @@ __all__ = [
     "EventLoopError",
     "Executor",
     "Grant",
+    "LimitCallback",
     "LimitExceeded",
     "Limits",
     "LlmDoError",
@@ -136,10 +151,12 @@ __all__ = [
     "ModelLike",
     "NoSandboxError",
     "NoWorkerError",
+    "Notice",
     "OutputError",
     "PathDenied",
     "PathFailed",
     "PathMissing",
+    "Price",
     "ProjectCodeError",
     "RootConfig",
     "RuleBook",

@@ -83,17 +83,20 @@ _NAMES = {
         "CallOpened",
         "Event",
         "MessageLogged",
+        "Notice",
         "TextDelta",
     ),
     "frame": ("CallFrame",),
     "inputs": ("WorkerInput",),
     "models.local.model": ("LocalModel",),
     "names": ("ToolsetResolver",),
+    "prices": ("Price",),
     "protocols": (
         "CallableEntry",
         "Effect",
         "Entry",
         "Executor",
+        "LimitCallback",
         "MessageCallback",
         "ModelLike",
         "Sink",
@@ -122,7 +125,7 @@ _NAMES = {
         "TraceEntry",
         "TraceNode",
     ),
-    "usage": ("Limits",),
+    "usage": ("Account", "Budget", "Limits"),
 }
 
 MODULES = {name: module for module, names in _NAMES.items() for name in names}

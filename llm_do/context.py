@@ -33,7 +33,7 @@ from .errors import (
     summarize,
 )
 from .frame import CallFrame, Deadline
-from .metering import MeteredModel, NoModel
+from .metering import NoModel, metered
 from .names import reachable
 from .permission import parameters_of
 from .protocols import Entry, EntryBase, MessageCallback, ModelLike
@@ -375,7 +375,7 @@ def choose_model(ctx: Context) -> None:
     frame = ctx.frame
     assert frame.record is not None
     if (model := ctx.session.choose_model(frame)) is not None:
-        frame.model = MeteredModel(model, ctx.session, frame)
+        frame.model = metered(model, ctx.session, frame)
         frame.record.model = model.model_name
 
 

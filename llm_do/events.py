@@ -76,6 +76,14 @@ class TextDelta(_CallEvent):
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
+class Notice(_CallEvent):
+    """Something that a person should know about a call, and that stops nothing. Each is given once in a session."""
+
+    text: str
+    type: Literal["notice"] = field(default="notice", init=False)
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
 class CallClosed(_CallEvent):
     """A call returned, failed, or was refused or cancelled."""
 
@@ -87,5 +95,5 @@ class CallClosed(_CallEvent):
     type: Literal["call_closed"] = field(default="call_closed", init=False)
 
 
-Event: TypeAlias = CallOpened | ApprovalRequested | ApprovalDecided | MessageLogged | TextDelta | CallClosed
+Event: TypeAlias = CallOpened | ApprovalRequested | ApprovalDecided | MessageLogged | TextDelta | Notice | CallClosed
 """What a sink is told. The `type` says which it is."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from typing import Any
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn, cast
 
 from pydantic_ai import RunContext
+from pydantic_ai.exceptions import ModelHTTPError, UserError
 from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
@@ -17,19 +20,65 @@ from pydantic_ai.messages import (
     SystemPromptPart,
     UserPromptPart,
 )
-from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
+from pydantic_ai.models import Model, ModelRequestContext, ModelRequestParameters, StreamedResponse
+from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
+from .budgets import DEFAULT_OUTPUT_TOKENS, LEAST_OUTPUT_TOKENS, Quote, Refusal, Reservation
 from .errors import CallCancelled, LimitExceeded, ModelChoiceError
+from .estimates import InputBound
 from .frame import CallFrame
+from .prices import FREE, was_reported
 from .secrets import Values
 from .state import SessionState
 
+_NOTHING = Quote(model="", input_tokens=0, output_tokens=0, least_output_tokens=0, price=None)
+_TURNED_AWAY = frozenset({*range(400, 500), 501, 503, 529})
+"""HTTP codes of servers that refuse a request. No provider charges for one."""
+
+
+def metered(model: Model, session: SessionState, frame: CallFrame) -> Model:
+    """Return `model` with a meter around it; around each candidate, where it tries several one after the other."""
+    if isinstance(model, FallbackModel):
+        several = copy(model)
+        several.models = [metered(each, session, frame) for each in model.models]
+        return several
+    if isinstance(model, WrapperModel) and _tries_several(model):
+        wrapper = copy(model)
+        wrapper.wrapped = metered(model.wrapped, session, frame)
+        return wrapper
+    return MeteredModel(model, session, frame)
+
+
+def is_metered(model: Any) -> bool:
+    """Tell whether a model, or one that it hands requests on to, counts them."""
+    if isinstance(model, MeteredModel):
+        return True
+    if isinstance(model, WrapperModel):
+        return is_metered(model.wrapped)
+    return isinstance(model, FallbackModel) and any(map(is_metered, model.models))
+
+
+def _tries_several(model: Model) -> bool:
+    return isinstance(model, FallbackModel) or (isinstance(model, WrapperModel) and _tries_several(model.wrapped))
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A request that is reserved, as it is sent."""
+
+    messages: list[ModelMessage]
+    settings: ModelSettings | None
+    asked: ModelRequestParameters
+    reservation: Reservation
+    bounded_by_budget: bool
+    """Whether `max_tokens` of the settings is the budget's and not the user's."""
+
 
 class MeteredModel(WrapperModel):
-    """Counts what one worker call asks of a model, as responses arrive."""
+    """Reserves, sends and counts what one worker call asks of one model."""
 
     def __init__(self, wrapped: Model, session: SessionState, frame: CallFrame) -> None:
         super().__init__(wrapped)
@@ -50,14 +99,14 @@ class MeteredModel(WrapperModel):
                 async for _ in stream:
                     pass
             return stream.get()
-        if model_request_parameters.native_tools:
-            await self._admit_native_tools(model_request_parameters)
-        self._start(messages)
-        if self._session.recorder.secrets.configured is not None:
-            messages = self._without_secrets(messages, self._session.recorder.secrets.configured)
-        async with self._session.request_slots:
-            response = await self.wrapped.request(messages, model_settings, model_request_parameters)
-        self._finish(response, model_request_parameters)
+        request = await self._reserve(messages, model_settings, model_request_parameters)
+        async with self._sending(request):
+            try:
+                response = await self.wrapped.request(request.messages, request.settings, model_request_parameters)
+            except BaseException as exc:
+                self._fail(request, exc)
+                raise
+        self._finish(request, response)
         return response
 
     @asynccontextmanager
@@ -68,22 +117,40 @@ class MeteredModel(WrapperModel):
         model_request_parameters: ModelRequestParameters,
         run_context: RunContext[Any] | None = None,
     ) -> AsyncGenerator[StreamedResponse]:
-        if model_request_parameters.native_tools:
-            await self._admit_native_tools(model_request_parameters)
-        self._start(messages)
-        if self._session.recorder.secrets.configured is not None:
-            messages = self._without_secrets(messages, self._session.recorder.secrets.configured)
-        async with (
-            self._session.request_slots,
-            self.wrapped.request_stream(messages, model_settings, model_request_parameters, run_context) as stream,
-        ):
+        request = await self._reserve(messages, model_settings, model_request_parameters)
+        async with self._sending(request):
+            stream: StreamedResponse | None = None
             try:
-                yield stream
-            except BaseException:
-                # What a broken-off stream has used is spent all the same.
-                self._count(stream.get(), model_request_parameters)
+                async with self.wrapped.request_stream(
+                    request.messages, request.settings, model_request_parameters, run_context
+                ) as stream:
+                    yield stream
+            except BaseException as exc:
+                if stream is None:
+                    self._fail(request, exc)
+                else:  # it was broken off, and what it has used is spent all the same
+                    self._finish(request, stream.get())
                 raise
-            self._finish(stream.get(), model_request_parameters)
+        self._finish(request, stream.get())
+
+    async def compact_messages(
+        self, request_context: ModelRequestContext, *, instructions: str | None = None
+    ) -> ModelResponse:
+        request = await self._reserve(
+            request_context.messages, request_context.model_settings, request_context.model_request_parameters
+        )
+        context = replace(request_context, messages=request.messages, model_settings=request.settings)
+        async with self._sending(request):
+            try:
+                response = await self.wrapped.compact_messages(context, instructions=instructions)
+            except BaseException as exc:
+                self._fail(request, exc)
+                raise
+        self._finish(request, response)
+        return response
+
+    async def batch_create(self, requests: Any) -> NoReturn:
+        raise UserError("A batch goes past the budgets of the session. Make its requests one by one.")
 
     def _without_secrets(self, messages: list[ModelMessage], configured: Values) -> list[ModelMessage]:
         """What validators say about a call goes to the model past everybody else, and may quote anything."""
@@ -104,35 +171,108 @@ class MeteredModel(WrapperModel):
                 await self._session.permissions.approve_native(self._frame, tool.kind)
                 self._admitted.add(tool.kind)
 
-    def _start(self, messages: list[ModelMessage]) -> None:
-        if self._session.permissions.ended and self._session.permissions.has_ended(self._frame):
-            raise CallCancelled(f"{self._frame.path} stops: somebody ended the run.")
-        for meter in (self._session.meter, *self._frame.meters):
-            if (problem := meter.start_request()) is not None:
-                raise LimitExceeded(f"{self._frame.path} stops: {problem}.")
-        self._session.recorder.log_message(self._frame, messages[-1])
+    async def _reserve(
+        self, messages: list[ModelMessage], settings: ModelSettings | None, asked: ModelRequestParameters
+    ) -> _Request:
+        """Reserve the worst case of a request. What is sent has no secrets, and the bound that was reserved."""
+        session, frame = self._session, self._frame
+        if asked.native_tools:
+            await self._admit_native_tools(asked)
+        if session.permissions.ended and session.permissions.has_ended(frame):
+            raise CallCancelled(f"{frame.path} stops: somebody ended the run.")
+        if session.recorder.secrets.configured is not None:
+            messages = self._without_secrets(messages, session.recorder.secrets.configured)
+        own = _max_tokens(settings) or _max_tokens(self.wrapped.settings)
+        quote = self._quote(messages, asked, own)
+        meters = (session.meter, *frame.meters)
+        while isinstance(answer := await session.ledger.reserve(meters, quote), Refusal):
+            if answer.meter is not session.meter or not await session.raise_limits(frame, answer.problem):
+                raise LimitExceeded(f"{frame.path} stops: {answer.problem}.")
+        by_budget = own is None and answer.output_tokens > 0
+        if by_budget:
+            settings = cast(ModelSettings, {**(settings or {}), "max_tokens": answer.output_tokens})
+        return _Request(messages, settings, asked, answer, by_budget)
 
-    def _finish(self, response: ModelResponse, asked: ModelRequestParameters) -> None:
-        problem = self._count(response, asked)
-        if problem is not None:
-            raise LimitExceeded(f"{self._frame.path} stops: {problem}.")
+    def _quote(self, messages: list[ModelMessage], asked: ModelRequestParameters, max_tokens: int | None) -> Quote:
+        """Return the worst case of a request; nothing, where no budget asks for it."""
+        session = self._session
+        meters = [meter for meter in (session.meter, *self._frame.meters) if meter.reserves]
+        if not meters:
+            return _NOTHING
+        price = session.prices.dearest(self.wrapped)
+        if price is None and all(meter.unpriced.limit is not None for meter in meters if meter.cost.limit is not None):
+            session.recorder.notice(
+                self._frame,
+                f"The price of model {self.model_name!r} is not known, so its tokens are limited in place of its cost. "
+                "Give its price with `prices`.",
+            )
+        if price == FREE and not any(meter.tokens.limit is not None for meter in meters):
+            return replace(_NOTHING, price=price)
+        bound = InputBound(messages, asked)
+        if bound.unbounded is not None:
+            session.recorder.notice(
+                self._frame,
+                f"The cost of {bound.unbounded} is not known before it is paid: the limit may be passed by the "
+                "requests in flight.",
+            )
+        default: int = getattr(self.wrapped, "default_max_tokens", DEFAULT_OUTPUT_TOKENS)
+        wanted = max_tokens or default
+        return Quote(
+            model=self.model_name,
+            input_tokens=bound.tokens,
+            output_tokens=wanted,
+            least_output_tokens=max_tokens or min(wanted, LEAST_OUTPUT_TOKENS),
+            price=price,
+        )
 
-    def _count(self, response: ModelResponse, asked: ModelRequestParameters) -> str | None:
-        record = self._frame.record
+    @asynccontextmanager
+    async def _sending(self, request: _Request) -> AsyncIterator[None]:
+        """Hold one of the session's slots. A request that gets none was not sent."""
+        slots = self._session.request_slots
+        try:
+            self._session.recorder.log_message(self._frame, request.messages[-1])
+            await slots.acquire()
+        except BaseException:
+            request.reservation.cancel()
+            raise
+        try:
+            yield
+        finally:
+            slots.release()
+
+    def _fail(self, request: _Request, exc: BaseException) -> None:
+        """Settle a request without a response. It may be paid, unless the provider cannot have worked on it."""
+        request.reservation.settle(None, whole=_was_not_worked_on(exc))
+
+    def _finish(self, request: _Request, response: ModelResponse) -> None:
+        """Settle a request by its response, and log that."""
+        session, record = self._session, self._frame.record
         assert record is not None
-        # A fallback model moved on from some attempts, and they are paid all the same.
+        usage, model = response.usage, response.model_name or self.model_name
+        usage.cost = session.prices.cost(self.wrapped, response)  # PydanticAI keeps what is there
+        whole = was_reported(usage) and response.state != "incomplete" and response.state != "interrupted"
+        if request.reservation.settle(usage, whole=whole):
+            session.recorder.notice(
+                self._frame, f"Model {model!r} used more than the most that was reserved for a request. It is counted."
+            )
+        if request.bounded_by_budget and response.finish_reason == "length":
+            session.recorder.notice(
+                self._frame,
+                f"An answer was cut off after the {request.reservation.output_tokens} tokens that are sent as "
+                "`max_tokens` under a limit. Set `max_tokens` in the settings of the worker or the model.",
+            )
+        # A model that tries several by itself moved on from some attempts, and they are paid all the same.
         attempts = [attempt for attempt in response.failed_attempts or () if attempt.usage is not None]
-        problem: str | None = None
-        for meter in (self._session.meter, *self._frame.meters):
+        for meter in (session.meter, *self._frame.meters):
             for attempt in attempts:
-                meter.add_usage(attempt.model_name, attempt.usage or RequestUsage())
-            problem = meter.add(response.model_name or self.model_name, response) or problem
-        record.requests = [*record.requests, *(attempt.usage or RequestUsage() for attempt in attempts), response.usage]
-        self._session.recorder.log_message(self._frame, response, (*asked.function_tools, *asked.output_tools))
+                meter.count_usage(attempt.model_name, attempt.usage or RequestUsage())
+            meter.count_usage(model, usage)
+        record.requests = [*record.requests, *(attempt.usage or RequestUsage() for attempt in attempts), usage]
+        asked = request.asked
+        session.recorder.log_message(self._frame, response, (*asked.function_tools, *asked.output_tools))
         for part in response.parts:
             if isinstance(part, NativeToolCallPart):
                 self._record_native_tool(part, response)
-        return problem
 
     def _record_native_tool(self, call: NativeToolCallPart, response: ModelResponse) -> None:
         output = next(
@@ -144,6 +284,29 @@ class MeteredModel(WrapperModel):
             None,
         )
         self._session.recorder.add_native(self._frame, call.tool_name, call.args_as_dict(), output)
+
+
+def _max_tokens(settings: ModelSettings | None) -> int | None:
+    """Return the bound of the output that settings send, if they send one."""
+    if not settings:
+        return None
+    body = settings.get("extra_body")
+    sent = [settings.get("max_tokens")]
+    if isinstance(body, dict):
+        sent += [body.get(name) for name in ("max_tokens", "max_completion_tokens", "max_output_tokens")]
+    return max((each for each in sent if isinstance(each, int) and each > 0), default=None)
+
+
+def _was_not_worked_on(exc: BaseException | None) -> bool:
+    """Tell whether a request failed before a provider could work on it."""
+    if isinstance(exc, ModelHTTPError):
+        return exc.status_code in _TURNED_AWAY
+    seen = 0
+    while exc is not None and seen < 20:
+        if isinstance(exc, UserError | NotImplementedError | ConnectionRefusedError | socket.gaierror):
+            return True
+        exc, seen = exc.__cause__ or exc.__context__, seen + 1
+    return False
 
 
 class NoModel(Model):

@@ -19,8 +19,6 @@ from pydantic_ai import Agent, RunContext, Tool, ToolDenied, ToolFailed
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
 from pydantic_ai.exceptions import ModelRetry
 from pydantic_ai.models import Model
-from pydantic_ai.models.fallback import FallbackModel
-from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 from pydantic_ai.toolsets.abstract import AGENT_TOOLSET_ID
 
@@ -35,7 +33,7 @@ from .errors import (
     was_raised_at,
 )
 from .inputs import Parameters
-from .metering import MeteredModel
+from .metering import is_metered, metered
 from .protocols import Entry, EntryBase
 from .schemas import Vocabulary
 from .secrets import Marks
@@ -244,13 +242,4 @@ class Governor(AbstractCapability[Context]):
         return GovernedToolset(toolset, SameObject(self.context.frame.entry), self.own_names, with_own=True)
 
     def get_wrapper_model(self, model: Model) -> Model | None:
-        return None if _is_metered(model) else MeteredModel(model, self.context.session, self.context.frame)
-
-
-def _is_metered(model: Any) -> bool:
-    """Whether a model, or one that it hands requests on to, counts them."""
-    if isinstance(model, MeteredModel):
-        return True
-    if isinstance(model, WrapperModel):
-        return _is_metered(model.wrapped)
-    return isinstance(model, FallbackModel) and any(map(_is_metered, model.models))
+        return None if is_metered(model) else metered(model, self.context.session, self.context.frame)

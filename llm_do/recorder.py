@@ -18,7 +18,7 @@ from pydantic_ai.messages import BaseToolCallPart, ModelMessage, ModelRequest, M
 from pydantic_ai.tools import ToolDefinition
 
 from .errors import ApprovalDenied, ArgumentError, came_from_below, note_path
-from .events import CallClosed, CallOpened, Event, MessageLogged
+from .events import CallClosed, CallOpened, Event, MessageLogged, Notice
 from .frame import CallFrame
 from .inputs import model_parameters
 from .protocols import Entry, EntryBase, MessageCallback, Sink
@@ -52,6 +52,7 @@ class Recorder:
         self.observed = bool(self._sinks) or journal is not None
         """Whether anybody is told. Events are made only then."""
         self._broken_sinks: list[Sink] = []
+        self._noticed: set[str] = set()
         self._ids = count(1)
 
     def open(self, frame: CallFrame, arguments: dict[str, Any]) -> TraceEntry:
@@ -264,6 +265,16 @@ class Recorder:
             end -= 1
         for message in messages[end:]:
             self.log_message(frame, message)
+
+    def notice(self, frame: CallFrame, text: str) -> None:
+        """Tell something once: to the sinks, or to the log where there are none."""
+        if text in self._noticed:
+            return
+        self._noticed.add(text)
+        if self.observed:
+            self.emit(Notice(**tags(frame), text=text))
+        else:
+            logger.warning("%s: %s", frame.path, self.secrets.redact(text))
 
     def emit(self, event: Event) -> None:
         if self.secrets.active:

@@ -13,11 +13,12 @@ from .approval import ApprovalCallback, Approver
 from .context import BoundEntry, Context
 from .definition import WorkerCreationDefaults
 from .frame import CallFrame
-from .protocols import Entry, EntryBase, Executor, MessageCallback, ModelLike, Sink, ToolsetFactory
+from .prices import Price
+from .protocols import Entry, EntryBase, Executor, LimitCallback, MessageCallback, ModelLike, Sink, ToolsetFactory
 from .rules import RuleBook, Ruling
 from .state import SessionState
 from .trace import Trace
-from .usage import Limits
+from .usage import Budget, Limits
 
 T = TypeVar("T", default=Any)
 
@@ -44,6 +45,10 @@ class Runtime:
         text_deltas: Tell sinks the text of answers while it is written. It makes every request a stream.
         secrets: Names of environment variables whose values are written down nowhere, and sent to no model by a tool.
             They are read when the session starts.
+        prices: Prices of models, by name: for those that the public price list does not know, or that you pay
+            otherwise.
+        limit_callback: Asked when a limit of the session on requests, tokens or money refuses a request. It gets the
+            reason and the limits, and returns new ones to go on with, or `None`.
     """
 
     def __init__(
@@ -64,6 +69,8 @@ class Runtime:
         text_deltas: bool = False,
         creation_defaults: WorkerCreationDefaults | None = None,
         secrets: Iterable[str] = (),
+        prices: Mapping[str, Price | Mapping[str, Any]] | None = None,
+        limit_callback: LimitCallback | None = None,
     ) -> None:
         session = SessionState(
             entries,
@@ -81,6 +88,8 @@ class Runtime:
             text_deltas=text_deltas,
             creation_defaults=creation_defaults,
             secrets=secrets,
+            prices=prices,
+            limit_callback=limit_callback,
         )
         self._session = session
         self._root = Context(session, session.root)
@@ -147,6 +156,11 @@ class Runtime:
     def usage(self) -> dict[str, RunUsage]:
         """What was used so far, by model name."""
         return self._session.meter.by_model
+
+    @property
+    def budget(self) -> Budget:
+        """Where the money and the tokens of the session are now: spent, estimated, reserved and left."""
+        return self._session.meter.budget()
 
     @property
     def messages(self) -> list[ModelMessage]:

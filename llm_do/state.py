@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,6 +15,7 @@ from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model
 
 from .approval import ApprovalCallback, ApprovalController, Approver
+from .budgets import Ledger
 from .definition import WorkerCreationDefaults
 from .errors import (
     CallCancelled,
@@ -29,7 +31,8 @@ from .frame import CallFrame, Deadline
 from .models import explain_unusable, resolve_model
 from .names import ToolsetResolver, index_by_name, workers_below
 from .permission import HasRules, Permissions
-from .protocols import Entry, EntryBase, Executor, MessageCallback, ModelLike, Sink, ToolsetFactory
+from .prices import Price, PriceList
+from .protocols import Entry, EntryBase, Executor, LimitCallback, MessageCallback, ModelLike, Sink, ToolsetFactory
 from .recorder import Recorder
 from .rules import RuleBook
 from .secrets import Secrets
@@ -59,6 +62,8 @@ class SessionState:
         text_deltas: bool = False,
         creation_defaults: WorkerCreationDefaults | None = None,
         secrets: Iterable[str] = (),
+        prices: Mapping[str, Price | Mapping[str, Any]] | None = None,
+        limit_callback: LimitCallback | None = None,
     ) -> None:
         if max_depth < 1 or max_concurrency < 1:
             raise ValueError("max_depth and max_concurrency must be at least 1.")
@@ -85,6 +90,10 @@ class SessionState:
         self.permissions = Permissions(self.approvals, self.recorder, self.entries)
         self._ended = self.permissions.ended
         self.meter = UsageMeter(self.limits)
+        self.ledger = Ledger()
+        self.prices = PriceList(prices)
+        self.limit_callback = limit_callback
+        self._limit_question: asyncio.Future[bool] | None = None
         self.root = CallFrame(None, None)
         books = [book for book in (self.approvals.rule_book, projects) if book is not None]
         if books:  # what a program allows cannot take back what the project denies
@@ -146,6 +155,7 @@ class SessionState:
         self.request_slots = anyio.Semaphore(self.max_concurrency, fast_acquire=True)
         self._thread_limiters = {}
         self.root.worker_slots = None
+        self.ledger.forget_waiting()
 
     def running_loop(self) -> asyncio.AbstractEventLoop | None:
         """The loop that serves the session, if it runs."""
@@ -202,11 +212,38 @@ class SessionState:
             raise CallCancelled(f"{frame.path} does not run: the call that makes it was cancelled.")
         if frame.deadline is not None and frame.deadline.expired:
             raise self.timed_out(frame.deadline, frame.path)
-        problem = self.meter.start_call()
-        for meter in parent.meters:
-            problem = problem or meter.start_call()
-        if problem is not None:
-            raise LimitExceeded(f"{frame.path} does not run: {problem}.")
+        meters = (self.meter, *parent.meters)
+        for meter in meters:  # a call counts in all of them, or in none
+            if (problem := meter.no_more_calls()) is not None:
+                raise LimitExceeded(f"{frame.path} does not run: {problem}.")
+        for meter in meters:
+            meter.count_call()
+
+    async def raise_limits(self, frame: CallFrame, problem: str) -> bool:
+        """Ask whether to go on, where a limit of the session says no. All calls that wait share one answer."""
+        if self.limit_callback is None:
+            return False
+        deadline = frame.deadline
+        if deadline is not None:
+            deadline.pause()
+        try:
+            if self._limit_question is not None:
+                return await asyncio.shield(self._limit_question)
+            question = self._limit_question = asyncio.get_running_loop().create_future()
+            agreed = False
+            try:
+                answer = self.limit_callback(problem, self.meter.limits)
+                limits = await answer if inspect.isawaitable(answer) else answer
+                if agreed := isinstance(limits, Limits):
+                    self.meter.limits = limits
+                    self.ledger.serve()
+                return agreed
+            finally:
+                self._limit_question = None
+                question.set_result(agreed)
+        finally:
+            if deadline is not None:
+                deadline.resume()
 
     def timed_out(self, deadline: Deadline, path: str) -> CallTimeout:
         return CallTimeout(

@@ -1,12 +1,17 @@
-"""What a session uses, per model, and the budgets over its whole tree of calls."""
+"""Limits of a session and of workers, and the meters that hold what was used against them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import TypeAlias
 
-from pydantic_ai.messages import ModelResponse
 from pydantic_ai.usage import RequestUsage, RunUsage
+
+from .prices import money
+
+Amount: TypeAlias = Decimal | int
+"""US dollars, or tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,93 +23,169 @@ class Limits:
     max_requests: int | None = 1_000
     """Requests to models."""
     max_tokens: int | None = None
-    """Input and output tokens. A request that is under way when they run out is still paid."""
+    """Input and output tokens. The most that a request can use is reserved before it is sent."""
     max_cost: Decimal | float | None = None
-    """US dollars. A model whose price is not known cannot be used under it."""
+    """US dollars. The most that a request can cost is reserved before it is sent."""
+    max_unpriced_tokens: int | None = None
+    """Tokens of models without a known price, where there is a `max_cost`. `None` refuses such models."""
     timeout: float | None = None
     """Seconds for each top-level call or turn. The clock stops while a person is being asked."""
 
     def __post_init__(self) -> None:
-        for name in ("max_calls", "max_requests", "max_tokens", "max_cost", "timeout"):
+        for name in ("max_calls", "max_requests", "max_tokens", "max_unpriced_tokens", "timeout"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float | Decimal | None):
                 raise TypeError(f"Limits.{name} must be a number or None, got {value!r}.")
-            if value is not None and value < 0:
+            if value is not None and not value >= 0:
                 raise ValueError(f"Limits.{name} must not be negative, got {value!r}.")
+        if self.max_cost is not None:
+            object.__setattr__(self, "max_cost", money(self.max_cost, "Limits.max_cost"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """One budget at one moment. `limit` is always the sum of the other four."""
+
+    limit: Amount | None
+    """The limit; `None` is none, and then nothing is reserved and `left` is `None`."""
+    spent: Amount
+    """The sum of what providers reported."""
+    estimated: Amount
+    """The most that requests without a report can have used: broken off, cancelled in flight, or never reported."""
+    reserved: Amount
+    """The most that the requests in flight can use."""
+
+    @property
+    def left(self) -> Amount | None:
+        """The rest. It is negative where a provider reported more than was reserved."""
+        return None if self.limit is None else self.limit - self.spent - self.estimated - self.reserved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget(Account):
+    """The money of a session, in US dollars, and its tokens."""
+
+    tokens: Account
+    """The same of `Limits.max_tokens`."""
+
+
+class Pool:
+    """One budget of one meter, in dollars or in tokens."""
+
+    __slots__ = ("estimated", "in_flight", "limit", "limit_name", "owner", "reserved", "spent", "zero")
+
+    def __init__(self, limit_name: str, zero: Amount, owner: str) -> None:
+        self.limit_name = limit_name
+        self.zero = zero
+        """Nothing, in the unit of this budget."""
+        self.owner = owner
+        self.limit: Amount | None = None
+        self.spent: Amount = zero
+        self.estimated: Amount = zero
+        self.reserved: Amount = zero
+        self.in_flight = 0
+        """Reservations that are open: each may still be refunded in part."""
+
+    @property
+    def left(self) -> Amount:
+        assert self.limit is not None
+        return self.limit - self.spent - self.estimated - self.reserved
+
+    @property
+    def left_at_best(self) -> Amount:
+        """The rest if every reservation was refunded in full."""
+        return self.left + self.reserved
+
+    def reserve(self, amount: Amount) -> None:
+        self.reserved += amount
+        self.in_flight += 1
+
+    def release(self, amount: Amount) -> None:
+        self.in_flight -= 1
+        # Not by subtraction alone: rounding must not leave a reservation that no request holds.
+        self.reserved = self.reserved - amount if self.in_flight else self.zero
+
+    def account(self) -> Account:
+        return Account(limit=self.limit, spent=self.spent, estimated=self.estimated, reserved=self.reserved)
+
+    def lacks(self, amount: Amount) -> str:
+        """Say why `amount` cannot be had."""
+        used = f"{self._shown(self.spent)} of {self._shown(self.limit)} of {self.owner} are used"
+        if self.estimated:
+            used += f", up to {self._shown(self.estimated)} more by requests that reported nothing"
+        if self.reserved:
+            used += f", up to {self._shown(self.reserved)} by requests in flight"
+        return f"{used}, and the next request may use {self._shown(amount)} (Limits.{self.limit_name})"
+
+    def _shown(self, amount: Amount | None) -> str:
+        assert amount is not None
+        if isinstance(amount, int):
+            return f"{amount} tokens"
+        return f"${amount.quantize(Decimal('0.000001')).normalize():f}"
 
 
 class UsageMeter:
-    """Counts calls, requests, tokens and money. What a method returns is the budget that forbids to go on."""
+    """Counts calls, requests, tokens and money of the session, or of one call of a worker with limits."""
 
-    __slots__ = ("_calls", "_cost", "_limits", "_owner", "_requests", "_tokens", "_unpriced", "by_model")
+    __slots__ = ("_calls", "_limits", "by_model", "cost", "owner", "requests", "tokens", "unpriced")
 
     def __init__(self, limits: Limits, owner: str = "the session") -> None:
-        self._owner = owner
+        self.owner = owner
         self.by_model: dict[str, RunUsage] = {}
-        self._limits = limits
         self._calls = 0
-        self._requests = 0
-        self._tokens = 0
-        self._cost = Decimal(0)
-        self._unpriced: set[str] = set()
+        self.requests = 0
+        self.cost = Pool("max_cost", Decimal(0), owner)
+        self.tokens = Pool("max_tokens", 0, owner)
+        self.unpriced = Pool("max_unpriced_tokens", 0, owner)
+        self.limits = limits
 
-    def start_call(self) -> str | None:
-        """Count a call, or say why there may be none."""
+    @property
+    def limits(self) -> Limits:
+        return self._limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self._limits = limits
+        self.cost.limit = None if limits.max_cost is None else money(limits.max_cost, "Limits.max_cost")
+        self.tokens.limit, self.unpriced.limit = limits.max_tokens, limits.max_unpriced_tokens
+
+    @property
+    def reserves(self) -> bool:
+        """Whether the worst case of a request has to be reserved here before it is sent."""
+        return self.cost.limit is not None or self.tokens.limit is not None
+
+    def no_more_calls(self) -> str | None:
+        """Say why there may be no further call, if so."""
         limit = self._limits.max_calls
-        if limit is not None and self._calls >= limit:
-            return f"the {limit} calls of {self._owner} are used up (Limits.max_calls)"
+        if limit is None or self._calls < limit:
+            return None
+        return f"the {limit} calls of {self.owner} are used up (Limits.max_calls)"
+
+    def count_call(self) -> None:
         self._calls += 1
-        return None
 
-    def start_request(self) -> str | None:
-        """Reserve a model request, or say why there may be none.
+    def no_more_requests(self) -> str | None:
+        """Say why there may be no further model request, if so."""
+        limit = self._limits.max_requests
+        if limit is None or self.requests < limit:
+            return None
+        return f"the {limit} model requests of {self.owner} are used up (Limits.max_requests)"
 
-        The number of requests is exact under concurrency. Tokens and prices are known only afterwards.
-        """
-        limits = self._limits
-        if limits.max_requests is not None and self._requests >= limits.max_requests:
-            return f"the {limits.max_requests} model requests of {self._owner} are used up (Limits.max_requests)"
-        if limits.max_tokens is not None and self._tokens >= limits.max_tokens:
-            return f"{self._tokens} of {limits.max_tokens} tokens are used (Limits.max_tokens)"
-        if limits.max_cost is not None and self._cost >= limits.max_cost:
-            return f"${self._cost} of ${limits.max_cost} are spent (Limits.max_cost)"
-        self._requests += 1
-        return None
-
-    def add(self, model: str, response: ModelResponse) -> str | None:
-        """Count a response; say if it overdrew a budget."""
-        usage = response.usage
-        if usage.cost is None and model not in self._unpriced:
-            # Where PydanticAI keeps the price, and then need not look it up again.
-            usage.cost = price(response)
-            if usage.cost is None:
-                self._unpriced.add(model)
-        self.add_usage(model, usage)
-        limits = self._limits
-        if limits.max_tokens is not None and self._tokens > limits.max_tokens:
-            return f"{self._tokens} tokens are used, {limits.max_tokens} are allowed (Limits.max_tokens)"
-        if limits.max_cost is not None and usage.cost is None:
-            return f"no price is known for model {model!r}, so Limits.max_cost cannot be kept; set max_tokens instead"
-        if limits.max_cost is not None and self._cost > limits.max_cost:
-            return f"${self._cost} are spent, ${limits.max_cost} are allowed (Limits.max_cost)"
-        return None
-
-    def add_usage(self, model: str, usage: RequestUsage) -> None:
-        """Count what one request used."""
+    def count_usage(self, model: str, usage: RequestUsage) -> None:
+        """Count what one request used, as its provider reported it."""
         total = self.by_model.get(model)
         if total is None:
             total = self.by_model[model] = RunUsage()
         total.requests += 1
         total.incr(usage)
-        self._tokens += usage.total_tokens
-        self._cost += usage.cost or 0
 
-
-def price(response: ModelResponse) -> Decimal | None:
-    """What a response cost in US dollars, if the price list knows."""
-    if not response.model_name:
-        return None
-    try:
-        return response.cost().total_price
-    except (LookupError, ValueError):  # a model, or a usage, that cannot be priced
-        return None
+    def budget(self) -> Budget:
+        """Return where the money and the tokens went."""
+        cost = self.cost
+        return Budget(
+            limit=cost.limit,
+            spent=cost.spent,
+            estimated=cost.estimated,
+            reserved=cost.reserved,
+            tokens=self.tokens.account(),
+        )

@@ -131,9 +131,9 @@ def test_a_worker_below_that_never_ends_ends_with_the_time_of_the_one_above(worl
 
 def test_a_budget_in_tokens_stops_the_next_request(world: World) -> None:
     world.write("tools.py", COUNTED)
-    world.worker("a", "tools: [look]\nlimits: {max_tokens: 1000}")
+    world.worker("a", "tools: [look]\nlimits: {max_tokens: 3000}")
     dear = call("look")
-    dear = ModelResponse(parts=dear.parts, usage=RequestUsage(input_tokens=600, output_tokens=600))
+    dear = ModelResponse(parts=dear.parts, usage=RequestUsage(input_tokens=1600, output_tokens=600))
     outcome = world.attack(*endless(dear))
     assert outcome.requests == 1
 
@@ -142,7 +142,7 @@ def test_a_model_without_a_price_is_not_used_under_a_budget_in_money(world: Worl
     world.worker("a", "limits: {max_cost: 0.01}")
     outcome = world.attack(say())
     assert outcome.error is not None
-    assert outcome.requests <= 1
+    assert outcome.requests == 0
 
 
 def test_fifty_megabytes_of_a_tool_do_not_multiply(world: World) -> None:

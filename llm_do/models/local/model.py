@@ -51,6 +51,8 @@ class LocalModel(Model[None]):
 
     request_is_a_stream = True
     """What a request has used is known while it goes, and so also when it fails."""
+    default_max_tokens = _MAX_TOKENS
+    """The bound of an answer whose settings have none."""
     unsupported_settings = frozenset({"timeout", "logit_bias", "service_tier", "extra_headers", "max_retries"})
 
     def __init__(self, name: str, *, context: int = CONTEXT, settings: ModelSettings | None = None) -> None:

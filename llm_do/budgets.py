@@ -1,0 +1,221 @@
+"""Reservations: the worst case of a model request is set aside before it is sent, and settled by what it used.
+
+A request is reserved in every meter above it, or in none. What does not fit waits while requests in flight may
+still give something back, and is refused when none can. So no limit is ever passed by concurrency.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from decimal import Decimal
+
+from pydantic_ai.usage import RequestUsage
+
+from .prices import MILLION, Price
+from .usage import Amount, Pool, UsageMeter
+
+DEFAULT_OUTPUT_TOKENS = 8_192
+"""The `max_tokens` that is sent under a limit of money or tokens where the settings have none."""
+LEAST_OUTPUT_TOKENS = 256
+"""How far that is lowered when the rest of a budget buys no more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quote:
+    """The worst case of one request."""
+
+    model: str
+    input_tokens: int
+    output_tokens: int
+    """What is asked for."""
+    least_output_tokens: int
+    """What would do. The same, where the settings say how many there may be."""
+    price: Price | None
+    """The highest price that can apply; `None` is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request cannot be sent, and whose limit says so."""
+
+    problem: str
+    meter: UsageMeter
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """What one request takes of one budget."""
+
+    pool: Pool
+    meter: UsageMeter
+    fixed: Amount
+    """What it takes without any output."""
+    per_token: Amount
+    """What each token of output adds."""
+
+    def amount(self, output_tokens: int) -> Amount:
+        return self.fixed + self.per_token * output_tokens
+
+    def affords(self, left: Amount, wanted: int) -> int:
+        """Return how many of the `wanted` output tokens can be had; -1 where not even none can."""
+        if left < self.fixed:
+            return -1
+        return wanted if not self.per_token else min(wanted, int((left - self.fixed) // self.per_token))
+
+
+class Reservation:
+    """What one request holds until it is settled. It is settled once."""
+
+    __slots__ = ("_ledger", "_meters", "_price", "_shares", "output_tokens")
+
+    def __init__(
+        self, ledger: Ledger, meters: Sequence[UsageMeter], claims: Sequence[_Claim], quote: Quote, output_tokens: int
+    ) -> None:
+        self._ledger = ledger
+        self._meters = meters
+        self._shares = {claim.pool: claim.amount(output_tokens) for claim in claims}
+        self._price = quote.price
+        self.output_tokens = output_tokens
+        """How many output tokens the request may have."""
+        for pool, share in self._shares.items():
+            pool.reserve(share)
+        for meter in meters:
+            meter.requests += 1
+
+    def settle(self, usage: RequestUsage | None, *, whole: bool = True) -> bool:
+        """Count what a request used. Return whether that is more than was reserved.
+
+        Where `usage` is `None`, or not the `whole` of what was used, the rest of the reservation counts as
+        estimated: the request was sent, and may be paid.
+        """
+        over = False
+        for meter in self._meters:
+            for pool in (meter.cost, meter.tokens, meter.unpriced):
+                spent, estimated = self._used(meter, pool, usage)
+                pool.spent += spent
+                if (share := self._shares.get(pool)) is not None:
+                    pool.release(share)
+                    over = over or spent + estimated > share
+                    pool.estimated += estimated if whole else max(share - spent, estimated)
+        self._ledger.serve()
+        return over
+
+    def _used(self, meter: UsageMeter, pool: Pool, usage: RequestUsage | None) -> tuple[Amount, Amount]:
+        """Return what was used of one budget, and what was used by an estimate."""
+        if usage is None or (pool is meter.unpriced and self._price is not None):
+            return pool.zero, pool.zero
+        if pool is not meter.cost:
+            return usage.total_tokens, 0
+        if usage.cost is None and self._price is not None:  # the model that answered is not the one that was priced
+            return pool.zero, self._price.of(usage.input_tokens, usage.output_tokens)
+        return usage.cost or pool.zero, pool.zero
+
+    def cancel(self) -> None:
+        """Give everything back: the request was not sent."""
+        for pool, share in self._shares.items():
+            pool.release(share)
+        for meter in self._meters:
+            meter.requests -= 1
+        self._ledger.serve()
+
+
+class _Waiter:
+    __slots__ = ("answer", "meters", "quote")
+
+    def __init__(self, meters: Sequence[UsageMeter], quote: Quote) -> None:
+        self.meters = meters
+        self.quote = quote
+        self.answer: asyncio.Future[Reservation | Refusal] = asyncio.get_running_loop().create_future()
+
+
+class Ledger:
+    """Hands out the reservations of a session, first come, first served."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[_Waiter] = deque()
+
+    async def reserve(self, meters: Sequence[UsageMeter], quote: Quote) -> Reservation | Refusal:
+        """Reserve a request in all `meters`, or say why it is refused. It may have to wait."""
+        if not self._waiting and not isinstance(answer := self._attempt(meters, quote), Set):
+            return answer
+        waiter = _Waiter(meters, quote)
+        self._waiting.append(waiter)
+        self.serve()
+        try:
+            return await waiter.answer
+        except asyncio.CancelledError:
+            if waiter.answer.cancelled():
+                self._waiting.remove(waiter)
+                self.serve()  # it may have stood in the way of others
+            elif isinstance(reservation := waiter.answer.result(), Reservation):
+                reservation.cancel()
+            raise
+
+    def serve(self) -> None:
+        """Answer the requests that wait, as far as that is possible now. None takes what an earlier one waits for."""
+        if not self._waiting:
+            return
+        awaited: set[Pool] = set()
+        still: deque[_Waiter] = deque()
+        for waiter in self._waiting:
+            if waiter.answer.done():  # cancelled, and about to leave
+                still.append(waiter)
+                continue
+            answer = self._attempt(waiter.meters, waiter.quote, awaited)
+            if isinstance(answer, Set):
+                awaited |= answer
+                still.append(waiter)
+            else:
+                waiter.answer.set_result(answer)
+        self._waiting = still
+
+    def forget_waiting(self) -> None:
+        """Drop the requests of an event loop that has ended."""
+        self._waiting.clear()
+
+    def _attempt(
+        self, meters: Sequence[UsageMeter], quote: Quote, awaited: Set[Pool] = frozenset()
+    ) -> Reservation | Refusal | Set[Pool]:
+        """Reserve, refuse, or return the budgets that have too little left while requests are in flight."""
+        claims: list[_Claim] = []
+        for meter in meters:
+            if (problem := meter.no_more_requests()) is not None:
+                return Refusal(problem, meter)
+            if isinstance(made := _claims(meter, quote), Refusal):
+                return made
+            claims += made
+        output = quote.output_tokens
+        for claim in claims:
+            most = claim.affords(claim.pool.left_at_best, output)
+            if most < quote.least_output_tokens:
+                return Refusal(claim.pool.lacks(claim.amount(quote.least_output_tokens)), claim.meter)
+            if not claim.pool.in_flight:  # nothing will be refunded here, so the output has to be shorter
+                output = most
+        short = {
+            claim.pool for claim in claims if claim.pool in awaited or claim.affords(claim.pool.left, output) < output
+        }
+        return short or Reservation(self, meters, claims, quote, output)
+
+
+def _claims(meter: UsageMeter, quote: Quote) -> list[_Claim] | Refusal:
+    """Return what a request takes of the budgets of one meter."""
+    claims = []
+    if meter.tokens.limit is not None:
+        claims.append(_Claim(meter.tokens, meter, quote.input_tokens, 1))
+    if meter.cost.limit is None:
+        return claims
+    if quote.price is not None:
+        per_token = Decimal(quote.price.output) / MILLION
+        claims.append(_Claim(meter.cost, meter, quote.price.of(quote.input_tokens, 0), per_token))
+    elif meter.unpriced.limit is not None:
+        claims.append(_Claim(meter.unpriced, meter, quote.input_tokens, 1))
+    else:
+        return Refusal(
+            f"no price is known for model {quote.model!r}, so Limits.max_cost cannot be kept; "
+            "give one with `prices`, or limit max_tokens instead",
+            meter,
+        )
+    return claims

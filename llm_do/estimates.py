@@ -1,0 +1,119 @@
+"""Upper bounds of the input tokens of a model request, which are known before it is sent.
+
+A token of every tokenizer in use stands for at least one byte of text, so the bytes of a text are a bound of its
+tokens. Roles, separators and the wrapping of tools are covered by constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pydantic_ai.messages import (
+    BaseToolCallPart,
+    BaseToolReturnPart,
+    BinaryContent,
+    CachePoint,
+    FilePart,
+    FileUrl,
+    ModelMessage,
+    ModelRequest,
+    TextContent,
+    UploadedFile,
+    UserPromptPart,
+)
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.tools import ToolDefinition
+from pydantic_core import to_json
+
+PER_REQUEST = 64
+PER_MESSAGE = 16
+WITH_TOOLS = 600
+"""For the words with which providers explain tools to a model."""
+PER_IMAGE = 50_000
+"""The most that a provider counts for one image, of any size, that is sent as bytes."""
+
+
+class InputBound:
+    """The most input tokens that a request can have."""
+
+    __slots__ = ("tokens", "unbounded")
+
+    def __init__(self, messages: Sequence[ModelMessage], asked: ModelRequestParameters) -> None:
+        self.tokens = PER_REQUEST
+        self.unbounded: str | None = None
+        """A part of the request that can have any number of tokens, if there is one."""
+        self._add_parameters(asked)
+        instructions = 0
+        for message in messages:
+            self.tokens += PER_MESSAGE
+            if isinstance(message, ModelRequest) and message.instructions:
+                instructions = max(instructions, _bytes(message.instructions))
+            for part in message.parts:
+                self._add_part(part)
+        self.tokens += instructions
+
+    def _add_parameters(self, asked: ModelRequestParameters) -> None:
+        self.tokens += sum(_bytes(part.content) for part in asked.instruction_parts or ())
+        tools = [*asked.function_tools, *asked.output_tools]
+        if tools:
+            self.tokens += WITH_TOOLS + sum(map(_tool_bytes, tools))
+        if asked.output_object is not None:
+            self.tokens += _json_bytes(asked.output_object) + _bytes(asked.prompted_output_instructions or "")
+        if asked.native_tools:
+            self.unbounded = f"the provider's own tool {asked.native_tools[0].kind!r}"
+        if asked.allow_image_output:
+            self.unbounded = "an image as output"
+
+    def _add_part(self, part: Any) -> None:
+        self.tokens += PER_MESSAGE
+        match part:
+            case UserPromptPart():
+                self._add_content([part.content] if isinstance(part.content, str) else part.content)
+            case BaseToolReturnPart():
+                self.tokens += _bytes(part.model_response_str())
+                self._add_content(part.files)
+            case BaseToolCallPart():
+                self.tokens += _bytes(part.tool_name) + _bytes(part.args_as_json_str())
+            case FilePart():
+                self._add_content([part.content])
+            case _ if callable(response := getattr(part, "model_response", None)):
+                self.tokens += _bytes(response())
+            case _:
+                self.tokens += _json_bytes(part)
+
+    def _add_content(self, content: Iterable[Any]) -> None:
+        for item in content:
+            match item:
+                case str():
+                    self.tokens += _bytes(item)
+                case TextContent():
+                    self.tokens += _bytes(item.content)
+                case CachePoint():
+                    pass
+                case BinaryContent():
+                    self._add_file(item)
+                case FileUrl() | UploadedFile():
+                    self.unbounded = f"a file that the provider fetches ({type(item).__name__})"
+                case _:
+                    self.tokens += _json_bytes(item)
+
+    def _add_file(self, file: BinaryContent) -> None:
+        if file.is_image:
+            self.tokens += PER_IMAGE
+            return
+        self.tokens += len(file.data)
+        if file.is_document and not file.media_type.startswith("text/"):
+            self.unbounded = f"a document ({file.media_type}), whose pages may hold any amount of text"
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
+
+
+def _json_bytes(value: Any) -> int:
+    return len(to_json(value, serialize_unknown=True, bytes_mode="base64"))
+
+
+def _tool_bytes(tool: ToolDefinition) -> int:
+    return PER_MESSAGE + _bytes(tool.name) + _bytes(tool.description or "") + _json_bytes(tool.parameters_json_schema)

@@ -1,0 +1,169 @@
+"""Prices of models: those that the user gives, and those of the price list that PydanticAI uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from genai_prices.data_snapshot import get_snapshot
+from genai_prices.types import ModelInfo, ModelPrice, TieredPrices, TimeOfDateConstraint
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.messages import ModelResponse
+from pydantic_ai.models import Model
+from pydantic_ai.usage import RequestUsage
+
+MILLION = Decimal(1_000_000)
+_FREE = frozenset({"local", "test"})
+"""Providers that run in this program: the embedded models, and PydanticAI's `TestModel`."""
+
+
+def money(value: Any, what: str) -> Decimal:
+    """Return an amount of US dollars as the decimal number that was written: 0.1 is one tenth."""
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        raise TypeError(f"{what} must be a number, got {value!r}.")
+    amount = Decimal(str(value)) if isinstance(value, float) else Decimal(value)
+    if not amount.is_finite():
+        raise TypeError(f"{what} must be a number, got {value!r}.")
+    if amount < 0:
+        raise ValueError(f"{what} must not be negative, got {value!r}.")
+    return amount
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """The price of a model, in US dollars."""
+
+    input: Decimal | float = Decimal(0)
+    """For a million input tokens, cached or not."""
+    output: Decimal | float = Decimal(0)
+    """For a million output tokens."""
+    request: Decimal | float = Decimal(0)
+    """For each request, whatever it uses."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            object.__setattr__(self, each.name, money(getattr(self, each.name), f"Price.{each.name}"))
+
+    def of(self, input_tokens: int, output_tokens: int) -> Decimal:
+        """Return the cost of one request."""
+        assert (
+            isinstance(self.input, Decimal) and isinstance(self.output, Decimal) and isinstance(self.request, Decimal)
+        )
+        return self.request + (self.input * input_tokens + self.output * output_tokens) / MILLION
+
+
+FREE = Price()
+
+
+class PriceList:
+    """The prices of a session. Given ones come first, then what a provider reports, then the public list."""
+
+    def __init__(self, given: Mapping[str, Price | Mapping[str, Any]] | None = None) -> None:
+        self._given = {name: _read(name, price) for name, price in (given or {}).items()}
+        self._dearest: dict[tuple[str, str | None], Price | None] = {}
+        self._unknown: set[tuple[str | None, str | None]] = set()
+        """Models that answered, and that the list does not have: it is slow to say so."""
+
+    def dearest(self, model: Model) -> Price | None:
+        """Return the highest price that a request to `model` can have; `None` where none is known."""
+        key = (model.model_id, _base_url(model))
+        if key not in self._dearest:
+            self._dearest[key] = self._given_to(model) or _listed(model)
+        return self._dearest[key]
+
+    def cost(self, model: Model, response: ModelResponse) -> Decimal | None:
+        """Return the cost of a response; `None` where it is not known."""
+        if (given := self._given_to(model)) is not None:
+            return given.of(response.usage.input_tokens, response.usage.output_tokens)
+        answered = (response.provider_name, response.model_name)
+        if response.usage.cost is not None or not response.model_name or answered in self._unknown:
+            return response.usage.cost
+        try:
+            return response.cost().total_price
+        except LookupError:
+            self._unknown.add(answered)
+        except ValueError:  # a usage that cannot be priced
+            pass
+        return None
+
+    def _given_to(self, model: Model) -> Price | None:
+        for name in (model.model_id, model.model_name):
+            if name in self._given:
+                return self._given[name]
+        return FREE if model.system in _FREE else None
+
+
+def was_reported(usage: RequestUsage) -> bool:
+    """Tell whether a provider said what a request used."""
+    return usage.total_tokens > 0 and not usage.unmeasured_requests
+
+
+def _read(name: str, price: Price | Mapping[str, Any]) -> Price:
+    if isinstance(price, Price):
+        return price
+    try:
+        return Price(**price)
+    except (TypeError, ValueError) as exc:
+        raise ValueError(f"The price of {name!r} is wrong: {exc} Give input, output and request.") from exc
+
+
+def _base_url(model: Model) -> str | None:
+    try:
+        return model.base_url
+    except (AttributeError, UserError):  # some clients are made later, or have none
+        return None
+
+
+def _listed(model: Model) -> Price | None:
+    """Look a model up where PydanticAI prices its responses: by the provider's address, then by its name."""
+    for provider, url in ((None, _base_url(model)), (model.system, None)):
+        if provider is None and url is None:
+            continue
+        try:
+            _, found = get_snapshot().find_provider_model(model.model_name, None, provider, url)
+        except LookupError:
+            continue
+        return _highest(found)
+    return None
+
+
+def _highest(model: ModelInfo) -> Price | None:
+    prices = list(_may_apply(model))
+    found = {
+        direction: max((each for price in prices for each in _rates(price, direction)), default=None)
+        for direction in ("input", "output")
+    }
+    per_request = max((each for price in prices for each in _amounts(price.requests_kcount)), default=Decimal(0)) / 1000
+    if found["input"] is None and found["output"] is None and not per_request:
+        return None
+    return Price(input=found["input"] or Decimal(0), output=found["output"] or Decimal(0), request=per_request)
+
+
+def _may_apply(model: ModelInfo) -> Iterator[ModelPrice]:
+    """Yield the prices of now, of other hours of the day, and of other tiers of service."""
+    now = datetime.now(UTC)
+    yield model.get_prices(now)
+    if not isinstance(model.prices, ModelPrice):
+        by_hour = any(isinstance(each.constraint, TimeOfDateConstraint) for each in model.prices)
+        for each in model.prices if by_hour else ():
+            if each.constraint is None or isinstance(each.constraint, TimeOfDateConstraint):
+                yield each.prices
+    for variant in model.price_variants or ():
+        if variant.constraint is None or variant.constraint.active(now):
+            yield variant.prices
+
+
+def _rates(price: ModelPrice, direction: str) -> Iterator[Decimal]:
+    """Yield what a million tokens of one direction can cost: cached, written to a cache, or as audio."""
+    for name, value in vars(price).items():
+        if name.endswith("_mtok") and (name.startswith("output") == (direction == "output")):
+            yield from _amounts(value)
+
+
+def _amounts(value: Decimal | TieredPrices | None) -> Iterable[Decimal]:
+    if value is None:
+        return ()
+    return (value.base, *(tier.price for tier in value.tiers)) if isinstance(value, TieredPrices) else (value,)
