@@ -94,6 +94,7 @@ async def run_worker_async(
         message_callback=message_callback,
         creation_defaults=creation_defaults,
         secrets=config.secrets,
+        prices=config.prices,
     )
     return await run_entry(runtime, registry[worker], input_data, attachments)
 

@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from .definition import WorkerLimits
 from .entries import ToolEntry
 from .errors import ProjectCodeError, WorkerFileError, did_you_mean, summarize
+from .prices import Price
 from .protocols import Entry, EntryBase
 from .rules import ToolRule, ToolRules
 from .sandbox import SandboxConfig
@@ -45,6 +46,8 @@ class ProjectConfig(BaseModel):
     tool_rules: ToolRules = {}
     sandbox: SandboxConfig | None = None
     """The files of workers that have no `sandbox` of their own."""
+    prices: dict[str, Price] = {}
+    """Prices of models, by name, in US dollars."""
     secrets: tuple[str, ...] = ()
     """Names of environment variables whose values are written down nowhere, and sent to no model by a tool."""
 

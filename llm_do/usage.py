@@ -110,18 +110,21 @@ class Pool:
 
     def lacks(self, amount: Amount) -> str:
         """Say why `amount` cannot be had."""
-        used = f"{self._shown(self.spent)} of {self._shown(self.limit)} of {self.owner} are used"
+        assert self.limit is not None
+        used = f"{_number(self.spent)} of {_shown(self.limit)} of {self.owner} are used"
         if self.estimated:
-            used += f", up to {self._shown(self.estimated)} more by requests that reported nothing"
+            used += f", up to {_shown(self.estimated)} more by requests that reported nothing"
         if self.reserved:
-            used += f", up to {self._shown(self.reserved)} by requests in flight"
-        return f"{used}, and the next request may use {self._shown(amount)} (Limits.{self.limit_name})"
+            used += f", up to {_shown(self.reserved)} by requests in flight"
+        return f"{used}, and the next request may use {_shown(amount)} (Limits.{self.limit_name})"
 
-    def _shown(self, amount: Amount | None) -> str:
-        assert amount is not None
-        if isinstance(amount, int):
-            return f"{amount} tokens"
-        return f"${amount.quantize(Decimal('0.000001')).normalize():f}"
+
+def _number(amount: Amount) -> str:
+    return str(amount) if isinstance(amount, int) else f"${amount.quantize(Decimal('0.000001')).normalize():f}"
+
+
+def _shown(amount: Amount) -> str:
+    return f"{amount} tokens" if isinstance(amount, int) else _number(amount)
 
 
 class UsageMeter:

@@ -87,7 +87,9 @@ def _chat_on_screen(
     async def talk() -> int:
         app = ChatApp(
             entry,
-            lambda feed: open_session(registry, options, approver=feed, sinks=[feed], text_deltas=True),
+            lambda feed: open_session(
+                registry, options, approver=feed, sinks=[feed], text_deltas=True, asks_for_more=True
+            ),
             attachments=files,
         )
         try:

@@ -32,7 +32,7 @@ def chat_by_lines(
     approver = None
     if keyboard is not None:
         approver = TerminalApprover(stderr_console(), keyboard, None, lambda worker: reader(runtime, worker))
-    runtime = open_session(registry, options, approver=approver, sinks=[printer], text_deltas=True)
+    runtime = open_session(registry, options, approver=approver, sinks=[printer], text_deltas=True, asks_for_more=True)
     chat = PlainChat(Conversation(worker, runtime, files), printer)
     # One loop for all turns, which stands still while a line is read: what interrupts a read interrupts Python.
     with asyncio.Runner() as runner:
@@ -67,6 +67,9 @@ class Printer:
                 self.tell(f"{'  ' * event.depth}> {call_in_words(event.name, event.arguments)}")
             case "call_closed" if event.parent_id is not None and event.error:
                 self.tell(f"{'  ' * event.depth}! {event.name}: {readable(event.error)}")
+            case "notice":
+                self.end_line()
+                self.tell(f"llm-do: {readable(event.text)}")
             case "text_delta" if event.call_id == self._turn and not event.thinking:
                 self.write(event.text)
 

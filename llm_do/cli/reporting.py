@@ -59,6 +59,8 @@ class Reporter:
         sinks: list[Sink] = [live if live is not None else self._tree]
         if self.style == "events":
             sinks.append(self)
+        elif not self.options.quiet:
+            sinks.append(Notices())
         runtime = self._runtime = open_session(
             registry,
             self.options,
@@ -151,6 +153,7 @@ class Reporter:
                 if record.approval is not None and not record.approval.approved
             ],
             "usage": {} if runtime is None else _usage(runtime),
+            "budget": None if runtime is None else _budget(runtime),
         }
         line = to_json(made, indent=2 if self.style == "json" else None, inf_nan_mode="null").decode()
         if self.style == "json":
@@ -193,6 +196,14 @@ class Reporter:
             console.print(usage_line(self._runtime), style="dim", markup=False)
 
 
+class Notices:
+    """Prints what a person should know, on standard error."""
+
+    def on_event(self, event: Event) -> None:
+        if event.type == "notice":
+            click.echo(f"llm-do: {visible(event.text)}", err=True)
+
+
 def sees_progress() -> bool:
     """Whether standard error is a terminal on which lines can be drawn again."""
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
@@ -219,6 +230,16 @@ def _usage(runtime: Runtime) -> dict[str, Any]:
             "cost": None if used.cost is None else float(used.cost),
         }
         for model, used in runtime.usage.items()
+    }
+
+
+def _budget(runtime: Runtime) -> dict[str, Any]:
+    budget = runtime.budget
+    return {
+        "max_cost": None if budget.limit is None else float(budget.limit),
+        "spent": float(budget.spent),
+        "estimated": float(budget.estimated),
+        "left": None if budget.left is None else float(budget.left),
     }
 
 

@@ -3,19 +3,43 @@
 from __future__ import annotations
 
 import gc
+import inspect
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import click
 
-from ..approval import ApprovalCallback, Approver, approve_all_callback, strict_mode_callback
+from ..approval import ApprovalCallback, ApprovalRequest, Approver, approve_all_callback, strict_mode_callback
 from ..models import choose_default_model
-from ..protocols import ModelLike, Sink
+from ..protocols import LimitCallback, ModelLike, Sink
 from ..registry import WorkerRegistry
 from ..runtime import Runtime
+from ..usage import Limits
 
 DEFAULT_DEPTH = 16
+DEFAULT_MAX_COST = 5
+"""US dollars of a session that says nothing about its cost."""
+DEFAULT_UNPRICED_TOKENS = 2_000_000
+"""Tokens of models without a known price, in such a session."""
+
+
+class Dollars(click.ParamType[float]):
+    """An amount of money, or `none` for no limit."""
+
+    name = "dollars"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if value == "none":
+            return math.inf
+        try:
+            amount = float(value)
+        except ValueError:
+            amount = math.nan
+        if not 0 <= amount < math.inf:
+            self.fail(f"{value!r} is no amount: give dollars, such as 2.50, or none for no limit.", param, ctx)
+        return amount
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +50,8 @@ class SessionOptions:
     approve_all: bool = False
     strict: bool = False
     max_cost: float | None = None
+    """Infinity is no limit, and `None` is what the project, or else the command line, says."""
+    max_tokens: int | None = None
     max_depth: int | None = None
     timeout: float | None = None
     quiet: bool = False
@@ -37,7 +63,13 @@ def session_options(command: Any) -> Any:
         click.option("-q", "--quiet", is_flag=True, help="Nothing on standard error but errors."),
         click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="Stop after this."),
         click.option("--max-depth", type=click.IntRange(1), metavar="N", help="How deep calls may be nested."),
-        click.option("--max-cost", type=click.FloatRange(0), metavar="DOLLARS", help="Stop when this is spent."),
+        click.option("--max-tokens", type=click.IntRange(0), metavar="N", help="Stop before more tokens are used."),
+        click.option(
+            "--max-cost",
+            type=Dollars(),
+            metavar="DOLLARS",
+            help=f"Stop before more is spent; none is no limit.  [default: the project's, or {DEFAULT_MAX_COST}]",
+        ),
         click.option("--strict", is_flag=True, help="Refuse whatever needs an approval."),
         click.option("--approve-all", is_flag=True, help="Say yes to whatever asks. What is denied stays denied."),
         click.option("-m", "--model", metavar="NAME", help="The model of workers that have none of their own."),
@@ -50,13 +82,15 @@ def open_session(
     registry: WorkerRegistry,
     options: SessionOptions,
     *,
-    approver: ApprovalCallback | Approver | None = None,
+    approver: Approver | None = None,
     sinks: Iterable[Sink] = (),
     text_deltas: bool = False,
+    asks_for_more: bool = False,
 ) -> Runtime:
     """A session of a project, with the model that `settle_model` found.
 
     `approver` is asked, unless an option answers for everybody. Without either, what needs an approval is refused.
+    With `asks_for_more` it is also asked, at a limit, whether to go on.
     """
     gc.freeze()  # everything is imported: what there is now stays
     gc.enable()
@@ -64,11 +98,8 @@ def open_session(
         raise click.UsageError("--approve-all and --strict are opposites.")
     config = registry.config
     choice = choose_default_model(options.model, config.model)
-    limits = config.session_limits()
-    if options.max_cost is not None:
-        limits = replace(limits, max_cost=options.max_cost)
-    if options.timeout is not None:
-        limits = replace(limits, timeout=options.timeout)
+    limits = session_limits(config.session_limits(), options)
+    callback: ApprovalCallback | Approver | None
     callback = approve_all_callback if options.approve_all else strict_mode_callback if options.strict else approver
     return Runtime(
         registry,
@@ -76,8 +107,47 @@ def open_session(
         approval_callback=callback,
         tool_rules=registry.rule_book(),
         limits=limits,
+        limit_callback=_ask_for_more(approver, limits) if asks_for_more and approver is not None else None,
+        prices=config.prices,
         secrets=config.secrets,
         sinks=sinks,
         text_deltas=text_deltas,
         max_depth=options.max_depth or DEFAULT_DEPTH,
     )
+
+
+def session_limits(limits: Limits, options: SessionOptions) -> Limits:
+    """Return the limits of a session: those of its project, those of its command, and a limit of money at least."""
+    if options.timeout is not None:
+        limits = replace(limits, timeout=options.timeout)
+    if options.max_tokens is not None:
+        limits = replace(limits, max_tokens=options.max_tokens)
+    if options.max_cost is not None:
+        return replace(limits, max_cost=None if options.max_cost == math.inf else options.max_cost)
+    if limits.max_cost is not None:
+        return limits
+    unpriced = limits.max_tokens if limits.max_tokens is not None else DEFAULT_UNPRICED_TOKENS
+    return replace(limits, max_cost=DEFAULT_MAX_COST, max_unpriced_tokens=unpriced)
+
+
+def _ask_for_more(approver: Approver, first: Limits) -> LimitCallback:
+    """Ask the person who approves calls. Each yes allows as much again as the session had at first."""
+
+    async def ask(problem: str, limits: Limits) -> Limits | None:
+        request = ApprovalRequest(
+            tool_name="limits",
+            entry="limits",
+            payload={"limit": problem},
+            reason="a limit of the session is reached; yes allows as much again",
+        )
+        answer = approver.ask(request)
+        decision = await answer if inspect.isawaitable(answer) else answer
+        return _raised(limits, first) if decision.approved and decision.arguments is None else None
+
+    return ask
+
+
+def _raised(limits: Limits, by: Limits) -> Limits:
+    names = ("max_requests", "max_tokens", "max_cost", "max_unpriced_tokens")
+    given = {name: (getattr(limits, name), getattr(by, name)) for name in names}
+    return replace(limits, **{name: now + more for name, (now, more) in given.items() if now is not None})

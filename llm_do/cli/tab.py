@@ -35,7 +35,7 @@ _NAMES: dict[tuple[str, ...], bool] = {
 MODELS = ("smollm2-135m", "qwen2.5-0.5b", "qwen2.5-1.5b")
 """The names of the catalogue, which imports pydantic. A test compares them."""
 
-_SESSION = "--model --approve-all --strict --max-cost --max-depth --timeout --quiet --help"
+_SESSION = "--model --approve-all --strict --max-cost --max-tokens --max-depth --timeout --quiet --help"
 OPTIONS = {
     "": "--version --help",
     "run": f"--input-json --attach --json --events --output --usage --allow-refusals --verbose {_SESSION}",

@@ -34,7 +34,7 @@ A project of llm-do: LLM workers and Python functions that call each other by na
 
 [limits]  # of each run, over all of its calls
 max_requests = 50
-# max_cost = 1.0  # US dollars
+# max_cost = 1.0  # US dollars; 5 without it, on the command line
 
 # [tool_rules]  # what is allowed, asks or is denied, for every worker
 # count_words = "ask"

@@ -36,6 +36,8 @@ def _said(exc: BaseException, redact: Callable[[str], str]) -> str:
     match exc:
         case ours.RunEnded():
             return f"You ended the run.{f' ({exc.note})' if exc.note else ''}"
+        case ours.LimitExceeded():
+            return f"{exc}{_how_to_raise(str(exc))}"
         case ours.LlmDoError() | theirs.UserError():  # a missing key, a limit, an argument: they are sentences
             return str(exc) or type(exc).__name__
         case theirs.ModelHTTPError():
@@ -47,6 +49,20 @@ def _said(exc: BaseException, redact: Callable[[str], str]) -> str:
         case theirs.FallbackExceptionGroup():
             return "No model answered.\n" + "\n".join(_said(each, redact).strip() for each in exc.exceptions)
     return f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
+
+
+def _how_to_raise(problem: str) -> str:
+    """The option for a limit of the session, if it has one. A worker's own limit stands in its file."""
+    options = {
+        "max_cost": "--max-cost DOLLARS",
+        "max_unpriced_tokens": "--max-tokens N, or give the model's price under [prices] in llm-do.toml",
+        "max_tokens": "--max-tokens N",
+        "timeout": "--timeout SECONDS",
+    }
+    for name, option in options.items():
+        if f"(Limits.{name})" in problem and "of worker '" not in problem:
+            return f" Raise it with {option}."
+    return ""
 
 
 def _status(code: int) -> str:

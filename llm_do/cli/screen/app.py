@@ -185,6 +185,8 @@ class ChatApp(App[int]):
                 self._turn_call = event.call_id
             case "call_opened" if event.parent_id == self._turn_call:
                 await self._talk.add_call(event.call_id, event.name, event.arguments)
+            case "notice":
+                await self._talk.add_notice(readable(event.text), "warning")
             case "approval_decided" if not event.outcome.approved:
                 self._refused.add(event.call_id)
             case "call_closed":
