@@ -90,9 +90,13 @@ class PriceList:
         return None
 
     def _given_to(self, model: Model) -> Price | None:
-        for name in (model.model_id, model.model_name):
-            if name in self._given:
-                return self._given[name]
+        if self._given and (price := self._given.get(model.model_name)) is not None:
+            return price
+        for name, price in self._given.items():
+            provider, _, rest = name.partition(":")
+            # One provider has several names: `openai`, `openai-chat` and `openai-responses` cost the same.
+            if rest == model.model_name and provider.partition("-")[0] == model.system.partition("-")[0]:
+                return price
         return FREE if model.system in _FREE else None
 
 

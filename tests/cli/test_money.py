@@ -1,0 +1,100 @@
+"""What the command line spends: its default limit, options, prices of a project, and going on at a limit."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llm_do import WorkerRegistry
+from llm_do.cli.exits import Exit
+from llm_do.cli.screen.app import ChatApp
+from llm_do.cli.sessions import SessionOptions, open_session
+
+from ..scripted import says, scripted
+from .server import Step, serve
+from .test_chat import Chat
+from .test_run import Run, project, run
+
+__all__ = ["project", "run"]
+
+PRICES = '[prices."openai-chat:scripted"]\nrequest = 0.02\n'
+
+
+def test_a_model_without_a_price_runs_under_the_default_limit_and_is_told_once(run: Run) -> None:
+    with serve(Step(tool="add", arguments={"a": 1}), Step("2")) as server:
+        done = run("adder", "x", server=server)
+    assert (done.returncode, done.stdout) == (Exit.OK, "2\n")
+    assert done.stderr.count("The price of model 'scripted' is not known") == 1
+    assert [request["max_completion_tokens"] for request in server.requests] == [8192, 8192]
+
+
+def test_a_model_without_a_price_is_refused_under_a_limit_that_was_set(run: Run, project: Path) -> None:
+    with serve(Step("2")) as server:
+        done = run("adder", "x", "--max-cost", "1", server=server)
+        assert done.returncode == Exit.OVER_BUDGET
+        assert "no price is known for model 'scripted'" in done.stderr
+        (project / "llm-do.toml").write_text("[limits]\nmax_cost = 1\n")
+        assert run("adder", "x", server=server).returncode == Exit.OVER_BUDGET
+        assert not server.requests
+        done = run("adder", "x", "--max-cost", "none", server=server)
+    assert (done.returncode, done.stderr) == (Exit.OK, "")
+    assert "max_completion_tokens" not in server.requests[0]
+
+
+def test_a_price_of_the_project_is_spent_and_the_error_names_the_option_that_raises_the_limit(
+    run: Run, project: Path
+) -> None:
+    (project / "llm-do.toml").write_text(PRICES)
+    with serve(Step(tool="add", arguments={"a": 1}), Step("2")) as server:
+        done = run("adder", "x", "--max-cost", "0.04", "--json", server=server)
+    result = json.loads(done.stdout)
+    assert (done.returncode, result["output"], done.stderr) == (Exit.OK, "2", "")
+    assert result["budget"] == {"max_cost": 0.04, "spent": 0.04, "estimated": 0.0, "left": 0.0}
+    with serve(Step(tool="add", arguments={"a": 1})) as server:
+        done = run("adder", "x", "--max-cost", "0.05", server=server)
+    assert (done.returncode, len(server.requests)) == (Exit.OVER_BUDGET, 2)
+    assert "Raise it with --max-cost DOLLARS." in done.stderr
+
+
+def test_tokens_can_be_limited(run: Run) -> None:
+    with serve(Step("2")) as server:
+        done = run("adder", "x", "--max-tokens", "50", server=server)
+    assert (done.returncode, server.requests) == (Exit.OVER_BUDGET, [])
+    assert "Raise it with --max-tokens N." in done.stderr
+
+
+@pytest.mark.parametrize("amount", ["-1", "nan", "inf", "much", ""])
+def test_an_amount_that_is_none_is_told(run: Run, amount: str) -> None:
+    done = run("add", "1", "--max-cost", amount)
+    assert done.returncode == Exit.USAGE
+    assert "is no amount: give dollars, such as 2.50, or none for no limit" in done.stderr
+
+
+# -- going on at a limit -----------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("keys", "answers"), [(["y"], 3), (["n", "enter"], 2)])
+async def test_a_chat_asks_at_the_limit_whether_to_go_on(tmp_path: Path, keys: list[str], answers: int) -> None:
+    """Four cents buy two answers. A yes buys two more, and the turn goes on; a no ends the turn only."""
+    (tmp_path / "workers").mkdir()
+    (tmp_path / "workers/helper.md").write_text("Help.")
+    (tmp_path / "llm-do.toml").write_text("[prices.scripted]\nrequest = 0.02\n[limits]\nmax_cost = 0.04\n")
+    registry = WorkerRegistry(tmp_path)
+    options = SessionOptions(model=scripted(says("fine", input_tokens=1)))
+    open_runtime: Callable[[Any], Any] = lambda feed: open_session(  # noqa: E731
+        registry, options, approver=feed, sinks=[feed], text_deltas=True, asks_for_more=True
+    )
+    app = ChatApp(registry["helper"], open_runtime, grace=0)  # type: ignore[arg-type]
+    async with app.run_test(size=(100, 30)) as pilot:
+        person = Chat(app, pilot)
+        await person.say("one")
+        await person.say("two")
+        await person.be_asked("three")
+        assert any("$0.04 of $0.04" in line for line in person.lines())
+        await person.decide(*keys)
+        assert sum("fine" in text for text in person.said()) == answers
+        assert app.conversation.runtime.usage["scripted"].requests == answers
+    await app.close()
