@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,7 +27,7 @@ from .errors import (
     did_you_mean,
 )
 from .frame import CallFrame, Deadline
-from .models import explain_unusable, resolve_model
+from .models import describe_remote, explain_unusable, resolve_model
 from .names import ToolsetResolver, index_by_name, workers_below
 from .permission import HasRules, Permissions
 from .protocols import Entry, EntryBase, Executor, MessageCallback, ModelLike, Sink, ToolsetFactory
@@ -34,6 +35,8 @@ from .recorder import Recorder
 from .rules import RuleBook
 from .secrets import Secrets
 from .usage import Limits, UsageMeter
+
+logger = logging.getLogger("llm_do")
 
 THREADS_PER_DEPTH = 40
 
@@ -227,6 +230,8 @@ class SessionState:
         if choice not in self._models:
             try:
                 self._models[choice] = resolve_model(choice)
+                if remote := describe_remote(choice):
+                    logger.warning("llm-do: %s", remote)
             except (UserError, ValueError, ImportError) as exc:
                 why = explain_unusable(choice, exc)
                 raise ModelChoiceError(f"Worker {entry.name!r} cannot use model {choice!r}: {why}") from exc

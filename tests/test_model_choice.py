@@ -1,4 +1,4 @@
-"""Which model is the default: what was asked for, then keys, then servers on loopback. All servers here are real."""
+"""Which model is the default: what was asked for, then keys, then model servers. All servers here are real."""
 
 import asyncio
 import json
@@ -7,10 +7,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, get_args
 
 import pytest
@@ -23,9 +25,12 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.models.test import TestModel
 
 from llm_do.models import ModelChoice, announce, choose_default_model, explain_missing
-from llm_do.models.choice import KEY_OFFERS, LOCAL_SERVERS, KeyOffer, LocalServer
+from llm_do.models.addresses import Address
+from llm_do.models.choice import KEY_OFFERS, KeyOffer
+from llm_do.models.consent import remember
+from llm_do.models.servers import MODEL_SERVERS, ModelServer
 
-OLLAMA, LLAMA_SERVER, VLLM = LOCAL_SERVERS
+OLLAMA, LLAMA_SERVER, VLLM = MODEL_SERVERS
 TAGS = {"models": [{"name": "qwen3:8b", "model": "qwen3:8b"}, {"name": "llama3:latest"}]}
 MODELS = {"object": "list", "data": [{"id": "served.gguf", "object": "model"}]}
 SOME_OFFERS = (  # packages that are and are not there, whatever is installed where the tests run
@@ -117,13 +122,32 @@ def free_port() -> int:
         return port
 
 
-def at(server: LocalServer, port: int) -> tuple[LocalServer]:
-    return (replace(server, port=port),)
+def at(server: ModelServer, port: int) -> tuple[ModelServer]:
+    return (replace(server, address=Address(port=port)),)
 
 
-def found(choice: ModelChoice | None) -> tuple[type, str, str]:
-    assert choice is not None and choice.found and isinstance(choice.model, Model)
+def choose_agreed(*servers: ModelServer, environ: Mapping[str, str] = MappingProxyType({}), **more: Any) -> ModelChoice:
+    """The choice of a user who says yes to all that is asked."""
+    for offer in choose_default_model(environ=environ, servers=servers, **more).passed_over:
+        remember(offer)
+    return choose_default_model(environ=environ, servers=servers, **more)
+
+
+def found(choice: ModelChoice) -> tuple[type, str, str]:
+    assert choice.found and isinstance(choice.model, Model)
     return type(choice.model), choice.model.model_name, choice.reason
+
+
+def finds_nothing(*servers: ModelServer) -> bool:
+    choice = choose_default_model(environ={}, servers=servers)
+    return choice.model is None and not choice.passed_over
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user who has agreed to nothing yet."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state"
 
 
 # -- what was asked for ----------------------------------------------------------------------------
@@ -134,8 +158,8 @@ def test_what_was_asked_for_wins_in_order() -> None:
     model = TestModel()
     environ = {"LLM_DO_MODEL": " groq:a ", "FIRST_KEY": "secret"}
 
-    def choose(*args: Any) -> ModelChoice | None:
-        return choose_default_model(*args, key_offers=SOME_OFFERS, local_servers=())
+    def choose(*args: Any) -> ModelChoice:
+        return choose_default_model(*args, key_offers=SOME_OFFERS, servers=())
 
     assert choose(model, "mistral:b", environ) == ModelChoice(model, "asked for")
     assert choose("openai:c", "mistral:b", environ) == ModelChoice("openai:c", "asked for")
@@ -148,14 +172,14 @@ def test_what_was_asked_for_wins_in_order() -> None:
 def test_what_was_asked_for_asks_no_server() -> None:
     with serving({OLLAMA.path: TAGS}) as server:
         servers = at(OLLAMA, server.server_port)
-        choose_default_model("openai:c", environ={}, local_servers=servers)
-        choose_default_model(environ={"FIRST_KEY": "x"}, key_offers=SOME_OFFERS, local_servers=servers)
+        choose_default_model("openai:c", environ={}, servers=servers)
+        choose_default_model(environ={"FIRST_KEY": "x"}, key_offers=SOME_OFFERS, servers=servers)
         assert server.requests == []
 
 
 def test_nothing_found_is_none() -> None:
     """No scripted model stands in for a missing one."""
-    assert choose_default_model(environ={}, local_servers=at(OLLAMA, free_port())) is None
+    assert finds_nothing(*at(OLLAMA, free_port()))
 
 
 # -- keys ------------------------------------------------------------------------------------------
@@ -180,8 +204,11 @@ def test_nothing_found_is_none() -> None:
 def test_a_key_offers_the_model_of_an_installed_provider(
     environ: dict[str, str], expected: tuple[str, str] | None
 ) -> None:
-    choice = choose_default_model(environ=environ, key_offers=SOME_OFFERS, local_servers=())
-    assert choice == (ModelChoice(*expected, found=True) if expected else None)
+    choice = choose_default_model(environ=environ, key_offers=SOME_OFFERS, servers=())
+    if expected is None:
+        assert choice.model is None
+    else:
+        assert choice == ModelChoice(*expected, found=True)
 
 
 def test_default_names_are_known_to_pydantic_ai() -> None:
@@ -195,8 +222,8 @@ def test_default_names_are_known_to_pydantic_ai() -> None:
 def test_a_real_key_gives_a_model_that_can_be_made(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the packages of the development environment."""
     monkeypatch.setenv(variable, "sk-secret")
-    choice = choose_default_model(environ={variable: "sk-secret"}, local_servers=())
-    assert choice is not None and isinstance(choice.model, str)
+    choice = choose_default_model(environ={variable: "sk-secret"}, servers=())
+    assert isinstance(choice.model, str)
     assert infer_model(choice.model).model_name == choice.model.partition(":")[2]
     assert "secret" not in f"{choice}{announce(choice)}"
 
@@ -212,31 +239,30 @@ def test_a_server_on_loopback_is_found() -> None:
         (VLLM, MODELS, (OpenAIChatModel, "served.gguf"), "vllm"),
     ]:
         with serving({kind.path: answer}) as server:
-            choice = choose_default_model(environ={}, local_servers=at(kind, server.server_port))
+            choice = choose_agreed(*at(kind, server.server_port))
             address = f"127.0.0.1:{server.server_port}"
-            assert found(choice) == (*expected, f"{kind.name} is running on {address}")
-            assert choice is not None and isinstance(choice.model, Model)
+            assert found(choice) == (*expected, f"{kind.name} on {address}")
+            assert isinstance(choice.model, Model)
             assert (choice.model.system, choice.model.base_url) == (system, f"http://{address}/v1/")
-            assert [path for path, _ in server.requests] == [kind.path]
-            assert announce(choice) == f"llm-do: using {expected[1]} ({kind.name} is running on {address})"
+            assert [path for path, _ in server.requests] == [kind.path] * 2
+            assert announce(choice) == [f"llm-do: using {expected[1]} ({kind.name} on {address})"]
 
 
 def test_the_first_server_that_answers_is_taken() -> None:
     with serving({}) as other, serving({VLLM.path: MODELS}) as vllm:
         servers = (
-            replace(OLLAMA, port=free_port()),
-            replace(LLAMA_SERVER, port=other.server_port),  # some web server that knows nothing of models
-            replace(VLLM, port=vllm.server_port),
+            *at(OLLAMA, free_port()),
+            *at(LLAMA_SERVER, other.server_port),  # some web server that knows nothing of models
+            *at(VLLM, vllm.server_port),
         )
-        assert found(choose_default_model(environ={}, local_servers=servers))[2].startswith("vLLM is running")
+        assert found(choose_agreed(*servers))[2].startswith("vLLM on ")
 
 
 @pytest.mark.parametrize(("value", "asked"), [("1", False), ("yes", False), ("", True), ("0", True)])
 def test_no_local_turns_servers_off(value: str, asked: bool) -> None:
     with serving({OLLAMA.path: TAGS}) as server:
-        environ = {"LLM_DO_NO_LOCAL": value}
-        choice = choose_default_model(environ=environ, local_servers=at(OLLAMA, server.server_port))
-        assert (choice is not None, bool(server.requests)) == (asked, asked)
+        choice = choose_agreed(*at(OLLAMA, server.server_port), environ={"LLM_DO_NO_LOCAL": value})
+        assert (choice.model is not None, bool(server.requests)) == (asked, asked)
 
 
 def test_models_that_cannot_serve_are_passed_over() -> None:
@@ -247,7 +273,7 @@ def test_models_that_cannot_serve_are_passed_over() -> None:
         {"name": "llama3:latest"},
     ]
     with serving({OLLAMA.path: {"models": rows}}) as server:
-        choice = choose_default_model(environ={}, local_servers=at(OLLAMA, server.server_port))
+        choice = choose_agreed(*at(OLLAMA, server.server_port))
         assert found(choice)[1] == "llama3:latest"
 
 
@@ -263,7 +289,7 @@ def test_models_that_cannot_serve_are_passed_over() -> None:
 def test_an_answer_of_another_shape_is_no_server(answer: Any) -> None:
     """Nor is a name that would steer a terminal a name."""
     with serving({OLLAMA.path: answer}) as server:
-        assert choose_default_model(environ={}, local_servers=at(OLLAMA, server.server_port)) is None
+        assert finds_nothing(*at(OLLAMA, server.server_port))
 
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -319,7 +345,7 @@ def test_a_hostile_server_is_no_server(talk: Callable[[socket.socket], None]) ->
     """It neither raises nor takes longer than the time of one server in total."""
     with talking(talk) as port:
         start = time.monotonic()
-        assert choose_default_model(environ={}, local_servers=at(OLLAMA, port)) is None
+        assert finds_nothing(*at(OLLAMA, port))
         assert time.monotonic() - start < 10
 
 
@@ -331,7 +357,7 @@ def test_a_server_that_accepts_nothing_costs_one_timeout() -> None:
             client.setblocking(False)
             client.connect_ex(listener.getsockname())
         start = time.monotonic()
-        assert choose_default_model(environ={}, local_servers=at(OLLAMA, listener.getsockname()[1])) is None
+        assert finds_nothing(*at(OLLAMA, listener.getsockname()[1]))
         assert time.monotonic() - start < 10
 
 
@@ -339,7 +365,7 @@ def test_redirects_are_not_followed() -> None:
     with serving({OLLAMA.path: TAGS}) as elsewhere:
         redirect = Redirect(f"http://127.0.0.1:{elsewhere.server_port}{OLLAMA.path}")
         with serving({OLLAMA.path: redirect}) as server:
-            assert choose_default_model(environ={}, local_servers=at(OLLAMA, server.server_port)) is None
+            assert finds_nothing(*at(OLLAMA, server.server_port))
         assert elsewhere.requests == []
 
 
@@ -354,8 +380,8 @@ COMPLETION = {
 }
 
 
-@pytest.mark.parametrize("kind", LOCAL_SERVERS, ids=lambda kind: kind.name)
-def test_nothing_leaves_the_machine(kind: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", MODEL_SERVERS, ids=lambda kind: kind.name)
+def test_nothing_leaves_the_machine(kind: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the search nor the model uses a proxy or sends a key, and one model serves several event loops."""
     with serving({}) as proxy, serving({kind.path: TAGS | MODELS, "/v1/chat/completions": COMPLETION}) as server:
         for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"):
@@ -366,14 +392,14 @@ def test_nothing_leaves_the_machine(kind: LocalServer, monkeypatch: pytest.Monke
             monkeypatch.setenv(name, "sk-secret")
         monkeypatch.setenv("OPENAI_ORG_ID", "org-secret")
         monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "Authorization: Bearer secret\nX-Gateway: secret")
-        choice = choose_default_model(environ={}, local_servers=at(kind, server.server_port))
-        assert choice is not None
+        choice = choose_agreed(*at(kind, server.server_port))
+        assert isinstance(choice.model, Model)
 
         async def ask() -> str:
             return (await Agent(choice.model).run("hi")).output
 
         assert [asyncio.run(ask()) for _ in range(3)] == ["hello"] * 3
-        assert len(server.requests) == 4 and proxy.requests == []
+        assert len(server.requests) == 5 and proxy.requests == []
         assert "secret" not in str(server.requests)
 
 
@@ -383,8 +409,8 @@ async def test_a_model_that_was_found_follows_no_redirect() -> None:
     with serving({path: COMPLETION}) as elsewhere:
         redirect = Redirect(f"http://127.0.0.1:{elsewhere.server_port}{path}")
         with serving({VLLM.path: MODELS, path: redirect}) as server:
-            choice = choose_default_model(environ={}, local_servers=at(VLLM, server.server_port))
-            assert choice is not None
+            choice = choose_agreed(*at(VLLM, server.server_port))
+            assert isinstance(choice.model, Model)
             with pytest.raises(ModelAPIError, match="307"):
                 await Agent(choice.model).run("hi")
         assert elsewhere.requests == []
@@ -394,9 +420,9 @@ async def test_a_model_that_was_found_follows_no_redirect() -> None:
 
 
 def test_only_what_nobody_asked_for_is_announced() -> None:
-    assert announce(ModelChoice("openai:a", "LLM_DO_MODEL")) == ""
-    line = announce(ModelChoice("anthropic:a", "ANTHROPIC_API_KEY is set", found=True))
-    assert line == snapshot("llm-do: using anthropic:a (ANTHROPIC_API_KEY is set)")
+    assert announce(ModelChoice("openai:a", "LLM_DO_MODEL")) == []
+    lines = announce(ModelChoice("anthropic:a", "ANTHROPIC_API_KEY is set", found=True))
+    assert lines == snapshot(["llm-do: using anthropic:a (ANTHROPIC_API_KEY is set)"])
 
 
 def test_the_error_names_the_worker_and_every_way() -> None:
@@ -412,7 +438,7 @@ def test_the_error_names_the_worker_and_every_way() -> None:
 def test_choosing_by_key_imports_no_provider() -> None:
     script = (
         "import sys; from llm_do.models import choose_default_model as choose;"
-        "assert choose(environ={'OPENAI_API_KEY': 'k'}); choose(environ={}, local_servers=());"
+        "assert choose(environ={'OPENAI_API_KEY': 'k'}); choose(environ={}, servers=());"
         "print([name for name in ('openai', 'anthropic', 'google.genai', 'groq', 'mistralai') if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout.strip() == b"[]"
@@ -420,7 +446,6 @@ def test_choosing_by_key_imports_no_provider() -> None:
 
 def test_a_key_that_cannot_be_used_is_told_beside_what_is_used_in_its_place() -> None:
     with serving({OLLAMA.path: TAGS}) as server:
-        servers = [replace(OLLAMA, port=server.server_address[1])]
-        choice = choose_default_model(environ={"ABSENT_KEY": "x"}, key_offers=SOME_OFFERS, local_servers=servers)
-    assert choice is not None
-    assert choice.reason.endswith("ABSENT_KEY needs pydantic-ai-slim[absent]") and "Ollama is running" in choice.reason
+        servers = at(OLLAMA, server.server_port)
+        choice = choose_agreed(*servers, environ={"ABSENT_KEY": "x"}, key_offers=SOME_OFFERS)
+    assert choice.reason.endswith("ABSENT_KEY needs pydantic-ai-slim[absent]") and "Ollama on" in choice.reason

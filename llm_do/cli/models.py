@@ -115,6 +115,21 @@ def remove_command(names: tuple[str, ...]) -> int:
     return code
 
 
+@models_command.command("forget")
+def forget_command() -> None:
+    """Take back the yes to model servers.
+
+    Before one of them is used again where no model is named, you are asked.
+    """
+    from ..models.consent import forget_all  # noqa: PLC0415 - it imports pydantic
+
+    forgotten = forget_all()
+    for server in forgotten:
+        click.echo(server)
+    if not forgotten:
+        click.echo("There is no yes to a model server.", err=True)
+
+
 def _weights(name: str) -> Weights:
     """The model of that name, with or without `local:`."""
     from ..errors import LocalModelError  # noqa: PLC0415 - it imports pydantic

@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from ..approval import ApprovalCallback, Approver, approve_all_callback, strict_mode_callback
-from ..models import choose_default_model
 from ..protocols import ModelLike, Sink
 from ..registry import WorkerRegistry
 from ..runtime import Runtime
@@ -63,7 +62,6 @@ def open_session(
     if options.approve_all and options.strict:
         raise click.UsageError("--approve-all and --strict are opposites.")
     config = registry.config
-    choice = choose_default_model(options.model, config.model)
     limits = config.session_limits()
     if options.max_cost is not None:
         limits = replace(limits, max_cost=options.max_cost)
@@ -72,7 +70,7 @@ def open_session(
     callback = approve_all_callback if options.approve_all else strict_mode_callback if options.strict else approver
     return Runtime(
         registry,
-        model=choice.model if choice is not None else None,
+        model=options.model,
         approval_callback=callback,
         tool_rules=registry.rule_book(),
         limits=limits,
