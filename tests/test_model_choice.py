@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -24,10 +25,12 @@ from pydantic_ai.models.ollama import OllamaModel
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.models.test import TestModel
 
-from llm_do.models import ModelChoice, announce, choose_default_model, explain_missing
-from llm_do.models.addresses import Address
+from llm_do import ModelChoiceError, Runtime, WorkerEntry
+from llm_do.models import ModelChoice, announce, choose_default_model, explain_missing, resolve_model
+from llm_do.models.addresses import Address, read_address
 from llm_do.models.choice import KEY_OFFERS, KeyOffer
-from llm_do.models.consent import remember
+from llm_do.models.consent import forget_all, has_agreed, remember
+from llm_do.models.listeners import listening_user
 from llm_do.models.servers import MODEL_SERVERS, ModelServer
 
 OLLAMA, LLAMA_SERVER, VLLM = MODEL_SERVERS
@@ -81,8 +84,16 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(answers: dict[str, Any]) -> Iterator[Served]:
-    server = Served(("127.0.0.1", 0), Handler)
+def serving(
+    answers: dict[str, Any], host: str = "127.0.0.1", port: int = 0, user: int | None = None
+) -> Iterator[Served]:
+    """A server; its socket belongs to another user if root says so."""
+    before = os.geteuid()
+    os.seteuid(before if user is None else user)
+    try:
+        server = Served((host, port), Handler)
+    finally:
+        os.seteuid(before)
     server.answers, server.requests = answers, []
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -367,6 +378,218 @@ def test_redirects_are_not_followed() -> None:
         with serving({OLLAMA.path: redirect}) as server:
             assert finds_nothing(*at(OLLAMA, server.server_port))
         assert elsewhere.requests == []
+
+
+# -- servers need a yes ----------------------------------------------------------------------------
+
+
+def test_a_server_that_was_not_agreed_to_is_passed_over() -> None:
+    """It is named, with the way to take it, and gets no prompt. The next server is no better."""
+    with serving({OLLAMA.path: TAGS}) as ollama, serving({VLLM.path: MODELS}) as vllm:
+        choice = choose_default_model(
+            environ={}, servers=(*at(OLLAMA, ollama.server_port), *at(VLLM, vllm.server_port))
+        )
+        assert (choice.model, choice.found) == (None, False)
+        assert announce(choice) == [
+            f"llm-do: Ollama on 127.0.0.1:{ollama.server_port} offers 'qwen3:8b', and is not used without your yes: "
+            "set LLM_DO_MODEL=ollama:qwen3:8b, or let `llm-do run` ask you at a terminal",
+            f"llm-do: vLLM on 127.0.0.1:{vllm.server_port} offers 'served.gguf', and is not used without your yes: "
+            "set LLM_DO_MODEL=vllm:served.gguf, or let `llm-do run` ask you at a terminal",
+        ]
+
+
+def test_a_yes_is_for_one_server_at_one_address_of_one_account(state: Path) -> None:
+    """It outlives the process, and another port, kind or account needs its own."""
+    with serving({OLLAMA.path: TAGS, VLLM.path: MODELS}) as one, serving({OLLAMA.path: TAGS}) as other:
+        (offer,) = choose_default_model(environ={}, servers=at(OLLAMA, one.server_port)).passed_over
+        assert offer.user == os.geteuid()
+        remember(offer)
+        assert choose_default_model(environ={}, servers=at(OLLAMA, one.server_port)).found
+        assert not choose_default_model(environ={}, servers=at(OLLAMA, other.server_port)).found
+        assert not choose_default_model(environ={}, servers=at(VLLM, one.server_port)).found
+        assert not has_agreed(replace(offer, user=offer.user + 1))
+        assert len(forget_all()) == 1
+        assert not choose_default_model(environ={}, servers=at(OLLAMA, one.server_port)).found
+
+
+def test_answers_that_cannot_be_believed_are_no_yes(state: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A file of answers that others can write is told, and counts as empty."""
+    with serving({OLLAMA.path: TAGS}) as server:
+        assert choose_agreed(*at(OLLAMA, server.server_port)).found
+        (state / "llm-do" / "remembered.json").chmod(0o666)
+        assert not choose_default_model(environ={}, servers=at(OLLAMA, server.server_port)).found
+        assert "is not believed" in caplog.text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells who listens on Linux only")
+def test_the_account_that_listens_is_known() -> None:
+    """On either family, for a socket of one address and for one of all."""
+    with ExitStack() as stack:
+        listeners = {
+            "127.0.0.1": stack.enter_context(socket.create_server(("127.0.0.1", 0))),
+            "0.0.0.0": stack.enter_context(socket.create_server(("", 0))),
+            "::1": stack.enter_context(socket.create_server(("::1", 0), family=socket.AF_INET6)),
+            "::": stack.enter_context(
+                socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True),
+            ),
+        }
+        me = os.geteuid()
+        known = {
+            bound: [listening_user(host, sock.getsockname()[1]) for host in ("127.0.0.1", "::1")]
+            for bound, sock in listeners.items()
+        }
+    assert known == {"127.0.0.1": [me, None], "0.0.0.0": [me, None], "::1": [None, me], "::": [me, me]}
+    assert listening_user("127.0.0.1", free_port()) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_server_of_another_account_needs_its_own_yes() -> None:
+    """The same port, taken over by another account, is not what the user agreed to."""
+    with serving({OLLAMA.path: TAGS}) as server:
+        port = server.server_port
+        assert choose_agreed(*at(OLLAMA, port)).found
+    with serving({OLLAMA.path: TAGS}, port=port, user=54321):
+        choice = choose_default_model(environ={}, servers=at(OLLAMA, port))
+    assert choice.model is None
+    assert f"Ollama on 127.0.0.1:{port}, run by user 54321 offers" in announce(choice)[0]
+
+
+# -- servers that a variable names -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("gpubox", "http://gpubox:11434"),
+        ("gpubox:1234", "http://gpubox:1234"),
+        (" 'gpubox' ", "http://gpubox:11434"),
+        (":1234", "http://127.0.0.1:1234"),
+        ("0.0.0.0", "http://127.0.0.1:11434"),
+        ("0.0.0.0:1234", "http://127.0.0.1:1234"),
+        ("::", "http://[::1]:11434"),
+        ("::1", "http://[::1]:11434"),
+        ("[::1]:1234", "http://[::1]:1234"),
+        ("localhost", "http://localhost:11434"),
+        ("http://gpubox", "http://gpubox:80"),
+        ("https://gpubox", "https://gpubox:443"),
+        ("http://gpubox:1234/", "http://gpubox:1234"),
+        ("https://gpubox/ollama/v1/", "https://gpubox:443/ollama"),
+        ("http://127.0.0.1:11434/v1", "http://127.0.0.1:11434"),
+    ],
+)
+def test_an_address_is_read_as_ollama_reads_it(value: str, expected: str) -> None:
+    """And with the `/v1` that PydanticAI wants in its URL."""
+    assert read_address("OLLAMA_HOST", value, 11434).url == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "http://user:hunter2@gpubox", "hunter2:x@gpubox:1", "file:///hunter2", "ftp://hunter2", "gpubox?key=hunter2",
+        "gpubox#hunter2", "hunter2\nllm-do: fine", "hunter2 x", "hunter2\x1b[2J", "gpubox:hunter2", "gpubox:99999",
+        "gpubox:0", "[::1", "gpubox:1:2", "fe80::1%hunter2", "h\u00e9te", "-hunter2", "..", "//hunter2", "a/b?c",
+        "x" * 2000,
+    ],
+)  # fmt: skip
+def test_a_value_that_is_no_address_is_an_error_without_the_value(value: str) -> None:
+    """It names the variable and what can be written, and repeats nothing that may be a password."""
+    with pytest.raises(ModelChoiceError, match=r"OLLAMA_HOST is not the address of a server: .* Write HOST") as caught:
+        choose_default_model(environ={"OLLAMA_HOST": value}, servers=at(OLLAMA, 1))
+    assert "hunter2" not in str(caught.value)
+    assert choose_default_model("test", environ={"OLLAMA_HOST": value}).model == "test"
+
+
+@pytest.mark.parametrize(
+    ("host", "here"),
+    [
+        ("127.0.0.1", True), ("127.9.9.9", True), ("localhost", True), ("[::1]", True), ("[::ffff:127.0.0.1]", True),
+        ("0.0.0.0", True), ("10.0.0.1", False), ("gpubox", False), ("localhost.example", False),
+        ("[2001:db8::1]", False), ("127.0.0.1.example", False), ("2130706433", False),
+    ],
+)  # fmt: skip
+def test_loopback_is_told_from_other_machines(host: str, here: bool) -> None:
+    assert read_address("OLLAMA_HOST", host, 11434).is_loopback is here
+
+
+@pytest.mark.parametrize("variable", ["OLLAMA_HOST", "OLLAMA_BASE_URL"])
+def test_a_server_that_a_variable_names_is_used_without_a_question(variable: str) -> None:
+    """`OLLAMA_BASE_URL` comes before `OLLAMA_HOST`."""
+    with serving({OLLAMA.path: TAGS}) as server, serving({}) as usual:
+        address = f"127.0.0.1:{server.server_port}"
+        environ = {"OLLAMA_HOST": "127.0.0.1:1", variable: f"http://{address}"}
+        choice = choose_default_model(environ=environ, servers=at(OLLAMA, usual.server_port))
+        assert found(choice) == (OllamaModel, "qwen3:8b", f"Ollama on {address}, which {variable} names")
+        assert announce(choice) == [f"llm-do: using qwen3:8b ({choice.reason})"]
+        assert usual.requests == []
+
+
+def machine_address() -> str:
+    """An address of this machine that is not loopback; no packet is sent to find it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.connect(("192.0.2.1", 9))
+        except OSError:
+            pytest.skip("this machine has no network")
+        host: str = sock.getsockname()[0]
+        return host
+
+
+async def test_an_address_that_is_not_loopback_is_said_aloud(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the default model, and as a model that is named."""
+    host = machine_address()
+    with serving({OLLAMA.path: TAGS, "/v1/chat/completions": COMPLETION}, host=host) as server:
+        address = f"{host}:{server.server_port}"
+        said = f"llm-do: {address} (OLLAMA_HOST) is not this machine: prompts, and what workers read, are sent there"
+        environ = {"OLLAMA_HOST": address}
+        choice = choose_default_model(environ=environ, servers=[OLLAMA])
+        assert announce(choice) == [f"llm-do: using qwen3:8b (Ollama on {address}, which OLLAMA_HOST names)", said]
+        monkeypatch.setenv("OLLAMA_HOST", address)
+        runtime = Runtime([WorkerEntry(name="w")], model="ollama:llama3")
+        assert [await runtime.call("w", text) for text in ("a", "b")] == ["hello", "hello"]
+        assert caplog.messages == [said]
+
+
+@pytest.mark.parametrize("provider", ["ollama", "vllm"])
+async def test_a_named_model_is_asked_where_the_variable_says(
+    provider: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its own key goes there, and no other."""
+    for name in ("OLLAMA_HOST", "OLLAMA_BASE_URL", "VLLM_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "Authorization: Bearer secret")
+    monkeypatch.setenv(f"{provider.upper()}_API_KEY", "own-key")
+    assert resolve_model(f"{provider}:llama3").base_url == {
+        "ollama": "http://127.0.0.1:11434/v1/",
+        "vllm": "http://127.0.0.1:8000/v1/",
+    }.get(provider)
+    with serving({"/v1/chat/completions": COMPLETION}) as server:
+        monkeypatch.setenv(f"{provider.upper()}_BASE_URL", f"http://127.0.0.1:{server.server_port}/v1")
+        assert (await Agent(resolve_model(f"{provider}:llama3")).run("hi")).output == "hello"
+        ((_, headers),) = server.requests
+    assert "Bearer own-key" in headers.values() and "secret" not in str(headers)
+    assert caplog.messages == []
+
+
+def test_a_key_goes_to_no_server_that_only_holds_the_usual_port() -> None:
+    with serving({OLLAMA.path: TAGS}) as server:
+        (usual,) = at(OLLAMA, server.server_port)
+        environ = {"OLLAMA_API_KEY": "own-key"}
+        assert usual.locate(environ).api_key(environ) is None
+        choose_default_model(environ=environ, servers=[usual])
+        assert "own-key" not in str(server.requests)
+
+
+@pytest.mark.parametrize(("name", "why"), [("ollama:", "write ollama:MODEL"), ("ollama:a", "OLLAMA_HOST is not the")])
+async def test_a_named_model_that_cannot_be_asked_is_an_error(
+    name: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OLLAMA_HOST", "file:///etc/passwd" if name == "ollama:a" else "127.0.0.1")
+    monkeypatch.delenv("OLLAMA_BASE_URL", raising=False)
+    with pytest.raises(ModelChoiceError, match=f"Worker 'w' cannot use model '{name}': .*{why}"):
+        await Runtime([WorkerEntry(name="w")], model=name).call("w", "a")
 
 
 # -- using what was found --------------------------------------------------------------------------

@@ -119,6 +119,7 @@ def _servers() -> Iterator[Finding]:
     if not may_look_for_local():
         yield Finding("model servers", "missing", "are not looked for: LLM_DO_NO_LOCAL is set")
         return
+    needs = "" if _is_installed("openai") else "; needs pip install 'pydantic-ai-slim[openai]'"
     for kind in MODEL_SERVERS:
         try:
             server = kind.locate(os.environ)
@@ -135,7 +136,7 @@ def _servers() -> Iterator[Finding]:
             use = "you agreed to use it; to take that back: llm-do models forget"
         else:
             use = f"not used without your yes: `llm-do run` asks at a terminal, or set {how_to_name(offer)}"
-        yield Finding(server.name, "ok", f"{offer.place} has {offer.model}; {use}")
+        yield Finding(server.name, "missing" if needs else "ok", f"{offer.place} has {offer.model}; {use}{needs}")
 
 
 def _local() -> Iterator[Finding]:

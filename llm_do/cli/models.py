@@ -57,7 +57,7 @@ def list_models_command(as_json: bool) -> None:
     if not may_look_for_local():
         click.echo("None is used unless it is named: LLM_DO_NO_LOCAL is set.")
     elif used is not None:
-        click.echo(f"Where no model is named, no key is set and no model server runs, local:{used} is used.")
+        click.echo(f"Where no model is named, no key is set and no model server is used, local:{used} is used.")
     else:
         click.echo(f"With no key and no model server, {EMBEDDED} will do for a start: llm-do models pull")
     if not installed:

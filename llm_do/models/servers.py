@@ -26,7 +26,6 @@ _SECONDS = 0.3
 _SECONDS_ELSEWHERE = 3.0
 _MAX_BODY = 1_000_000
 _MAX_NAME = 200
-_NO_KEY = "none"
 _SENT = {"host", "connection", "accept", "accept-encoding", "content-type", "content-length", "user-agent"}
 
 
@@ -218,33 +217,31 @@ def make_served_model(server: ModelServer, name: str, environ: Mapping[str, str]
     from pydantic_ai.providers.openai import OpenAIProvider  # noqa: PLC0415
     from pydantic_ai.providers.vllm import VLLMProvider  # noqa: PLC0415
 
-    api_key = server.api_key(environ)
-    base_url, client = f"{server.address.url}/v1", _make_client(server.address, sends_key=api_key is not None)
-    api_key = api_key or _NO_KEY
+    base_url, client = f"{server.address.url}/v1", _make_client(server.address, server.api_key(environ))
     if server.provider == "ollama":
-        return OllamaModel(name, provider=OllamaProvider(base_url=base_url, api_key=api_key, http_client=client))
+        return OllamaModel(name, provider=OllamaProvider(base_url=base_url, api_key="none", http_client=client))
     if server.provider == "vllm":
-        return OpenAIChatModel(name, provider=VLLMProvider(base_url=base_url, api_key=api_key, http_client=client))
-    return OpenAIChatModel(name, provider=OpenAIProvider(base_url=base_url, api_key=api_key, http_client=client))
+        return OpenAIChatModel(name, provider=VLLMProvider(base_url=base_url, api_key="none", http_client=client))
+    return OpenAIChatModel(name, provider=OpenAIProvider(base_url=base_url, api_key="none", http_client=client))
 
 
-def _make_client(address: Address, *, sends_key: bool) -> Any:
+def _make_client(address: Address, api_key: str | None) -> Any:
     """Make a client that sends prompts to one address: no redirect leads elsewhere, and no proxy from loopback.
 
     A connection that is not kept can be followed by one from another event loop.
     """
     from openai import DefaultAsyncHttpxClient  # noqa: PLC0415 - as above
 
-    kept = _SENT | {"authorization"} if sends_key else _SENT
-
-    async def send_no_secrets(request: Any) -> None:
-        """Drop the keys of other providers, which OpenAI's client adds from the environment."""
-        for name in set(request.headers) - kept:
+    async def send_own_key(request: Any) -> None:
+        """Drop what OpenAI's client adds from the environment: keys, and headers that may have some."""
+        for name in set(request.headers) - _SENT:
             del request.headers[name]
+        if api_key is not None:
+            request.headers["Authorization"] = f"Bearer {api_key}"
 
     return DefaultAsyncHttpxClient(
         trust_env=not address.is_loopback,
         follow_redirects=False,
         headers={"Connection": "close"},
-        event_hooks={"request": [send_no_secrets]},
+        event_hooks={"request": [send_own_key]},
     )
