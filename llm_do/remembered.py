@@ -45,7 +45,11 @@ class Remembered:
     @classmethod
     def load(cls) -> Remembered:
         """Read the file of this user."""
-        return cls(state_folder() / "remembered.json")
+        try:
+            folder = state_folder()
+        except RuntimeError as exc:  # as in a container whose user is a bare number
+            raise RememberedError("There is no home folder to keep answers in: set HOME, or XDG_STATE_HOME.") from exc
+        return cls(folder / "remembered.json")
 
     def has(self, kind: str, subject: str) -> bool:
         """Whether the user said yes."""

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from llm_do.errors import RememberedError
+from llm_do.errors import LocalModelError, RememberedError
+from llm_do.models.local.store import models_folder
 from llm_do.remembered import Remembered, state_folder
 
 
@@ -128,3 +129,18 @@ def test_a_relative_state_folder_is_ignored(tmp_path: Path, monkeypatch: pytest.
         json.dumps({"version": 1, "yes": {"project": ["/"]}})
     )
     assert not Remembered.load().has("project", "/")
+
+
+def test_a_user_without_a_home_folder_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container whose user is a bare number there is no place for answers, nor for weights."""
+
+    def no_such_user(uid: int) -> None:
+        raise KeyError(uid)
+
+    for name in ("HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "LLM_DO_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", no_such_user)
+    with pytest.raises(RememberedError, match="no home folder to keep answers in: set HOME, or XDG_STATE_HOME"):
+        Remembered.load()
+    with pytest.raises(LocalModelError, match="no home folder to keep weights in: set HOME, or LLM_DO_CACHE"):
+        models_folder()
