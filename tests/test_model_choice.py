@@ -561,10 +561,8 @@ async def test_a_named_model_is_asked_where_the_variable_says(
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "Authorization: Bearer secret")
     monkeypatch.setenv(f"{provider.upper()}_API_KEY", "own-key")
-    assert resolve_model(f"{provider}:llama3").base_url == {
-        "ollama": "http://127.0.0.1:11434/v1/",
-        "vllm": "http://127.0.0.1:8000/v1/",
-    }.get(provider)
+    usual = [resolve_model(f"{server.provider}:llama3").base_url for server in MODEL_SERVERS]
+    assert usual == [f"http://127.0.0.1:{port}/v1/" for port in (11434, 8080, 8000)]
     with serving({"/v1/chat/completions": COMPLETION}) as server:
         monkeypatch.setenv(f"{provider.upper()}_BASE_URL", f"http://127.0.0.1:{server.server_port}/v1")
         assert (await Agent(resolve_model(f"{provider}:llama3")).run("hi")).output == "hello"

@@ -83,7 +83,7 @@ def _describe_offer(offer: OfferedModel) -> str:
     else:
         account = "by you" if offer.user == os.geteuid() else "by root"
     return visible(
-        "No model is named, and no API key is set. A model server on this machine can be used:\n"
+        "No model is named, and no API key can be used. A model server on this machine can be used:\n"
         f"  {offer.server.name} on {offer.server.address}, run {account}\n"
         f"  offers {offer.model!r}; to name it for good: {how_to_name(offer)}\n"
         "It is sent all prompts, the contents of files that workers read, and the results of tools.\n"

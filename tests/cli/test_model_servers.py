@@ -167,8 +167,8 @@ def test_a_variable_names_the_server(run: Run, server: Server) -> None:
     assert done.stderr == f"llm-do: using scripted (Ollama on {address}, which OLLAMA_HOST names)\n"
 
 
-def test_a_variable_that_has_no_address_is_an_error(run: Run) -> None:
-    """Also for `doctor` and `show`, which go on; not where another model is named."""
+def test_a_variable_that_has_no_address_is_an_error(run: Run, project: Path) -> None:
+    """`doctor`, `show` and `check` tell it, and go on; where another model is named, it does not matter."""
     bad = {"OLLAMA_HOST": "http://ada:hunter2@gpubox"}
     done = run("run", "helper", "hi", **bad)
     assert done.returncode == Exit.USAGE
@@ -178,6 +178,9 @@ def test_a_variable_that_has_no_address_is_an_error(run: Run) -> None:
     assert "OLLAMA_HOST is not the address" in doctor.stdout
     assert json.loads(shown.stdout)["model"]["reason"].startswith("OLLAMA_HOST is not the address")
     assert run("run", "helper", "hi", "-m", "test", **bad).returncode == 0
+    (project / "workers" / "helper.md").write_text("---\nmodel: ollama:a\n---\nHelp.\n")
+    checked = run("check", **bad)
+    assert checked.returncode == 0 and "warning: model 'ollama:a': OLLAMA_HOST is not the address" in checked.stdout
     assert "hunter2" not in done.stderr + doctor.stdout + shown.stdout
 
 
