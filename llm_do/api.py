@@ -83,11 +83,11 @@ async def run_worker_async(
     """
     config = registry.config
     choice = await anyio.to_thread.run_sync(choose_default_model, cli_model, config.model)
-    if choice is not None and (said := announce(choice)):
-        print(said, file=sys.stderr)  # noqa: T201
+    for line in announce(choice):
+        print(line, file=sys.stderr)  # noqa: T201
     runtime = Runtime(
         registry,
-        model=choice.model if choice is not None else None,
+        model=choice.model,
         approval_callback=approval_callback,
         tool_rules=registry.rule_book(),
         limits=config.session_limits(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,7 +29,7 @@ from .errors import (
     did_you_mean,
 )
 from .frame import CallFrame, Deadline
-from .models import explain_unusable, resolve_model
+from .models import describe_remote, explain_unusable, resolve_model
 from .names import ToolsetResolver, index_by_name, workers_below
 from .permission import HasRules, Permissions
 from .prices import Price, PriceList
@@ -37,6 +38,8 @@ from .recorder import Recorder
 from .rules import RuleBook
 from .secrets import Secrets
 from .usage import Limits, UsageMeter
+
+logger = logging.getLogger("llm_do")
 
 THREADS_PER_DEPTH = 40
 
@@ -264,6 +267,8 @@ class SessionState:
         if choice not in self._models:
             try:
                 self._models[choice] = resolve_model(choice)
+                if remote := describe_remote(choice):
+                    logger.warning("llm-do: %s", remote)
             except (UserError, ValueError, ImportError) as exc:
                 why = explain_unusable(choice, exc)
                 raise ModelChoiceError(f"Worker {entry.name!r} cannot use model {choice!r}: {why}") from exc

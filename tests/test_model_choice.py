@@ -1,16 +1,19 @@
-"""Which model is the default: what was asked for, then keys, then servers on loopback. All servers here are real."""
+"""Which model is the default: what was asked for, then keys, then model servers. All servers here are real."""
 
 import asyncio
 import json
+import os
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, get_args
 
 import pytest
@@ -22,10 +25,15 @@ from pydantic_ai.models.ollama import OllamaModel
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.models.test import TestModel
 
-from llm_do.models import ModelChoice, announce, choose_default_model, explain_missing
-from llm_do.models.choice import KEY_OFFERS, LOCAL_SERVERS, KeyOffer, LocalServer
+from llm_do import ModelChoiceError, Runtime, WorkerEntry
+from llm_do.models import ModelChoice, announce, choose_default_model, explain_missing, resolve_model
+from llm_do.models.addresses import Address, read_address
+from llm_do.models.choice import KEY_OFFERS, KeyOffer
+from llm_do.models.consent import forget_all, has_agreed, remember
+from llm_do.models.listeners import listening_user
+from llm_do.models.servers import MODEL_SERVERS, ModelServer
 
-OLLAMA, LLAMA_SERVER, VLLM = LOCAL_SERVERS
+OLLAMA, LLAMA_SERVER, VLLM = MODEL_SERVERS
 TAGS = {"models": [{"name": "qwen3:8b", "model": "qwen3:8b"}, {"name": "llama3:latest"}]}
 MODELS = {"object": "list", "data": [{"id": "served.gguf", "object": "model"}]}
 SOME_OFFERS = (  # packages that are and are not there, whatever is installed where the tests run
@@ -76,8 +84,16 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(answers: dict[str, Any]) -> Iterator[Served]:
-    server = Served(("127.0.0.1", 0), Handler)
+def serving(
+    answers: dict[str, Any], host: str = "127.0.0.1", port: int = 0, user: int | None = None
+) -> Iterator[Served]:
+    """A server; its socket belongs to another user if root says so."""
+    before = os.geteuid()
+    os.seteuid(before if user is None else user)
+    try:
+        server = Served((host, port), Handler)
+    finally:
+        os.seteuid(before)
     server.answers, server.requests = answers, []
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -117,13 +133,32 @@ def free_port() -> int:
         return port
 
 
-def at(server: LocalServer, port: int) -> tuple[LocalServer]:
-    return (replace(server, port=port),)
+def at(server: ModelServer, port: int) -> tuple[ModelServer]:
+    return (replace(server, address=Address(port=port)),)
 
 
-def found(choice: ModelChoice | None) -> tuple[type, str, str]:
-    assert choice is not None and choice.found and isinstance(choice.model, Model)
+def choose_agreed(*servers: ModelServer, environ: Mapping[str, str] = MappingProxyType({}), **more: Any) -> ModelChoice:
+    """The choice of a user who says yes to all that is asked."""
+    for offer in choose_default_model(environ=environ, servers=servers, **more).passed_over:
+        remember(offer)
+    return choose_default_model(environ=environ, servers=servers, **more)
+
+
+def found(choice: ModelChoice) -> tuple[type, str, str]:
+    assert choice.found and isinstance(choice.model, Model)
     return type(choice.model), choice.model.model_name, choice.reason
+
+
+def finds_nothing(*servers: ModelServer) -> bool:
+    choice = choose_default_model(environ={}, servers=servers)
+    return choice.model is None and not choice.passed_over
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user who has agreed to nothing yet."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state"
 
 
 # -- what was asked for ----------------------------------------------------------------------------
@@ -134,8 +169,8 @@ def test_what_was_asked_for_wins_in_order() -> None:
     model = TestModel()
     environ = {"LLM_DO_MODEL": " groq:a ", "FIRST_KEY": "secret"}
 
-    def choose(*args: Any) -> ModelChoice | None:
-        return choose_default_model(*args, key_offers=SOME_OFFERS, local_servers=())
+    def choose(*args: Any) -> ModelChoice:
+        return choose_default_model(*args, key_offers=SOME_OFFERS, servers=())
 
     assert choose(model, "mistral:b", environ) == ModelChoice(model, "asked for")
     assert choose("openai:c", "mistral:b", environ) == ModelChoice("openai:c", "asked for")
@@ -148,14 +183,14 @@ def test_what_was_asked_for_wins_in_order() -> None:
 def test_what_was_asked_for_asks_no_server() -> None:
     with serving({OLLAMA.path: TAGS}) as server:
         servers = at(OLLAMA, server.server_port)
-        choose_default_model("openai:c", environ={}, local_servers=servers)
-        choose_default_model(environ={"FIRST_KEY": "x"}, key_offers=SOME_OFFERS, local_servers=servers)
+        choose_default_model("openai:c", environ={}, servers=servers)
+        choose_default_model(environ={"FIRST_KEY": "x"}, key_offers=SOME_OFFERS, servers=servers)
         assert server.requests == []
 
 
 def test_nothing_found_is_none() -> None:
     """No scripted model stands in for a missing one."""
-    assert choose_default_model(environ={}, local_servers=at(OLLAMA, free_port())) is None
+    assert finds_nothing(*at(OLLAMA, free_port()))
 
 
 # -- keys ------------------------------------------------------------------------------------------
@@ -180,8 +215,11 @@ def test_nothing_found_is_none() -> None:
 def test_a_key_offers_the_model_of_an_installed_provider(
     environ: dict[str, str], expected: tuple[str, str] | None
 ) -> None:
-    choice = choose_default_model(environ=environ, key_offers=SOME_OFFERS, local_servers=())
-    assert choice == (ModelChoice(*expected, found=True) if expected else None)
+    choice = choose_default_model(environ=environ, key_offers=SOME_OFFERS, servers=())
+    if expected is None:
+        assert choice.model is None
+    else:
+        assert choice == ModelChoice(*expected, found=True)
 
 
 def test_default_names_are_known_to_pydantic_ai() -> None:
@@ -195,8 +233,8 @@ def test_default_names_are_known_to_pydantic_ai() -> None:
 def test_a_real_key_gives_a_model_that_can_be_made(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the packages of the development environment."""
     monkeypatch.setenv(variable, "sk-secret")
-    choice = choose_default_model(environ={variable: "sk-secret"}, local_servers=())
-    assert choice is not None and isinstance(choice.model, str)
+    choice = choose_default_model(environ={variable: "sk-secret"}, servers=())
+    assert isinstance(choice.model, str)
     assert infer_model(choice.model).model_name == choice.model.partition(":")[2]
     assert "secret" not in f"{choice}{announce(choice)}"
 
@@ -212,31 +250,30 @@ def test_a_server_on_loopback_is_found() -> None:
         (VLLM, MODELS, (OpenAIChatModel, "served.gguf"), "vllm"),
     ]:
         with serving({kind.path: answer}) as server:
-            choice = choose_default_model(environ={}, local_servers=at(kind, server.server_port))
+            choice = choose_agreed(*at(kind, server.server_port))
             address = f"127.0.0.1:{server.server_port}"
-            assert found(choice) == (*expected, f"{kind.name} is running on {address}")
-            assert choice is not None and isinstance(choice.model, Model)
+            assert found(choice) == (*expected, f"{kind.name} on {address}")
+            assert isinstance(choice.model, Model)
             assert (choice.model.system, choice.model.base_url) == (system, f"http://{address}/v1/")
-            assert [path for path, _ in server.requests] == [kind.path]
-            assert announce(choice) == f"llm-do: using {expected[1]} ({kind.name} is running on {address})"
+            assert [path for path, _ in server.requests] == [kind.path] * 2
+            assert announce(choice) == [f"llm-do: using {expected[1]} ({kind.name} on {address})"]
 
 
 def test_the_first_server_that_answers_is_taken() -> None:
     with serving({}) as other, serving({VLLM.path: MODELS}) as vllm:
         servers = (
-            replace(OLLAMA, port=free_port()),
-            replace(LLAMA_SERVER, port=other.server_port),  # some web server that knows nothing of models
-            replace(VLLM, port=vllm.server_port),
+            *at(OLLAMA, free_port()),
+            *at(LLAMA_SERVER, other.server_port),  # some web server that knows nothing of models
+            *at(VLLM, vllm.server_port),
         )
-        assert found(choose_default_model(environ={}, local_servers=servers))[2].startswith("vLLM is running")
+        assert found(choose_agreed(*servers))[2].startswith("vLLM on ")
 
 
 @pytest.mark.parametrize(("value", "asked"), [("1", False), ("yes", False), ("", True), ("0", True)])
 def test_no_local_turns_servers_off(value: str, asked: bool) -> None:
     with serving({OLLAMA.path: TAGS}) as server:
-        environ = {"LLM_DO_NO_LOCAL": value}
-        choice = choose_default_model(environ=environ, local_servers=at(OLLAMA, server.server_port))
-        assert (choice is not None, bool(server.requests)) == (asked, asked)
+        choice = choose_agreed(*at(OLLAMA, server.server_port), environ={"LLM_DO_NO_LOCAL": value})
+        assert (choice.model is not None, bool(server.requests)) == (asked, asked)
 
 
 def test_models_that_cannot_serve_are_passed_over() -> None:
@@ -247,7 +284,7 @@ def test_models_that_cannot_serve_are_passed_over() -> None:
         {"name": "llama3:latest"},
     ]
     with serving({OLLAMA.path: {"models": rows}}) as server:
-        choice = choose_default_model(environ={}, local_servers=at(OLLAMA, server.server_port))
+        choice = choose_agreed(*at(OLLAMA, server.server_port))
         assert found(choice)[1] == "llama3:latest"
 
 
@@ -263,7 +300,7 @@ def test_models_that_cannot_serve_are_passed_over() -> None:
 def test_an_answer_of_another_shape_is_no_server(answer: Any) -> None:
     """Nor is a name that would steer a terminal a name."""
     with serving({OLLAMA.path: answer}) as server:
-        assert choose_default_model(environ={}, local_servers=at(OLLAMA, server.server_port)) is None
+        assert finds_nothing(*at(OLLAMA, server.server_port))
 
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -319,7 +356,7 @@ def test_a_hostile_server_is_no_server(talk: Callable[[socket.socket], None]) ->
     """It neither raises nor takes longer than the time of one server in total."""
     with talking(talk) as port:
         start = time.monotonic()
-        assert choose_default_model(environ={}, local_servers=at(OLLAMA, port)) is None
+        assert finds_nothing(*at(OLLAMA, port))
         assert time.monotonic() - start < 10
 
 
@@ -331,7 +368,7 @@ def test_a_server_that_accepts_nothing_costs_one_timeout() -> None:
             client.setblocking(False)
             client.connect_ex(listener.getsockname())
         start = time.monotonic()
-        assert choose_default_model(environ={}, local_servers=at(OLLAMA, listener.getsockname()[1])) is None
+        assert finds_nothing(*at(OLLAMA, listener.getsockname()[1]))
         assert time.monotonic() - start < 10
 
 
@@ -339,8 +376,218 @@ def test_redirects_are_not_followed() -> None:
     with serving({OLLAMA.path: TAGS}) as elsewhere:
         redirect = Redirect(f"http://127.0.0.1:{elsewhere.server_port}{OLLAMA.path}")
         with serving({OLLAMA.path: redirect}) as server:
-            assert choose_default_model(environ={}, local_servers=at(OLLAMA, server.server_port)) is None
+            assert finds_nothing(*at(OLLAMA, server.server_port))
         assert elsewhere.requests == []
+
+
+# -- servers need a yes ----------------------------------------------------------------------------
+
+
+def test_a_server_that_was_not_agreed_to_is_passed_over() -> None:
+    """It is named, with the way to take it, and gets no prompt. The next server is no better."""
+    with serving({OLLAMA.path: TAGS}) as ollama, serving({VLLM.path: MODELS}) as vllm:
+        choice = choose_default_model(
+            environ={}, servers=(*at(OLLAMA, ollama.server_port), *at(VLLM, vllm.server_port))
+        )
+        assert (choice.model, choice.found) == (None, False)
+        assert announce(choice) == [
+            f"llm-do: Ollama on 127.0.0.1:{ollama.server_port} offers 'qwen3:8b', and is not used without your yes: "
+            "set LLM_DO_MODEL=ollama:qwen3:8b, or let `llm-do run` ask you at a terminal",
+            f"llm-do: vLLM on 127.0.0.1:{vllm.server_port} offers 'served.gguf', and is not used without your yes: "
+            "set LLM_DO_MODEL=vllm:served.gguf, or let `llm-do run` ask you at a terminal",
+        ]
+
+
+def test_a_yes_is_for_one_server_at_one_address_of_one_account(state: Path) -> None:
+    """It outlives the process, and another port, kind or account needs its own."""
+    with serving({OLLAMA.path: TAGS, VLLM.path: MODELS}) as one, serving({OLLAMA.path: TAGS}) as other:
+        (offer,) = choose_default_model(environ={}, servers=at(OLLAMA, one.server_port)).passed_over
+        assert offer.user == os.geteuid()
+        remember(offer)
+        assert choose_default_model(environ={}, servers=at(OLLAMA, one.server_port)).found
+        assert not choose_default_model(environ={}, servers=at(OLLAMA, other.server_port)).found
+        assert not choose_default_model(environ={}, servers=at(VLLM, one.server_port)).found
+        assert not has_agreed(replace(offer, user=offer.user + 1))
+        assert len(forget_all()) == 1
+        assert not choose_default_model(environ={}, servers=at(OLLAMA, one.server_port)).found
+
+
+def test_answers_that_cannot_be_believed_are_no_yes(state: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A file of answers that others can write is told, and counts as empty."""
+    with serving({OLLAMA.path: TAGS}) as server:
+        assert choose_agreed(*at(OLLAMA, server.server_port)).found
+        (state / "llm-do" / "remembered.json").chmod(0o666)
+        assert not choose_default_model(environ={}, servers=at(OLLAMA, server.server_port)).found
+        assert "is not believed" in caplog.text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells who listens on Linux only")
+def test_the_account_that_listens_is_known() -> None:
+    """On either family, for a socket of one address and for one of all."""
+    with ExitStack() as stack:
+        listeners = {
+            "127.0.0.1": stack.enter_context(socket.create_server(("127.0.0.1", 0))),
+            "0.0.0.0": stack.enter_context(socket.create_server(("", 0))),
+            "::1": stack.enter_context(socket.create_server(("::1", 0), family=socket.AF_INET6)),
+            "::": stack.enter_context(
+                socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True),
+            ),
+        }
+        me = os.geteuid()
+        known = {
+            bound: [listening_user(host, sock.getsockname()[1]) for host in ("127.0.0.1", "::1")]
+            for bound, sock in listeners.items()
+        }
+    assert known == {"127.0.0.1": [me, None], "0.0.0.0": [me, None], "::1": [None, me], "::": [me, me]}
+    assert listening_user("127.0.0.1", free_port()) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_server_of_another_account_needs_its_own_yes() -> None:
+    """The same port, taken over by another account, is not what the user agreed to."""
+    with serving({OLLAMA.path: TAGS}) as server:
+        port = server.server_port
+        assert choose_agreed(*at(OLLAMA, port)).found
+    with serving({OLLAMA.path: TAGS}, port=port, user=54321):
+        choice = choose_default_model(environ={}, servers=at(OLLAMA, port))
+    assert choice.model is None
+    assert f"Ollama on 127.0.0.1:{port}, run by user 54321 offers" in announce(choice)[0]
+
+
+# -- servers that a variable names -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("gpubox", "http://gpubox:11434"),
+        ("gpubox:1234", "http://gpubox:1234"),
+        (" 'gpubox' ", "http://gpubox:11434"),
+        (":1234", "http://127.0.0.1:1234"),
+        ("0.0.0.0", "http://127.0.0.1:11434"),
+        ("0.0.0.0:1234", "http://127.0.0.1:1234"),
+        ("::", "http://[::1]:11434"),
+        ("::1", "http://[::1]:11434"),
+        ("[::1]:1234", "http://[::1]:1234"),
+        ("localhost", "http://localhost:11434"),
+        ("http://gpubox", "http://gpubox:80"),
+        ("https://gpubox", "https://gpubox:443"),
+        ("http://gpubox:1234/", "http://gpubox:1234"),
+        ("https://gpubox/ollama/v1/", "https://gpubox:443/ollama"),
+        ("http://127.0.0.1:11434/v1", "http://127.0.0.1:11434"),
+    ],
+)
+def test_an_address_is_read_as_ollama_reads_it(value: str, expected: str) -> None:
+    """And with the `/v1` that PydanticAI wants in its URL."""
+    assert read_address("OLLAMA_HOST", value, 11434).url == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "http://user:hunter2@gpubox", "hunter2:x@gpubox:1", "file:///hunter2", "ftp://hunter2", "gpubox?key=hunter2",
+        "gpubox#hunter2", "hunter2\nllm-do: fine", "hunter2 x", "hunter2\x1b[2J", "gpubox:hunter2", "gpubox:99999",
+        "gpubox:0", "[::1", "gpubox:1:2", "fe80::1%hunter2", "h\u00e9te", "-hunter2", "..", "//hunter2", "a/b?c",
+        "x" * 2000,
+    ],
+)  # fmt: skip
+def test_a_value_that_is_no_address_is_an_error_without_the_value(value: str) -> None:
+    """It names the variable and what can be written, and repeats nothing that may be a password."""
+    with pytest.raises(ModelChoiceError, match=r"OLLAMA_HOST is not the address of a server: .* Write HOST") as caught:
+        choose_default_model(environ={"OLLAMA_HOST": value}, servers=at(OLLAMA, 1))
+    assert "hunter2" not in str(caught.value)
+    assert choose_default_model("test", environ={"OLLAMA_HOST": value}).model == "test"
+
+
+@pytest.mark.parametrize(
+    ("host", "here"),
+    [
+        ("127.0.0.1", True), ("127.9.9.9", True), ("localhost", True), ("[::1]", True), ("[::ffff:127.0.0.1]", True),
+        ("0.0.0.0", True), ("10.0.0.1", False), ("gpubox", False), ("localhost.example", False),
+        ("[2001:db8::1]", False), ("127.0.0.1.example", False), ("2130706433", False),
+    ],
+)  # fmt: skip
+def test_loopback_is_told_from_other_machines(host: str, here: bool) -> None:
+    assert read_address("OLLAMA_HOST", host, 11434).is_loopback is here
+
+
+@pytest.mark.parametrize("variable", ["OLLAMA_HOST", "OLLAMA_BASE_URL"])
+def test_a_server_that_a_variable_names_is_used_without_a_question(variable: str) -> None:
+    """`OLLAMA_BASE_URL` comes before `OLLAMA_HOST`."""
+    with serving({OLLAMA.path: TAGS}) as server, serving({}) as usual:
+        address = f"127.0.0.1:{server.server_port}"
+        environ = {"OLLAMA_HOST": "127.0.0.1:1", variable: f"http://{address}"}
+        choice = choose_default_model(environ=environ, servers=at(OLLAMA, usual.server_port))
+        assert found(choice) == (OllamaModel, "qwen3:8b", f"Ollama on {address}, which {variable} names")
+        assert announce(choice) == [f"llm-do: using qwen3:8b ({choice.reason})"]
+        assert usual.requests == []
+
+
+def machine_address() -> str:
+    """An address of this machine that is not loopback; no packet is sent to find it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.connect(("192.0.2.1", 9))
+        except OSError:
+            pytest.skip("this machine has no network")
+        host: str = sock.getsockname()[0]
+        return host
+
+
+async def test_an_address_that_is_not_loopback_is_said_aloud(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the default model, and as a model that is named."""
+    host = machine_address()
+    with serving({OLLAMA.path: TAGS, "/v1/chat/completions": COMPLETION}, host=host) as server:
+        address = f"{host}:{server.server_port}"
+        said = f"llm-do: {address} (OLLAMA_HOST) is not this machine: prompts, and what workers read, are sent there"
+        environ = {"OLLAMA_HOST": address}
+        choice = choose_default_model(environ=environ, servers=[OLLAMA])
+        assert announce(choice) == [f"llm-do: using qwen3:8b (Ollama on {address}, which OLLAMA_HOST names)", said]
+        monkeypatch.setenv("OLLAMA_HOST", address)
+        runtime = Runtime([WorkerEntry(name="w")], model="ollama:llama3")
+        assert [await runtime.call("w", text) for text in ("a", "b")] == ["hello", "hello"]
+        assert caplog.messages == [said]
+
+
+@pytest.mark.parametrize("provider", ["ollama", "vllm"])
+async def test_a_named_model_is_asked_where_the_variable_says(
+    provider: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its own key goes there, and no other."""
+    for name in ("OLLAMA_HOST", "OLLAMA_BASE_URL", "VLLM_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "Authorization: Bearer secret")
+    monkeypatch.setenv(f"{provider.upper()}_API_KEY", "own-key")
+    usual = [resolve_model(f"{server.provider}:llama3").base_url for server in MODEL_SERVERS]
+    assert usual == [f"http://127.0.0.1:{port}/v1/" for port in (11434, 8080, 8000)]
+    with serving({"/v1/chat/completions": COMPLETION}) as server:
+        monkeypatch.setenv(f"{provider.upper()}_BASE_URL", f"http://127.0.0.1:{server.server_port}/v1")
+        assert (await Agent(resolve_model(f"{provider}:llama3")).run("hi")).output == "hello"
+        ((_, headers),) = server.requests
+    assert "Bearer own-key" in headers.values() and "secret" not in str(headers)
+    assert caplog.messages == []
+
+
+def test_a_key_goes_to_no_server_that_only_holds_the_usual_port() -> None:
+    with serving({OLLAMA.path: TAGS}) as server:
+        (usual,) = at(OLLAMA, server.server_port)
+        environ = {"OLLAMA_API_KEY": "own-key"}
+        assert usual.locate(environ).api_key(environ) is None
+        choose_default_model(environ=environ, servers=[usual])
+        assert "own-key" not in str(server.requests)
+
+
+@pytest.mark.parametrize(("name", "why"), [("ollama:", "write ollama:MODEL"), ("ollama:a", "OLLAMA_HOST is not the")])
+async def test_a_named_model_that_cannot_be_asked_is_an_error(
+    name: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OLLAMA_HOST", "file:///etc/passwd" if name == "ollama:a" else "127.0.0.1")
+    monkeypatch.delenv("OLLAMA_BASE_URL", raising=False)
+    with pytest.raises(ModelChoiceError, match=f"Worker 'w' cannot use model '{name}': .*{why}"):
+        await Runtime([WorkerEntry(name="w")], model=name).call("w", "a")
 
 
 # -- using what was found --------------------------------------------------------------------------
@@ -354,8 +601,8 @@ COMPLETION = {
 }
 
 
-@pytest.mark.parametrize("kind", LOCAL_SERVERS, ids=lambda kind: kind.name)
-def test_nothing_leaves_the_machine(kind: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", MODEL_SERVERS, ids=lambda kind: kind.name)
+def test_nothing_leaves_the_machine(kind: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the search nor the model uses a proxy or sends a key, and one model serves several event loops."""
     with serving({}) as proxy, serving({kind.path: TAGS | MODELS, "/v1/chat/completions": COMPLETION}) as server:
         for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"):
@@ -366,14 +613,14 @@ def test_nothing_leaves_the_machine(kind: LocalServer, monkeypatch: pytest.Monke
             monkeypatch.setenv(name, "sk-secret")
         monkeypatch.setenv("OPENAI_ORG_ID", "org-secret")
         monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "Authorization: Bearer secret\nX-Gateway: secret")
-        choice = choose_default_model(environ={}, local_servers=at(kind, server.server_port))
-        assert choice is not None
+        choice = choose_agreed(*at(kind, server.server_port))
+        assert isinstance(choice.model, Model)
 
         async def ask() -> str:
             return (await Agent(choice.model).run("hi")).output
 
         assert [asyncio.run(ask()) for _ in range(3)] == ["hello"] * 3
-        assert len(server.requests) == 4 and proxy.requests == []
+        assert len(server.requests) == 5 and proxy.requests == []
         assert "secret" not in str(server.requests)
 
 
@@ -383,8 +630,8 @@ async def test_a_model_that_was_found_follows_no_redirect() -> None:
     with serving({path: COMPLETION}) as elsewhere:
         redirect = Redirect(f"http://127.0.0.1:{elsewhere.server_port}{path}")
         with serving({VLLM.path: MODELS, path: redirect}) as server:
-            choice = choose_default_model(environ={}, local_servers=at(VLLM, server.server_port))
-            assert choice is not None
+            choice = choose_agreed(*at(VLLM, server.server_port))
+            assert isinstance(choice.model, Model)
             with pytest.raises(ModelAPIError, match="307"):
                 await Agent(choice.model).run("hi")
         assert elsewhere.requests == []
@@ -394,9 +641,9 @@ async def test_a_model_that_was_found_follows_no_redirect() -> None:
 
 
 def test_only_what_nobody_asked_for_is_announced() -> None:
-    assert announce(ModelChoice("openai:a", "LLM_DO_MODEL")) == ""
-    line = announce(ModelChoice("anthropic:a", "ANTHROPIC_API_KEY is set", found=True))
-    assert line == snapshot("llm-do: using anthropic:a (ANTHROPIC_API_KEY is set)")
+    assert announce(ModelChoice("openai:a", "LLM_DO_MODEL")) == []
+    lines = announce(ModelChoice("anthropic:a", "ANTHROPIC_API_KEY is set", found=True))
+    assert lines == snapshot(["llm-do: using anthropic:a (ANTHROPIC_API_KEY is set)"])
 
 
 def test_the_error_names_the_worker_and_every_way() -> None:
@@ -412,7 +659,7 @@ def test_the_error_names_the_worker_and_every_way() -> None:
 def test_choosing_by_key_imports_no_provider() -> None:
     script = (
         "import sys; from llm_do.models import choose_default_model as choose;"
-        "assert choose(environ={'OPENAI_API_KEY': 'k'}); choose(environ={}, local_servers=());"
+        "assert choose(environ={'OPENAI_API_KEY': 'k'}); choose(environ={}, servers=());"
         "print([name for name in ('openai', 'anthropic', 'google.genai', 'groq', 'mistralai') if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout.strip() == b"[]"
@@ -420,7 +667,6 @@ def test_choosing_by_key_imports_no_provider() -> None:
 
 def test_a_key_that_cannot_be_used_is_told_beside_what_is_used_in_its_place() -> None:
     with serving({OLLAMA.path: TAGS}) as server:
-        servers = [replace(OLLAMA, port=server.server_address[1])]
-        choice = choose_default_model(environ={"ABSENT_KEY": "x"}, key_offers=SOME_OFFERS, local_servers=servers)
-    assert choice is not None
-    assert choice.reason.endswith("ABSENT_KEY needs pydantic-ai-slim[absent]") and "Ollama is running" in choice.reason
+        servers = at(OLLAMA, server.server_port)
+        choice = choose_agreed(*servers, environ={"ABSENT_KEY": "x"}, key_offers=SOME_OFFERS)
+    assert choice.reason.endswith("ABSENT_KEY needs pydantic-ai-slim[absent]") and "Ollama on" in choice.reason

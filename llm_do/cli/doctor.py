@@ -37,7 +37,8 @@ class Finding(NamedTuple):
 def doctor_command(ctx: click.Context, /, as_json: bool) -> None:
     """Look at this machine: programs, keys, models.
 
-    Keys are looked for by name, and their values are printed nowhere. Model servers are asked on this machine only.
+    Keys are looked for by name, and their values are printed nowhere. Model servers are asked on this machine, and
+    where OLLAMA_HOST, OLLAMA_BASE_URL or VLLM_BASE_URL says.
     The exit code is 1 when something is broken that llm-do cannot work without.
     """
     start = (ctx.find_root().obj or Path()).absolute()
@@ -109,15 +110,33 @@ def _is_installed(package: str) -> bool:
 
 
 def _servers() -> Iterator[Finding]:
-    from ..models.choice import LOCAL_SERVERS, _first_model, _get_json  # noqa: PLC0415
+    """Which model servers answer, and whether they are used without a model's name."""
+    from ..errors import ModelChoiceError  # noqa: PLC0415
+    from ..models.choice import how_to_name, may_look_for_local  # noqa: PLC0415
+    from ..models.consent import has_agreed  # noqa: PLC0415
+    from ..models.servers import MODEL_SERVERS, find_offer  # noqa: PLC0415
 
-    if os.environ.get("LLM_DO_NO_LOCAL", "").strip() not in ("", "0"):
+    if not may_look_for_local():
         yield Finding("model servers", "missing", "are not looked for: LLM_DO_NO_LOCAL is set")
         return
-    for server in LOCAL_SERVERS:
-        model = _first_model(server, _get_json(server))
-        detail = f"{server.address} has {model}" if model else f"nothing answers on {server.address}"
-        yield Finding(server.name, "ok" if model else "missing", detail)
+    needs = "" if _is_installed("openai") else "; needs pip install 'pydantic-ai-slim[openai]'"
+    for kind in MODEL_SERVERS:
+        try:
+            server = kind.locate(os.environ)
+        except ModelChoiceError as exc:
+            yield Finding(kind.name, "missing", f"{exc}")
+            continue
+        named = f" ({server.named_by})" if server.named_by else ""
+        if (offer := find_offer(server, os.environ)) is None:
+            yield Finding(server.name, "missing", f"nothing answers on {server.address}{named}")
+            continue
+        if server.named_by:
+            use = server.describe_remote() or f"{server.named_by} names it, so it may be used"
+        elif has_agreed(offer):
+            use = "you agreed to use it; to take that back: llm-do models forget"
+        else:
+            use = f"not used without your yes: `llm-do run` asks at a terminal, or set {how_to_name(offer)}"
+        yield Finding(server.name, "missing" if needs else "ok", f"{offer.place} has {offer.model}; {use}{needs}")
 
 
 def _local() -> Iterator[Finding]:
@@ -155,7 +174,7 @@ def _import_problem(package: str) -> str | None:
 
 def _model(root: Path | None) -> Iterator[Finding]:
     """Which model a worker that names none would have, and why."""
-    from ..errors import LlmDoError, LocalModelError  # noqa: PLC0415
+    from ..errors import LlmDoError, LocalModelError, ModelChoiceError  # noqa: PLC0415
     from ..models import choose_default_model  # noqa: PLC0415
     from ..models.choice import how_to_have_embedded  # noqa: PLC0415
     from ..models.local.files import ModelFile  # noqa: PLC0415
@@ -170,9 +189,9 @@ def _model(root: Path | None) -> Iterator[Finding]:
             yield Finding(CONFIG, "missing", " ".join(str(exc).split()))
     try:
         choice = choose_default_model(None, configured)
-    except LocalModelError:  # it is told above
+    except (LocalModelError, ModelChoiceError):  # it is told above
         choice = None
-    if choice is None:
+    if choice is None or choice.model is None:
         ways = "set one of the keys above, LLM_DO_MODEL, or `model` in llm-do.toml"
         yield Finding("default model", "missing", f"{ways}; or with no key: {how_to_have_embedded()}")
         return

@@ -57,7 +57,7 @@ def list_models_command(as_json: bool) -> None:
     if not may_look_for_local():
         click.echo("None is used unless it is named: LLM_DO_NO_LOCAL is set.")
     elif used is not None:
-        click.echo(f"Where no model is named, no key is set and no model server runs, local:{used} is used.")
+        click.echo(f"Where no model is named, no key is set and no model server is used, local:{used} is used.")
     else:
         click.echo(f"With no key and no model server, {EMBEDDED} will do for a start: llm-do models pull")
     if not installed:
@@ -113,6 +113,21 @@ def remove_command(names: tuple[str, ...]) -> int:
             click.echo(f"{weights.name} is not here. `llm-do models list` shows what is.", err=True)
             code = Exit.FAILED
     return code
+
+
+@models_command.command("forget")
+def forget_command() -> None:
+    """Take back the yes to model servers.
+
+    Before one of them is used again where no model is named, you are asked.
+    """
+    from ..models.consent import forget_all  # noqa: PLC0415 - it imports pydantic
+
+    forgotten = forget_all()
+    for server in forgotten:
+        click.echo(server)
+    if not forgotten:
+        click.echo("There is no yes to a model server.", err=True)
 
 
 def _weights(name: str) -> Weights:

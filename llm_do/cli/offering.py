@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+import anyio.to_thread
 import click
 
+from ..display import visible
 from ..entries import WorkerEntry
-from ..errors import LocalModelError
+from ..errors import LocalModelError, RememberedError
 from ..models import ModelChoice, announce, choose_default_model
-from ..models.choice import LOCAL_PACKAGE, may_look_for_local
+from ..models.choice import LOCAL_PACKAGE, choose_offer, how_to_name, may_look_for_local
+from ..models.consent import remember
+from ..models.listeners import is_other_user, user_name
+from ..models.servers import OfferedModel
 from ..protocols import Entry
 from ..registry import WorkerRegistry
 from .keys import Keyboard
@@ -26,30 +32,81 @@ if TYPE_CHECKING:
 async def settle_model(
     registry: WorkerRegistry, entry: Entry[Any], options: SessionOptions, *, asks: bool = True
 ) -> SessionOptions:
-    """The options with the model that is used. It says on standard error which, where nobody chose one, and why.
+    """Return the options with the model that is used. Standard error has which and why, where no setting names it.
 
     What has to be fetched for the entry, or for the session, is fetched here, where no screen is in the way. Where a
-    worker has no model, a person at a terminal is offered the embedded one, unless `asks` is false.
+    worker has no model, a person at a terminal is asked whether to use a model server of this machine, and is offered
+    the embedded model, unless `asks` is false.
     """
     own = entry.model if isinstance(entry, WorkerEntry) else None
-    choice = choose_default_model(options.model, registry.config.model)
-    if choice is None and own is None and isinstance(entry, WorkerEntry) and asks and not options.quiet:
-        choice = await _offer()
-    else:
-        named = own if own is not None else choice.model if choice is not None else None
-        if (file := file_of(named)) is not None and not file.is_here:
-            await file.find(quiet=options.quiet)
-    if choice is None:
-        return options
-    if (said := announce(choice)) and not options.quiet:
-        click.echo(said, err=True)
+    choice = await anyio.to_thread.run_sync(
+        choose_default_model, options.model, registry.config.model, abandon_on_cancel=True
+    )
+    if own is None and isinstance(entry, WorkerEntry) and asks and not options.quiet:
+        choice = await _ask_about_servers(choice)
+        if choice.model is None:
+            choice = await _offer() or choice
+    file = file_of(own if own is not None else choice.model)
+    if file is not None and not file.is_here:
+        await file.find(quiet=options.quiet)
+    if not options.quiet:
+        for line in announce(choice):
+            click.echo(line, err=True)
     return replace(options, model=choice.model)
+
+
+async def _ask_about_servers(choice: ModelChoice) -> ModelChoice:
+    """Ask about the servers that need a yes, in their order, and return the first that gets it.
+
+    Where no person can answer, and after a no to all of them, it is the choice without them.
+    """
+    keyboard = _open_keyboard() if choice.passed_over else None
+    if keyboard is None:
+        return choice
+    for offer in choice.passed_over:
+        click.echo(_describe_offer(offer), err=True, nl=False)
+        if not await _says_yes(keyboard):
+            continue
+        try:
+            remember(offer)
+        except RememberedError as exc:
+            click.echo(f"llm-do: {exc}", err=True)
+        return choose_offer(offer)
+    return replace(choice, passed_over=())
+
+
+def _describe_offer(offer: OfferedModel) -> str:
+    if offer.user is None:
+        account = "by an account that cannot be found out"
+    elif is_other_user(offer.user):
+        account = f"by user {user_name(offer.user)}, which is neither you nor root"
+    else:
+        account = "by you" if offer.user == os.geteuid() else "by root"
+    return visible(
+        "No model is named, and no API key can be used. A model server on this machine can be used:\n"
+        f"  {offer.server.name} on {offer.server.address}, run {account}\n"
+        f"  offers {offer.model!r}; to name it for good: {how_to_name(offer)}\n"
+        "It is sent all prompts, the contents of files that workers read, and the results of tools.\n"
+        "A yes is remembered, and can be taken back: llm-do models forget\n"
+        f"Use {offer.server.name}? [y/N] ",
+        keep="\n",
+    )
+
+
+def _open_keyboard() -> Keyboard | None:
+    """Return the keyboard, if a person can be asked: in a terminal, and not in a CI job, which may have one, too."""
+    return Keyboard.open() if sys.stdin.isatty() and not os.environ.get("CI", "").strip() else None
+
+
+async def _says_yes(keyboard: Keyboard) -> bool:
+    keyboard.forget()
+    return (await keyboard.line()).strip().lower() in ("y", "yes")
 
 
 async def _offer() -> ModelChoice | None:
     """Ask once whether to fetch the embedded model. Nothing is asked where it could not run, or nobody could answer."""
     can_run = may_look_for_local() and find_spec(LOCAL_PACKAGE) is not None
-    keyboard = Keyboard.open() if can_run and sys.stdin.isatty() else None
+    keyboard = _open_keyboard() if can_run else None
     if keyboard is None:
         return None
     from ..models.local.catalogue import EMBEDDED  # noqa: PLC0415 - for those who have no model at all
@@ -60,7 +117,7 @@ async def _offer() -> ModelChoice | None:
     file = ModelFile.named(EMBEDDED)
     assert file.weights is not None
     click.echo(
-        "No model is named, no API key is set, and no model server runs on this machine.\n"
+        "No model is named, no API key is set, and no model server is used.\n"
         "A tiny model can run here, with no key. It is for one small step, and for trying:\n"
         f"  {announcement(file.weights)}\n"
         f"  goes to {models_folder()}\n"
@@ -69,8 +126,7 @@ async def _offer() -> ModelChoice | None:
         err=True,
         nl=False,
     )
-    keyboard.forget()
-    if (await keyboard.line()).strip().lower() not in ("y", "yes"):
+    if not await _says_yes(keyboard):
         return None
     await file.find()
     return ModelChoice(f"local:{EMBEDDED}", "it was fetched for this", found=True)

@@ -248,7 +248,7 @@ class _Checker:
             native = {name: self._definitions[name].native for name in workers}
             yield from self._model(model, workers, native)
         without = [name for name, definition in self._definitions.items() if definition.model is None]
-        if without and choose_default_model(None, config.model, local_servers=()) is None:
+        if without and choose_default_model(None, config.model, servers=()).model is None:
             message = f"no model is set for {_listed(without)}: write `model` in {CONFIG}, or see `llm-do doctor`."
             yield Problem("note", "no-model", message, names=tuple(without))
 

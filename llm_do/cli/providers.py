@@ -20,7 +20,7 @@ def look_at_model(name: str) -> ModelProblem | frozenset[type[Any]] | None:
     # Both take long, and only a model that somebody names needs them.
     from pydantic_ai.exceptions import UserError  # noqa: PLC0415
 
-    from ..errors import LocalModelError  # noqa: PLC0415
+    from ..errors import LocalModelError, ModelChoiceError  # noqa: PLC0415
     from ..models import resolve_model  # noqa: PLC0415
     from ..models.unusable import explain_unusable, missing_variable  # noqa: PLC0415
 
@@ -28,6 +28,8 @@ def look_at_model(name: str) -> ModelProblem | frozenset[type[Any]] | None:
         model = resolve_model(name)
     except LocalModelError as exc:
         return ModelProblem(f"{exc}", hopeless=True)
+    except ModelChoiceError as exc:
+        return ModelProblem(f"{exc}", hopeless=False)
     except ImportError as exc:
         return ModelProblem(explain_unusable(name, exc), hopeless=False)
     except UserError as exc:

@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from ..approval import ApprovalCallback, ApprovalRequest, Approver, approve_all_callback, strict_mode_callback
-from ..models import choose_default_model
 from ..protocols import LimitCallback, ModelLike, Sink
 from ..registry import WorkerRegistry
 from ..runtime import Runtime
@@ -97,13 +96,12 @@ def open_session(
     if options.approve_all and options.strict:
         raise click.UsageError("--approve-all and --strict are opposites.")
     config = registry.config
-    choice = choose_default_model(options.model, config.model)
     limits = session_limits(config.session_limits(), options)
     callback: ApprovalCallback | Approver | None
     callback = approve_all_callback if options.approve_all else strict_mode_callback if options.strict else approver
     return Runtime(
         registry,
-        model=choice.model if choice is not None else None,
+        model=options.model,
         approval_callback=callback,
         tool_rules=registry.rule_book(),
         limits=limits,

@@ -14,6 +14,7 @@ from pydantic_ai import Tool
 from ..context import Context
 from ..definition import McpToolset
 from ..entries import ToolEntry, WorkerEntry
+from ..errors import ModelChoiceError
 from ..models import choose_default_model
 from ..permission import parameters_of, rule_name
 from ..plane import proxy_tool
@@ -114,8 +115,11 @@ def _proxy(entry: Entry[Any]) -> Tool[Context]:
 def _model(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Described:
     if entry.model is not None:
         return _described_model(entry.model, "the worker's own")
-    choice = choose_default_model(None, registry.config.model)
-    if choice is None:
+    try:
+        choice = choose_default_model(None, registry.config.model)
+    except ModelChoiceError as exc:
+        return {"name": None, "reason": f"{exc}"}
+    if choice.model is None:
         return {"name": None, "reason": "nothing says which: `llm-do doctor` tells what can"}
     return _described_model(choice.model, choice.reason)
 

@@ -14,6 +14,7 @@ WORDS: dict[tuple[str, ...], dict[str, str]] = {
     ("new",): {"project": "Start a project.", "worker": "Add a worker to the project."},
     ("rules",): {"why": "Say what is decided about a call.", "list": "List all rules."},
     ("models",): {
+        "forget": "Take back the yes to model servers.",
         "list": "List the models that can be fetched.",
         "pull": "Fetch the weights of a model.",
         "rm": "Remove the weights of models.",
@@ -50,6 +51,7 @@ OPTIONS = {
     "rules why": "--args-json --json --help",
     "rules list": "--json --help",
     "models": "--help",
+    "models forget": "--help",
     "models list": "--json --help",
     "models pull": "--help",
     "models rm": "--help",

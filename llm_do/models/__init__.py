@@ -1,13 +1,14 @@
 """Models: by name, on this machine, and which one answers when nobody said which."""
 
 from .choice import ModelChoice, announce, choose_default_model, explain_missing
-from .resolve import is_own_file, resolve_model
+from .resolve import describe_remote, is_own_file, resolve_model
 from .unusable import explain_unusable
 
 __all__ = [
     "ModelChoice",
     "announce",
     "choose_default_model",
+    "describe_remote",
     "explain_missing",
     "explain_unusable",
     "is_own_file",

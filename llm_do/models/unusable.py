@@ -6,7 +6,7 @@ import re
 
 from pydantic_ai.models import known_model_names, parse_model_id
 
-from ..errors import LocalModelError, did_you_mean
+from ..errors import LocalModelError, ModelChoiceError, did_you_mean
 
 _VARIABLE = re.compile(r"Set the `(\w+)`")
 _EXTRA = re.compile(r'"(pydantic-ai-slim\[[\w-]+\])"')
@@ -20,7 +20,7 @@ def missing_variable(error: BaseException) -> str | None:
 
 def explain_unusable(name: str, error: BaseException) -> str:
     """What PydanticAI has against a model, for somebody who wrote its name in a file or on a command line."""
-    if isinstance(error, LocalModelError):
+    if isinstance(error, LocalModelError | ModelChoiceError):
         return f"{error}"
     if isinstance(error, ImportError):
         extra = _EXTRA.search(str(error))

@@ -49,6 +49,10 @@ def serve(*steps: Step) -> Iterator[Server]:
     server = Server(list(steps))
 
     class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            """Answer as Ollama does when it is asked for its models."""
+            self._send(200, json.dumps({"models": [{"name": "scripted"}]}))
+
         def do_POST(self) -> None:
             request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             server.requests.append(request)

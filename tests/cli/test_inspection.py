@@ -26,7 +26,9 @@ from llm_do.cli.exits import Exit
 from llm_do.cli.graph import circles
 from llm_do.cli.main import program, run_program
 from llm_do.cli.problems import find_problems
-from llm_do.models.choice import KEY_OFFERS, LocalServer
+from llm_do.models.addresses import Address
+from llm_do.models.choice import KEY_OFFERS
+from llm_do.models.servers import ModelServer
 from llm_do.names import is_name
 from llm_do.workerfiles import RESERVED
 
@@ -904,12 +906,15 @@ def test_the_doctor_asks_model_servers_on_this_machine(run: Run, monkeypatch: py
         thread = threading.Thread(target=served.serve_forever)
         thread.start()
         ports = {"here": served.server_port, "gone": closed.getsockname()[1]}
-        servers = [LocalServer(name=name, port=ports[name], path="/v1/models", rows="data", key="id") for name in ports]
-        monkeypatch.setattr("llm_do.models.choice.LOCAL_SERVERS", servers)
+        servers = [
+            ModelServer(name=name, provider=name, address=Address(port=port), path="/v1/models", rows="data", key="id")
+            for name, port in ports.items()
+        ]
+        monkeypatch.setattr("llm_do.models.servers.MODEL_SERVERS", servers)
         found = {finding["what"]: finding for finding in run("doctor", "--json").json["findings"]}
         served.shutdown()
         thread.join()
-    assert found["here"]["state"] == "ok" and "tiny-model" in found["here"]["detail"]
+    assert found["here"]["state"] == "ok" and "tiny-model; not used without your yes" in found["here"]["detail"]
     assert found["gone"]["state"] == "missing" and found["default model"]["detail"] == "test (LLM_DO_MODEL)"
 
 

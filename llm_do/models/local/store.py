@@ -37,7 +37,10 @@ def models_folder() -> Path:
     """The folder of all weights. It need not exist."""
     named = os.environ.get("LLM_DO_CACHE", "").strip()
     if not named:
-        return user_cache_path("llm-do") / "models"
+        try:
+            return user_cache_path("llm-do") / "models"
+        except RuntimeError as exc:  # as in a container whose user is a bare number
+            raise LocalModelError("There is no home folder to keep weights in: set HOME, or LLM_DO_CACHE.") from exc
     try:
         folder = Path(named).expanduser()
     except RuntimeError:  # no such user

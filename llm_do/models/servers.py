@@ -1,0 +1,247 @@
+"""Model servers that workers can use without a provider's key: which there are, and what they offer.
+
+Nothing here imports a provider's package until a model of a server is made.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ModelChoiceError
+from .addresses import Address, read_address
+from .listeners import is_other_user, listening_user, user_name
+
+if TYPE_CHECKING:
+    from pydantic_ai.models import Model
+    from typing_extensions import Buffer
+
+_SECONDS = 0.3
+_SECONDS_ELSEWHERE = 3.0
+_MAX_BODY = 1_000_000
+_MAX_NAME = 200
+_SENT = {"host", "connection", "accept", "accept-encoding", "content-type", "content-length", "user-agent"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelServer:
+    """A kind of model server, and where it is: on its usual port of this machine, or where a variable says."""
+
+    name: str
+    provider: str
+    """The part of a model's name in front of the colon, such as `ollama`."""
+    address: Address
+    path: str
+    """Where it lists its models."""
+    rows: str
+    """The key of the list in its answer."""
+    key: str
+    """The key of a model's name in a row."""
+    variables: tuple[str, ...] = ()
+    """The environment variables that can have its address; the first that is set counts."""
+    key_variable: str = ""
+    """The environment variable that can have its API key, which goes to no address but one that a variable names."""
+    named_by: str | None = None
+    """The variable that has the address."""
+
+    def locate(self, environ: Mapping[str, str]) -> ModelServer:
+        """Return the server at the address that the environment has for it.
+
+        Raises:
+            ModelChoiceError: A variable does not have an address.
+        """
+        for variable in self.variables:
+            if value := environ.get(variable, "").strip():
+                return replace(self, address=read_address(variable, value, self.address.port), named_by=variable)
+        return self
+
+    def api_key(self, environ: Mapping[str, str]) -> str | None:
+        """Return the key to send, if any."""
+        return environ.get(self.key_variable, "").strip() or None if self.named_by is not None else None
+
+    def describe_remote(self) -> str:
+        """Return a sentence about prompts that leave this machine; empty if they do not."""
+        if self.address.is_loopback:
+            return ""
+        return f"{self.address} ({self.named_by}) is not this machine: prompts, and what workers read, are sent there"
+
+
+@dataclass(frozen=True)
+class OfferedModel:
+    """A model of a server that answered."""
+
+    server: ModelServer
+    model: str
+    user: int | None
+    """The id of the user whose process listens there, where it is known."""
+
+    @property
+    def name(self) -> str:
+        """The name that a worker, `-m` or `LLM_DO_MODEL` can have for it."""
+        return f"{self.server.provider}:{self.model}"
+
+    @property
+    def place(self) -> str:
+        """The server, its address and the user who runs it, for a person."""
+        owner = f", run by user {user_name(self.user)}" if self.user is not None and is_other_user(self.user) else ""
+        return f"{self.server.name} on {self.server.address}{owner}"
+
+
+MODEL_SERVERS = (
+    ModelServer(
+        name="Ollama",
+        provider="ollama",
+        address=Address(port=11434),
+        path="/api/tags",
+        rows="models",
+        key="name",
+        variables=("OLLAMA_BASE_URL", "OLLAMA_HOST"),
+        key_variable="OLLAMA_API_KEY",
+    ),
+    ModelServer(
+        name="llama-server",
+        provider="llama-server",
+        address=Address(port=8080),
+        path="/v1/models",
+        rows="data",
+        key="id",
+    ),
+    ModelServer(
+        name="vLLM",
+        provider="vllm",
+        address=Address(port=8000),
+        path="/v1/models",
+        rows="data",
+        key="id",
+        variables=("VLLM_BASE_URL",),
+        key_variable="VLLM_API_KEY",
+    ),
+)
+
+
+def server_of(provider: str, servers: Iterable[ModelServer] = MODEL_SERVERS) -> ModelServer | None:
+    """Return the kind of server whose models have this provider in front of their names."""
+    return next((server for server in servers if server.provider == provider), None)
+
+
+def find_offer(server: ModelServer, environ: Mapping[str, str]) -> OfferedModel | None:
+    """Ask a server for its first model. It blocks for up to 0.3 seconds, and for 3 where it is another machine."""
+    model = _first_model(server, _get_json(server, server.api_key(environ)))
+    if model is None:
+        return None
+    address = server.address
+    return OfferedModel(server, model, listening_user(address.host, address.port) if address.is_loopback else None)
+
+
+def _first_model(server: ModelServer, answer: Any) -> str | None:
+    rows = answer.get(server.rows) if isinstance(answer, dict) else None
+    for row in rows if isinstance(rows, list) else ():
+        # Ollama also lists models that it forwards to its cloud: those are not on this machine.
+        if not isinstance(row, dict) or row.get("remote_host") or row.get("remote_model"):
+            continue
+        name = row.get(server.key)
+        # The name is shown on a terminal, so what could steer one is no name.
+        if isinstance(name, str) and 0 < len(name) <= _MAX_NAME and name.isprintable() and "embed" not in name.lower():
+            return name
+    return None
+
+
+class _ImpatientSocket(socket.socket):
+    """A socket whose timeout is for the whole conversation: plain ones start anew with each byte that drips in."""
+
+    deadline: float
+
+    def recv_into(self, buffer: Buffer, nbytes: int = 0, flags: int = 0) -> int:
+        left = self.deadline - monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self.settimeout(left)
+        return super().recv_into(buffer, nbytes, flags)
+
+
+def _get_json(server: ModelServer, api_key: str | None) -> Any:
+    """Return what a server answers, or `None` for anything but a prompt, small, plain answer.
+
+    `http.client` rather than `urllib.request`: it knows neither proxies nor redirects, so none can be followed.
+    """
+    address = server.address
+    headers = {"Accept": "application/json", "Connection": "close"}
+    if api_key is not None:
+        headers["Authorization"] = f"Bearer {api_key}"
+    with suppress(OSError, HTTPException, ValueError, RecursionError):
+        connection = _connect(address)
+        try:
+            connection.request("GET", f"{address.path}{server.path}", headers=headers)
+            with connection.getresponse() as response:
+                body = response.read(_MAX_BODY + 1) if response.status == 200 else b""
+            return json.loads(body) if len(body) <= _MAX_BODY else None
+        finally:
+            connection.close()
+    return None
+
+
+def _connect(address: Address) -> HTTPConnection:
+    seconds = _SECONDS if address.is_loopback else _SECONDS_ELSEWHERE
+    if address.scheme == "https":
+        return HTTPSConnection(address.host, address.port, timeout=seconds)
+    connection = HTTPConnection(address.host, address.port)
+    deadline, failure = monotonic() + seconds, OSError("no address")
+    for family, kind, protocol, _, target in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):
+        sock = _ImpatientSocket(family, kind, protocol)
+        sock.deadline = deadline
+        sock.settimeout(max(deadline - monotonic(), 0.001))
+        try:
+            sock.connect(target)
+        except OSError as exc:
+            sock.close()
+            failure = exc
+        else:
+            connection.sock = sock
+            return connection
+    raise failure
+
+
+def make_served_model(server: ModelServer, name: str, environ: Mapping[str, str]) -> Model:
+    """Make the model of a server. It imports a provider's package, which takes most of a second."""
+    if not name:
+        raise ModelChoiceError(f"the model is missing: write {server.provider}:MODEL.")
+    from pydantic_ai.models.ollama import OllamaModel  # noqa: PLC0415 - this comes first: it says what to install
+    from pydantic_ai.models.openai import OpenAIChatModel  # noqa: PLC0415
+    from pydantic_ai.providers.ollama import OllamaProvider  # noqa: PLC0415
+    from pydantic_ai.providers.openai import OpenAIProvider  # noqa: PLC0415
+    from pydantic_ai.providers.vllm import VLLMProvider  # noqa: PLC0415
+
+    base_url, client = f"{server.address.url}/v1", _make_client(server.address, server.api_key(environ))
+    if server.provider == "ollama":
+        return OllamaModel(name, provider=OllamaProvider(base_url=base_url, api_key="none", http_client=client))
+    if server.provider == "vllm":
+        return OpenAIChatModel(name, provider=VLLMProvider(base_url=base_url, api_key="none", http_client=client))
+    return OpenAIChatModel(name, provider=OpenAIProvider(base_url=base_url, api_key="none", http_client=client))
+
+
+def _make_client(address: Address, api_key: str | None) -> Any:
+    """Make a client that sends prompts to one address: no redirect leads elsewhere, and no proxy from loopback.
+
+    A connection that is not kept can be followed by one from another event loop.
+    """
+    from openai import DefaultAsyncHttpxClient  # noqa: PLC0415 - as above
+
+    async def send_own_key(request: Any) -> None:
+        """Drop what OpenAI's client adds from the environment: keys, and headers that may have some."""
+        for name in set(request.headers) - _SENT:
+            del request.headers[name]
+        if api_key is not None:
+            request.headers["Authorization"] = f"Bearer {api_key}"
+
+    return DefaultAsyncHttpxClient(
+        trust_env=not address.is_loopback,
+        follow_redirects=False,
+        headers={"Connection": "close"},
+        event_hooks={"request": [send_own_key]},
+    )

@@ -1,0 +1,194 @@
+"""How `llm-do` comes to use a model server that nothing names: a person says yes, or it is not used."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from llm_do.cli.exits import Exit
+from llm_do.models.choice import KEY_OFFERS
+
+from .server import Server, Step, serve
+from .test_terminal_chat import Terminal
+
+PROGRAM = [sys.executable, "-m", "llm_do"]
+USUAL_PORT = """
+import os
+from llm_do.models import addresses, servers
+address = addresses.Address(port=int(os.environ["TEST_USUAL_PORT"]))
+object.__setattr__(servers.MODEL_SERVERS[0], "address", address)
+"""
+pytestmark = pytest.mark.timeout(300)  # each test starts several programs
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Start = Callable[..., Terminal]
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serve(Step(text="Served tea.")) as made:
+        yield made
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "project" / "workers").mkdir(parents=True)
+    (tmp_path / "project" / "workers" / "helper.md").write_text("Help.\n")
+    return tmp_path / "project"
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No key, no model, no answer, and a machine where the usual port of Ollama is that of the server of the test."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(USUAL_PORT)
+    keys = [name for offer in KEY_OFFERS for name in offer.variables]
+    for name in [*keys, "LLM_DO_MODEL", "LLM_DO_NO_LOCAL", "OLLAMA_HOST", "OLLAMA_BASE_URL", "OLLAMA_API_KEY", "CI"]:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    monkeypatch.setenv("PYDANTIC_AI_NO_BANNER", "1")
+    monkeypatch.setenv("TEST_USUAL_PORT", server.url.rpartition(":")[2])
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def run(project: Path) -> Run:
+    """Runs `llm-do` without a terminal."""
+
+    def start(*words: str, **env: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [*PROGRAM, *words],
+            cwd=project,
+            env={**os.environ, **env},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+        )
+
+    return start
+
+
+@pytest.fixture
+def start(project: Path) -> Iterator[Start]:
+    """Starts `llm-do` in a terminal."""
+    opened: list[Terminal] = []
+
+    def begin(words: str, **env: str) -> Terminal:
+        terminal = Terminal(project, width=110, height=40)
+        opened.append(terminal)
+        values = " ".join(f"{name}='{value}'" for name, value in {"TERM": "screen-256color", **env}.items())
+        terminal.type(f"unset COLUMNS LINES; clear; {values} {' '.join(PROGRAM)} {words}; echo code $?")
+        return terminal
+
+    yield begin
+    for terminal in opened:
+        terminal.close()
+
+
+def test_a_yes_at_a_terminal_is_asked_for_once(start: Start, run: Run, server: Server) -> None:
+    """The question names the server, the address, the account and what is sent; then no other run asks."""
+    address = server.url.removeprefix("http://")
+    terminal = start("run helper hi")
+    seen = terminal.wait_for("[y/N]")
+    assert f"Ollama on {address}, run by you" in seen and "offers 'scripted'" in seen
+    assert "all prompts, the contents of files" in seen and "llm-do models forget" in seen
+    assert server.requests == []
+    terminal.type("y")
+    seen = terminal.wait_for("code 0")
+    assert "Served tea." in seen and f"llm-do: using scripted (Ollama on {address})" in seen
+    again = run("run", "helper", "hi")
+    assert (again.returncode, again.stdout) == (0, "Served tea.\n")
+    assert "you agreed to use it" in run("doctor").stdout
+    forgotten = run("models", "forget")
+    assert (forgotten.returncode, forgotten.stdout) == (0, f"ollama {server.url} of user {os.geteuid()}\n")
+    assert run("run", "helper", "hi").returncode == Exit.USAGE
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("answer", ["n", "", "Y E S"])
+def test_anything_else_is_no(start: Start, server: Server, tmp_path: Path, answer: str) -> None:
+    """The server gets nothing, is not asked about twice, and nothing is remembered."""
+    terminal = start("run helper hi", PYTHONDONTWRITEBYTECODE="1")
+    terminal.wait_for("Use Ollama? [y/N]")
+    terminal.type(answer)
+    seen = terminal.wait_for(lambda screen: "code 2" in screen or "Fetch it now? [y/N]" in screen)
+    if "Fetch it now" in seen:  # where local models can run, one is offered next
+        assert "no model server is used" in seen
+        terminal.type("n")
+        seen = terminal.wait_for("code 2")
+    assert seen.count("Use Ollama?") == 1 and "has no model" in seen
+    assert server.requests == [] and not (tmp_path / "state").exists()
+
+
+def test_a_chat_asks_before_there_is_a_screen(start: Start, server: Server) -> None:
+    terminal = start("chat helper")
+    terminal.wait_for("Use Ollama? [y/N]")
+    terminal.type("yes")
+    terminal.wait_for("You talk with helper")
+    terminal.send("h", "i", "Enter")
+    terminal.wait_for("Served tea.")
+    terminal.send("C-q")
+    terminal.wait_for("code 0")
+
+
+@pytest.mark.parametrize("words", ["--json", "--events", "< /dev/null", "2> errors", "-q"])
+def test_no_question_where_none_can_be_answered(start: Start, server: Server, words: str) -> None:
+    seen = start(f"run helper hi {words}").wait_for("code 2")
+    assert "[y/N]" not in seen and server.requests == []
+
+
+def test_no_question_in_a_ci_job_with_a_terminal(start: Start, server: Server) -> None:
+    seen = start("run helper hi", CI="true").wait_for("code 2")
+    assert "[y/N]" not in seen and "is not used without your yes" in seen and server.requests == []
+
+
+def test_without_a_terminal_a_line_says_how_to_name_it(run: Run, server: Server) -> None:
+    """What it says works."""
+    done = run("run", "helper", "hi")
+    assert done.returncode == Exit.USAGE and server.requests == []
+    line = done.stderr.splitlines()[0]
+    assert line.startswith(f"llm-do: Ollama on {server.url.removeprefix('http://')} offers 'scripted', and is not used")
+    assert "set LLM_DO_MODEL=ollama:scripted," in line
+    named = run("run", "helper", "hi", LLM_DO_MODEL="ollama:scripted")
+    assert (named.returncode, named.stdout, named.stderr) == (0, "Served tea.\n", "")
+    assert "not used without your yes" in run("doctor").stdout
+    quiet = run("run", "helper", "hi", "-q")
+    assert quiet.returncode == Exit.USAGE and quiet.stderr.startswith("Error: Worker 'helper' has no model.")
+
+
+def test_a_variable_names_the_server(run: Run, server: Server) -> None:
+    done = run("run", "helper", "hi", OLLAMA_HOST=server.url, TEST_USUAL_PORT="1")
+    assert (done.returncode, done.stdout) == (0, "Served tea.\n")
+    address = server.url.removeprefix("http://")
+    assert done.stderr == f"llm-do: using scripted (Ollama on {address}, which OLLAMA_HOST names)\n"
+
+
+def test_a_variable_that_has_no_address_is_an_error(run: Run, project: Path) -> None:
+    """`doctor`, `show` and `check` tell it, and go on; where another model is named, it does not matter."""
+    bad = {"OLLAMA_HOST": "http://ada:hunter2@gpubox"}
+    done = run("run", "helper", "hi", **bad)
+    assert done.returncode == Exit.USAGE
+    assert done.stderr.startswith("Error: OLLAMA_HOST is not the address of a server: a user name or a password")
+    doctor, shown = run("doctor", **bad), run("show", "helper", "--json", **bad)
+    assert (doctor.returncode, shown.returncode) == (0, 0)
+    assert "OLLAMA_HOST is not the address" in doctor.stdout
+    assert json.loads(shown.stdout)["model"]["reason"].startswith("OLLAMA_HOST is not the address")
+    assert run("run", "helper", "hi", "-m", "test", **bad).returncode == 0
+    (project / "workers" / "helper.md").write_text("---\nmodel: ollama:a\n---\nHelp.\n")
+    checked = run("check", **bad)
+    assert checked.returncode == 0 and "warning: model 'ollama:a': OLLAMA_HOST is not the address" in checked.stdout
+    assert "hunter2" not in done.stderr + doctor.stdout + shown.stdout
+
+
+def test_a_yes_that_cannot_be_kept_holds_for_this_run(start: Start, tmp_path: Path) -> None:
+    """The file of answers cannot be written: that is said, and the run goes on."""
+    (tmp_path / "state").write_text("a file where a folder should be")
+    terminal = start("run helper hi")
+    terminal.wait_for("[y/N]")
+    terminal.type("y")
+    seen = terminal.wait_for("code 0").replace("\n", "")
+    assert "Served tea." in seen and "so the answer is not remembered" in seen
