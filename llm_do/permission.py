@@ -185,9 +185,10 @@ class Permissions:
             offers=tuple(offer for offer in offers if redact(offer.text) == offer.text),
         )
 
-        def on_ask() -> None:
+        def on_ask(made: ApprovalRequest) -> None:
             if self._recorder.observed:
-                self._recorder.emit(ApprovalRequested(**tags(frame), arguments=snapshot(shown), reason=request.reason))
+                told = {"arguments": snapshot(shown), "reason": made.reason, "count": made.count}
+                self._recorder.emit(ApprovalRequested(**tags(frame), **told))
 
         if deadline is not None:
             deadline.pause()
