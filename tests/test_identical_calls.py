@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic_ai import RunContext
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 
@@ -17,6 +18,7 @@ from llm_do import (
     ApprovalDecision,
     ApprovalDenied,
     ApprovalRequest,
+    CallCancelled,
     Context,
     Event,
     RootConfig,
@@ -249,6 +251,27 @@ async def test_a_run_that_is_ended_ends_for_all_who_wait() -> None:
     assert (person.counts, bank.paid) == ([3], [])
 
 
+@pytest.mark.parametrize("serial", [False, True])
+async def test_a_run_that_is_ended_asks_and_runs_nothing_more(serial: bool) -> None:
+    """Neither the questions that wait for their turn, nor those that somebody else answers with yes."""
+    bank, person = Bank(), Person()
+    person.one_at_a_time = serial
+
+    @entry
+    async def pay_all(ctx: RunContext[Context]) -> list[Any]:
+        return await ends([asyncio.ensure_future(ctx.deps.call("pay", amount)) for amount in (1, 2, 3)])
+
+    run = asyncio.create_task(Runtime([bank.pay, pay_all], approval_callback=person).call("pay_all"))
+    await turns()
+    assert len(person.asked) == (1 if serial else 3)
+    await person.answer(END, 0)
+    for number in range(1, len(person.asked)):
+        await person.answer(ONE, number)
+    assert await run == [RunEnded, CallCancelled, CallCancelled]
+    assert len(person.asked) == (1 if serial else 3)
+    assert bank.paid == []
+
+
 # -- cancelled calls -------------------------------------------------------------------------------------------
 
 
@@ -386,7 +409,7 @@ async def test_identical_questions_of_two_workers_stay_apart() -> None:
     workers = [WorkerEntry(name=name, tools=[bank.pay], model=scripted(script, says("done"))) for name in "ab"]
     runtime = Runtime(approval_callback=person)
     await asyncio.gather(*(runtime.call(worker, "go") for worker in workers))
-    assert [(request.worker, request.count) for request in person.asked] == [("a", 3), ("b", 3)]
+    assert sorted((str(request.worker), request.count) for request in person.asked) == [("a", 3), ("b", 3)]
     assert len(bank.paid) == 3
 
 
