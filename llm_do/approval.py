@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Hashable, Mapping
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -18,6 +19,11 @@ from .trace import ApprovalOutcome
 from .values import NoCanonicalForm, canonical, snapshot
 
 T = TypeVar("T")
+
+_QUIET_TURNS = 3
+"""Turns of the event loop without another identical call, after which those that wait are counted."""
+_MOST_TURNS = 1_000
+"""Turns after which they are counted in any case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +48,8 @@ class ApprovalRequest:
     """What asks, with the rule and where it stands."""
     offers: tuple[Grant, ...] = ()
     """Wider permissions that can be given for the session, each with all that it covers as its text."""
+    count: int = 1
+    """The number of identical calls that wait, this one included. Who is asked has to be shown it: see `all_calls`."""
 
     def text(self, *, full: bool = False) -> str:
         """The request as a person may see it: nothing in it can hide, or do anything to a screen.
@@ -53,7 +61,8 @@ class ApprovalRequest:
         why = visible(self.ruling.reason) if self.ruling is not None and self.ruling.reason else None
         shown = layout(self.payload, full=full)
         indented = "".join(f"\n  {line}" for line in shown.splitlines())
-        return f"{visible(self.entry)} ({visible(self.tool_name)}){path}\n  rule: {because}" + (
+        calls = f"{self.count:,} identical calls of " if self.count > 1 else ""
+        return f"{calls}{visible(self.entry)} ({visible(self.tool_name)}){path}\n  rule: {because}" + (
             f"\n  reason: {why}{indented}" if why else indented
         )
 
@@ -73,13 +82,18 @@ class ApprovalDecision:
     arguments: dict[str, Any] | None = None
     """Arguments to run with, in place of those that were asked about. They are validated and judged again."""
     end_run: bool = False
-    """Refuse, and end the run: whoever called gets no chance to go on."""
+    """Refuse all identical calls that wait, and end the run: whoever called gets no chance to go on."""
+    all_calls: bool = False
+    """Answer all `count` calls of the request, be it yes or no. Otherwise one is answered, and the next is asked about.
+
+    Calls that were not counted are asked about next in any case. A plain callback sees no count, and answers one call.
+    """
 
     def __post_init__(self) -> None:
         # "no" is true in Python: only a real bool may open a door.
-        for flag in ("approved", "approve_for_session", "end_run"):
+        for flag in ("approved", "approve_for_session", "end_run", "all_calls"):
             if not isinstance(getattr(self, flag), bool):
-                raise TypeError("ApprovalDecision.approved, .approve_for_session and .end_run must be True or False.")
+                raise TypeError(f"ApprovalDecision.{flag} must be True or False.")
         if self.end_run and self.approved:
             raise ValueError("ApprovalDecision: what is approved does not end the run.")
         if not self.approved and (self.arguments is not None or self.grant is not None or self.approve_for_session):
@@ -91,7 +105,12 @@ ApprovalCallback: TypeAlias = Callable[[str, dict[str, Any], str], ApprovalDecis
 
 
 class Approver(Protocol):
-    """In place of a callback: it sees the whole request, with the rule that asks and the offers."""
+    """In place of a callback: it sees the whole request, with the rule that asks, the offers and the count.
+
+    An approver that shows one question at a time has the attribute `one_at_a_time = True`. Then it is asked when it has
+    answered the question before, and the request is made at that moment: it counts the calls that wait by then, and is
+    not made at all where a grant covers the call by then.
+    """
 
     def ask(self, request: ApprovalRequest, /) -> ApprovalDecision | Awaitable[ApprovalDecision]:
         """Decide. What it raises, and anything but a decision, refuses."""
@@ -117,14 +136,56 @@ class Answer:
     end_run: bool = False
     for_session: bool = False
     grant: Grant | None = None
+    all_calls: bool = False
 
 
-class _Question:
-    __slots__ = ("answer", "answered")
+class _Place:
+    """The place of one call in a line."""
+
+    __slots__ = ("_called", "answer")
 
     def __init__(self) -> None:
-        self.answered = anyio.Event()
+        self._called = anyio.Event()
         self.answer: Answer | None = None
+
+    async def wait(self) -> None:
+        """Wait for an answer, a grant, or the first place."""
+        await self._called.wait()
+        self._called = anyio.Event()
+
+    def call(self) -> None:
+        self._called.set()
+
+
+class _Line:
+    """Identical calls that wait for an answer, in the order in which they came. The first one asks."""
+
+    __slots__ = ("places",)
+
+    def __init__(self) -> None:
+        self.places: list[_Place] = []
+
+    def join(self) -> _Place:
+        self.places.append(place := _Place())
+        return place
+
+    def leave(self, place: _Place) -> None:
+        self.places.remove(place)
+        if self.places:
+            self.places[0].call()
+
+    async def settle(self) -> None:
+        """Let the calls that are made at the same time join, before they are counted.
+
+        Parallel calls of one response start within one turn of the event loop, and take the same number of turns.
+        """
+        quiet = 0
+        for _ in range(_MOST_TURNS):
+            before = len(self.places)
+            await asyncio.sleep(0)
+            quiet = quiet + 1 if len(self.places) == before else 0
+            if quiet == _QUIET_TURNS:
+                return
 
 
 def copied(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -152,7 +213,9 @@ class ApprovalController:
         self.approval_callback = approval_callback
         self._exact: set[Hashable] = set()
         self._patterns: dict[Hashable, list[Grant]] = {}
-        self._questions: dict[Hashable, _Question] = {}
+        self._lines: dict[Hashable, _Line] = {}
+        self._turn = anyio.Lock(fast_acquire=True)
+        """Held while an approver that shows one question at a time is asked."""
 
     async def decide(
         self,
@@ -161,39 +224,77 @@ class ApprovalController:
         call: Call,
         *,
         subject: Hashable,
-        on_ask: Callable[[], None] = lambda: None,
+        on_ask: Callable[[ApprovalRequest], None] = lambda request: None,
+        settle: bool = True,
     ) -> Answer:
         """Decide one call. `subject` says who calls what: equal names alone never share a grant.
 
-        `on_ask` is called when somebody is really asked. Identical calls that arrive while a person is being
-        asked wait for that answer; none runs early.
+        `on_ask` is called with the request that is made, when somebody is really asked. Identical calls stand in line:
+        the first one asks, and none runs before an answer covers it. `settle` lets those that are under way join the
+        line before they are counted, which takes a few turns of the event loop.
         """
+        try:
+            key: Hashable = (subject, canonical(arguments))
+        except NoCanonicalForm:
+            key = None  # identical to no other call
+        if (granted := self._granted(key, subject, call)) is not None:
+            return granted
+        line = _Line() if key is None else self._lines.setdefault(key, _Line())
+        place = line.join()
+        try:
+            while place.answer is None:
+                if (granted := self._granted(key, subject, call)) is not None:
+                    return granted
+                if line.places[0] is not place:
+                    await place.wait()
+                    continue
+                async with self._turn if getattr(self.approval_callback, "one_at_a_time", False) else nullcontext():
+                    if settle and self._shows_count:
+                        await line.settle()
+                    if self._granted(key, subject, call) is None:
+                        await self._ask_first(line, key, subject, request, on_ask)
+            return place.answer
+        finally:
+            line.leave(place)
+            if not line.places:
+                self._lines.pop(key, None)
+
+    def _granted(self, key: Hashable, subject: Hashable, call: Call) -> Answer | None:
         for grant in self._patterns.get(subject, ()):
             if grant.covers(call):
                 return Answer(ApprovalOutcome(approved=True, by="grant", grant=grant.text))
-        try:
-            key = (subject, canonical(arguments))
-        except NoCanonicalForm:
-            return self._remember(await self._ask(request, on_ask), subject)
-        while key not in self._exact:
-            if (question := self._questions.get(key)) is None:
-                return await self._ask_once(key, subject, request, on_ask)
-            await question.answered.wait()
-            if question.answer is not None:
-                return question.answer
-        return Answer(ApprovalOutcome(approved=True, by="grant", grant="exactly these arguments"))
+        if key is not None and key in self._exact:
+            return Answer(ApprovalOutcome(approved=True, by="grant", grant="exactly these arguments"))
+        return None
 
-    async def _ask_once(
-        self, key: Hashable, subject: Hashable, request: ApprovalRequest, on_ask: Callable[[], None]
-    ) -> Answer:
-        question = self._questions[key] = _Question()
-        try:
-            question.answer = self._remember(await self._ask(request, on_ask), subject, key)
-            return question.answer
-        finally:
-            # Whoever asked may have been cancelled: then the next in line finds no answer, and asks.
-            del self._questions[key]
-            question.answered.set()
+    @property
+    def _shows_count(self) -> bool:
+        """Whether who is asked sees how many calls wait."""
+        return callable(getattr(self.approval_callback, "ask", None))
+
+    async def _ask_first(
+        self,
+        line: _Line,
+        key: Hashable,
+        subject: Hashable,
+        request: ApprovalRequest,
+        on_ask: Callable[[ApprovalRequest], None],
+    ) -> None:
+        """Ask for the first call of a line, and give the answer to those that it covers."""
+        counted = line.places[:] if self._shows_count else line.places[:1]
+        answer = self._remember(await self._ask(replace(request, count=len(counted)), on_ask), subject, key)
+        every = answer.all_calls or answer.end_run
+        outcome = replace(answer.outcome, count=len(counted) if every else 1)
+        covered = line.places if answer.end_run else counted if every else counted[:1]
+        still_here = set(line.places)
+        for place in covered:
+            if place in still_here:
+                given = None if answer.arguments is None else copied(answer.arguments)
+                place.answer = replace(answer, outcome=outcome, arguments=given)
+                place.call()
+        if answer.grant is not None or answer.for_session:
+            for place in line.places:
+                place.call()
 
     def _remember(self, answer: Answer, subject: Hashable, key: Hashable = None) -> Answer:
         if answer.arguments is not None:  # what was edited was not approved as it was asked for
@@ -206,10 +307,10 @@ class ApprovalController:
             return replace(answer, outcome=outcome)
         return answer
 
-    async def _ask(self, request: ApprovalRequest, on_ask: Callable[[], None]) -> Answer:
+    async def _ask(self, request: ApprovalRequest, on_ask: Callable[[ApprovalRequest], None]) -> Answer:
         if self.approval_callback is None:
             return _refused("nobody", "nobody can be asked: there is no approval_callback, and no terminal")
-        on_ask()
+        on_ask(request)
         try:
             decision = self._call_back(request)
             if inspect.isawaitable(decision):
@@ -226,8 +327,14 @@ class ApprovalController:
             return _refused("error", "the approval callback granted what was not offered")
         grant = decision.grant.text if decision.grant is not None and decision.arguments is None else None
         outcome = ApprovalOutcome(approved=decision.approved, by="callback", note=decision.note, grant=grant)
-        given = None if decision.arguments is None else copied(decision.arguments)
-        return Answer(outcome, given, decision.end_run, decision.approve_for_session, decision.grant)
+        return Answer(
+            outcome,
+            decision.arguments,
+            end_run=decision.end_run,
+            for_session=decision.approve_for_session,
+            grant=decision.grant,
+            all_calls=decision.all_calls,
+        )
 
     def _call_back(self, request: ApprovalRequest) -> Any:
         callback = self.approval_callback
@@ -246,7 +353,7 @@ class ApprovalController:
 
     def maybe_run(self, tool_name: str, payload: dict[str, Any], func: Callable[[], T]) -> T:
         """The same for synchronous code. Where an event loop runs, the callback must be a plain function."""
-        permitting = self._permit(tool_name, payload)
+        permitting = self._permit(tool_name, payload, settle=False)
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -265,7 +372,7 @@ class ApprovalController:
         permitting.close()
         raise EventLoopError("Somebody else is being asked, and an event loop runs: use `await maybe_run_async(...)`.")
 
-    async def _permit(self, tool_name: str, payload: dict[str, Any]) -> None:
+    async def _permit(self, tool_name: str, payload: dict[str, Any], *, settle: bool = True) -> None:
         call = Call(tool_name, (Case(payload),))
         ruling = judge(call, session=self.rule_book)
         if ruling.disposition == "allow":
@@ -275,7 +382,7 @@ class ApprovalController:
             request = ApprovalRequest(
                 tool_name=tool_name, payload=copied(payload), reason=ruling.because, entry=tool_name, ruling=ruling
             )
-            answer = await self.decide(request, payload, call, subject=tool_name)
+            answer = await self.decide(request, payload, call, subject=tool_name, settle=settle)
             outcome = answer.outcome
             if answer.arguments is not None:
                 # `func` has its arguments already.

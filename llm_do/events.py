@@ -46,6 +46,8 @@ class ApprovalRequested(_CallEvent):
 
     arguments: Any
     reason: str
+    count: int = 1
+    """The number of identical calls that wait for the answer, this one included."""
     type: Literal["approval_requested"] = field(default="approval_requested", init=False)
 
 

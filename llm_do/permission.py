@@ -13,7 +13,7 @@ from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
 
 from .approval import Answer, ApprovalController, ApprovalRequest, copied
 from .attachments import beside, key_beside
-from .errors import ApprovalDenied, LlmDoError, RunEnded
+from .errors import ApprovalDenied, CallCancelled, LlmDoError, RunEnded
 from .events import ApprovalDecided, ApprovalRequested
 from .frame import CallFrame
 from .inputs import OpenParameters, Parameters, model_parameters
@@ -96,6 +96,11 @@ class Permissions:
         """Whether a call belongs to a run that somebody ended."""
         return any(record is frame.top.record for record in self.ended)
 
+    def _check_not_ended(self, frame: CallFrame, answer: Answer | None = None) -> None:
+        """Stop a call whose run was ended while it waited: nobody is asked about it, and no answer lets it run."""
+        if self.ended and self.has_ended(frame) and not (answer is not None and answer.end_run):
+            raise CallCancelled(f"{frame.path} stops: somebody ended the run.")
+
     def why(self, frame: CallFrame, arguments: Mapping[str, Any]) -> Ruling:
         """What would be decided about a call, and by which rule. Nothing runs, and nobody is asked."""
         assert frame.entry is not None
@@ -115,6 +120,7 @@ class Permissions:
         arguments = snapshot(arguments)
         before = _fingerprint(arguments)
         answer = await self._ask(frame, arguments, call, ruling)
+        self._check_not_ended(frame, answer)
         outcome = answer.outcome
         if outcome.approved and _fingerprint(arguments) != before:
             outcome = replace(outcome, approved=False, by="error", note="the arguments changed while it was asked")
@@ -185,9 +191,11 @@ class Permissions:
             offers=tuple(offer for offer in offers if redact(offer.text) == offer.text),
         )
 
-        def on_ask() -> None:
+        def on_ask(made: ApprovalRequest) -> None:
+            self._check_not_ended(frame)
             if self._recorder.observed:
-                self._recorder.emit(ApprovalRequested(**tags(frame), arguments=snapshot(shown), reason=request.reason))
+                told = {"arguments": snapshot(shown), "reason": made.reason, "count": made.count}
+                self._recorder.emit(ApprovalRequested(**tags(frame), **told))
 
         if deadline is not None:
             deadline.pause()

@@ -29,6 +29,8 @@ class ApprovalOutcome:
     """What holds for the rest of the session: given with this decision, or, where `by` is "grant", used for it."""
     edited: bool = False
     """Whether the call ran with other arguments than those that were asked about."""
+    count: int = 1
+    """The number of identical calls that the answer was for, this one included."""
     at: float = field(default=0.0, compare=False)
     """When it was decided, in seconds since the epoch."""
 

@@ -253,49 +253,6 @@ async def test_arguments_without_a_canonical_form_are_never_granted_for_the_sess
     assert len(guard.asked) == 3
 
 
-@pytest.mark.parametrize("decision", [ALWAYS, YES, NO])
-async def test_identical_concurrent_requests_are_asked_once_and_none_runs_early(decision: ApprovalDecision) -> None:
-    door = Door()
-    asked: list[str] = []
-    answer = asyncio.Event()
-
-    async def think(tool_name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
-        asked.append(tool_name)
-        await answer.wait()
-        return decision
-
-    runtime = Runtime([door.entry], approval_callback=think)
-    tasks = [asyncio.create_task(runtime.call("open_door", 7)) for _ in range(5)]
-    await asyncio.sleep(0.02)
-    assert asked == ["open_door"]
-    assert not door.opened
-    answer.set()
-    results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert asked == ["open_door"]
-    assert len(door.opened) == (5 if decision.approved else 0)
-    assert all(isinstance(result, ApprovalDenied) != decision.approved for result in results)
-
-
-async def test_when_the_one_who_asked_is_cancelled_the_next_one_asks() -> None:
-    door = Door()
-    answers: list[asyncio.Future[ApprovalDecision]] = []
-
-    async def think(tool_name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
-        answers.append(asyncio.get_running_loop().create_future())
-        return await answers[-1]
-
-    runtime = Runtime([door.entry], approval_callback=think)
-    first = asyncio.create_task(runtime.call("open_door"))
-    second = asyncio.create_task(runtime.call("open_door"))
-    await asyncio.sleep(0.02)
-    first.cancel()
-    await asyncio.sleep(0.02)
-    assert len(answers) == 2
-    answers[1].set_result(YES)
-    assert await second == "opened 1"
-    assert door.opened == [1]
-
-
 class Color(Enum):
     RED = "red"
 

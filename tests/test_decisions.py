@@ -347,22 +347,6 @@ async def test_arguments_that_change_while_somebody_is_asked(kind: type[list[str
         assert not seen
 
 
-async def test_identical_calls_are_asked_once_and_all_run_edited() -> None:
-    bank = Bank()
-    asked: list[int] = []
-
-    class Slow:
-        async def ask(self, request: ApprovalRequest) -> ApprovalDecision:
-            asked.append(1)
-            await asyncio.sleep(0.02)
-            return instead(amount=2)
-
-    runtime = Runtime([bank.pay], approval_callback=Slow())
-    await asyncio.gather(*(runtime.call("pay", 1) for _ in range(5)))
-    assert len(asked) == 1
-    assert bank.paid == [(2, "bob")] * 5
-
-
 # -- effects ---------------------------------------------------------------------------------------------------
 
 

@@ -18,12 +18,14 @@ from rich.text import Text
 
 from ..approval import ApprovalDecision, ApprovalRequest
 from ..display import visible
-from .evidence import as_json, gather
+from .evidence import as_json, gather, headline
 from .keys import Keyboard
 
 _MOST_OFFERS = 9
 _ROOM = 20
 """How many lines of a request are shown at once."""
+_AROUND = 14
+"""The lines of a screen that a question needs beside these."""
 
 
 class Screen(Protocol):
@@ -34,7 +36,9 @@ class Screen(Protocol):
 
 
 class TerminalApprover:
-    """Asks on the terminal, one question at a time."""
+    """Asks on the terminal."""
+
+    one_at_a_time = True
 
     def __init__(
         self,
@@ -48,21 +52,19 @@ class TerminalApprover:
         self._keyboard = keyboard
         self._present = present
         self._screen = screen
-        self._one_at_a_time = anyio.Lock()
 
     async def ask(self, request: ApprovalRequest) -> ApprovalDecision:
-        async with self._one_at_a_time:
+        if self._screen is not None:
+            self._screen.stop()
+        try:
+            return await self._decide(request)
+        finally:
             if self._screen is not None:
-                self._screen.stop()
-            try:
-                return await self._decide(request)
-            finally:
-                if self._screen is not None:
-                    self._screen.start()
+                self._screen.start()
 
     async def _decide(self, request: ApprovalRequest) -> ApprovalDecision:
         cut = self._show(request, full=False)
-        self._keyboard.forget()
+        await self._keyboard.rest()  # the answers are shown when keys count
         while True:
             keys = self._keys(request, cut)
             self._print(Text("\n".join(f"  {key}  {text}" for key, text in keys.items())))
@@ -75,11 +77,14 @@ class TerminalApprover:
                 return decision
 
     def _keys(self, request: ApprovalRequest, cut: bool) -> dict[str, str]:
-        keys = {"y": "yes, this once", "s": "yes, in this session, with exactly these arguments"}
+        count = request.count
+        keys = {"y": "yes, this once"} if count == 1 else {"y": "yes, to one of them", "a": f"yes, to all {count:,}"}
+        keys["s"] = "yes, in this session, with exactly these arguments"
         for number, offer in enumerate(request.offers[:_MOST_OFFERS], 1):
             keys[str(number)] = f"yes, in this session: {visible(offer.text)}"
-        keys |= {"e": "edit the arguments", "n": "no, with a note"} | ({"v": "show all of it"} if cut else {})
-        return keys | {"q": "no, and end the run"}
+        keys["e"] = "edit the arguments" if count == 1 else "edit the arguments of one"
+        keys["n"] = "no, with a note" if count == 1 else f"no, to all {count:,}, with a note"
+        return keys | ({"v": "show all of it"} if cut else {}) | {"q": "no, and end the run"}
 
     async def _decision(self, key: str, request: ApprovalRequest) -> ApprovalDecision | None:
         if key == "e":
@@ -87,22 +92,23 @@ class TerminalApprover:
             return None if edited is None else ApprovalDecision(approved=True, arguments=edited)
         if key == "n":
             self._print(Text("  Why not? (Enter: no note) ", style="bold"), end="")
-            return ApprovalDecision(approved=False, note=await self._keyboard.line() or None)
+            return ApprovalDecision(approved=False, note=await self._keyboard.line() or None, all_calls=True)
         if key == "q":
             return ApprovalDecision(approved=False, end_run=True)
         if key.isdigit():
             return ApprovalDecision(approved=True, grant=request.offers[int(key) - 1])
-        return ApprovalDecision(approved=True, approve_for_session=key == "s")
+        return ApprovalDecision(approved=True, approve_for_session=key == "s", all_calls=key == "a")
 
     def _show(self, request: ApprovalRequest, *, full: bool) -> bool:
         """Show a request, and tell whether there is more of it."""
         ruling = request.ruling
         because = visible(ruling.because if ruling is not None else request.reason)
-        self._print(Text(f"\n? {visible(request.entry)} wants to run", style="bold magenta"))
+        self._print(Text(f"\n? {headline(request)}", style="bold magenta"))
         self._print(Text(f"  {visible(request.call_path)}\n  {because}", style="dim"))
         if ruling is not None and ruling.reason:
             self._print(Text(f"  {visible(ruling.reason)}"))
-        room, width = None if full else _ROOM, self._console.width - 2
+        room = None if full else min(max(self._console.height - _AROUND, 5), _ROOM)
+        width = self._console.width - 2
         evidence = gather(request, self._present(request.worker), room=room, width=width)
         self._print(Padding(evidence.shown, (0, 0, 0, 2)))
         return evidence.cut

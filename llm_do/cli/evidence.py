@@ -94,7 +94,8 @@ def _fitted(lines: Sequence[Line], room: int | None, width: int) -> list[Line]:
     if sum(heights) <= room:
         return shown
     kept = sum(1 for reached in accumulate(heights) if reached < room)
-    return [*shown[:kept], ("…", f"{_more(len(shown) - kept)} not shown", "bold yellow")]
+    left = len(shown) - kept
+    return [*shown[:kept], ("…", f"{left:,} more {'line is' if left == 1 else 'lines are'} not shown", "bold yellow")]
 
 
 def _laid_out(payload: dict[str, Any], room: int | None, most: int | None, width: int) -> list[str]:
@@ -107,12 +108,10 @@ def _laid_out(payload: dict[str, Any], room: int | None, most: int | None, width
         return [line for block in blocks for line in block]
     share, lines = _share([len(block) for block in blocks], most), list[str]()
     for block in blocks:
-        left = len(block) - share + 1
-        lines += block if left <= 1 else [*block[: share - 1], f"  … {_more(left)} of it not shown"]
-    if len(lines) > most:
-        left = len(lines) - most + 1
-        lines = [*lines[: most - 1], f"… {_more(left)} not shown"]
-    return lines
+        # How much is left out is not said: the value may have been abridged before. Both ends are seen, if that can be.
+        end = block[-1:] if share > _FEW else []
+        lines += block if len(block) <= share else [*block[: share - 1 - len(end)], "  … not all of it is shown", *end]
+    return lines if len(lines) <= most else [*lines[: most - 1], "… not all arguments are shown"]
 
 
 def _broken(line: str, width: int) -> list[str]:
@@ -121,10 +120,6 @@ def _broken(line: str, width: int) -> list[str]:
         return [line]
     first, *rest = chop_cells(line, max(width - 4, 4))
     return [first, *(f"  ┆ {piece}" for piece in rest)]
-
-
-def _more(count: int) -> str:
-    return f"{count:,} more {'line is' if count == 1 else 'lines are'}"
 
 
 @dataclass(frozen=True)
@@ -208,6 +203,12 @@ def _diff(before: str, after: str) -> list[Line]:
 def _lines(text: str) -> list[str]:
     """The lines of a text. Only a newline ends one: anything else that some editor takes for an end is shown."""
     return text.removesuffix("\n").split("\n") if text else []
+
+
+def headline(request: ApprovalRequest) -> str:
+    """Return what is asked, in one line: one call wants to run, or several identical ones wait."""
+    name = visible(request.entry)
+    return f"{name} wants to run" if request.count == 1 else f"{request.count:,} identical calls of {name} wait"
 
 
 def reader(runtime: Runtime, worker: str | None) -> Callable[[str], str | None]:

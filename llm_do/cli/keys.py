@@ -8,7 +8,10 @@ import sys
 import termios
 import tty
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+
+_REST = 0.5
+"""Seconds without a key, after which a question takes an answer."""
 
 
 class Keyboard:
@@ -33,23 +36,36 @@ class Keyboard:
         """Drop what was typed before anybody was asked: it was no answer."""
         termios.tcflush(self._fd, termios.TCIFLUSH)
 
+    async def rest(self) -> None:
+        """Drop what is typed until no key came for a moment: who types has not read the question yet."""
+        with suppress(TimeoutError):
+            while True:
+                async with asyncio.timeout(_REST):
+                    await self.key()
+
     async def key(self) -> str:
-        """One key, without waiting for the end of a line. Ctrl-C interrupts as ever."""
+        """One key, without waiting for the end of a line; nothing where several came at once, as in a paste.
+
+        Ctrl-C interrupts as ever.
+        """
         with self._single_keys():
-            return (await self._read(8)).decode(errors="replace")[:1]
+            if not (typed := await self._read()):
+                raise EOFError("the terminal is gone")
+        key = typed.decode(errors="replace")
+        return key if len(key) == 1 else ""
 
     async def line(self) -> str:
         """A line, with the editing that the terminal itself has."""
-        return (await self._read(65536)).decode(errors="replace").rstrip("\r\n")
+        return (await self._read()).decode(errors="replace").rstrip("\r\n")
 
-    async def _read(self, size: int) -> bytes:
+    async def _read(self) -> bytes:
         loop, ready = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(self._fd, ready.set)
         try:
             await ready.wait()
         finally:
             loop.remove_reader(self._fd)
-        return os.read(self._fd, size)
+        return os.read(self._fd, 65_536)
 
     @contextmanager
     def _single_keys(self) -> Iterator[None]:

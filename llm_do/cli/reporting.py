@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -135,7 +136,10 @@ class Reporter:
             self._result(output=result.output, error=None)
         self._afterwards()
         if refused and not self.allow_refusals and not self.options.quiet:
-            click.echo(f"Refused: {', '.join(map(visible, refused))}. The worker went on without.", err=True)
+            names = [
+                visible(name) if n == 1 else f"{visible(name)} ({n:,} calls)" for name, n in Counter(refused).items()
+            ]
+            click.echo(f"Refused: {', '.join(names)}. The worker went on without.", err=True)
 
     def _result(self, *, output: Any, error: BaseException | None) -> None:
         """One object with all that there is to know."""

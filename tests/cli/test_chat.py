@@ -16,7 +16,8 @@ from pydantic_ai import BinaryContent
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import ModelMessage, ModelRequest, UserPromptPart
 from pydantic_ai.models import Model
-from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
+from textual import events
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
@@ -362,15 +363,58 @@ async def test_a_turn_is_cancelled_while_it_asks() -> None:
         assert person.said()[-1].strip() == "fine"
 
 
-async def test_two_questions_at_once() -> None:
+async def test_two_questions_come_one_after_the_other() -> None:
     both = calls(("send", {"to": "ann"}), ("send", {"to": "bob"}))
     async with chat(scripted(both, says("done"))) as person:
-        await person.be_asked()
-        await person.until(lambda: len(person.panels) == 2)
+        first = await person.be_asked()
+        assert person.panels == [first]
         await person.press("y")
-        await person.until(lambda: len(person.panels) == 1 and isinstance(person.app.focused, Choices))
+        await person.until(lambda: person.panels not in ([], [first]) and isinstance(person.app.focused, Choices))
         await person.decide("n", "enter")
         assert [letter["to"] for letter in ran] == ["ann"]
+
+
+MANY = calls(*[("send", {"to": "ann"})] * 25)
+
+
+async def test_identical_calls_are_one_question_that_says_how_many() -> None:
+    async with chat(scripted(MANY, says("done")), size=(80, 24)) as person:
+        first = await person.be_asked()
+        assert "25 identical calls of send wait" in person.screen() and "yes, to all 25" in person.screen()
+        await person.press("y")
+        await person.until(lambda: person.panels not in ([], [first]) and isinstance(person.app.focused, Choices))
+        assert "send: one of 25 allowed" in person.screen()
+        assert "24 identical calls of send wait" in person.screen()
+        await person.decide("n", "enter")
+        assert len(ran) == 1
+        assert any("send: all 24 refused" in line for line in person.lines())
+
+
+async def test_all_identical_calls_can_be_allowed_at_once() -> None:
+    async with chat(scripted(MANY, says("done"))) as person:
+        await person.be_asked()
+        await person.decide("a")
+        assert len(ran) == 25
+        assert any("send: all 25 allowed" in line for line in person.lines())
+
+
+async def test_other_arguments_are_for_one_of_the_identical_calls() -> None:
+    async with chat(scripted(MANY, says("done"))) as person:
+        first = await person.be_asked()
+        await person.press("e")
+        first.query_one(ArgumentsArea).text = '{"to": "bob"}'
+        await person.press("ctrl+s")
+        await person.until(lambda: person.panels not in ([], [first]) and isinstance(person.app.focused, Choices))
+        await person.decide("n", "enter")
+        assert [letter["to"] for letter in ran] == ["bob"]
+
+
+async def test_all_is_no_answer_where_one_call_waits() -> None:
+    async with chat(scripted(LETTER, says("done"))) as person:
+        await person.be_asked()
+        await person.press("a")
+        assert person.panels and not ran
+        await person.decide("q")
 
 
 async def test_a_question_is_deaf_at_first() -> None:
@@ -382,14 +426,128 @@ async def test_a_question_is_deaf_at_first() -> None:
         await person.decide("escape")
 
 
+async def test_a_question_stays_deaf_while_somebody_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever they type: a key that means nothing shows as well that the question is not read yet."""
+    now = [1000.0]
+    monkeypatch.setattr("llm_do.cli.screen.approval.monotonic", lambda: now[0])
+    async with chat(scripted(LETTER, says("done")), grace=0.5) as person:
+        await person.be_asked()
+        for letter in "maybe yes, why not say y ":
+            now[0] += 0.4
+            await person.press("space" if letter == " " else "comma" if letter == "," else letter)
+        assert person.panels and not ran
+        assert "Not answered yet" in person.screen()
+        now[0] += 0.6
+        await person.decide("y")
+        assert len(ran) == 1
+
+
+async def test_a_question_does_not_take_the_keys_from_a_text_that_is_being_written() -> None:
+    slow = Slow()
+
+    async def stream(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
+        if len(messages) > 1:
+            yield "done"
+            return
+        await slow.go_on.wait()
+        yield {0: DeltaToolCall(name="send", json_args='{"to": "ann"}')}
+
+    async with chat(FunctionModel(stream_function=stream)) as person:
+        await person.type("go")
+        await person.press("w", "h")
+        slow.go_on.set()
+        await person.until(lambda: person.panels)
+        await person.press("y", "s")
+        assert person.panels and not ran
+        assert person.app.query_one(Prompt).text == "whys"
+        await person.press("enter")  # goes to the question, and keeps the text
+        await person.until(lambda: isinstance(person.app.focused, Choices))
+        await person.decide("y")
+        assert len(ran) == 1
+        assert person.app.query_one(Prompt).text == "whys"
+
+
+@pytest.mark.parametrize("text", ["y", "y\n", "a\n", "s\ny\n"])
+async def test_a_paste_is_no_answer(text: str) -> None:
+    async with chat(scripted(MANY, says("done"))) as person:
+        await person.be_asked()
+        person.app.post_message(events.Paste(text))
+        await person.pilot.pause()
+        assert person.panels and not ran
+        await person.press("n")
+        person.app.post_message(events.Paste(text))
+        await person.pilot.pause()
+        assert person.panels
+        await person.decide("escape", "escape")
+        assert not ran
+
+
+async def test_a_question_that_cannot_be_seen_takes_no_answer() -> None:
+    """In a terminal that is too small; afterwards it goes on."""
+    async with chat(scripted(LETTER, says("done"))) as person:
+        await person.be_asked()
+        await person.pilot.resize_terminal(30, 8)
+        await person.until(lambda: "Too small" in person.screen())
+        await person.press("y", "down", "enter", "s", "q")
+        assert person.panels and not ran
+        await person.pilot.resize_terminal(80, 24)
+        await person.until(lambda: "send wants to run" in person.screen())
+        await person.until(lambda: isinstance(person.app.focused, Choices))
+        await person.decide("y")
+        assert len(ran) == 1
+
+
+LONG = calls(("send", {"to": "ann", "text": "\n".join(f"line {number}" for number in range(1000))}))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 24), (60, 24)])
+async def test_all_of_a_question_is_on_the_screen(size: tuple[int, int]) -> None:
+    """However long what would run is; and what is left out is said."""
+    async with chat(scripted(LONG, says("done")), size=size) as person:
+        await person.be_asked()
+        await person.until(lambda: "send wants to run" in person.screen())
+        seen = person.screen()
+        assert all(text in seen for text in ("to: ann", "not all of it", "yes, this once", "no, and end the turn"))
+        await person.decide("q")
+
+
+@pytest.mark.parametrize("size", [(36, 10), (40, 12), (80, 14)])
+async def test_where_a_question_does_not_fit_its_beginning_is_seen(size: tuple[int, int]) -> None:
+    async with chat(scripted(LONG, says("done")), size=(100, 30)) as person:
+        await person.be_asked()
+        await person.pilot.resize_terminal(*size)
+        await person.until(lambda: "send wants to run" in person.screen())
+        await person.press(*["pagedown"] * 10)
+        await person.until(lambda: "no, and end the turn" in person.screen())
+        await person.decide("q")
+
+
+async def test_all_of_a_long_text_is_shown_from_its_beginning() -> None:
+    async with chat(scripted(LONG, says("done")), size=(80, 24)) as person:
+        await person.be_asked()
+        await person.press("f")
+        await person.until(lambda: "line 1 " in person.screen() and "send wants to run" in person.screen())
+        await person.press(*["pagedown"] * 200)
+        await person.until(lambda: "line 999" in person.screen())
+        await person.decide("q")
+
+
+@pytest.mark.parametrize("keys", [["ctrl+q"], ["ctrl+c"], ["escape"], ["n", "ctrl+q"], ["e", "ctrl+c"]], ids="-".join)
+async def test_whoever_leaves_while_asked_allows_nothing(keys: list[str]) -> None:
+    async with chat(scripted(MANY, says("done"))) as person:
+        await person.be_asked()
+        await person.press(*keys)
+        await person.until(lambda: not person.app.busy or not person.app.is_running)
+    assert not ran
+
+
 async def test_long_values_are_shown_on_demand() -> None:
     text = "a" * 1500 + "NEEDLE" + "b" * 1500
-    async with chat(scripted(calls(("send", {"to": "ann", "text": text})), says("done")), size=(100, 80)) as person:
+    async with chat(scripted(calls(("send", {"to": "ann", "text": text})), says("done")), size=(100, 40)) as person:
         await person.be_asked()
         assert "NEEDLE" not in person.screen() and "show all of it" in person.screen()
-        await person.press("f")
-        await person.pilot.pause()
-        assert "NEEDLE" in person.screen() and "show all of it" not in person.screen()
+        await person.press("f", "pagedown")
+        await person.until(lambda: "NEEDLE" in person.screen() and "show all of it" not in person.screen())
         await person.decide("q")
 
 
@@ -398,6 +556,7 @@ async def test_a_diff(tmp_path: Path) -> None:
     write = calls(("write_file", {"path": "out/notes.md", "content": content}))
     async with chat(scripted(write, says("done")), worker=keeper(tmp_path), size=(90, 32)) as person:
         await person.be_asked("write")
+        await person.until(lambda: "f1 Help" in person.screen())
         assert person.screen() == snapshot("""\
 
  keeper · scripted · 59 tok

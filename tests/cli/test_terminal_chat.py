@@ -39,6 +39,14 @@ class Terminal:
         self._tmux("send-keys", "-l", text)
         self.send("Enter")
 
+    def paste(self, text: str) -> None:
+        """Paste a text, in brackets if the program wants them."""
+        self._tmux("set-buffer", text)
+        self._tmux("paste-buffer", "-p")
+
+    def resize(self, width: int, height: int) -> None:
+        self._tmux("resize-window", "-x", str(width), "-y", str(height))
+
     def screen(self) -> str:
         return self._tmux("capture-pane", "-p")
 
@@ -72,7 +80,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 def start(terminal: Terminal, *words: str) -> None:
     env = "LLM_DO_MODEL=test TERM=screen-256color PYDANTIC_AI_NO_BANNER=1 COLORTERM="
-    terminal.type(f"{env} {' '.join([*PROGRAM, 'chat', 'helper', *words])}; echo code $?")
+    terminal.type(f"unset COLUMNS LINES; {env} {' '.join([*PROGRAM, 'chat', 'helper', *words])}; echo code $?")
 
 
 def test_a_chat_on_a_screen(terminal: Terminal) -> None:
@@ -93,6 +101,26 @@ def test_a_chat_on_a_screen(terminal: Terminal) -> None:
     terminal.send("C-c")
     seen = terminal.wait_for("code 0")
     assert "You talk with" not in seen  # the screen is as it was
+
+
+def test_nothing_but_a_key_answers_a_question(terminal: Terminal) -> None:
+    """Neither a paste, nor keys while the terminal is too small to show it, nor whoever quits."""
+    start(terminal)
+    terminal.wait_for("You talk with helper: Helps.")
+    terminal.type("go")
+    terminal.wait_for("wipe wants to run")
+    time.sleep(0.7)  # a question is deaf at first
+    for text in ("y", "y\n", "s\ny\n"):
+        terminal.paste(text)
+    terminal.resize(30, 8)
+    terminal.wait_for("Too small")
+    terminal.send("y", "Down", "Enter", "s")
+    terminal.resize(80, 24)
+    seen = terminal.wait_for("yes, this once")
+    assert "wipe wants to run" in seen and "wiped" not in seen
+    terminal.send("C-q")
+    seen = terminal.wait_for("code 0")
+    assert "Traceback" not in seen and "Error" not in seen
 
 
 def test_a_chat_line_by_line(terminal: Terminal) -> None:

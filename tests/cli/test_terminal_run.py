@@ -1,17 +1,41 @@
 """`llm-do run` in a real terminal: the tree while it runs, the questions, and Ctrl-C."""
 
+import asyncio
+import os
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from llm_do.cli.keys import Keyboard
+
 from .server import Server, Step, serve
 from .test_terminal_chat import Terminal
 
 FILES = {
-    "tools.py": "from llm_do import entry\n\n@entry\ndef add(a: int, b: int) -> int:\n    return a + b\n",
+    "tools.py": """
+import asyncio
+from pathlib import Path
+from pydantic_ai import RunContext
+from llm_do import Context, entry
+
+@entry
+def add(a: int, b: int) -> int:
+    return a + b
+
+@entry(requires_approval=True)
+async def pay(amount: int) -> None:
+    with Path("paid.txt").open("a") as file:
+        file.write(f"{amount}\\n")
+
+@entry
+async def pay_all(ctx: RunContext[Context], number: int) -> str:
+    made = await asyncio.gather(*(ctx.deps.call("pay", 5) for _ in range(number)), return_exceptions=True)
+    return f"{made.count(None)} paid"
+""",
     "workers/adder.md": "---\ntools: [add]\n---\nAdd.",
     "workers/boss.md": (
         "---\ntools: [adder]\nsandbox: {paths: {out: {root: out, mode: rw}}}\n"
@@ -90,6 +114,8 @@ def test_each_key_is_a_decision(
             for key in keys:
                 time.sleep(0.3)
                 terminal.send(key)
+                if key == "n":
+                    terminal.wait_for(lambda screen, number=number: screen.count("Why not?") == number)
         assert "- old line" in seen
         assert "+ new line" in seen
         assert "(workers/boss.md:4)" in seen
@@ -136,6 +162,75 @@ def test_what_was_typed_before_is_no_answer(start: Start, tmp_path: Path) -> Non
         terminal.send("q")
         terminal.wait_for("code 4")
     assert (tmp_path / "out/report.md").read_text() == FILES["out/report.md"]
+
+
+@pytest.mark.parametrize(("answers", "paid"), [("yyn", 2), ("a", 25), ("s", 25), ("n", 0), ("yq", 1)])
+def test_identical_calls_are_one_question_that_says_how_many(
+    start: Start, tmp_path: Path, answers: str, paid: int
+) -> None:
+    with serve() as server:
+        terminal = start(server, "{program} pay_all number=25")
+        for number, key in enumerate(answers, 1):
+            seen = terminal.wait_for(lambda screen, number=number: screen.count("q  no, and end the run") == number)
+            assert f"? {26 - number} identical calls of pay wait" in seen
+            assert f"a  yes, to all {26 - number}" in seen
+            terminal.send(key)
+            if key == "n":
+                terminal.wait_for("Why not?")
+                terminal.send("Enter")
+        terminal.wait_for(lambda screen: "code" in screen.replace("echo code", ""))
+    made = (tmp_path / "paid.txt").read_text() if paid else ""
+    assert made == "5\n" * paid
+
+
+def test_a_paste_is_no_answer(start: Start, tmp_path: Path) -> None:
+    with serve() as server:
+        terminal = start(server, "{program} pay_all number=3")
+        terminal.wait_for("q  no, and end the run")
+        for text in ("ya", "y\n", "a\na\n", "sssssssssss"):
+            terminal.paste(text)
+            time.sleep(0.3)
+        terminal.send("q")
+        seen = terminal.wait_for(lambda screen: "code" in screen.replace("echo code", ""))
+    assert "→ yes" not in seen
+    assert not (tmp_path / "paid.txt").exists()
+
+
+def test_keys_count_when_none_came_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who goes on typing has not read the question."""
+    monkeypatch.setattr("llm_do.cli.keys._REST", 2.0)
+
+    async def scenario() -> str:
+        terminal, program = os.openpty()
+        keyboard = Keyboard(program)
+        resting = asyncio.create_task(keyboard.rest())
+        for _ in range(10):
+            await asyncio.sleep(0.3)
+            os.write(terminal, b"y")
+        assert not resting.done()  # though three seconds are over
+        await resting
+        answer = asyncio.create_task(keyboard.key())
+        await asyncio.sleep(0.1)
+        os.write(terminal, b"n")
+        key = await answer
+        os.close(terminal)
+        os.close(program)
+        return key
+
+    assert asyncio.run(scenario()) == "n"
+
+
+def test_a_terminal_that_is_gone_is_no_answer() -> None:
+    async def scenario() -> None:
+        terminal, program = os.openpty()
+        answer = asyncio.create_task(Keyboard(program).key())
+        await asyncio.sleep(0.1)
+        os.close(terminal)
+        with pytest.raises((EOFError, OSError, termios.error)):
+            await answer
+        os.close(program)
+
+    asyncio.run(scenario())
 
 
 def test_a_question_is_asked_also_where_the_input_is_piped_in(start: Start, tmp_path: Path) -> None:

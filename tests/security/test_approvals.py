@@ -220,17 +220,40 @@ def test_a_grant_does_not_survive_the_session(counted: World) -> None:
     assert len(calls_made(counted)) == 1
 
 
-def test_identical_calls_at_once_are_one_question_and_none_runs_early(counted: World) -> None:
+def test_of_identical_calls_at_once_none_runs_before_it_is_approved(counted: World) -> None:
+    """A yes is for one call, also while forty-nine others wait for the same answer."""
     seen: list[int] = []
 
     async def slow(*_: Any) -> ApprovalDecision:
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.001)
         seen.append(len(calls_made(counted)))
-        return ApprovalDecision(approved=False)
+        return ApprovalDecision(approved=len(seen) == 10)
 
     counted.attack(together(*(call("wipe", place="x") for _ in range(50))), callback=slow)
-    assert seen == [0]
-    assert calls_made(counted) == []
+    assert seen == [0] * 10 + [1] * 40
+    assert calls_made(counted) == [["wipe", "x"]]
+
+
+class Counting:
+    """An approver that says yes to the first question, and no to all others."""
+
+    def __init__(self, *, all_calls: bool) -> None:
+        self.counts: list[int] = []
+        self._all_calls = all_calls
+
+    def ask(self, request: ApprovalRequest) -> ApprovalDecision:
+        self.counts.append(request.count)
+        return ApprovalDecision(approved=len(self.counts) == 1, all_calls=self._all_calls)
+
+
+@pytest.mark.parametrize(("all_calls", "effects"), [(False, 1), (True, 25)])
+def test_a_yes_to_identical_calls_has_at_most_as_many_effects_as_it_says(
+    counted: World, all_calls: bool, effects: int
+) -> None:
+    person = Counting(all_calls=all_calls)
+    counted.attack(together(*(call("wipe", place="x") for _ in range(25))), callback=person)
+    assert person.counts[0] == 25
+    assert calls_made(counted) == [["wipe", "x"]] * effects
 
 
 def test_calls_that_differ_are_asked_about_one_by_one_though_they_come_at_once(counted: World) -> None:

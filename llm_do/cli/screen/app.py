@@ -120,6 +120,11 @@ class ChatApp(App[int]):
         needed, has = (f"{width} x {height}" for width, height in (SMALLEST, event.size))
         said = f"Too small: {has}.\nIt has to be {needed}."
         self.query_one("#too-small", Static).update(Content(said))
+        self.call_after_refresh(self._resized)
+
+    def _resized(self) -> None:
+        if self.focused is None:  # it was too small for what had the focus
+            self._focus_next()
 
     @property
     def busy(self) -> bool:
@@ -132,6 +137,9 @@ class ChatApp(App[int]):
     async def _sent(self, event: Prompt.Sent) -> None:
         text = event.text.strip()
         if not text:
+            self._focus_next()
+            return
+        if self._waiting:  # the text stays, for later
             self._focus_next()
             return
         if self.busy:
@@ -206,23 +214,28 @@ class ChatApp(App[int]):
         panel = ApprovalPanel(asked.request, asked.answer, present, grace=self._grace)
         await self._talk.add(panel)
         self._talk.anchor()
-        if not any(other.waits for other in self._talk.query(ApprovalPanel) if other is not panel):
+        if not (self._prompt.has_focus and self._prompt.text):  # what somebody is writing is no answer
             panel.focus_choices()
         self.bell()
         self._tick()
 
     @on(ApprovalPanel.Settled)
     def _settled(self) -> None:
+        self._talk.anchor()
         self._focus_next()
         self._tick()
 
     def _focus_next(self) -> None:
         """Go where something is to be done: the next question, or the prompt."""
-        for panel in self._talk.query(ApprovalPanel):
-            if panel.waits:
-                panel.focus_choices()
-                return
-        self._prompt.focus()
+        if waiting := self._waiting:
+            waiting[0].focus_choices()
+        else:
+            self._prompt.focus()
+
+    @property
+    def _waiting(self) -> list[ApprovalPanel]:
+        """The questions without an answer."""
+        return [panel for panel in self._talk.query(ApprovalPanel) if panel.waits]
 
     # -- the frame -----------------------------------------------------------------------------------
 
@@ -232,12 +245,11 @@ class ChatApp(App[int]):
         facts += [compact(talk.tokens)] if talk.tokens else []
         facts += [f"${talk.cost:.4f}"] if talk.cost else []
         self._top.update(Content(" · ".join(facts)))
-        waiting = any(panel.waits for panel in self._talk.query(ApprovalPanel))
         prompt = self._prompt
         if prompt.has_class("-busy") != self.busy:
             prompt.set_class(self.busy, "-busy")
             self.refresh_bindings()
-        if waiting:
+        if self._waiting:
             prompt.border_title = "a question waits above: Enter goes to it"
         elif self.busy:
             prompt.border_title = f"at work for {monotonic() - self._started:.0f} s, Escape cancels"

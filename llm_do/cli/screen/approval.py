@@ -13,18 +13,22 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
+from textual.events import Key
 from textual.message import Message
+from textual.widget import Widget
 from textual.widgets import Input, OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
 from ...approval import ApprovalDecision, ApprovalRequest
 from ...display import visible
 from ..conversation import readable
-from ..evidence import as_json, gather
+from ..evidence import as_json, gather, headline
 
 _MOST_OFFERS = 9
-_AROUND = 22
-"""The lines of a screen that a question needs beside what it is about."""
+_LEAST_ROOM = 4
+"""How many lines are for what would run, however small the screen is."""
+_FITTINGS = 5
+"""How often the room is measured again after a change: a line that wraps, or a scrollbar, changes it once more."""
 
 
 class Choices(OptionList):
@@ -64,7 +68,7 @@ class ApprovalPanel(Vertical):
     """Shows what would run, and takes the answer."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(key, f"choose('{key}')", show=False) for key in ("y", "s", "p", "e", "n", "q", "f", *"123456789")
+        Binding(key, f"choose('{key}')", show=False) for key in "yaspenqf123456789"
     ]
 
     class Back(Message):
@@ -93,9 +97,11 @@ class ApprovalPanel(Vertical):
         self._answer = answer
         self._present = present
         self._full = False
+        self._room: tuple[int, int] | None = None
+        """The lines and columns that what would run was cut to."""
         self._grace = grace
         self._deaf_until = monotonic() + grace
-        self.border_title = Content(f"{visible(request.entry)} wants to run").markup
+        self.border_title = Content(headline(request)).markup
 
     def compose(self) -> ComposeResult:
         yield Static(self._head(), classes="head")
@@ -107,13 +113,26 @@ class ApprovalPanel(Vertical):
 
     def on_mount(self) -> None:
         self._show_form(None)
-        self._show_evidence()
+        self._show_evidence(_LEAST_ROOM, 0)
+        self.fit()
         self._answer.add_done_callback(lambda _: self.call_later(self._settle))
 
     def focus_choices(self) -> None:
         """Take the keys. For a moment nothing counts: somebody may be writing, and not have seen the question."""
         self._deaf_until = monotonic() + self._grace
-        self.query_one(Choices).focus()
+        self.query_one(Choices).focus(scroll_visible=False)
+
+    def on_key(self, event: Key) -> None:
+        if (event.is_printable or event.key == "enter") and self.query_one(Choices).has_focus and self._is_deaf():
+            event.stop()
+
+    def _is_deaf(self) -> bool:
+        """Whether it is too early for an answer. A key makes the moment longer: who types has not read the question."""
+        if monotonic() >= self._deaf_until:
+            return False
+        self._deaf_until = monotonic() + self._grace
+        self._show_hint("Not answered yet. Read it, stop typing for a moment, and press the key again.")
+        return True
 
     def _head(self) -> Content:
         request, ruling = self._request, self._request.ruling
@@ -126,10 +145,30 @@ class ApprovalPanel(Vertical):
             lines.append(f"rule: {visible(request.reason)}")
         return Content("\n".join(lines))
 
-    def _show_evidence(self) -> None:
-        # The question is all on the screen, if that can be: nobody should say yes to what is above its edge.
-        room = None if self._full else max(self.app.size.height - _AROUND, 5)
-        evidence = gather(self._request, self._present, room=room)
+    def fit(self, times: int = _FITTINGS) -> None:
+        """Cut what would run to the room that there is, once all is laid out."""
+        if self.waits and times:
+            self.call_after_refresh(self._fit, times)
+
+    def _fit(self, times: int) -> None:
+        log = self.parent
+        if not self.waits or not isinstance(log, Widget) or not self.is_attached:
+            return
+        evidence = self.query_one(".evidence", Static)
+        beside = self.outer_size.height + self.styles.margin.height - evidence.size.height
+        room = max(log.size.height - beside, _LEAST_ROOM), evidence.size.width
+        if not self._full and room != self._room:
+            self._show_evidence(*room)
+            self.fit(times - 1)
+        elif self.outer_size.height <= log.size.height:
+            log.anchor()
+        else:  # the question before the answers: nobody should say yes to what is above the edge
+            log.anchor(False)
+            log.scroll_to_widget(self, top=True, animate=False, force=True)
+
+    def _show_evidence(self, room: int, width: int) -> None:
+        self._room = room, width
+        evidence = gather(self._request, self._present, room=None if self._full else room, width=max(width, 20))
         self.query_one(".evidence", Static).update(evidence.shown)
         choices = self.query_one(Choices)
         choices.clear_options()
@@ -145,12 +184,14 @@ class ApprovalPanel(Vertical):
         patterns = {
             name: f"yes, in this session: {visible(offer.text)}" for name, offer in zip(names, offers, strict=True)
         }
+        count = self._request.count
+        once = {"y": "yes, this once"} if count == 1 else {"y": "yes, to one of them", "a": f"yes, to all {count:,}"}
         return {
-            "y": "yes, this once",
+            **once,
             "s": "yes, in this session with these arguments",
             **patterns,
-            "e": "edit the arguments",
-            "n": "no, with a note",
+            "e": "edit the arguments" if count == 1 else "edit the arguments of one",
+            "n": "no, with a note" if count == 1 else f"no, to all {count:,}, with a note",
             "q": "no, and end the turn",
             **({"f": "show all of it"} if cut else {}),
         }
@@ -164,12 +205,14 @@ class ApprovalPanel(Vertical):
 
     def action_choose(self, key: str) -> None:
         choices = self.query_one(Choices)
-        if self._answer.done() or not choices.display or monotonic() < self._deaf_until:
+        if self._answer.done() or not choices.display or not self._can_be_seen or self._is_deaf():
             return
         offers = self._request.offers
         match key:
             case "y":
                 self._decide(ApprovalDecision(approved=True))
+            case "a" if self._request.count > 1:
+                self._decide(ApprovalDecision(approved=True, all_calls=True))
             case "s":
                 self._decide(ApprovalDecision(approved=True, approve_for_session=True))
             case "p" if len(offers) == 1:
@@ -182,18 +225,27 @@ class ApprovalPanel(Vertical):
                 self._decide(ApprovalDecision(approved=False, end_run=True))
             case "f":
                 self._full = True
-                self._show_evidence()
+                self._show_evidence(*self._room or (0, 0))
+                self.fit()
             case _ if key.isdigit() and len(offers) > 1 and int(key) <= len(offers):
                 self._decide(ApprovalDecision(approved=True, grant=offers[int(key) - 1]))
+
+    @property
+    def _can_be_seen(self) -> bool:
+        """Whether the terminal is large enough for the conversation to be drawn at all."""
+        return all(above.display for above in self.ancestors_with_self if isinstance(above, Widget))
 
     def _show_form(self, form: type[NoteInput | ArgumentsArea] | None, hint: str = "") -> None:
         for each in (Choices, NoteInput, ArgumentsArea):
             self.query_one(each).display = each is (form or Choices)
+        self._show_hint(hint)
+        if form is not None:
+            self.query_one(form).focus()
+
+    def _show_hint(self, hint: str) -> None:
         label = self.query_one(".hint", Static)
         label.update(Content(hint))
         label.display = bool(hint)
-        if form is not None:
-            self.query_one(form).focus()
 
     def _edit(self) -> None:
         text, _ = as_json(self._request.arguments)
@@ -209,7 +261,7 @@ class ApprovalPanel(Vertical):
     @on(Input.Submitted)
     def _denied(self, event: Input.Submitted) -> None:
         event.stop()
-        self._decide(ApprovalDecision(approved=False, note=event.value.strip() or None))
+        self._decide(ApprovalDecision(approved=False, note=event.value.strip() or None, all_calls=True))
 
     @on(Edited)
     def _edited(self, event: Edited) -> None:
@@ -242,19 +294,24 @@ class ApprovalPanel(Vertical):
         self.add_class("-settled" if decision is not None and decision.approved else "-refused")
         self.border_title = None
         await self.remove_children()
-        await self.mount(Static(Content(f"{visible(self._request.entry)}: {_outcome(decision)}")))
+        if not self.is_attached:  # whoever was asked has quit
+            return
+        await self.mount(Static(Content(f"{visible(self._request.entry)}: {_outcome(decision, self._request.count)}")))
         self.post_message(self.Settled())
 
 
-def _outcome(decision: ApprovalDecision | None) -> str:
+def _outcome(decision: ApprovalDecision | None, count: int) -> str:
     if decision is None:
         return "nobody answered; it did not run"
+    which = "" if count == 1 else f"all {count:,} " if decision.all_calls else f"one of {count:,} "
     if decision.end_run:
         return "refused, and the turn ended"
     if not decision.approved:
-        return f"refused{f': {readable(decision.note)}' if decision.note else ''}"
+        return f"{which}refused{f': {readable(decision.note)}' if decision.note else ''}"
     if decision.grant is not None:
         return f"allowed in this session: {visible(decision.grant.text)}"
     if decision.arguments is not None:
-        return "allowed with other arguments"
-    return "allowed in this session, with these arguments" if decision.approve_for_session else "allowed once"
+        return f"{which}allowed with other arguments"
+    if decision.approve_for_session:
+        return "allowed in this session, with these arguments"
+    return f"{which}allowed" if which else "allowed once"

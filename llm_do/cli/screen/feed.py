@@ -44,6 +44,8 @@ class Asked(Message):
 class Feed:
     """A sink and an approver that hand everything on to the app, and never wait for it to draw."""
 
+    one_at_a_time = True
+
     def __init__(self, app: App[int]) -> None:
         self._app = app
         self._open: Spoken | None = None

@@ -12,6 +12,7 @@ from textual.widgets import Markdown, Static
 
 from ...events import CallClosed
 from ..conversation import call_in_words, readable
+from .approval import ApprovalPanel
 
 
 def _parser() -> MarkdownIt:
@@ -75,6 +76,10 @@ class Log(VerticalScroll, can_focus=True):
 
     def on_mount(self) -> None:
         self.anchor()
+
+    def on_resize(self) -> None:
+        for panel in self.query(ApprovalPanel):
+            panel.fit()
 
     async def add(self, widget: Widget) -> None:
         """Put something at the end, unless the screen is gone."""
