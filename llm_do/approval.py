@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Hashable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -48,6 +48,8 @@ class ApprovalRequest:
     """What asks, with the rule and where it stands."""
     offers: tuple[Grant, ...] = ()
     """Wider permissions that can be given for the session, each with all that it covers as its text."""
+    question: str | None = None
+    """Where it is about no call: what is asked, in place of whether one may run. The answer is yes or no."""
     count: int = 1
     """The number of identical calls that wait, this one included. Who is asked has to be shown it: see `all_calls`."""
 
@@ -248,7 +250,7 @@ class ApprovalController:
                 if line.places[0] is not place:
                     await place.wait()
                     continue
-                async with self._turn if getattr(self.approval_callback, "one_at_a_time", False) else nullcontext():
+                async with self._in_turn():
                     if settle and self._shows_count:
                         await line.settle()
                     if self._granted(key, subject, call) is None:
@@ -258,6 +260,15 @@ class ApprovalController:
             line.leave(place)
             if not line.places:
                 self._lines.pop(key, None)
+
+    async def confirm(self, request: ApprovalRequest) -> bool:
+        """Ask a `question` that is about no call, and to which the answer is yes or no."""
+        async with self._in_turn():
+            answer = await self._ask(request, lambda request: None)
+        return answer.outcome.approved and answer.arguments is None
+
+    def _in_turn(self) -> AbstractAsyncContextManager[Any]:
+        return self._turn if getattr(self.approval_callback, "one_at_a_time", False) else nullcontext()
 
     def _granted(self, key: Hashable, subject: Hashable, call: Call) -> Answer | None:
         for grant in self._patterns.get(subject, ()):

@@ -77,6 +77,8 @@ class TerminalApprover:
                 return decision
 
     def _keys(self, request: ApprovalRequest, cut: bool) -> dict[str, str]:
+        if request.question is not None:
+            return {"y": "yes", "n": "no"}
         count = request.count
         keys = {"y": "yes, this once"} if count == 1 else {"y": "yes, to one of them", "a": f"yes, to all {count:,}"}
         keys["s"] = "yes, in this session, with exactly these arguments"
@@ -90,6 +92,8 @@ class TerminalApprover:
         if key == "e":
             edited = await self._edit(request)
             return None if edited is None else ApprovalDecision(approved=True, arguments=edited)
+        if key == "n" and request.question is not None:
+            return ApprovalDecision(approved=False)
         if key == "n":
             self._print(Text("  Why not? (Enter: no note) ", style="bold"), end="")
             return ApprovalDecision(approved=False, note=await self._keyboard.line() or None, all_calls=True)
@@ -104,7 +108,8 @@ class TerminalApprover:
         ruling = request.ruling
         because = visible(ruling.because if ruling is not None else request.reason)
         self._print(Text(f"\n? {headline(request)}", style="bold magenta"))
-        self._print(Text(f"  {visible(request.call_path)}\n  {because}", style="dim"))
+        path = f"  {visible(request.call_path)}\n" if request.call_path else ""
+        self._print(Text(f"{path}  {because}", style="dim"))
         if ruling is not None and ruling.reason:
             self._print(Text(f"  {visible(ruling.reason)}"))
         room = None if full else min(max(self._console.height - _AROUND, 5), _ROOM)

@@ -207,6 +207,8 @@ def _lines(text: str) -> list[str]:
 
 def headline(request: ApprovalRequest) -> str:
     """Return what is asked, in one line: one call wants to run, or several identical ones wait."""
+    if request.question is not None:
+        return visible(request.question)
     name = visible(request.entry)
     return f"{name} wants to run" if request.count == 1 else f"{request.count:,} identical calls of {name} wait"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import inspect
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -11,7 +10,14 @@ from typing import Any
 
 import click
 
-from ..approval import ApprovalCallback, ApprovalRequest, Approver, approve_all_callback, strict_mode_callback
+from ..approval import (
+    ApprovalCallback,
+    ApprovalController,
+    ApprovalRequest,
+    Approver,
+    approve_all_callback,
+    strict_mode_callback,
+)
 from ..protocols import LimitCallback, ModelLike, Sink
 from ..registry import WorkerRegistry
 from ..runtime import Runtime
@@ -99,19 +105,22 @@ def open_session(
     limits = session_limits(config.session_limits(), options)
     callback: ApprovalCallback | Approver | None
     callback = approve_all_callback if options.approve_all else strict_mode_callback if options.strict else approver
-    return Runtime(
+    runtime = Runtime(
         registry,
         model=options.model,
         approval_callback=callback,
         tool_rules=registry.rule_book(),
         limits=limits,
-        limit_callback=_ask_for_more(approver, limits) if asks_for_more and approver is not None else None,
         prices=config.prices,
         secrets=config.secrets,
         sinks=sinks,
         text_deltas=text_deltas,
         max_depth=options.max_depth or DEFAULT_DEPTH,
     )
+    if asks_for_more and approver is not None and callback is approver:
+        session = runtime.context().session
+        session.limit_callback = _ask_for_more(session.approvals, limits)
+    return runtime
 
 
 def session_limits(limits: Limits, options: SessionOptions) -> Limits:
@@ -128,19 +137,18 @@ def session_limits(limits: Limits, options: SessionOptions) -> Limits:
     return replace(limits, max_cost=DEFAULT_MAX_COST, max_unpriced_tokens=unpriced)
 
 
-def _ask_for_more(approver: Approver, first: Limits) -> LimitCallback:
+def _ask_for_more(approvals: ApprovalController, first: Limits) -> LimitCallback:
     """Ask the person who approves calls. Each yes allows as much again as the session had at first."""
 
     async def ask(problem: str, limits: Limits) -> Limits | None:
         request = ApprovalRequest(
             tool_name="limits",
             entry="limits",
-            payload={"limit": problem},
-            reason="a limit of the session is reached; yes allows as much again",
+            question="A limit of this session is reached. Go on, with as much again?",
+            payload={},
+            reason=problem,
         )
-        answer = approver.ask(request)
-        decision = await answer if inspect.isawaitable(answer) else answer
-        return _raised(limits, first) if decision.approved and decision.arguments is None else None
+        return _raised(limits, first) if await approvals.confirm(request) else None
 
     return ask
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, ClassVar
 
@@ -21,6 +21,7 @@ from textual.widgets.option_list import Option
 
 from ...approval import ApprovalDecision, ApprovalRequest
 from ...display import visible
+from ...rules import Grant
 from ..conversation import readable
 from ..evidence import as_json, gather, headline
 
@@ -142,7 +143,7 @@ class ApprovalPanel(Vertical):
             lines.append(f"rule: {visible(ruling.because)}{where}")
             lines += [f"reason: {visible(ruling.reason)}"] if ruling.reason else []
         else:
-            lines.append(f"rule: {visible(request.reason)}")
+            lines.append(f"{'' if request.question else 'rule: '}{visible(request.reason)}")
         return Content("\n".join(lines))
 
     def fit(self, times: int = _FITTINGS) -> None:
@@ -179,6 +180,8 @@ class ApprovalPanel(Vertical):
         choices.highlighted = None
 
     def _keys(self, *, cut: bool) -> dict[str, str]:
+        if self._request.question is not None:
+            return {"y": "yes", "n": "no"}
         offers = self._request.offers[:_MOST_OFFERS]
         names = ["p"] if len(offers) == 1 else [str(number) for number in range(1, len(offers) + 1)]
         patterns = {
@@ -207,7 +210,12 @@ class ApprovalPanel(Vertical):
         choices = self.query_one(Choices)
         if self._answer.done() or not choices.display or not self._can_be_seen or self._is_deaf():
             return
-        offers = self._request.offers
+        if self._request.question is None:
+            self._choose(key, self._request.offers)
+        elif key in ("y", "n"):
+            self._decide(ApprovalDecision(approved=key == "y"))
+
+    def _choose(self, key: str, offers: Sequence[Grant]) -> None:
         match key:
             case "y":
                 self._decide(ApprovalDecision(approved=True))
@@ -296,7 +304,10 @@ class ApprovalPanel(Vertical):
         await self.remove_children()
         if not self.is_attached:  # whoever was asked has quit
             return
-        await self.mount(Static(Content(f"{visible(self._request.entry)}: {_outcome(decision, self._request.count)}")))
+        outcome = _outcome(decision, self._request.count)
+        if self._request.question is not None:
+            outcome = "yes" if decision is not None and decision.approved else "no"
+        await self.mount(Static(Content(f"{visible(self._request.entry)}: {outcome}")))
         self.post_message(self.Settled())
 
 
