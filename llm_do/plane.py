@@ -123,7 +123,7 @@ class ForeignParameters:
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         try:
-            bound: dict[str, Any] = self.validator.validate_python(kwargs)
+            bound: dict[str, Any] = self.validator.validate_python(kwargs, by_alias=True, by_name=True)
         except ValidationError as exc:
             raise ArgumentError(f"{self._name}(): {summarize(exc)}") from exc
         return bound

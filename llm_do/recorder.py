@@ -24,7 +24,7 @@ from .inputs import model_parameters
 from .protocols import Entry, EntryBase, MessageCallback, Sink
 from .secrets import DELEGATED, HIDDEN, Marks, Secrets, marks_of_delegation
 from .trace import ApprovalOutcome, Trace, TraceEntry
-from .values import ATOMS, snapshot
+from .values import ATOMS, described, is_same, snapshot
 
 logger = logging.getLogger("llm_do")
 
@@ -97,18 +97,19 @@ class Recorder:
             return marks_of_delegation(entry.parameters.json_schema) if isinstance(entry, EntryBase) else None
         return None
 
-    def arguments_edited(self, frame: CallFrame, edited: dict[str, Any]) -> dict[str, Any]:
-        """What somebody wrote who saw the arguments without secrets. Those that they left alone are as they were."""
-        shown = self.arguments_shown(frame, frame.given)
-        if shown is frame.given:
-            return edited
-        made = dict(edited)
-        for name in edited.keys() & shown.keys():
-            if edited[name] == shown[name]:
-                made[name] = frame.given[name]
-            elif all(HIDDEN[:-1] in str(value) for value in (shown[name], edited[name])):
+    def arguments_edited(
+        self, frame: CallFrame, given: dict[str, Any], edited: dict[str, Any]
+    ) -> tuple[dict[str, Any], set[str]]:
+        """Return the arguments that a person means who saw `given` without secrets, and the names of those left alone.
+
+        What they left alone is as it was, with its secrets.
+        """
+        shown = self.arguments_shown(frame, given)
+        kept = {name for name in edited.keys() & shown.keys() if is_same(edited[name], shown[name])}
+        for name in (edited.keys() & shown.keys()) - kept:
+            if all(HIDDEN[:-1] in described(value) for value in (shown[name], edited[name])):
                 raise ArgumentError(f"{name!r} has a secret that is not shown: leave it alone, or replace all of it.")
-        return made
+        return {name: given[name] if name in kept else value for name, value in edited.items()}, kept
 
     def rewrite(self, frame: CallFrame, arguments: dict[str, Any]) -> None:
         """Record other arguments for a call than those it was made with."""

@@ -11,7 +11,6 @@ it is encoded in another way (base64, a hash), split, or cut.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import json
 import re
 from collections import deque
@@ -27,6 +26,7 @@ from uuid import UUID
 from pydantic import BaseModel, GetJsonSchemaHandler, SecretBytes, SecretStr
 from pydantic_core import CoreSchema
 
+from .fields import Fields, fields_of, other_names
 from .values import SameObject
 
 HIDDEN = "[secret]"
@@ -85,18 +85,18 @@ class Marks:
             return HIDDEN
         if isinstance(value, Mapping):
             return {key: self._split(_property(parts, [key]), item, found) for key, item in value.items()}
-        if isinstance(value, list | tuple):
+        if isinstance(value, list | tuple | Set):
             items = [self._split(_item(parts, index), item, found) for index, item in enumerate(value)]
             return value if all(map(_same, items, value)) else items
-        if isinstance(value, BaseModel):
-            fields = {**value.__dict__, **(value.__pydantic_extra__ or {})}
-            names = {name: _names(type(value), name) for name in fields}
-        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-            fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-            names = {name: [name] for name in fields}
-        else:
+        if (fields := fields_of(value)) is None:
             return value
-        return _with(value, {n: self._split(_property(parts, names[n]), item, found) for n, item in fields.items()})
+        other = other_names(type(value))
+
+        def split(name: str, item: Any) -> Any:
+            # An extra value that has a field's name was perhaps meant for it, and is hidden like it.
+            return self._split(_property(parts, [name, *other.get(name, ())]), item, found)
+
+        return _with(value, fields, split)
 
     def _alternatives(self, schemas: Iterable[Any]) -> Iterator[dict[str, Any]]:
         """Schemas with references and unions taken apart."""
@@ -176,33 +176,36 @@ def _item(parts: list[dict[str, Any]], index: int) -> Iterator[Any]:
         yield first[index] if index < len(first) else part.get("items")
 
 
-def _names(model: type[BaseModel], name: str) -> list[Any]:
-    field = model.model_fields.get(name)
-    return [name] if field is None else [name, field.alias, field.validation_alias, field.serialization_alias]
-
-
 def _same(left: Any, right: Any) -> bool:
     return left is right
 
 
-def _with(value: Any, fields: dict[str, Any]) -> Any:
-    """A copy of an object with other values in some fields; the object itself, if they are the same."""
-    if isinstance(value, BaseModel):
-        extra = value.__pydantic_extra__ or {}
-        changes = {n: item for n, item in fields.items() if item is not (extra if n in extra else value.__dict__)[n]}
-        if not changes:
-            return value
-        made = value.model_copy()
-        for name, item in changes.items():  # no validator of its class has a say
-            ((made.__pydantic_extra__ or {}) if name in extra else made.__dict__)[name] = item
-        return made
-    changes = {name: item for name, item in fields.items() if item is not getattr(value, name)}
-    if not changes:
+def _with(
+    value: Any, fields: Fields, replaced: Callable[[str, Any], Any], key: Callable[[str], str] = lambda name: name
+) -> Any:
+    """Return a copy of an object with other values, each in its own place; the object itself, if they are the same.
+
+    `key` replaces the keys of extra values, which a caller wrote.
+    """
+    declared = {name: item for name, old in fields.declared.items() if (item := replaced(name, old)) is not old}
+    extra = {key(name): replaced(name, old) for name, old in fields.extra.items()}
+    has_new_extra = any(fields.extra.get(name, extra) is not item for name, item in extra.items())
+    if not declared and not has_new_extra:
         return value
-    made = copy.copy(value)
-    for name, item in changes.items():
-        object.__setattr__(made, name, item)
-    return made
+    if isinstance(value, BaseModel):  # no validator of its class has a say
+        made = value.model_copy()
+        made.__dict__.update(declared)
+        if has_new_extra:
+            object.__setattr__(made, "__pydantic_extra__", extra)
+        return made
+    copied = copy.copy(value)
+    for name, item in declared.items():
+        object.__setattr__(copied, name, item)
+    if has_new_extra:
+        for name in fields.extra:
+            del copied.__dict__[name]
+        copied.__dict__.update(extra)
+    return copied
 
 
 class Values:
@@ -306,12 +309,8 @@ class Values:
                 return value._make(items)
             kind = next((kind for kind in (list, tuple, set, frozenset) if isinstance(value, kind)), list)
             return kind(items)
-        if isinstance(value, BaseModel):
-            fields = {**value.__dict__, **(value.__pydantic_extra__ or {})}
-            return _with(value, {name: redact(item) for name, item in fields.items()})
-        if dataclasses.is_dataclass(value):
-            names = [field.name for field in dataclasses.fields(value)]
-            return _with(value, {name: redact(getattr(value, name)) for name in names if hasattr(value, name)})
+        if (fields := fields_of(value)) is not None:
+            return _with(value, fields, lambda name, item: redact(item), redact)
         # Of any other object, what it says of itself. A database connection stands for itself.
         text = repr(value)
         return value if (shown := self.text(text)) is text else shown
@@ -428,10 +427,8 @@ def texts_in(values: Iterable[Any]) -> Iterator[str]:
             todo.extend(value.values())
         elif isinstance(value, list | tuple | Set):
             todo.extend(value)
-        elif isinstance(value, BaseModel):
-            todo.extend(value.__dict__.values())
-        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-            todo.extend(getattr(value, field.name, None) for field in dataclasses.fields(value))
+        elif (fields := fields_of(value)) is not None:
+            todo.extend((*fields.declared.values(), *fields.extra.values()))
 
 
 DELEGATED = Marks({})
