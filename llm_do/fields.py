@@ -115,6 +115,8 @@ def _apart(value: Any, inside: set[int]) -> Any:
             return value if all(made[key] is value[key] for key in made) else made
         items = [_apart(item, inside) for item in value]
         return value if all(item is old for item, old in zip(items, value, strict=True)) else items
+    except Exception:  # a mapping of some class that cannot be read
+        return f"<{type(value).__name__} that cannot be shown>"
     finally:
         inside.discard(id(value))
 

@@ -32,12 +32,13 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_ai import Tool
 from pydantic_ai.messages import MultiModalContent, UserContent
-from pydantic_core import PydanticCustomError, to_json
+from pydantic_core import PydanticCustomError
 
 from .errors import ArgumentError, did_you_mean
 from .fields import aliases, fields_of, with_extra_apart
 from .schemas import Vocabulary, schema_validator
 from .secrets import HIDDEN, Marks, Values, texts_in
+from .texts import described, encodable, json_text
 from .values import ATOMS
 
 
@@ -174,10 +175,10 @@ class DeclaredParameters:
             elif error["type"] == "argument":
                 problems.append(error["msg"].rstrip("."))
             else:
-                shown = HIDDEN if self._touches_secret(error["loc"]) else repr(error["input"])
+                shown = HIDDEN if self._touches_secret(error["loc"]) else described(error["input"])
                 shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
                 problems.append(f"argument {where!r}: {error['msg']} (got {shown})")
-        return ArgumentError(f"{self._entry}(): {'; '.join(problems)}")
+        return ArgumentError(encodable(f"{self._entry}(): {'; '.join(problems)}"))
 
     def _touches_secret(self, where: tuple[int | str, ...]) -> bool:
         # It may be named by an alias, as the model that calls knows it.
@@ -224,7 +225,7 @@ class OpenParameters:
         except ValidationError as exc:
             raise ArgumentError(
                 f"{self._entry}(): 'attachments' takes a list of PydanticAI content, "
-                f"such as BinaryContent.from_path(...); got {values.get('attachments')!r:.100}."
+                f"such as BinaryContent.from_path(...); got {described(values.get('attachments')):.100}."
             ) from exc
         return {**values, "attachments": given.attachments}
 
@@ -542,7 +543,7 @@ def prompt_of(
     if isinstance(value, str | None):
         text = value
     else:
-        text = to_json(with_extra_apart(value), indent=2, bytes_mode="base64", fallback=str).decode()
+        text = json_text(with_extra_apart(value), indent=2, inf_nan_mode="constants")
     if not attachments:
         return text
     return [*([] if text is None else [text]), *attachments]

@@ -21,8 +21,9 @@ from .names import check_entry, workers_below
 from .protocols import Entry, EntryBase
 from .recorder import Recorder, tags
 from .rules import Call, Case, RuleBook, Ruling, Shape, by_default, check_rules, judge, shape_of
+from .texts import described
 from .trace import ApprovalOutcome, TraceEntry
-from .values import NoCanonicalForm, SameObject, canonical, described, snapshot
+from .values import NoCanonicalForm, SameObject, canonical, snapshot
 
 if TYPE_CHECKING:
     from pydantic_ai import RunContext

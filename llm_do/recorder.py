@@ -23,8 +23,9 @@ from .frame import CallFrame
 from .inputs import model_parameters
 from .protocols import Entry, EntryBase, MessageCallback, Sink
 from .secrets import DELEGATED, HIDDEN, Marks, Secrets, marks_of_delegation
+from .texts import described
 from .trace import ApprovalOutcome, Trace, TraceEntry
-from .values import ATOMS, described, is_same, snapshot
+from .values import ATOMS, is_same, snapshot
 
 logger = logging.getLogger("llm_do")
 

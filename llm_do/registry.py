@@ -74,6 +74,10 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         """Check rules that are to hold in a session of the project."""
         check_rules(book, ProjectTools(self))
 
+    def secret_names(self) -> tuple[str, ...]:
+        """The environment variables that `llm-do.toml` keeps secret, in every session of the project."""
+        return self.config.secrets
+
     # -- names -------------------------------------------------------------------------------------
 
     def workers(self) -> list[str]:

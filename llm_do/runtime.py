@@ -43,7 +43,7 @@ class Runtime:
         creation_defaults: What workers that are created in the session have where nothing else is said.
         text_deltas: Tell sinks the text of answers while it is written. It makes every request a stream.
         secrets: Names of environment variables whose values are written down nowhere, and sent to no model by a tool.
-            They are read when the session starts.
+            They are read when the session starts. Those of `llm-do.toml` hold in every `Runtime(registry)`.
     """
 
     def __init__(

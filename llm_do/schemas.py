@@ -110,7 +110,7 @@ class Vocabulary:
             other = {name: (alias,) for name, alias in self.renamed.items()}
             fields = Fields(dict(arguments), {})
         for name, value in fields.declared.items():
-            for each in {name, *other.get(name, ())}:
+            for each in dict.fromkeys((name, *other.get(name, ()))):
                 named.setdefault(each, []).append(value)
         for name, value in fields.extra.items():
             named.setdefault(name, []).append(value)

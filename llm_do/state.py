@@ -32,7 +32,7 @@ from .permission import HasRules, Permissions
 from .protocols import Entry, EntryBase, Executor, MessageCallback, ModelLike, Sink, ToolsetFactory
 from .recorder import Recorder
 from .rules import RuleBook
-from .secrets import Secrets
+from .secrets import HasSecrets, Secrets
 from .usage import Limits, UsageMeter
 
 THREADS_PER_DEPTH = 40
@@ -81,7 +81,9 @@ class SessionState:
         self.text_deltas = text_deltas
         self.message_callback = message_callback
         self.creation_defaults = creation_defaults
-        self.recorder = Recorder(sinks, message_callback, journal, Secrets(secrets, os.environ), self.entries)
+        # What a program keeps secret is added to what the project keeps secret.
+        own = self.entries.secret_names() if isinstance(self.entries, HasSecrets) else ()
+        self.recorder = Recorder(sinks, message_callback, journal, Secrets(secrets, os.environ, own), self.entries)
         self.permissions = Permissions(self.approvals, self.recorder, self.entries)
         self._ended = self.permissions.ended
         self.meter = UsageMeter(self.limits)

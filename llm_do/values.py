@@ -14,7 +14,8 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from .fields import fields_of, with_extra_apart
+from .fields import fields_of
+from .texts import described, encodable
 
 ATOMS: frozenset[type] = frozenset(
     {str, int, float, bool, type(None), bytes, complex, Decimal, date, datetime, time, timedelta, UUID}
@@ -154,14 +155,6 @@ def is_same(left: Any, right: Any) -> bool:
         return False
 
 
-def described(value: object) -> str:
-    """Return the repr of a value, with extra values apart; of one whose own code fails, its type."""
-    try:
-        return repr(with_extra_apart(value))
-    except Exception:
-        return f"<{type(value).__name__} that cannot be shown>"
-
-
 def shorten(value: Any, limit: int = 80) -> str:
     """A one-line rendering of `value` for people, cut in the middle when it is long."""
     if type(value) is dict:
@@ -177,5 +170,6 @@ def shorten(value: Any, limit: int = 80) -> str:
 
 def shown(value: Any) -> str:
     """A value of a file as an error message shows it."""
-    text = "nothing" if value is None else json.dumps(value, default=repr, ensure_ascii=False, skipkeys=True)
+    text = "nothing" if value is None else json.dumps(value, default=described, ensure_ascii=False, skipkeys=True)
+    text = encodable(text)
     return text if len(text) <= 60 else f"{text[:57]}..."
