@@ -199,12 +199,10 @@ def _parts(item: Any, shorten: Callable[[str], str], full: bool) -> str | list[A
     """The text of a value, or of a container what stands between its brackets, and those."""
     if item is None or item is True or item is False:
         return {None: "null", True: "true", False: "false"}[item]
-    if isinstance(item, str):
-        return _quoted(shorten(str.__str__(item)))
-    if isinstance(item, bytes | bytearray | memoryview):
-        return _bytes(item)
     try:
-        return _opened(item, shorten, full)
+        if isinstance(item, str):
+            return _quoted(shorten(str.__str__(item)))
+        return _bytes(item) if isinstance(item, bytes | bytearray | memoryview) else _opened(item, shorten, full)
     except Exception:  # whatever it is, it must not break the question
         return _described(item)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from pydantic import AliasChoices, AliasPath, BaseModel, TypeAdapter
+from pydantic import AliasChoices, AliasPath, BaseModel, RootModel, TypeAdapter
 from pydantic.fields import FieldInfo
 from typing_extensions import is_typeddict
 
@@ -104,6 +104,9 @@ def _apart(value: Any, inside: set[int]) -> Any:
         return value
     inside.add(id(value))
     try:
+        if isinstance(value, RootModel):  # it is serialized as what is inside
+            root = _apart(value.root, inside)
+            return value if root is value.root else root
         if fields is not None:
             declared = {name: _apart(item, inside) for name, item in fields.declared.items()}
             if not fields.extra and all(item is fields.declared[name] for name, item in declared.items()):

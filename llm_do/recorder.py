@@ -23,7 +23,7 @@ from .frame import CallFrame
 from .inputs import model_parameters
 from .protocols import Entry, EntryBase, MessageCallback, Sink
 from .secrets import DELEGATED, HIDDEN, Marks, Secrets, marks_of_delegation
-from .texts import described
+from .texts import described, text_of
 from .trace import ApprovalOutcome, Trace, TraceEntry
 from .values import ATOMS, is_same, snapshot
 
@@ -153,7 +153,7 @@ class Recorder:
             dropped = f"; {THREAD_DROPPED}" if frame.thread_dropped else ""
             self.close(frame, None, f"cancelled{dropped}")
         else:
-            self.close(frame, None, _describe(exc))
+            self.close(frame, None, f"{type(exc).__name__}: {text_of(exc)}")
 
     def add_native(self, frame: CallFrame, name: str, arguments: Any, output: Any) -> None:
         """Record a tool that ran at the model's provider, from the response that reports it."""
@@ -296,13 +296,6 @@ def _marks_of(entry: Entry[Any]) -> Marks | None:
         return entry.marks
     input_type = getattr(entry, "input_type", None)
     return None if input_type is None else model_parameters(entry.name, input_type).marks
-
-
-def _describe(exc: BaseException) -> str:
-    try:
-        return f"{type(exc).__name__}: {exc}"
-    except Exception:  # whatever its __str__ does, the record must be closed
-        return type(exc).__name__
 
 
 def tags(frame: CallFrame) -> dict[str, Any]:

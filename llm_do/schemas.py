@@ -65,6 +65,9 @@ class Vocabulary:
             if other in properties:
                 properties.setdefault(name, properties[other])
         if self.lone is not None:
+            for name, others in other_names(_told_type(self.lone_type)).items():
+                if told := next((other for other in others if other in properties), None):
+                    properties.setdefault(name, properties[told])
             properties.setdefault(self.lone, {"type": "object"})
         return {**self.schema, "properties": properties}
 
@@ -122,7 +125,7 @@ class Vocabulary:
             value = value.root
         if (fields := fields_of(value)) is not None:
             return fields, other_names(type(value))
-        other = other_names(self.lone_type) if isinstance(self.lone_type, type) else {}
+        other = other_names(_told_type(self.lone_type))
         return Fields(dict(value) if isinstance(value, Mapping) else {}, {}), other
 
     def _only_stranger(self, arguments: Mapping[str, Any]) -> str | None:
@@ -142,6 +145,13 @@ class Vocabulary:
                 raise ArgumentError(f"{self.entry}() got two values for argument {told!r}.")
             made[told] = value
         return made
+
+
+def _told_type(kind: Any) -> Any:
+    """Return the type whose fields a model is told: of a root model, the one inside."""
+    while isinstance(kind, type) and issubclass(kind, RootModel):
+        kind = kind.model_fields["root"].annotation
+    return kind if isinstance(kind, type) else None
 
 
 def _is_json(value: Any) -> bool:

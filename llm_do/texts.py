@@ -32,14 +32,15 @@ def described(value: object) -> str:
 def json_text(value: Any, *, indent: int | None = None, inf_nan_mode: Literal["null", "constants"] = "null") -> str:
     """Return any value as JSON: as its class serializes it, or, where that fails, as its fields and items."""
     try:
-        data = to_json(value, indent=indent, fallback=_said, bytes_mode="base64", inf_nan_mode=inf_nan_mode)
+        data = to_json(value, indent=indent, fallback=text_of, bytes_mode="base64", inf_nan_mode=inf_nan_mode)
         return data.decode()
     except Exception:
         # Only texts have anything but ASCII, and there the escapes are those of JSON.
         return encodable(json.dumps(_plain(value, ()), indent=indent, ensure_ascii=False))
 
 
-def _said(value: Any) -> str:
+def text_of(value: object) -> str:
+    """Return `str(value)`; of a value whose own code fails, its type."""
     try:
         return str(value)
     except Exception:
@@ -59,10 +60,10 @@ def _plain(value: Any, inside: tuple[int, ...]) -> Any:
             extra = {EXTRA: _plain(fields.extra, below)} if fields.extra else {}
             return {**made, **extra}
         if isinstance(value, Mapping):
-            return {_said(key): _plain(item, below) for key, item in value.items()}
+            return {text_of(key): _plain(item, below) for key, item in value.items()}
         if isinstance(value, list | tuple | Set):
             return [_plain(item, below) for item in value]
-        made = to_jsonable_python(value, fallback=_said, bytes_mode="base64")
+        made = to_jsonable_python(value, fallback=text_of, bytes_mode="base64")
         return None if isinstance(made, float) and not isfinite(made) else made
     except Exception:
         return described(value)

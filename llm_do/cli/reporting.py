@@ -18,7 +18,7 @@ from ..fields import fields_of, with_extra_apart
 from ..protocols import Entry, Sink
 from ..registry import WorkerRegistry
 from ..runtime import Runtime
-from ..texts import json_text
+from ..texts import json_text, text_of
 from .exits import Exit, code_of
 from .offering import settle_model
 from .sessions import SessionOptions, open_session
@@ -199,7 +199,7 @@ def sees_progress() -> bool:
 
 
 def _said(error: BaseException) -> str:
-    return error.format_message() if isinstance(error, click.ClickException) else str(error)
+    return error.format_message() if isinstance(error, click.ClickException) else text_of(error)
 
 
 def event_line(event: Event) -> str:
