@@ -69,8 +69,11 @@ class Parameters(Protocol):
     def secret_names(self) -> frozenset[str]:
         """The parameters that are secret as a whole."""
 
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The validated arguments of a call made from Python, or an `ArgumentError`."""
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
+        """The validated arguments of a call made from Python, or an `ArgumentError`.
+
+        With `by_name`, fields with an alias can be given by their own names too, at any depth.
+        """
 
 
 class DeclaredParameters:
@@ -99,7 +102,7 @@ class DeclaredParameters:
         positional_only: Sequence[str] = (),
         rest: str | None = None,
         first: FirstParameter,
-        validate: Callable[[dict[str, Any]], dict[str, Any]],
+        validate: Callable[..., dict[str, Any]],
         validator: Any,
         json_schema: dict[str, Any],
         marks: Marks | None = None,
@@ -117,7 +120,7 @@ class DeclaredParameters:
         self.json_schema = json_schema
         self.vocabulary = vocabulary or Vocabulary(entry, json_schema)
 
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
         if (
             len(args) == 1
             and not kwargs
@@ -134,7 +137,7 @@ class DeclaredParameters:
         else:
             values = kwargs
         try:
-            return self._validate(values)
+            return self._validate(values, by_alias=True, by_name=True) if by_name else self._validate(values)
         except ValidationError as exc:
             error = self._explain(exc)
             if self.marks is None:
@@ -214,7 +217,7 @@ class OpenParameters:
         self.validator = _TEXT_INPUT.validator
         self.vocabulary = Vocabulary(entry, self.json_schema)
 
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
         values = self._place(args, kwargs)
         if not values and not self._optional:
             raise ArgumentError(f"{self._entry}(): missing argument 'input'")
@@ -318,8 +321,7 @@ def tool_parameters(tool: Tool[Any]) -> DeclaredParameters:
     annotations = _annotations(tool.function)
     first = FirstParameter.of(annotations.get(parameters[0].name, Any)) if parameters else _NAMED_ONLY
 
-    validate: Callable[[dict[str, Any]], dict[str, Any]]
-    validate = partial(schema.validator.validate_python, by_alias=True, by_name=True)
+    validate: Callable[..., dict[str, Any]] = schema.validator.validate_python
     bare = False
     if schema.single_arg_name is not None:
         # PydanticAI shows a model the fields of a lone model-like parameter, and so its validator has
@@ -333,6 +335,8 @@ def tool_parameters(tool: Tool[Any]) -> DeclaredParameters:
         bare = True
     lone, renamed = schema.single_arg_name, _renamed(parameters, annotations, schema.json_schema)
     lone_type = None if lone is None else annotations[lone]
+    if renamed:  # Python code calls by the names that Python has
+        validate = partial(validate, by_alias=True, by_name=True)
     return DeclaredParameters(
         tool.name,
         positional=positional,
@@ -500,15 +504,15 @@ def _attributes(names: tuple[str, ...], value: object) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names}
 
 
-def _lone_model_validator(name: str, annotation: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+def _lone_model_validator(name: str, annotation: Any) -> Callable[..., dict[str, Any]]:
     """Validates the arguments of a function whose one parameter is a model, a dataclass or a TypedDict."""
     shape: Any = typing_extensions.TypedDict("_Arguments", {name: annotation})  # type: ignore[misc]
     forbid_others: Any = with_config(ConfigDict(extra="forbid"))
     adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(forbid_others(shape))
-    return partial(adapter.validate_python, by_alias=True, by_name=True)
+    return adapter.validate_python
 
 
-def _check_names(entry: str, schema: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+def _check_names(entry: str, schema: dict[str, Any], values: dict[str, Any], **_: bool) -> dict[str, Any]:
     """Check names only: a tool made from a bare JSON schema does no validation of its own."""
     properties = schema["properties"]
     for name in schema.get("required", ()):

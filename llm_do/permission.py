@@ -214,7 +214,7 @@ class Permissions:
         try:
             parameters = parameters_of(entry)
             meant, kept = self._recorder.arguments_edited(frame, given, edited)
-            arguments = parameters.bind((), parameters.vocabulary.as_schema_says(meant))
+            arguments = parameters.bind((), parameters.vocabulary.as_schema_says(meant), by_name=True)
             # What was left alone was validated before. A validator may make something else of its own result.
             arguments.update((name, given[name]) for name in kept)
             if isinstance(entry, EntryBase) and entry.check_arguments is not None and ctx is not None:

@@ -619,7 +619,7 @@ def test_a_secret_is_found_in_every_way_to_write_it(key: str) -> None:
     secrets = Secrets()
     secrets.learn([key])
     for written in _written(key):
-        for before, after in [("", ""), ("https://x/?k=", "&b=1"), ("x%20y ", "%20z\\n"), ("a=1 %", " 100%")]:
+        for before, after in [("", ""), ("https://x/?k=", "&b=1"), ("x%20y ", "%20z\\n"), ("a=1% ", " 100%")]:
             assert secrets.redact(f"{before}{written}{after}") == f"{before}[secret]{after}"
         assert secrets.redact(f"k={written};".encode()) == b"k=[secret];"
 
