@@ -31,6 +31,7 @@ from llm_do import (
     Secret,
     ToolEntry,
     WorkerEntry,
+    approve_all_callback,
     entry,
 )
 from llm_do.cli.reporting import event_line
@@ -166,11 +167,11 @@ def test_extra_values_of_a_dataclass_are_shown() -> None:
 
 
 def test_a_grant_is_for_the_field_and_for_the_extra_value() -> None:
-    """Swapping a field with an extra value is another call, and is asked about again."""
+    """The same extra value beside another field is another call, and is asked about again."""
     forever = ApprovalDecision(approved=True, approve_for_session=True)
     shop = Shop(Order, person=Person(forever, ApprovalDecision(approved=False)))
-    shop.model_calls({"sum": 1, "amount": 5000}, {"sum": 1, "amount": 5000}, {"sum": 5000, "amount": 1})
-    assert [(order.amount, order.model_extra) for order in shop.received] == [(1, {"amount": 5000})] * 2
+    shop.model_calls({"sum": 1, "amount": 7}, {"sum": 1, "amount": 7}, {"sum": 5000, "amount": 7})
+    assert [(order.amount, order.model_extra) for order in shop.received] == [(1, {"amount": 7})] * 2
     assert len(shop.person.asked) == 2
 
 
@@ -283,7 +284,7 @@ def test_secrets_of_a_typed_dict_are_hidden_whatever_they_are_called(alone: bool
     """A schema has the alias of a key, and the argument has the key."""
     kind: Any = TypedDict("kind", {"token": Annotated[str, Secret, Field(alias="key")]})  # type: ignore[misc]
     shop = Shop(kind, alone=alone)
-    shop.model_calls({"key": "hunter-2000"} if alone else {"order": {"key": "hunter-2000"}})
+    shop.runtime.call_sync("pay", order={"key": "hunter-2000"})
     assert shop.received == [{"token": "hunter-2000"}]
     assert "hunter" not in "".join([*shop.events, str(shop.runtime.trace), shop.person.asked[0].text()])
 
@@ -297,14 +298,14 @@ def test_a_foreign_tool_with_another_name_for_an_argument_is_not_judged_by_a_def
     toolset: FunctionToolset[Any] = FunctionToolset()
 
     @toolset.tool_plain
-    def pay(amount: Annotated[int, Field(alias="sum")] = 0, count: int = 0) -> str:
+    def pay(amount: Annotated[int, Field(alias="sum")] = 0, count: int = 0, **more: int) -> str:
         paid.append(amount)
         return "paid"
 
     rules = {"pay": [{"rule": "deny", "when": {"sum": {"over": 50}}}]}
     steps = [calls(("pay", {"sum": 100, "count": 100})), says("done")]
     worker = WorkerEntry(name="w", toolsets=[lambda ctx: toolset], model=scripted(*steps), tool_rules=rules)
-    Runtime().call_sync(worker, "go")
+    Runtime(approval_callback=approve_all_callback).call_sync(worker, "go")
     assert not paid
 
 
