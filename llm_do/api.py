@@ -93,8 +93,6 @@ async def run_worker_async(
         limits=config.session_limits(),
         message_callback=message_callback,
         creation_defaults=creation_defaults,
-        secrets=config.secrets,
-        prices=config.prices,
     )
     return await run_entry(runtime, registry[worker], input_data, attachments)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from itertools import islice
 from typing import Any
 
-from pydantic import BaseModel
+from .fields import EXTRA, fields_of
 
 LIMIT = 2_000
 """How many characters of one value are shown, unless all of it is asked for."""
@@ -131,7 +131,7 @@ def layout(payload: Mapping[str, Any], *, full: bool = False, limit: int = LIMIT
     return "\n".join(lines)
 
 
-_MISLEADING = re.compile(r'\Z|\s|["\[{<(]|-?[0-9]|(?:true|false|null|-?Infinity|NaN)\Z|.*\s\Z', re.DOTALL)
+_MISLEADING = re.compile(r'\Z|\s|[\w.]*[\[{<("]|-?[0-9]|(?:true|false|null|-?Infinity|NaN)\Z|.*\s\Z', re.DOTALL)
 """A text that could be taken for something else than a text, or for less than it is. It is shown in quotes."""
 _PLAIN_NAME = re.compile(r"[\w.-]+\Z")
 
@@ -162,9 +162,9 @@ class _Raw(str):
 
 @dataclasses.dataclass(slots=True)
 class _Leave:
-    """The end of a container."""
+    """The end of a container. It keeps the container, so that no other one has its identity meanwhile."""
 
-    identity: int
+    container: Any
 
 
 def _compact(value: Any, shorten: Callable[[str], str], full: bool) -> str:
@@ -178,7 +178,7 @@ def _compact(value: Any, shorten: Callable[[str], str], full: bool) -> str:
         if type(item) is _Raw:
             pieces.append(item)
         elif type(item) is _Leave:
-            inside.discard(item.identity)
+            inside.discard(id(item.container))
         elif not full and nodes > _MOST_NODES:
             pieces.append("…")
         else:
@@ -190,7 +190,7 @@ def _compact(value: Any, shorten: Callable[[str], str], full: bool) -> str:
                 pieces.append("<itself again>")
             else:
                 inside.add(id(item))
-                todo.append(_Leave(id(item)))
+                todo.append(_Leave(item))
                 todo.extend(reversed(parts))
     return "".join(pieces)
 
@@ -199,39 +199,33 @@ def _parts(item: Any, shorten: Callable[[str], str], full: bool) -> str | list[A
     """The text of a value, or of a container what stands between its brackets, and those."""
     if item is None or item is True or item is False:
         return {None: "null", True: "true", False: "false"}[item]
-    if isinstance(item, str):
-        return _quoted(shorten(str.__str__(item)))
-    if isinstance(item, bytes | bytearray | memoryview):
-        return _bytes(item)
     try:
-        return _opened(item, shorten, full)
+        if isinstance(item, str):
+            return _quoted(shorten(str.__str__(item)))
+        return _bytes(item) if isinstance(item, bytes | bytearray | memoryview) else _opened(item, shorten, full)
     except Exception:  # whatever it is, it must not break the question
         return _described(item)
 
 
 def _opened(item: Any, shorten: Callable[[str], str], full: bool) -> str | list[Any]:
     most = None if full else _MOST_ITEMS
-    pairs: Iterable[tuple[Any, Any]]
-    if isinstance(item, Mapping):
-        start, pairs, count = "", islice(item.items(), most), len(item)
-    elif isinstance(item, BaseModel):
-        fields = {**item.__dict__, **(item.__pydantic_extra__ or {})}
-        start, pairs, count = visible(type(item).__name__), fields.items(), len(fields)
-    elif dataclasses.is_dataclass(item) and not isinstance(item, type):
-        names = [field.name for field in dataclasses.fields(item)]
-        start, count = visible(type(item).__name__), len(names)
-        pairs = [(name, getattr(item, name, None)) for name in names]
-    elif isinstance(item, list | tuple | Set):
+    if isinstance(item, list | tuple | Set):
         inner: list[Any] = []
         for element in islice(item, most):
             inner += [_Raw(", "), element]
         return [_Raw("["), *inner[1:], *_rest(len(item), most), _Raw("]")]
-    else:
+    start, pairs, extra = "", item, {}
+    if (fields := fields_of(item)) is not None:
+        start, pairs, extra = visible(type(item).__name__), fields.declared, fields.extra
+    elif not isinstance(item, Mapping):
         return shorten(_described(item))
     inner = []
-    for name, element in pairs:
+    for name, element in islice(pairs.items(), most):
         inner += [_Raw(", "), _Raw(f"{_name(name, shorten)}: "), element]
-    return [_Raw(f"{start}{{"), *inner[1:], *_rest(count, most), _Raw("}")]
+    inner += _rest(len(pairs), most)
+    if extra:  # no key of a mapping is written like this: it would be in quotes
+        inner += [_Raw(", "), _Raw(f"{EXTRA}: "), extra]
+    return [_Raw(f"{start}{{"), *inner[1:], _Raw("}")]
 
 
 def _rest(count: int, most: int | None) -> list[Any]:

@@ -32,12 +32,14 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_ai import Tool
 from pydantic_ai.messages import MultiModalContent, UserContent
-from pydantic_core import PydanticCustomError, to_json
+from pydantic_core import PydanticCustomError
 
 from .errors import ArgumentError, did_you_mean
-from .schemas import Vocabulary, aliases, schema_validator
+from .fields import aliases, fields_of, with_extra_apart
+from .schemas import Vocabulary, schema_validator
 from .secrets import HIDDEN, Marks, Values, texts_in
-from .values import ATOMS, model_fields
+from .texts import described, encodable, json_text
+from .values import ATOMS
 
 
 class WorkerInput(BaseModel):
@@ -67,8 +69,11 @@ class Parameters(Protocol):
     def secret_names(self) -> frozenset[str]:
         """The parameters that are secret as a whole."""
 
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The validated arguments of a call made from Python, or an `ArgumentError`."""
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
+        """The validated arguments of a call made from Python, or an `ArgumentError`.
+
+        With `by_name`, fields with an alias can be given by their own names too, at any depth.
+        """
 
 
 class DeclaredParameters:
@@ -97,7 +102,7 @@ class DeclaredParameters:
         positional_only: Sequence[str] = (),
         rest: str | None = None,
         first: FirstParameter,
-        validate: Callable[[dict[str, Any]], dict[str, Any]],
+        validate: Callable[..., dict[str, Any]],
         validator: Any,
         json_schema: dict[str, Any],
         marks: Marks | None = None,
@@ -115,7 +120,7 @@ class DeclaredParameters:
         self.json_schema = json_schema
         self.vocabulary = vocabulary or Vocabulary(entry, json_schema)
 
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
         if (
             len(args) == 1
             and not kwargs
@@ -132,7 +137,7 @@ class DeclaredParameters:
         else:
             values = kwargs
         try:
-            return self._validate(values)
+            return self._validate(values, by_alias=True, by_name=True) if by_name else self._validate(values)
         except ValidationError as exc:
             error = self._explain(exc)
             if self.marks is None:
@@ -173,10 +178,10 @@ class DeclaredParameters:
             elif error["type"] == "argument":
                 problems.append(error["msg"].rstrip("."))
             else:
-                shown = HIDDEN if self._touches_secret(error["loc"]) else repr(error["input"])
+                shown = HIDDEN if self._touches_secret(error["loc"]) else described(error["input"])
                 shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
                 problems.append(f"argument {where!r}: {error['msg']} (got {shown})")
-        return ArgumentError(f"{self._entry}(): {'; '.join(problems)}")
+        return ArgumentError(encodable(f"{self._entry}(): {'; '.join(problems)}"))
 
     def _touches_secret(self, where: tuple[int | str, ...]) -> bool:
         # It may be named by an alias, as the model that calls knows it.
@@ -212,7 +217,7 @@ class OpenParameters:
         self.validator = _TEXT_INPUT.validator
         self.vocabulary = Vocabulary(entry, self.json_schema)
 
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
         values = self._place(args, kwargs)
         if not values and not self._optional:
             raise ArgumentError(f"{self._entry}(): missing argument 'input'")
@@ -223,7 +228,7 @@ class OpenParameters:
         except ValidationError as exc:
             raise ArgumentError(
                 f"{self._entry}(): 'attachments' takes a list of PydanticAI content, "
-                f"such as BinaryContent.from_path(...); got {values.get('attachments')!r:.100}."
+                f"such as BinaryContent.from_path(...); got {described(values.get('attachments')):.100}."
             ) from exc
         return {**values, "attachments": given.attachments}
 
@@ -272,7 +277,7 @@ class FirstParameter:
     def lone(self, entry: str, value: Any) -> dict[str, Any] | None:
         """The arguments that a lone value stands for; `None` when it is the first parameter's value."""
         if isinstance(value, BaseModel):
-            return None if isinstance(value, self.takes_models) else model_fields(value)
+            return None if isinstance(value, self.takes_models) else _as_arguments(value)
         if self.fields_of is not None and isinstance(value, self.fields_of):
             return {name: getattr(value, name) for name in self.field_names}
         if not isinstance(value, Mapping) or self.takes_mapping:
@@ -316,7 +321,7 @@ def tool_parameters(tool: Tool[Any]) -> DeclaredParameters:
     annotations = _annotations(tool.function)
     first = FirstParameter.of(annotations.get(parameters[0].name, Any)) if parameters else _NAMED_ONLY
 
-    validate: Callable[[dict[str, Any]], dict[str, Any]] = schema.validator.validate_python
+    validate: Callable[..., dict[str, Any]] = schema.validator.validate_python
     bare = False
     if schema.single_arg_name is not None:
         # PydanticAI shows a model the fields of a lone model-like parameter, and so its validator has
@@ -329,6 +334,9 @@ def tool_parameters(tool: Tool[Any]) -> DeclaredParameters:
         validate = partial(_check_names, tool.name, schema.json_schema)
         bare = True
     lone, renamed = schema.single_arg_name, _renamed(parameters, annotations, schema.json_schema)
+    lone_type = None if lone is None else annotations[lone]
+    if renamed:  # Python code calls by the names that Python has
+        validate = partial(validate, by_alias=True, by_name=True)
     return DeclaredParameters(
         tool.name,
         positional=positional,
@@ -339,8 +347,8 @@ def tool_parameters(tool: Tool[Any]) -> DeclaredParameters:
         validate=validate,
         validator=schema.validator,
         json_schema=schema.json_schema,
-        marks=_marks_by_argument(schema.json_schema, lone, renamed),
-        vocabulary=Vocabulary(tool.name, schema.json_schema, renamed, lone, unchecked=bare),
+        marks=Marks.of(schema.json_schema) if bare else _marks_by_name(schema.json_schema, parameters, annotations),
+        vocabulary=Vocabulary(tool.name, schema.json_schema, renamed, lone, lone_type, unchecked=bare),
     )
 
 
@@ -353,22 +361,32 @@ def _renamed(
         metadata = getattr(annotations.get(parameter.name), "__metadata__", ())
         infos = [each for each in (*metadata, parameter.default) if isinstance(each, FieldInfo)]
         names = [alias for info in infos for alias in aliases(info) if alias in properties]
-        if parameter.name not in properties and names:
+        if names and names[0] != parameter.name:
             found[parameter.name] = names[0]
     return found
 
 
-def _marks_by_argument(schema: dict[str, Any], lone: str | None, renamed: Mapping[str, str]) -> Marks | None:
-    """The marks of a schema, by the names that arguments have."""
-    marks = Marks.of(schema)
-    if marks is None or (lone is None and not renamed):
-        return marks
-    definitions = schema.get("$defs", {})
-    if lone is not None:
-        return Marks({"properties": {lone: {**schema, "$defs": {}}}, "$defs": definitions})
-    own = {other: name for name, other in renamed.items()}
-    properties = {own.get(name, name): part for name, part in schema.get("properties", {}).items()}
-    return Marks({**schema, "properties": properties})
+def _marks_by_name(
+    schema: dict[str, Any], parameters: Sequence[inspect.Parameter], annotations: Mapping[str, Any]
+) -> Marks | None:
+    """Return the marks of a function's schema, by the names that arguments and their fields have in Python."""
+    if Marks.of(schema) is None:
+        return None
+    hints: dict[str, Any] = {}
+    for parameter in parameters:
+        hint = annotations.get(parameter.name, Any)
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            hint = types.GenericAlias(list, (hint,))
+        if parameter.kind is not parameter.VAR_KEYWORD:
+            hints[parameter.name] = Annotated[hint, parameter.default] if _is_field(parameter.default) else hint
+    shape: Any = typing_extensions.TypedDict("_Arguments", hints)  # type: ignore[misc]
+    made = TypeAdapter(shape).json_schema(by_alias=False)
+    definitions = {**schema.get("$defs", {}), **made.get("$defs", {})}
+    return Marks({**made, "additionalProperties": schema.get("additionalProperties"), "$defs": definitions})
+
+
+def _is_field(value: object) -> bool:
+    return isinstance(value, FieldInfo)
 
 
 def model_parameters(entry: str, input_type: Any) -> DeclaredParameters:
@@ -381,9 +399,13 @@ def _model_parameters(entry: str, input_type: Any) -> DeclaredParameters:
     open_keywords, dataclass = False, None
     if isinstance(input_type, type) and issubclass(input_type, BaseModel) and not issubclass(input_type, RootModel):
         annotations = {name: field.annotation for name, field in input_type.model_fields.items()}
-        names = {alias: name for name, field in input_type.model_fields.items() for alias in (name, *aliases(field))}
+        names = {
+            alias: name
+            for name, field in input_type.model_fields.items()
+            for alias in (name, *aliases(field, roots=True))
+        }
         open_keywords = input_type.model_config.get("extra") == "allow"
-        as_arguments: Callable[[Any], dict[str, Any]] = model_fields
+        as_arguments: Callable[[Any], dict[str, Any]] = _model_as_arguments
     elif isinstance(input_type, type) and dataclasses.is_dataclass(input_type):
         annotations = dict(typing.get_type_hints(input_type, include_extras=True))
         annotations = {field.name: annotations[field.name] for field in dataclasses.fields(input_type) if field.init}
@@ -459,11 +481,30 @@ def _check_fields(names: dict[str, str], open_keywords: bool, value: Any) -> Any
     return value
 
 
+def _as_arguments(model: BaseModel) -> dict[str, Any]:
+    """Return the fields and the extra values of a model as keywords. Raise an `ArgumentError` if two have one name."""
+    fields = fields_of(model)
+    assert fields is not None
+    if (name := fields.ambiguous) is not None:
+        raise ArgumentError(
+            f"{name!r} is a field of {type(model).__name__} and an extra value as well: leave out the extra one."
+        )
+    return {**fields.declared, **fields.extra}
+
+
+def _model_as_arguments(model: BaseModel) -> dict[str, Any]:
+    """Do the same while pydantic validates."""
+    try:
+        return _as_arguments(model)
+    except ArgumentError as exc:
+        raise PydanticCustomError("argument", "{problem}", {"problem": str(exc)}) from None
+
+
 def _attributes(names: tuple[str, ...], value: object) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names}
 
 
-def _lone_model_validator(name: str, annotation: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+def _lone_model_validator(name: str, annotation: Any) -> Callable[..., dict[str, Any]]:
     """Validates the arguments of a function whose one parameter is a model, a dataclass or a TypedDict."""
     shape: Any = typing_extensions.TypedDict("_Arguments", {name: annotation})  # type: ignore[misc]
     forbid_others: Any = with_config(ConfigDict(extra="forbid"))
@@ -471,7 +512,7 @@ def _lone_model_validator(name: str, annotation: Any) -> Callable[[dict[str, Any
     return adapter.validate_python
 
 
-def _check_names(entry: str, schema: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+def _check_names(entry: str, schema: dict[str, Any], values: dict[str, Any], **_: bool) -> dict[str, Any]:
     """Check names only: a tool made from a bare JSON schema does no validation of its own."""
     properties = schema["properties"]
     for name in schema.get("required", ()):
@@ -506,7 +547,7 @@ def prompt_of(
     if isinstance(value, str | None):
         text = value
     else:
-        text = to_json(value, indent=2, bytes_mode="base64", fallback=str).decode()
+        text = json_text(with_extra_apart(value), indent=2, inf_nan_mode="constants")
     if not attachments:
         return text
     return [*([] if text is None else [text]), *attachments]

@@ -21,6 +21,7 @@ from .names import check_entry, workers_below
 from .protocols import Entry, EntryBase
 from .recorder import Recorder, tags
 from .rules import Call, Case, RuleBook, Ruling, Shape, by_default, check_rules, judge, shape_of
+from .texts import described
 from .trace import ApprovalOutcome, TraceEntry
 from .values import NoCanonicalForm, SameObject, canonical, snapshot
 
@@ -127,7 +128,7 @@ class Permissions:
         if answer.arguments is not None and outcome.approved:
             if frame.attached:  # they were shown beside the arguments, and go as they are
                 answer.arguments.pop(key_beside(arguments), None)
-            outcome, arguments = await self._edited(ctx, frame, outcome, answer.arguments, asked_from_within)
+            outcome, arguments = await self._edited(ctx, frame, outcome, arguments, answer.arguments, asked_from_within)
         self._decided(frame, outcome, end_run=answer.end_run)
         return arguments
 
@@ -207,15 +208,23 @@ class Permissions:
                 deadline.resume()
 
     async def _edited(
-        self, ctx: Context | None, frame: CallFrame, outcome: ApprovalOutcome, edited: dict[str, Any], from_within: bool
+        self,
+        ctx: Context | None,
+        frame: CallFrame,
+        outcome: ApprovalOutcome,
+        given: dict[str, Any],
+        edited: dict[str, Any],
+        from_within: bool,
     ) -> tuple[ApprovalOutcome, dict[str, Any]]:
         """What somebody wrote in place of the arguments: valid, and judged again. They approved it by writing it."""
         entry, record = frame.entry, frame.record
         assert entry is not None and record is not None
         try:
             parameters = parameters_of(entry)
-            meant = self._recorder.arguments_edited(frame, edited)
-            arguments = parameters.bind((), parameters.vocabulary.as_schema_says(meant))
+            meant, kept = self._recorder.arguments_edited(frame, given, edited)
+            arguments = parameters.bind((), parameters.vocabulary.as_schema_says(meant), by_name=True)
+            # What was left alone was validated before. A validator may make something else of its own result.
+            arguments.update((name, given[name]) for name in kept)
             if isinstance(entry, EntryBase) and entry.check_arguments is not None and ctx is not None:
                 await entry.check_arguments(arguments, ctx)
             frame.call, ruling = self.judge(frame, arguments, asked_from_within=from_within)
@@ -336,6 +345,4 @@ def _fingerprint(arguments: dict[str, Any]) -> Hashable:
     """What arguments are like now, as far as that can be seen."""
     with suppress(NoCanonicalForm):
         return canonical(arguments)
-    with suppress(Exception):  # whatever a __repr__ does
-        return repr(arguments)
-    return None
+    return described(arguments)

@@ -119,9 +119,10 @@ class ForeignParameters:
         self.vocabulary = Vocabulary(name, self.json_schema, unchecked=True)
         self.secret_names: frozenset[str] = frozenset() if self.marks is None else self.marks.names
 
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
+        names: dict[str, Any] = {"by_alias": True, "by_name": True} if by_name else {}
         try:
-            bound: dict[str, Any] = self.validator.validate_python(kwargs)
+            bound: dict[str, Any] = self.validator.validate_python(kwargs, **names)
         except ValidationError as exc:
             raise ArgumentError(f"{self._name}(): {summarize(exc)}") from exc
         return bound

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from genai_prices.data_snapshot import get_snapshot
 from genai_prices.types import ModelInfo, ModelPrice, TieredPrices, TimeOfDateConstraint
@@ -56,6 +56,13 @@ class Price:
 
 
 FREE = Price()
+
+
+@runtime_checkable
+class HasPrices(Protocol):
+    """Entries with prices of models, which hold in every session that gives no others."""
+
+    def model_prices(self) -> Mapping[str, Price]: ...
 
 
 class PriceList:

@@ -23,8 +23,9 @@ from .frame import CallFrame
 from .inputs import model_parameters
 from .protocols import Entry, EntryBase, MessageCallback, Sink
 from .secrets import DELEGATED, HIDDEN, Marks, Secrets, marks_of_delegation
+from .texts import described, text_of
 from .trace import ApprovalOutcome, Trace, TraceEntry
-from .values import ATOMS, snapshot
+from .values import ATOMS, is_same, snapshot
 
 logger = logging.getLogger("llm_do")
 
@@ -98,18 +99,19 @@ class Recorder:
             return marks_of_delegation(entry.parameters.json_schema) if isinstance(entry, EntryBase) else None
         return None
 
-    def arguments_edited(self, frame: CallFrame, edited: dict[str, Any]) -> dict[str, Any]:
-        """What somebody wrote who saw the arguments without secrets. Those that they left alone are as they were."""
-        shown = self.arguments_shown(frame, frame.given)
-        if shown is frame.given:
-            return edited
-        made = dict(edited)
-        for name in edited.keys() & shown.keys():
-            if edited[name] == shown[name]:
-                made[name] = frame.given[name]
-            elif all(HIDDEN[:-1] in str(value) for value in (shown[name], edited[name])):
+    def arguments_edited(
+        self, frame: CallFrame, given: dict[str, Any], edited: dict[str, Any]
+    ) -> tuple[dict[str, Any], set[str]]:
+        """Return the arguments that a person means who saw `given` without secrets, and the names of those left alone.
+
+        What they left alone is as it was, with its secrets.
+        """
+        shown = self.arguments_shown(frame, given)
+        kept = {name for name in edited.keys() & shown.keys() if is_same(edited[name], shown[name])}
+        for name in (edited.keys() & shown.keys()) - kept:
+            if all(HIDDEN[:-1] in described(value) for value in (shown[name], edited[name])):
                 raise ArgumentError(f"{name!r} has a secret that is not shown: leave it alone, or replace all of it.")
-        return made
+        return {name: given[name] if name in kept else value for name, value in edited.items()}, kept
 
     def rewrite(self, frame: CallFrame, arguments: dict[str, Any]) -> None:
         """Record other arguments for a call than those it was made with."""
@@ -152,7 +154,7 @@ class Recorder:
             dropped = f"; {THREAD_DROPPED}" if frame.thread_dropped else ""
             self.close(frame, None, f"cancelled{dropped}")
         else:
-            self.close(frame, None, _describe(exc))
+            self.close(frame, None, f"{type(exc).__name__}: {text_of(exc)}")
 
     def add_native(self, frame: CallFrame, name: str, arguments: Any, output: Any) -> None:
         """Record a tool that ran at the model's provider, from the response that reports it."""
@@ -305,13 +307,6 @@ def _marks_of(entry: Entry[Any]) -> Marks | None:
         return entry.marks
     input_type = getattr(entry, "input_type", None)
     return None if input_type is None else model_parameters(entry.name, input_type).marks
-
-
-def _describe(exc: BaseException) -> str:
-    try:
-        return f"{type(exc).__name__}: {exc}"
-    except Exception:  # whatever its __str__ does, the record must be closed
-        return type(exc).__name__
 
 
 def tags(frame: CallFrame) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from .errors import DuplicateEntryError, LlmDoError, RuleError, UnknownEntryErro
 from .inputs import OpenParameters, model_parameters
 from .names import describe, index_by_name, no_such_tool
 from .permission import parameters_of, rule_name
+from .prices import Price
 from .project import CONFIG, ProjectCode, ProjectConfig, entries_in, functions_in, read_config
 from .protocols import Entry, ToolsetFactory
 from .recorder import logger
@@ -73,6 +74,14 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
     def check_rules(self, book: RuleBook) -> None:
         """Check rules that are to hold in a session of the project."""
         check_rules(book, ProjectTools(self))
+
+    def secret_names(self) -> tuple[str, ...]:
+        """The environment variables that `llm-do.toml` keeps secret, in every session of the project."""
+        return self.config.secrets
+
+    def model_prices(self) -> Mapping[str, Price]:
+        """The prices that `llm-do.toml` gives, for every session of the project."""
+        return self.config.prices
 
     # -- names -------------------------------------------------------------------------------------
 

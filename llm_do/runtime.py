@@ -44,9 +44,9 @@ class Runtime:
         creation_defaults: What workers that are created in the session have where nothing else is said.
         text_deltas: Tell sinks the text of answers while it is written. It makes every request a stream.
         secrets: Names of environment variables whose values are written down nowhere, and sent to no model by a tool.
-            They are read when the session starts.
+            They are read when the session starts. Those of `llm-do.toml` hold in every `Runtime(registry)`.
         prices: Prices of models, by name: for those that the public price list does not know, or that you pay
-            otherwise.
+            otherwise. Those of `llm-do.toml` hold in every `Runtime(registry)` that does not give others.
         limit_callback: Asked when a limit of the session on requests, tokens or money refuses a request. It gets the
             reason and the limits, and returns new ones to go on with, or `None`.
     """

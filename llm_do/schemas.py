@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from pydantic import AliasChoices, AliasPath, BaseModel
-from pydantic.fields import FieldInfo
+from pydantic import RootModel
 
 from .errors import ArgumentError
+from .fields import Fields, fields_of, other_names
 from .secrets import HIDDEN, Marks
-from .values import model_fields
 
 _JSON = (str, int, float, bool, type(None))
 
@@ -45,15 +42,6 @@ def schema_validator(schema: dict[str, Any], marks: Marks | None = None) -> Call
     return validate
 
 
-def aliases(info: FieldInfo) -> Iterator[str]:
-    """The other names that a field can be given by."""
-    alias = info.validation_alias if info.validation_alias is not None else info.alias
-    for choice in alias.choices if isinstance(alias, AliasChoices) else [alias]:
-        path = choice.path[0] if isinstance(choice, AliasPath) else choice
-        if isinstance(path, str):
-            yield path
-
-
 @dataclass(frozen=True)
 class Vocabulary:
     """The names by which rules speak of arguments: those of the schema that a model is told, and Python's own."""
@@ -64,6 +52,8 @@ class Vocabulary:
     """From the names of arguments to those of the schema, where they are not the same."""
     lone: str | None = None
     """The argument whose fields a model is told in place of it."""
+    lone_type: Any = None
+    """The type of that argument."""
     unchecked: bool = False
     """Whether nobody has compared the arguments with the schema."""
 
@@ -75,6 +65,9 @@ class Vocabulary:
             if other in properties:
                 properties.setdefault(name, properties[other])
         if self.lone is not None:
+            for name, others in other_names(_told_type(self.lone_type)).items():
+                if told := next((other for other in others if other in properties), None):
+                    properties.setdefault(name, properties[told])
             properties.setdefault(self.lone, {"type": "object"})
         return {**self.schema, "properties": properties}
 
@@ -90,63 +83,75 @@ class Vocabulary:
             # Whoever runs it may make another value of it than the one that was judged.
             raise ArgumentError(f"{self.entry}(): {problem}")
         properties = self.schema.get("properties", {})
-        facts = dict(arguments)
-        if lone is not None and lone in arguments:
-            facts.update(_fields(arguments[lone]))
-        facts.update({self.renamed[name]: value for name, value in arguments.items() if name in self.renamed})
-        given = arguments if lone is None else _plain_fields(arguments.get(lone))
-        if (self.unchecked or lone is not None) and not _known(given, facts, properties):
+        if lone is None and not self.renamed:
+            facts, complete = dict(arguments), not self.unchecked or arguments.keys() <= properties.keys()
+        else:
+            facts, complete = self._named(arguments, lone, properties)
+        if not complete:
             return facts  # what goes by another name cannot be told from what is not there
         for name, schema in properties.items():
             if name not in facts and isinstance(schema, dict) and "default" in schema:
                 facts[name] = schema["default"]
         return facts
 
+    def _named(
+        self, arguments: Mapping[str, Any], lone: str | None, properties: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], bool]:
+        """Return the arguments by all their names, and whether each has a name of the schema.
+
+        Where one name means several values (an extra value that is called like a field, two fields with each other's
+        names), it has the list of them: what restricts needs one that matches, what loosens needs all.
+        """
+        named: dict[str, list[Any]] = {}
+        complete = True
+        if lone is not None and lone in arguments:
+            fields, other = self._fields(arguments[lone])
+            complete = all({name, *other.get(name, ())} & properties.keys() for name in fields.declared)
+            if not any(lone in (name, *other.get(name, ())) for name in fields.declared):
+                named[lone] = [arguments[lone]]
+        else:
+            other = {name: (alias,) for name, alias in self.renamed.items()}
+            fields = Fields(dict(arguments), {})
+        for name, value in fields.declared.items():
+            for each in dict.fromkeys((name, *other.get(name, ()))):
+                named.setdefault(each, []).append(value)
+        for name, value in fields.extra.items():
+            named.setdefault(name, []).append(value)
+        return {name: values[0] if len(values) == 1 else values for name, values in named.items()}, complete
+
+    def _fields(self, value: Any) -> tuple[Fields, Mapping[str, tuple[str, ...]]]:
+        """Return the fields of a value that stands for all arguments, and their other names."""
+        while isinstance(value, RootModel):  # a model is told what is inside
+            value = value.root
+        if (fields := fields_of(value)) is not None:
+            return fields, other_names(type(value))
+        other = other_names(_told_type(self.lone_type))
+        return Fields(dict(value) if isinstance(value, Mapping) else {}, {}), other
+
     def _only_stranger(self, arguments: Mapping[str, Any]) -> str | None:
         """The one argument of a tool of somebody else that stands for all that its schema names."""
         if not self.unchecked or len(arguments) != 1:
             return None
         name, value = next(iter(arguments.items()))
-        has_fields = isinstance(value, BaseModel | Mapping) or dataclasses.is_dataclass(value)
+        has_fields = isinstance(value, Mapping) or fields_of(value) is not None
         return name if has_fields and name not in self.schema.get("properties", {}) else None
 
     def as_schema_says(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments by their own names, as whoever validates them wants them."""
-        return {self.renamed.get(name, name): value for name, value in arguments.items()}
+        made: dict[str, Any] = {}
+        for name, value in arguments.items():
+            told = self.renamed.get(name, name)
+            if told in made:
+                raise ArgumentError(f"{self.entry}() got two values for argument {told!r}.")
+            made[told] = value
+        return made
 
 
-def _fields(value: Any) -> dict[str, Any]:
-    """The fields of a value that stands for all arguments, by all their names."""
-    made = _plain_fields(value)
-    infos = getattr(type(value), "__pydantic_fields__", None) or _annotated_fields(type(value))
-    for name, info in infos.items():
-        if name in made:
-            made.update(dict.fromkeys(aliases(info), made[name]))
-    return made
-
-
-def _plain_fields(value: Any) -> dict[str, Any]:
-    if isinstance(value, BaseModel):
-        return model_fields(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
-    return dict(value) if isinstance(value, Mapping) else {}
-
-
-def _annotated_fields(kind: type) -> dict[str, FieldInfo]:
-    """The fields of a plain dataclass that say more of themselves in their annotation."""
-    try:
-        hints = typing.get_type_hints(kind, include_extras=True) if dataclasses.is_dataclass(kind) else {}
-    except Exception:  # an annotation that means nothing here
-        return {}
-    found = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
-    return {name: info for name, extras in found.items() for info in extras if isinstance(info, FieldInfo)}
-
-
-def _known(given: Mapping[str, Any], facts: Mapping[str, Any], properties: Mapping[str, Any]) -> bool:
-    """Whether every value that was given is there under a name of the schema."""
-    told = [facts[name] for name in properties if name in facts]
-    return all(name in properties or any(value is each for each in told) for name, value in given.items())
+def _told_type(kind: Any) -> Any:
+    """Return the type whose fields a model is told: of a root model, the one inside."""
+    while isinstance(kind, type) and issubclass(kind, RootModel):
+        kind = kind.model_fields["root"].annotation
+    return kind if isinstance(kind, type) else None
 
 
 def _is_json(value: Any) -> bool:

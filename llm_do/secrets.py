@@ -4,29 +4,27 @@ What is marked is found in the JSON schema of the parameters (`"format": "passwo
 also what pydantic says of a `SecretStr`), so that functions, workers, toolsets and MCP servers are all read in one
 way. What was found is looked for by value in everything that is written down afterwards.
 
-A value is found as it is, and as it stands inside a JSON text, a Python literal or a URL. It is not found where
-it is encoded in another way (base64, a hash), split, or cut.
+A value is found as it is, and behind the escapes of URLs, JSON, Python and HTML, in whichever way these are written. It
+is not found where it is encoded in another way (base64, a hash), split, or cut.
 """
 
 from __future__ import annotations
 
 import copy
-import dataclasses
-import json
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
 from pathlib import PurePath
-from typing import Any
-from urllib.parse import quote
+from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
 from pydantic import BaseModel, GetJsonSchemaHandler, SecretBytes, SecretStr
 from pydantic_core import CoreSchema
 
+from .escapes import LONGEST, has_escapes, readings
+from .fields import Fields, fields_of, other_names
 from .values import SameObject
 
 HIDDEN = "[secret]"
@@ -45,6 +43,13 @@ class Secret:
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return {**handler(schema), "format": "password", "writeOnly": True}
+
+
+@runtime_checkable
+class HasSecrets(Protocol):
+    """Entries with secrets of their own, which hold in every session."""
+
+    def secret_names(self) -> Iterable[str]: ...
 
 
 class Marks:
@@ -85,18 +90,18 @@ class Marks:
             return HIDDEN
         if isinstance(value, Mapping):
             return {key: self._split(_property(parts, [key]), item, found) for key, item in value.items()}
-        if isinstance(value, list | tuple):
+        if isinstance(value, list | tuple | Set):
             items = [self._split(_item(parts, index), item, found) for index, item in enumerate(value)]
             return value if all(map(_same, items, value)) else items
-        if isinstance(value, BaseModel):
-            fields = {**value.__dict__, **(value.__pydantic_extra__ or {})}
-            names = {name: _names(type(value), name) for name in fields}
-        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-            fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-            names = {name: [name] for name in fields}
-        else:
+        if (fields := fields_of(value)) is None:
             return value
-        return _with(value, {n: self._split(_property(parts, names[n]), item, found) for n, item in fields.items()})
+        other = other_names(type(value))
+
+        def split(name: str, item: Any) -> Any:
+            # An extra value that has a field's name was perhaps meant for it, and is hidden like it.
+            return self._split(_property(parts, [name, *other.get(name, ())]), item, found)
+
+        return _with(value, fields, split)
 
     def _alternatives(self, schemas: Iterable[Any]) -> Iterator[dict[str, Any]]:
         """Schemas with references and unions taken apart."""
@@ -176,33 +181,36 @@ def _item(parts: list[dict[str, Any]], index: int) -> Iterator[Any]:
         yield first[index] if index < len(first) else part.get("items")
 
 
-def _names(model: type[BaseModel], name: str) -> list[Any]:
-    field = model.model_fields.get(name)
-    return [name] if field is None else [name, field.alias, field.validation_alias, field.serialization_alias]
-
-
 def _same(left: Any, right: Any) -> bool:
     return left is right
 
 
-def _with(value: Any, fields: dict[str, Any]) -> Any:
-    """A copy of an object with other values in some fields; the object itself, if they are the same."""
-    if isinstance(value, BaseModel):
-        extra = value.__pydantic_extra__ or {}
-        changes = {n: item for n, item in fields.items() if item is not (extra if n in extra else value.__dict__)[n]}
-        if not changes:
-            return value
-        made = value.model_copy()
-        for name, item in changes.items():  # no validator of its class has a say
-            ((made.__pydantic_extra__ or {}) if name in extra else made.__dict__)[name] = item
-        return made
-    changes = {name: item for name, item in fields.items() if item is not getattr(value, name)}
-    if not changes:
+def _with(
+    value: Any, fields: Fields, replaced: Callable[[str, Any], Any], key: Callable[[str], str] = lambda name: name
+) -> Any:
+    """Return a copy of an object with other values, each in its own place; the object itself, if they are the same.
+
+    `key` replaces the keys of extra values, which a caller wrote.
+    """
+    declared = {name: item for name, old in fields.declared.items() if (item := replaced(name, old)) is not old}
+    extra = {key(name): replaced(name, old) for name, old in fields.extra.items()}
+    has_new_extra = any(fields.extra.get(name, extra) is not item for name, item in extra.items())
+    if not declared and not has_new_extra:
         return value
-    made = copy.copy(value)
-    for name, item in changes.items():
-        object.__setattr__(made, name, item)
-    return made
+    if isinstance(value, BaseModel):  # no validator of its class has a say
+        made = value.model_copy()
+        made.__dict__.update(declared)
+        if has_new_extra:
+            object.__setattr__(made, "__pydantic_extra__", extra)
+        return made
+    copied = copy.copy(value)
+    for name, item in declared.items():
+        object.__setattr__(copied, name, item)
+    if has_new_extra:
+        for name in fields.extra:
+            del copied.__dict__[name]
+        copied.__dict__.update(extra)
+    return copied
 
 
 class Values:
@@ -210,10 +218,14 @@ class Values:
 
     def __init__(self) -> None:
         self._labels: dict[str, str] = {}
-        self._forms: dict[str, str] = {}
-        """All ways in which they may be written."""
+        self._texts: dict[str, str] = {}
+        """Those that are looked for everywhere."""
         self._whole: dict[str, str] = {}
         """Those that are hidden only where they are a whole text."""
+        self.longest = 0
+        """The length of the longest that was ever looked for, in bytes."""
+        self._has_spaces = False
+        self._has_escapes = False
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -223,35 +235,44 @@ class Values:
         if not value.strip() or value in self._labels:
             return False
         self._labels[value] = label
+        self._has_spaces |= " " in value.strip()
+        self._has_escapes |= has_escapes(value)
         for part in {value, value.strip()}:
-            for form in _forms(part):
-                (self._forms if len(form) >= SHORTEST else self._whole).setdefault(form, label)
+            (self._texts if len(part) >= SHORTEST else self._whole).setdefault(part, label)
+            self.longest = max(self.longest, len(part.encode(errors="surrogatepass")))
         return True
 
     def forget_oldest(self, spared: Set[str]) -> None:
         oldest = next((value for value in self._labels if value not in spared), None)
         if oldest is not None:
             del self._labels[oldest]
-            for form in (*_forms(oldest), *_forms(oldest.strip())):
-                if form not in spared:
-                    self._forms.pop(form, None)
-                    self._whole.pop(form, None)
-
-    @property
-    def longest(self) -> int:
-        """The length of the longest form of any."""
-        return max(map(len, self._forms), default=0)
+            for part in {oldest, oldest.strip()} - spared:
+                self._texts.pop(part, None)
+                self._whole.pop(part, None)
 
     def text(self, text: str) -> str:
-        """A text without them."""
-        if label := self._whole.get(text):
-            return label
-        # Looking for each is fast, and most texts have none: a pattern of all of them would not be.
-        present = [form for form in tuple(self._forms) if form in text]
-        if not present:
+        """A text without them, as they are and behind escapes."""
+        found = list(self._found(text))
+        if not found:
             return text
-        pattern = "|".join(map(re.escape, sorted(present, key=len, reverse=True)))
-        return re.sub(pattern, lambda found: self._forms[found[0]], text)
+        pieces, at = list[str](), 0
+        for start, end, label in sorted(found, key=lambda part: (part[0], -part[1])):
+            if start >= at:
+                pieces += [text[at:start], label]
+            at = max(at, end)
+        return "".join([*pieces, text[at:]])
+
+    def _found(self, text: str) -> Iterator[tuple[int, int, str]]:
+        """Yield where they stand in a text, and what is written in their place."""
+        for reading in readings(text, spaces=self._has_spaces, mixed=self._has_escapes):
+            if label := self._whole.get(reading.text):
+                yield 0, len(text), label
+            # Looking for each is fast, and most texts have none: a pattern of all of them would not be.
+            for value in [value for value in tuple(self._texts) if value in reading.text]:
+                at = reading.text.find(value)
+                while at >= 0:
+                    yield *reading.place(at, at + len(value)), self._texts.get(value, HIDDEN)
+                    at = reading.text.find(value, at + len(value))
 
     def redact(self, value: Any) -> Any:
         """A value of any kind without them: itself where nothing was found, else a copy."""
@@ -285,11 +306,8 @@ class Values:
             inside.discard(id(value))
 
     def _bytes(self, data: bytes, value: Any) -> Any:
-        for form in sorted(self._forms, key=len, reverse=True):
-            if (raw := form.encode("utf-8", "surrogatepass")) in data:
-                data = data.replace(raw, HIDDEN.encode())
-                value = data
-        return value
+        text = data.decode(errors="surrogateescape")
+        return value if (shown := self.text(text)) == text else shown.encode(errors="surrogateescape")
 
     def _container(self, value: Any, redact: Callable[[Any], Any]) -> Any:
         if isinstance(value, Mapping):
@@ -306,30 +324,19 @@ class Values:
                 return value._make(items)
             kind = next((kind for kind in (list, tuple, set, frozenset) if isinstance(value, kind)), list)
             return kind(items)
-        if isinstance(value, BaseModel):
-            fields = {**value.__dict__, **(value.__pydantic_extra__ or {})}
-            return _with(value, {name: redact(item) for name, item in fields.items()})
-        if dataclasses.is_dataclass(value):
-            names = [field.name for field in dataclasses.fields(value)]
-            return _with(value, {name: redact(getattr(value, name)) for name in names if hasattr(value, name)})
+        if (fields := fields_of(value)) is not None:
+            return _with(value, fields, lambda name, item: redact(item), redact)
         # Of any other object, what it says of itself. A database connection stands for itself.
         text = repr(value)
         return value if (shown := self.text(text)) is text else shown
 
 
-def _forms(value: str) -> Iterator[str]:
-    """A text, and how it stands inside a JSON text, a Python literal and a URL."""
-    yield value
-    yield json.dumps(value)[1:-1]
-    yield json.dumps(value, ensure_ascii=False)[1:-1]
-    yield repr(value)[1:-1]
-    yield quote(value, safe="", errors="replace")
-
-
 class Secrets:
     """What one session must not write down."""
 
-    def __init__(self, names: Iterable[str] = (), environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, names: Iterable[str] = (), environment: Mapping[str, str] | None = None, more: Iterable[str] = ()
+    ) -> None:
         if isinstance(names, str):
             raise TypeError(f"secrets must be a list of names of environment variables, got {names!r}.")
         self.configured: Values | None = None
@@ -338,12 +345,12 @@ class Secrets:
         self._spared: set[str] = set()
         self.version = 0
         """Changes with every value that becomes known."""
-        for name in names:
+        for name in dict.fromkeys((*names, *more)):
             if value := (environment or {}).get(name):
                 self.configured = self.configured or Values()
                 self.configured.add(value, f"[secret {name}]")
                 self._all.add(value, f"[secret {name}]")
-                self._spared |= {value, *_forms(value), *_forms(value.strip())}
+                self._spared |= {value, value.strip()}
         self.active = self.configured is not None
         """Whether there is anything to look for."""
 
@@ -356,10 +363,10 @@ class Secrets:
                 if len(self._all) > MOST_VALUES:
                     self._all.forget_oldest(self._spared)
 
-    @property
-    def longest(self) -> int:
-        """The length of the longest text that is looked for."""
-        return self._all.longest
+    def tail(self, text: str) -> int:
+        """Return how many characters at the end of a text may be the beginning of a secret."""
+        escaped = LONGEST * self._all.longest
+        return max(escaped if has_escapes(text[-escaped:]) else self._all.longest, 1) - 1
 
     def redact(self, value: Any) -> Any:
         """`value` without secrets: itself where there is nothing to hide, else a copy."""
@@ -390,7 +397,7 @@ class StreamedText:
         if not self._secrets.active:
             return piece
         text: str = self._secrets.redact(self._held + piece)
-        told = max(0, len(text) - self._secrets.longest + 1)
+        told = max(0, len(text) - self._secrets.tail(text))
         self._held = text[told:]
         return text[:told]
 
@@ -428,10 +435,8 @@ def texts_in(values: Iterable[Any]) -> Iterator[str]:
             todo.extend(value.values())
         elif isinstance(value, list | tuple | Set):
             todo.extend(value)
-        elif isinstance(value, BaseModel):
-            todo.extend(value.__dict__.values())
-        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-            todo.extend(getattr(value, field.name, None) for field in dataclasses.fields(value))
+        elif (fields := fields_of(value)) is not None:
+            todo.extend((*fields.declared.values(), *fields.extra.values()))
 
 
 DELEGATED = Marks({})

@@ -32,11 +32,11 @@ from .frame import CallFrame, Deadline
 from .models import describe_remote, explain_unusable, resolve_model
 from .names import ToolsetResolver, index_by_name, workers_below
 from .permission import HasRules, Permissions
-from .prices import Price, PriceList
+from .prices import HasPrices, Price, PriceList
 from .protocols import Entry, EntryBase, Executor, LimitCallback, MessageCallback, ModelLike, Sink, ToolsetFactory
 from .recorder import Recorder
 from .rules import RuleBook
-from .secrets import Secrets
+from .secrets import HasSecrets, Secrets
 from .usage import Limits, UsageMeter
 
 logger = logging.getLogger("llm_do")
@@ -89,12 +89,16 @@ class SessionState:
         self.text_deltas = text_deltas
         self.message_callback = message_callback
         self.creation_defaults = creation_defaults
-        self.recorder = Recorder(sinks, message_callback, journal, Secrets(secrets, os.environ), self.entries)
+        # What a program keeps secret is added to what the project keeps secret.
+        own = self.entries.secret_names() if isinstance(self.entries, HasSecrets) else ()
+        self.recorder = Recorder(sinks, message_callback, journal, Secrets(secrets, os.environ, own), self.entries)
         self.permissions = Permissions(self.approvals, self.recorder, self.entries)
         self._ended = self.permissions.ended
         self.meter = UsageMeter(self.limits)
         self.ledger = Ledger()
-        self.prices = PriceList(prices)
+        self.prices = PriceList(
+            {**(entries.model_prices() if isinstance(entries, HasPrices) else {}), **(prices or {})}
+        )
         self.limit_callback = limit_callback
         self._limit_question: asyncio.Future[bool] | None = None
         self.root = CallFrame(None, None)

@@ -10,6 +10,7 @@ from typing import Any, Literal, overload
 from pydantic_ai import BinaryContent
 from pydantic_ai.usage import RequestUsage, RunUsage
 
+from .texts import encodable
 from .values import shorten
 
 
@@ -109,7 +110,7 @@ class TraceEntry:
             f" !! {self.error}" if self.error else ("" if self.duration is None else f" -> {shorten(self.output_data)}")
         )
         files = "".join(f" + {file.identifier} ({len(file.data)} bytes)" for file in self.attachments)
-        return f"{self.name}({shorten(self.input_data)}){files} [{self.kind}, {state}]{outcome}"
+        return encodable(f"{self.name}({shorten(self.input_data)}){files} [{self.kind}, {state}]{outcome}")
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ import json
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence, Set
 from copy import copy, deepcopy
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -13,6 +13,9 @@ from typing import Any
 from uuid import UUID
 
 from pydantic import BaseModel
+
+from .fields import fields_of
+from .texts import described, encodable
 
 ATOMS: frozenset[type] = frozenset(
     {str, int, float, bool, type(None), bytes, complex, Decimal, date, datetime, time, timedelta, UUID}
@@ -130,32 +133,34 @@ def _key(value: Any) -> Hashable:
         return kind, _key(value.value)
     if isinstance(value, PurePath):
         return kind, str(value)
-    if isinstance(value, BaseModel):
-        if value.__pydantic_private__:
-            raise NoCanonicalForm(f"{kind.__name__} has private attributes")
-        return kind, _key(model_fields(value))
-    if is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in fields(value)]
-        if not getattr(value, "__dict__", {}).keys() <= set(names):
+    if isinstance(value, BaseModel) and value.__pydantic_private__:
+        raise NoCanonicalForm(f"{kind.__name__} has private attributes")
+    if (fields := fields_of(value)) is not None:
+        if fields.extra and not isinstance(value, BaseModel):
             raise NoCanonicalForm(f"{kind.__name__} has more than its fields")
-        return kind, tuple(_key(getattr(value, name)) for name in names)
+        return kind, _key(fields.declared), _key(fields.extra)
     raise NoCanonicalForm(kind.__name__)
 
 
 _EQUAL_MEANS_SAME = frozenset({str, int, bool, type(None), bytes})
 
 
-def model_fields(model: BaseModel) -> dict[str, Any]:
-    """The fields of a pydantic model and their values, whatever its class made of iteration."""
-    return {**model.__dict__, **(model.__pydantic_extra__ or {})}
+def is_same(left: Any, right: Any) -> bool:
+    """Return whether two values are the same in type and content, as far as that can be told without their own code."""
+    if left is right:
+        return True
+    try:
+        return canonical(left) == canonical(right)
+    except NoCanonicalForm:
+        return False
 
 
 def shorten(value: Any, limit: int = 80) -> str:
     """A one-line rendering of `value` for people, cut in the middle when it is long."""
-    if isinstance(value, Mapping):
-        text = ", ".join(f"{key}={item!r}" for key, item in value.items())
+    if type(value) is dict:
+        text = ", ".join(f"{key}={described(item)}" for key, item in value.items())
     else:
-        text = repr(value)
+        text = described(value)
     text = text.replace("\n", "\\n")
     if len(text) <= limit:
         return text
@@ -165,5 +170,6 @@ def shorten(value: Any, limit: int = 80) -> str:
 
 def shown(value: Any) -> str:
     """A value of a file as an error message shows it."""
-    text = "nothing" if value is None else json.dumps(value, default=repr, ensure_ascii=False, skipkeys=True)
+    text = "nothing" if value is None else json.dumps(value, default=described, ensure_ascii=False, skipkeys=True)
+    text = encodable(text)
     return text if len(text) <= 60 else f"{text[:57]}..."

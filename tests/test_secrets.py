@@ -1,16 +1,19 @@
 """Values that must not be written down are written down nowhere."""
 
+import html
 import json
 import logging
 import pickle
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, SecretBytes, SecretStr
 from pydantic_ai import ModelRetry, RunContext, Tool, ToolFailed, ToolReturn
@@ -34,7 +37,7 @@ from llm_do import (
     run_worker_async,
 )
 from llm_do.inputs import model_parameters
-from llm_do.secrets import HIDDEN, MOST_VALUES, Marks, Secrets, Values
+from llm_do.secrets import HIDDEN, MOST_VALUES, Marks, Secrets, StreamedText, Values
 
 from .scripted import calls, says, scripted, tool_results
 
@@ -578,3 +581,78 @@ async def test_a_delegation_hides_what_the_other_worker_marks(caplog: pytest.Log
         assert VALUE not in repr(event)
         assert "4711" not in repr(event)
     assert "4711" not in repr(witness.asked)
+
+
+# -- behind escapes ----------------------------------------------------------------------------------------------
+
+HARD = "ab+c/d=e?f&g h%é\"'\\<z😀"
+"""A key with every character that some language escapes."""
+
+
+def _written(key: str) -> list[str]:
+    """A key as URLs, JSON, Python and HTML have it."""
+    forms = [
+        quote(key),
+        quote(key, safe=""),
+        quote_plus(key),
+        quote_plus(key, safe="/"),
+        "".join(f"%{byte:02X}" for byte in key.encode()),
+        quote(quote(key)),
+        quote(quote_plus(key)),
+        json.dumps(key)[1:-1],
+        json.dumps(key).replace("/", "\\/")[1:-1],
+        json.dumps(key, ensure_ascii=False)[1:-1],
+        json.dumps(json.dumps(key))[3:-3],
+        "".join(f"\\u{ord(char):04x}" if ord(char) < 0x10000 else char for char in key),
+        repr(key)[1:-1],
+        html.escape(key),
+        "".join(f"&#{ord(char)};" for char in key),
+        "".join(f"&#x{ord(char):x};" for char in key),
+        quote(json.dumps(key)[1:-1], safe=""),
+    ]
+    return [*forms, *(re.sub("%..", lambda found: found[0].lower(), form) for form in forms)]
+
+
+@pytest.mark.parametrize("key", ["sk+abc/def==", HARD, "four plain words here"])
+def test_a_secret_is_found_in_every_way_to_write_it(key: str) -> None:
+    """With upper and lower case, all or some characters escaped, and once or twice; what stands around it stays."""
+    secrets = Secrets()
+    secrets.learn([key])
+    for written in _written(key):
+        for before, after in [("", ""), ("https://x/?k=", "&b=1"), ("x%20y ", "%20z\\n"), ("a=1% ", " 100%")]:
+            assert secrets.redact(f"{before}{written}{after}") == f"{before}[secret]{after}"
+        assert secrets.redact(f"k={written};".encode()) == b"k=[secret];"
+
+
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_a_secret_behind_escapes_is_found_in_a_stream(size: int) -> None:
+    """No piece of it is told before it is known that it is not a secret."""
+    secrets = Secrets()
+    secrets.learn([HARD])
+    for written in _written(HARD):
+        stream, text = StreamedText(secrets), f"It is {written} and 100% sure."
+        told = [stream.add(text[at : at + size]) for at in range(0, len(text), size)]
+        assert "".join([*told, stream.rest()]) == "It is [secret] and 100% sure."
+
+
+@given(st.text(alphabet="ab+ /%25u0\\&;#x", min_size=4, max_size=12), st.text(alphabet="ab+%25\\u&;#", max_size=8))
+def test_texts_with_escapes_lose_nothing_but_the_secret(key: str, around: str) -> None:
+    """Whatever a secret is made of, it is found as it is, and nothing is left of it."""
+    secrets = Secrets()
+    secrets.learn([key])
+    assume(len(key.strip()) >= 4)
+    assert key not in secrets.redact(f"{around}{key}{around}")
+    assert secrets.redact("nothing of it: 100% \\n &amp;") == "nothing of it: 100% \\n &amp;"
+
+
+async def test_every_session_of_a_project_keeps_its_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`Runtime(registry)` takes `secrets` from `llm-do.toml`, and those of the program are added."""
+    monkeypatch.setenv("MY_TOKEN", VALUE)
+    monkeypatch.setenv("OTHER_TOKEN", "other-4711")
+    (tmp_path / "llm-do.toml").write_text('secrets = ["MY_TOKEN"]\n')
+    for options in ({}, {"secrets": ["OTHER_TOKEN"]}):
+        runtime = Runtime(WorkerRegistry(tmp_path), **options)
+        await runtime.call(WorkerEntry(name="w", model=scripted(says(f"{VALUE} other-4711"))), VALUE)
+        record = runtime.trace[0]
+        assert record.input_data == {"input": "[secret MY_TOKEN]"}
+        assert record.output_data == f"[secret MY_TOKEN] {'[secret OTHER_TOKEN]' if options else 'other-4711'}"

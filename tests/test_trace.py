@@ -601,3 +601,32 @@ async def test_the_log_has_what_each_request_had() -> None:
     for _ in range(50):
         await runtime.call(worker, "x")
     assert logged(runtime) == ["UserPromptPart", "UserPromptPart", "TextPart"] * 50
+
+
+class Unshowable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+async def test_a_trace_is_shown_whatever_the_values_do() -> None:
+    """A `__repr__` that fails, and half of a character, are in no way of a text that can be printed."""
+
+    @entry
+    async def echo(value: Any, other: Any = None) -> Any:
+        return value
+
+    @entry
+    async def fail(value: Any) -> None:
+        raise ValueError(f"not {value}")
+
+    runtime = Runtime()
+    await runtime.call(echo, Unshowable(), [Unshowable()])
+    await runtime.call(echo, "half \ud800")
+    with pytest.raises(ValueError, match="not half"):
+        await runtime.call(fail, "half \ud800")
+    first, second, third = str(runtime.trace).encode().decode().split("\n")
+    unshowable = "<Unshowable that cannot be shown>"
+    assert first.startswith(f"echo(value={unshowable}, other=<list that cannot be shown>) [tool")
+    assert first.endswith(f"-> {unshowable}")
+    assert second.endswith(r"-> 'half \ud800'")
+    assert third.endswith(r"!! ValueError: not half \ud800")

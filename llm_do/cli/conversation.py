@@ -12,13 +12,14 @@ from typing import Any
 import anyio.to_thread
 from pydantic_ai import BinaryContent
 from pydantic_ai.messages import ModelMessage
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
 from ..display import visible
 from ..entries import WorkerEntry
 from ..errors import ArgumentError, LlmDoError, RunEnded, did_you_mean
 from ..runtime import Runtime
 from ..scope import CallScope
+from ..texts import json_text
 from ..trace import TraceEntry
 from ..values import shorten
 from .offering import file_of
@@ -121,8 +122,7 @@ class Conversation:
         output = self._redact(output)
         if isinstance(output, str):
             return output
-        made = to_json(output, indent=2, fallback=repr, serialize_unknown=True).decode()
-        return f"```json\n{made}\n```"
+        return f"```json\n{json_text(output, indent=2)}\n```"
 
     def _redact(self, value: Any) -> Any:
         return self.runtime.context().session.recorder.secrets.redact(value)

@@ -11,14 +11,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
-from pydantic_core import to_json, to_jsonable_python
 
 from ..api import WorkerRunResult, run_entry
 from ..display import visible
 from ..events import Event
+from ..fields import fields_of, with_extra_apart
 from ..protocols import Entry, Sink
 from ..registry import WorkerRegistry
 from ..runtime import Runtime
+from ..texts import json_text, text_of
 from .exits import Exit, code_of
 from .offering import settle_model
 from .sessions import SessionOptions, open_session
@@ -80,10 +81,9 @@ class Reporter:
 
     def on_event(self, event: Event) -> None:
         """Print an event as a line of JSON. When nobody takes it any more, the run is over."""
-        made = {"version": EVENTS_VERSION, **to_jsonable_python(event, **_JSON)}
         try:
             if self.broken is None:
-                self.out.write(f"{to_json(made, inf_nan_mode='null').decode()}\n")
+                self.out.write(f"{event_line(event)}\n")
         except (ReaderLeft, OSError) as exc:
             self.broken = exc
             self.cancel()
@@ -129,7 +129,7 @@ class Reporter:
         refused = [record.name for record in result.refusals]
         if refused and not self.allow_refusals:
             self.exit_code = Exit.REFUSED
-        text = result.output if isinstance(result.output, str) else json_text(result.output)
+        text = result.output if isinstance(result.output, str) else json_text(result.output, indent=2)
         if self.style == "text":
             self.out.answer(text)
         else:
@@ -148,7 +148,7 @@ class Reporter:
         made = {
             "type": "result",
             "version": EVENTS_VERSION,
-            "output": to_jsonable_python(output, **_JSON),
+            "output": output,
             "error": None if error is None else {"type": type(error).__name__, "message": self.redact(_said(error))},
             "exit_code": int(self.exit_code),
             "refusals": [
@@ -159,7 +159,7 @@ class Reporter:
             "usage": {} if runtime is None else _usage(runtime),
             "budget": None if runtime is None else _budget(runtime),
         }
-        line = to_json(made, indent=2 if self.style == "json" else None, inf_nan_mode="null").decode()
+        line = json_text(made, indent=2 if self.style == "json" else None)
         if self.style == "json":
             self.out.answer(line)
         else:
@@ -213,16 +213,18 @@ def sees_progress() -> bool:
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
-_JSON: dict[str, Any] = {"fallback": str, "bytes_mode": "base64", "inf_nan_mode": "null"}
-
-
 def _said(error: BaseException) -> str:
-    return error.format_message() if isinstance(error, click.ClickException) else str(error)
+    return error.format_message() if isinstance(error, click.ClickException) else text_of(error)
 
 
-def json_text(value: Any) -> str:
-    """A value that is no text, for people and programs."""
-    return to_json(value, indent=2, **_JSON).decode()
+def event_line(event: Event) -> str:
+    """Return an event as a line of JSON, in which extra values of arguments stand apart from fields."""
+    fields = fields_of(event)
+    assert fields is not None
+    made = {"version": EVENTS_VERSION, **fields.declared}
+    if "arguments" in made:
+        made["arguments"] = with_extra_apart(made["arguments"])
+    return json_text(made)
 
 
 def _usage(runtime: Runtime) -> dict[str, Any]:

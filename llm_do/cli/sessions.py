@@ -111,8 +111,6 @@ def open_session(
         approval_callback=callback,
         tool_rules=registry.rule_book(),
         limits=limits,
-        prices=config.prices,
-        secrets=config.secrets,
         sinks=sinks,
         text_deltas=text_deltas,
         max_depth=options.max_depth or DEFAULT_DEPTH,

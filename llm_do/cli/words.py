@@ -32,6 +32,7 @@ def _said(exc: BaseException, redact: Callable[[str], str]) -> str:
     from pydantic_ai import exceptions as theirs  # noqa: PLC0415 - it takes a while, and something went wrong already
 
     from .. import errors as ours  # noqa: PLC0415
+    from ..texts import text_of  # noqa: PLC0415
 
     match exc:
         case ours.RunEnded():
@@ -48,7 +49,7 @@ def _said(exc: BaseException, redact: Callable[[str], str]) -> str:
             return f"A limit is used up: {exc}"
         case theirs.FallbackExceptionGroup():
             return "No model answered.\n" + "\n".join(_said(each, redact).strip() for each in exc.exceptions)
-    return f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
+    return f"{type(exc).__name__}: {text}" if (text := text_of(exc)) else type(exc).__name__
 
 
 def _how_to_raise(problem: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from pydantic import (
 )
 
 from ..errors import RuleError, did_you_mean, summarize
+from ..texts import described, encodable
 from ..values import shown
 from .conditions import check_condition
 
@@ -83,6 +85,14 @@ class ToolRule:
         return " ".join(parts)
 
 
+def _check_texts(*values: Any) -> None:
+    """Refuse half of a character: it is in no text that can be written or shown."""
+    try:
+        json.dumps(values, ensure_ascii=False, default=described).encode()
+    except UnicodeEncodeError as exc:
+        raise RuleError(f"{exc.object[exc.start]!r} is half of a character: write the whole character") from None
+
+
 def _inline(condition: Condition) -> str:
     return ", ".join(f"{name}: {shown(value)}" for name, value in condition.items())
 
@@ -126,12 +136,14 @@ _HOW = (
 def _read_rule(value: Any) -> ToolRule:
     why = ""
     if isinstance(value, ToolRule):
+        _check_texts(value.reason, value.when, value.unless)
         return value
     if value == "allow" or value == "ask" or value == "deny":
         return ToolRule(value)
     if isinstance(value, Mapping):
         full = "rule" in value or bool({"when", "except", "reason", "shell", "unsandboxed"} & set(value))
         try:
+            _check_texts(value)
             return _read_full(value) if full else _read_seed(value)
         except ValidationError as error:
             known = {field.alias or name for name, field in (_FullRule if full else _SeedRule).model_fields.items()}
@@ -140,7 +152,7 @@ def _read_rule(value: Any) -> ToolRule:
             why = f" ({summarize(error)}.{hint})"
         except RuleError as error:
             why = f" ({error})"
-    raise ValueError(f"{shown(value)} is no rule{why}: {_HOW}")
+    raise ValueError(encodable(f"{shown(value)} is no rule{why}: {_HOW}"))
 
 
 def _read_seed(value: Mapping[str, Any]) -> ToolRule:

@@ -1,0 +1,126 @@
+r"""Texts behind escapes: of URLs (`%2B`), JSON and Python (`\u002b`, `\/`) and HTML (`&#43;`), also one in another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from html import unescape
+
+DEEPEST = 3
+"""How many escapes are taken off, one from inside the other: `%252B` has two."""
+LONGEST = 10
+"""How many characters an escape can take for each byte of a character."""
+
+_URL = r"(?:%[0-9A-Fa-f]{2})+"
+_BACKSLASH = r"(?:\\u[0-9A-Fa-f]{4})+|\\U[0-9A-Fa-f]{8}|\\x[0-9A-Fa-f]{2}|\\[^uUx]"
+_HTML = r"&#[0-9]{1,7};|&#[xX][0-9A-Fa-f]{1,6};|&[A-Za-z][A-Za-z0-9]{1,30};"
+_ALL = re.compile(f"{_URL}|{_BACKSLASH}|{_HTML}")
+_EACH = (re.compile(_URL), re.compile(_BACKSLASH), re.compile(_HTML))
+_SIMPLE = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
+
+
+def has_escapes(text: str) -> bool:
+    """Return whether a text may have escapes in it."""
+    return "%" in text or "\\" in text or "&" in text
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A text behind escapes."""
+
+    text: str
+    above: Reading | None = None
+    """The text with the escapes."""
+    escapes: re.Pattern[str] = _ALL
+    """Those that were taken off it."""
+
+    def place(self, start: int, end: int) -> tuple[int, int]:
+        """Return where a part of it stands in the text that has all escapes."""
+        if self.above is None:
+            return start, end
+        return self.above.place(*_place(self.above.text, self.escapes, start, end))
+
+
+def readings(text: str, *, spaces: bool = False, mixed: bool = False) -> Iterator[Reading]:
+    r"""Yield a text, and what is behind its escapes.
+
+    Args:
+        text: Any text.
+        spaces: Read `+` as a space too, as the query of a URL has it.
+        mixed: Take off the escapes of one language at a time too: for what has a `%`, `\` or `&` of its own.
+    """
+    yield Reading(text)
+    if not has_escapes(text) and not (spaces and "+" in text):
+        return
+    for escapes in (_ALL, *_EACH) if mixed else (_ALL,):
+        for plus_at in (None, *range(DEEPEST)) if spaces else (None,):
+            yield from _below(text, escapes, plus_at)
+
+
+def _below(text: str, escapes: re.Pattern[str], plus_at: int | None) -> Iterator[Reading]:
+    reading = Reading(text)
+    for depth in range(DEEPEST + 1):
+        if depth == plus_at:
+            reading = replace(reading, text=reading.text.replace("+", " "))
+            yield reading
+        if not has_escapes(reading.text):
+            return
+        below = escapes.sub(_meaning, reading.text)
+        if below == reading.text:
+            return
+        reading = Reading(below, reading, escapes)
+        yield reading
+
+
+def _meaning(escape: re.Match[str]) -> str:
+    text = escape[0]
+    if text[0] == "%":
+        data = bytes.fromhex(text.replace("%", ""))
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return data.decode("latin-1")
+    if text[0] == "&":
+        return unescape(text)
+    if text[1] == "u":  # characters beyond the first 65,536 are two escapes
+        codes = "".join(chr(int(code, 16)) for code in text[2:].split("\\u"))
+        return codes.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+    if text[1] in "Ux":
+        return chr(min(int.from_bytes(bytes.fromhex(text[2:])), 0x10FFFF))
+    return _SIMPLE.get(text[1], text[1])
+
+
+def _pieces(text: str, escapes: re.Pattern[str]) -> Iterator[tuple[int, int, int]]:
+    """Yield start and end of each escape, and the length of what it means; in a row of escapes, of each character."""
+    for escape in escapes.finditer(text):
+        meaning, start, end = _meaning(escape), escape.start(), escape.end()
+        if text[start] == "%" or text.startswith("\\u", start):
+            unit = 3 if text[start] == "%" else 6
+            count = (end - start) // unit
+            for char in meaning:
+                if unit == 6:
+                    width = 2 if ord(char) > 0xFFFF else 1
+                else:
+                    width = 1 if len(meaning) == count else len(char.encode())
+                yield start, start + unit * width, 1
+                start += unit * width
+        else:
+            yield start, end, len(meaning)
+
+
+def _place(text: str, escapes: re.Pattern[str], start: int, end: int) -> tuple[int, int]:
+    """Return where a part of what is behind the escapes of a text stands in that text."""
+    shift = 0
+    first: int | None = None
+    for escape_start, escape_end, length in _pieces(text, escapes):
+        below_start = escape_start - shift
+        below_end = below_start + length
+        if first is None and start < below_end:
+            first = escape_start if start >= below_start else start + shift
+        if end <= below_start:
+            break
+        if end <= below_end:
+            return first or 0, escape_end
+        shift = escape_end - below_end
+    return start + shift if first is None else first, end + shift

@@ -1,0 +1,69 @@
+r"""Texts of any value that can be written: without half of a character, whatever the value's own code does.
+
+Half of a character (a lone surrogate) comes from a JSON or YAML escape such as `\ud800`, from a command line or from a
+file name that is not UTF-8. Python holds it in a text, and fails when it writes that text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Set
+from math import isfinite
+from typing import Any, Literal
+
+from pydantic_core import to_json, to_jsonable_python
+
+from .fields import EXTRA, fields_of, with_extra_apart
+
+
+def encodable(text: str) -> str:
+    r"""Return a text with each half of a character as an escape, such as `\ud800`."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
+def described(value: object) -> str:
+    """Return the repr of a value, with extra values apart; of one whose own code fails, its type."""
+    try:
+        return repr(with_extra_apart(value))
+    except Exception:
+        return f"<{type(value).__name__} that cannot be shown>"
+
+
+def json_text(value: Any, *, indent: int | None = None, inf_nan_mode: Literal["null", "constants"] = "null") -> str:
+    """Return any value as JSON: as its class serializes it, or, where that fails, as its fields and items."""
+    try:
+        data = to_json(value, indent=indent, fallback=text_of, bytes_mode="base64", inf_nan_mode=inf_nan_mode)
+        return data.decode()
+    except Exception:
+        # Only texts have anything but ASCII, and there the escapes are those of JSON.
+        return encodable(json.dumps(_plain(value, ()), indent=indent, ensure_ascii=False))
+
+
+def text_of(value: object) -> str:
+    """Return `str(value)`; of a value whose own code fails, its type."""
+    try:
+        return str(value)
+    except Exception:
+        return described(value)
+
+
+def _plain(value: Any, inside: tuple[int, ...]) -> Any:
+    """Return a value as JSON has it, without its own serialization."""
+    if value is None or isinstance(value, bool | str):
+        return value if not isinstance(value, str) else str.__str__(value)
+    if id(value) in inside or len(inside) > 100:
+        return described(type(value))
+    below = (*inside, id(value))
+    try:
+        if (fields := fields_of(value)) is not None:
+            made = {name: _plain(item, below) for name, item in fields.declared.items()}
+            extra = {EXTRA: _plain(fields.extra, below)} if fields.extra else {}
+            return {**made, **extra}
+        if isinstance(value, Mapping):
+            return {text_of(key): _plain(item, below) for key, item in value.items()}
+        if isinstance(value, list | tuple | Set):
+            return [_plain(item, below) for item in value]
+        made = to_jsonable_python(value, fallback=text_of, bytes_mode="base64")
+        return None if isinstance(made, float) and not isfinite(made) else made
+    except Exception:
+        return described(value)
