@@ -35,8 +35,9 @@ from pydantic_ai.messages import MultiModalContent, UserContent
 from pydantic_core import PydanticCustomError, to_json
 
 from .errors import ArgumentError, did_you_mean
-from .schemas import Vocabulary, aliases, schema_validator
+from .schemas import Vocabulary, aliases
 from .secrets import HIDDEN, Marks, Values, texts_in
+from .validation import schema_validator
 from .values import ATOMS, model_fields
 
 

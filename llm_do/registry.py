@@ -8,7 +8,7 @@ the next call. Reading definitions never imports the project's code. Calling doe
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -107,6 +107,10 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
 
     def __iter__(self) -> Iterator[str]:
         yield from sorted({*self.workers(), *self._functions()})
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is such an entry. Nothing is built, and no file of a worker is read."""
+        return isinstance(name, str) and (self.file_of(name) is not None or name in self._functions())
 
     def __len__(self) -> int:
         return len({*self.workers(), *self._functions()})
@@ -375,6 +379,7 @@ class ProjectTools:
         self._entries = [*own, *registry._functions().values()]
         ours: list[Entry[Any]] = [*toolsets.FILE_TOOLS, toolsets.shell, toolsets.worker_call, toolsets.worker_create]
         self.spoken_of_as: Mapping[str, str] = {tool.name: rule_name(tool) for tool in (*ours, *self._entries)}
+        self.servers: Collection[str] = ()
 
     def shapes(self, name: str) -> Sequence[Shape] | None:
         found = [self._shape(entry) for entry in self._entries if rule_name(entry) == name]

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from pydantic_ai.exceptions import UserError
 
-from ...schemas import schema_validator
+from ...validation import schema_validator
 
 _LARGEST_COUNT = 256
 """A grammar spells repetitions out."""
@@ -32,7 +32,7 @@ def problem_finder(schema: Mapping[str, Any]) -> Callable[[Any], str | None]:
     """A function that says what is wrong with a value. A schema that is none has nothing against any."""
     validate: Callable[[Any], str | None] = lambda value: None  # noqa: E731 - it is replaced by another
     with suppress(Exception):  # jsonschema has many ways to say that a schema is none
-        validate = schema_validator(dict(schema))
+        validate = schema_validator(dict(schema), foreign=True)
 
     def problem(value: Any) -> str | None:
         try:
