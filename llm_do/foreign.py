@@ -15,8 +15,8 @@ from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 
 from .context import Context
-from .errors import ToolsetError
-from .rules import Shape, is_tool_name, shape_of
+from .errors import RuleError, ToolsetError
+from .rules import RuleBook, Shape, is_tool_name, shape_of
 
 WAY_OUT = "Give its tools a prefix: `prefix:` in a worker file, toolset.prefixed(...) in Python."
 
@@ -28,8 +28,8 @@ def server_of(tool: ToolsetTool[Any]) -> str | None:
 
 
 def _origin(toolset: AbstractToolset[Any]) -> AbstractToolset[Any]:
-    """Return the toolset inside of wrappers that has a name."""
-    while toolset.id is None and isinstance(toolset, WrapperToolset):
+    """Return the toolset inside of wrappers that says what it is."""
+    while isinstance(toolset, WrapperToolset) and type(toolset).label is WrapperToolset.label:
         toolset = toolset.wrapped
     return toolset
 
@@ -54,6 +54,17 @@ def shapes_of(tools: Mapping[str, ToolsetTool[Any]]) -> dict[str, Shape]:
         if (qualified := qualified_name(name, tool)) is not None:
             shapes[qualified] = shapes[name]
     return shapes
+
+
+def check_servers(tools: Mapping[str, ToolsetTool[Any]], books: Iterable[RuleBook]) -> None:
+    """Raise `RuleError` for a rule that names a server of which there are two."""
+    origins: dict[str, AbstractToolset[Any]] = {}
+    for tool in tools.values():
+        server, origin = server_of(tool), _origin(tool.toolset)
+        if server is None or origins.setdefault(server, origin) is origin:
+            continue
+        if rule := next((name for book in books for name in book.rules if name.startswith(f"{server}/")), None):
+            raise RuleError(f"{rule}: there are two servers named {server!r}. Give them names, or an id, of their own.")
 
 
 def check_tools(tools: Mapping[str, ToolsetTool[Any]], ctx: Context, own_names: Collection[str] = ()) -> None:

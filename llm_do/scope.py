@@ -41,7 +41,7 @@ from .errors import (
     summarize,
 )
 from .events import TextDelta
-from .foreign import check_tools, shapes_of
+from .foreign import check_servers, check_tools, shapes_of
 from .inputs import prompt_of
 from .models import explain_missing
 from .plane import GovernedToolset, Governor, HeldToolset
@@ -129,6 +129,7 @@ class CallScope(Generic[T]):
         tools = await toolsets.tools()
         check_tools(tools, self._context, self._worker.own_entries)
         if self.frame.rules:
+            check_servers(tools, self.frame.rules)
             self._context.session.permissions.check_rules_of(self._worker, shapes_of(tools), self.frame.rules)
 
     def _check_open(self) -> None:

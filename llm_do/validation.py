@@ -41,7 +41,8 @@ def schema_validator(
         _check_schema(schema)
     steps = _Steps()
     keywords = {name: steps.counted(check) for name, check in _Keywords(schema, foreign).all.items()}
-    bounded: Any = jsonschema.validators.extend(jsonschema.Draft202012Validator, keywords)
+    extend: Any = jsonschema.validators.extend
+    bounded = extend(jsonschema.Draft202012Validator, keywords)
     # A registry of nothing: what a schema refers to elsewhere is not fetched.
     checker = bounded(schema, registry=referencing.Registry())
 
@@ -75,8 +76,9 @@ def _check_schema(schema: dict[str, Any]) -> None:
     import jsonschema  # noqa: PLC0415
 
     check_bounds(schema)
+    check: Any = jsonschema.Draft202012Validator.check_schema
     try:
-        jsonschema.Draft202012Validator.check_schema(schema, format_checker=None)
+        check(schema, format_checker=None)  # which would compile patterns for another engine
     except jsonschema.SchemaError as error:
         where = "/".join(map(str, error.absolute_path))
         raise ValueError(f"the JSON Schema is not valid: {where or 'schema'}: {error.message[:200]}") from None

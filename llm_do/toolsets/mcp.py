@@ -17,6 +17,7 @@ from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 from ..context import Context
 from ..definition import McpToolset
 from ..errors import ToolsetError
+from ..secrets import HIDDEN
 
 CONNECTING_SECONDS = 30.0
 """How long a server may take to start, or to list its tools."""
@@ -65,6 +66,8 @@ class McpServerToolset(WrapperToolset[Context]):
             while isinstance(exc, ExceptionGroup):
                 exc = exc.exceptions[0]
             why = " ".join(str(exc).split()) or type(exc).__name__
+            for secret in (self.declared.mcp.headers or {}).values():
+                why = why.replace(secret, HIDDEN) if secret else why
             text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in why[:500])
             raise ToolsetError(f"{self.label[0].upper()}{self.label[1:]} {what}: {text}") from exc
 

@@ -7,7 +7,6 @@ model, a person or folders.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,22 +53,20 @@ class _Session(ClientSession):
         return result
 
 
-def _with_session(options: TransportOptions | None) -> TransportOptions:
-    return replace(options or TransportOptions(), session_class=_Session)
+def _bounded(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a connection, with our own session."""
+    transport_options = options.get("transport_options") or TransportOptions()
+    return {**options, "transport_options": replace(transport_options, session_class=_Session)}
 
 
 class _Http(StreamableHttpTransport):
-    def connect_session(
-        self, *, transport_options: TransportOptions | None = None, **session: Any
-    ) -> AbstractAsyncContextManager[ClientSession]:
-        return super().connect_session(transport_options=_with_session(transport_options), **session)
+    def connect_session(self, **options: Any) -> Any:
+        return super().connect_session(**_bounded(options))
 
 
 class _Stdio(StdioTransport):
-    def connect_session(
-        self, *, transport_options: TransportOptions | None = None, **session: Any
-    ) -> AbstractAsyncContextManager[ClientSession]:
-        return super().connect_session(transport_options=_with_session(transport_options), **session)
+    def connect_session(self, **options: Any) -> Any:
+        return super().connect_session(**_bounded(options))
 
 
 def _http_client(
@@ -78,7 +75,6 @@ def _http_client(
     auth: httpx2.Auth | None = None,
     **options: Any,
 ) -> httpx2.AsyncClient:
-    # Compressed, a small answer could become a large one.
     plain = {**(headers or {}), "accept-encoding": "identity"}
     return httpx2.AsyncClient(
         headers=plain,
@@ -93,9 +89,7 @@ class _BoundedTransport(httpx2.AsyncHTTPTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         response = await super().handle_async_request(request)
-        if response.headers.get("content-encoding", "identity").lower() != "identity":
-            await response.aclose()
-            raise httpx2.StreamError("the server sent a compressed answer, which was not asked for")
+        response.headers.pop("content-encoding", None)  # compressed, a small answer could become a large one
         if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             response.stream = _BoundedStream(response.stream)
         return response
