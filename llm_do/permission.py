@@ -17,7 +17,7 @@ from .errors import ApprovalDenied, LlmDoError, RunEnded
 from .events import ApprovalDecided, ApprovalRequested
 from .frame import CallFrame
 from .inputs import OpenParameters, Parameters, model_parameters
-from .names import STANDARD_TOOLS, check_entry, workers_below
+from .names import STANDARD_TOOLS, check_entry, describe, workers_below
 from .protocols import Entry, EntryBase
 from .recorder import Recorder, tags
 from .rules import Call, Case, RuleBook, Ruling, Shape, by_default, check_rules, judge, shape_of
@@ -47,7 +47,7 @@ class HasRules(Protocol):
 
     def check_rules(self, book: RuleBook) -> None: ...
 
-    def own_tools(self, name: str) -> list[Entry[Any]]: ...
+    def with_rule_name(self, name: str) -> Entry[Any] | None: ...
 
 
 class NativeEntry(EntryBase):
@@ -104,19 +104,23 @@ class Permissions:
         Tools of providers, and the own tools of other workers, count only where a rule speaks of the name.
         """
         if name in STANDARD_TOOLS or name.startswith(("sandbox.", "worker.")):
-            return "what rules call a tool of llm-do's own"
+            return "a tool of llm-do's own"
         if name in self._entries:
             return "an entry of the project"
         if not any(name in book.rules for book in books):
             return None
         if name in NATIVE_TOOL_TYPES:
             return "a tool of the model's provider"
-        own_tools = self._entries.own_tools if isinstance(self._entries, HasRules) else self._own_tools
-        owner = next((worker for worker in self._entries if any(tool.name == name for tool in own_tools(worker))), None)
-        return None if owner is None else f"a tool of worker {owner!r}"
+        entry = self._with_rule_name(name)
+        return None if entry is None else f"{describe(entry)} in rules"
 
-    def _own_tools(self, name: str) -> list[Entry[Any]]:
-        return [tool for worker in workers_below([self._entries[name]]) for tool in worker.own_entries.values()]
+    def _with_rule_name(self, name: str) -> Entry[Any] | None:
+        """Return an entry of the project, or of a worker of it, that rules call so."""
+        if isinstance(self._entries, HasRules):
+            return self._entries.with_rule_name(name)
+        known = list(self._entries.values())
+        below = [tool for worker in workers_below(known) for tool in worker.own_entries.values()]
+        return next((tool for tool in (*known, *below) if name in (tool.name, rule_name(tool))), None)
 
     def has_ended(self, frame: CallFrame) -> bool:
         """Whether a call belongs to a run that somebody ended."""

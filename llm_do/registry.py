@@ -355,6 +355,14 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         file = self.file_of(name)
         return [] if file is None else self._own_tools(file)
 
+    def with_rule_name(self, name: str) -> Entry[Any] | None:
+        """Return a function of the project, or a worker's own tool, that rules call so. It imports the code of all."""
+        found = list(self._functions().values())
+        for worker in self.workers():
+            with suppress(LlmDoError):  # what is wrong with it is said when it is called
+                found += self.own_tools(worker)
+        return next((tool for tool in found if name in (tool.name, rule_name(tool))), None)
+
     def _functions(self) -> Mapping[str, Entry[Any]]:
         path = self.root / "tools.py"
         if not path.is_file():
