@@ -69,7 +69,9 @@ class McpServerToolset(WrapperToolset[Context]):
             for secret in (self.declared.mcp.headers or {}).values():
                 why = why.replace(secret, HIDDEN) if secret else why
             text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in why[:500])
-            raise ToolsetError(f"{self.label[0].upper()}{self.label[1:]} {what}: {text}") from exc
+            raise ToolsetError(
+                f"{self.label[0].upper()}{self.label[1:]} {what}: {text}"
+            ) from None  # it may quote what is hidden
 
 
 @dataclass(frozen=True)

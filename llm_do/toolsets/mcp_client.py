@@ -6,6 +6,7 @@ model, a person or folders.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,9 @@ from mcp_types import ListToolsResult
 from pydantic_ai.mcp import MCPToolset
 
 from ..definition import McpServer
+
+# Without a handler, Python prints warnings, with what a server wrote in them.
+logging.getLogger("mcp").addHandler(logging.NullHandler())
 
 LARGEST_MESSAGE = 10_000_000
 """The most bytes of one answer."""
@@ -39,7 +43,11 @@ def connect(server: McpServer, base: Path, seconds: float) -> MCPToolset[Any]:
             httpx_client_factory=_http_client,
             max_sse_event_size=LARGEST_MESSAGE,
         )
-    return MCPToolset(transport, init_timeout=seconds)
+    return MCPToolset(transport, init_timeout=seconds, log_handler=_ignore_log)
+
+
+async def _ignore_log(message: Any) -> None:
+    """Ignore a log message of the server: on the terminal, it could pose as a question of ours."""
 
 
 class _Session(ClientSession):
