@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 from pydantic_ai.tools import ToolDefinition
@@ -16,9 +17,15 @@ from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 
 from .context import Context
 from .errors import RuleError, ToolsetError
+from .patterns import subschemas
 from .rules import RuleBook, Shape, is_tool_name, shape_of
 
 WAY_OUT = "Give its tools a prefix: `prefix:` in a worker file, toolset.prefixed(...) in Python."
+
+LEAVE_OUT = "Change it at the server, or leave it out with toolset.filtered(...) in Python."
+MOST_TOOLS = 1_000
+MOST_PARTS = 2_000
+"""The most schemas in the schema of a tool."""
 
 
 def server_of(tool: ToolsetTool[Any]) -> str | None:
@@ -70,9 +77,11 @@ def check_servers(tools: Mapping[str, ToolsetTool[Any]], books: Iterable[RuleBoo
 def check_tools(tools: Mapping[str, ToolsetTool[Any]], ctx: Context, own_names: Collection[str] = ()) -> None:
     """Raise `ToolsetError` for a tool whose name means something else, or that cannot be a tool at all."""
     worker = ctx.frame.entry
+    assert worker is not None
+    if len(tools) > MOST_TOOLS:
+        raise ToolsetError(f"Worker {worker.name!r} is brought {len(tools)} tools, and {MOST_TOOLS} are the most.")
     for name, tool in tools.items():
         if (problem := _problem(name, tool, ctx, own_names)) is not None:
-            assert worker is not None
             raise ToolsetError(f"{_origin(tool.toolset).label} brings worker {worker.name!r} {problem}")
 
 
@@ -81,15 +90,20 @@ def _problem(name: str, tool: ToolsetTool[Any], ctx: Context, own_names: Collect
         shown = ascii(name) if len(name) <= 80 else f"{name[:80]!a}..."
         return (
             f"a tool with a name that models and rules cannot use: {shown}. A name has letters, digits, '_', '-' and "
-            "'.', 128 at most. Rename it at the server, or leave it out with toolset.filtered(...) in Python."
+            f"'.', 128 at most. {LEAVE_OUT}"
         )
     if name in own_names:
         return f"a tool that it has itself: {name}. {WAY_OUT}"
     if (meaning := ctx.session.permissions.meaning_of(name, ctx.frame.rules)) is not None:
         return f"a tool named {name!r}, and that name means {meaning}. {WAY_OUT}"
-    schema = tool.tool_def.parameters_json_schema
+    return _schema_problem(name, tool.tool_def.parameters_json_schema)
+
+
+def _schema_problem(name: str, schema: Any) -> str | None:
+    if len(list(islice(subschemas(schema), MOST_PARTS + 1))) > MOST_PARTS:
+        return f"the tool {name!r}, whose schema has more than {MOST_PARTS} parts. {LEAVE_OUT}"
     kinds: Iterable[tuple[str, type]] = (("properties", dict), ("$defs", dict), ("required", list))
     for key, kind in kinds if isinstance(schema, dict) else ():
         if not isinstance(schema.get(key, kind()), kind):
-            return f"the tool {name!r}, whose schema is not valid: {key!r} is no {kind.__name__}."
+            return f"the tool {name!r}, whose schema is not valid: {key!r} is no {kind.__name__}. {LEAVE_OUT}"
     return None

@@ -58,7 +58,8 @@ _ANYTHING = Kind()
 
 def shape_of(json_schema: Mapping[str, Any]) -> Shape:
     """The arguments of a tool, from the schema that a model sees."""
-    return {name: _kind(part, _Definitions(json_schema)) for name, part in json_schema.get("properties", {}).items()}
+    definitions = _Definitions(json_schema)
+    return {name: _kind(part, definitions) for name, part in json_schema.get("properties", {}).items()}
 
 
 class _Definitions:
@@ -66,7 +67,7 @@ class _Definitions:
 
     def __init__(self, json_schema: Mapping[str, Any]) -> None:
         self._by_name = json_schema.get("$defs", {})
-        self.left = 1_000
+        self.left = 10_000
 
     def find(self, reference: str) -> Any:
         return self._by_name.get(reference.rpartition("/")[2])

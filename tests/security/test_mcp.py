@@ -285,6 +285,17 @@ async def test_a_schema_without_end_ends(schema: dict[str, Any]) -> None:
     assert "its schema" in seen[0]
 
 
+async def test_more_tools_or_larger_schemas_than_anybody_needs_are_an_error() -> None:
+    large = {"type": "object", "properties": {f"p{n}": {"$ref": "#/$defs/a"} for n in range(3000)}}
+    for tools, problem in (
+        ([tool("read", inputSchema=large)], "'read', whose schema has more than 2000 parts"),
+        ([tool(f"t{n}") for n in range(1001)], "is brought 1001 tools"),
+    ):
+        async with serving(HostileServer(tools)) as server:
+            with pytest.raises(ToolsetError, match=problem):
+                await Runtime([worker(server)]).call("w", "go")
+
+
 async def test_a_schema_that_is_none_is_an_error_at_connection() -> None:
     async with serving(HostileServer([tool("read", inputSchema={"type": "object", "$defs": []})])) as server:
         with pytest.raises(ToolsetError, match=r"'read', whose schema is not valid: '\$defs' is no dict"):
