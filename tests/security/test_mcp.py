@@ -140,7 +140,7 @@ async def test_rules_name_a_tool_with_its_server() -> None:
 
 async def test_a_rule_on_a_tool_that_its_server_does_not_have_is_an_error() -> None:
     async with serving(HostileServer([tool("read")])) as server:
-        for rule in ("github/raed", "gihub/read"):
+        for rule in ("github/reads", "gihub/read"):
             made = worker(server, declared={"name": "github"}, tool_rules={rule: "deny"})
             with pytest.raises(RuleError, match=f"there is no tool '{rule}'.*Did you mean 'github/read'"):
                 await Runtime([made]).call("w", "go")
