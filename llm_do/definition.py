@@ -31,6 +31,7 @@ from pydantic_core import PydanticSerializationError
 
 from .errors import WorkerFileError, did_you_mean, summarize
 from .names import check_name
+from .patterns import check_bounds
 from .rules import ToolRule, ToolRules
 from .sandbox import SandboxConfig
 from .values import shown
@@ -143,6 +144,7 @@ def _check_shape(value: Any) -> Any:
         return _check_reference(value)
     _JsonSchema.model_validate(value)
     _check_references(value)
+    check_bounds(value)
     return value
 
 
@@ -205,6 +207,8 @@ class McpToolset(_Part):
     """The tools of an MCP server."""
 
     mcp: McpServer
+    name: Name | None = None
+    """The server's name in rules, as in `github/create_issue`."""
     prefix: Name | None = None
     """What the names of its tools start with."""
 

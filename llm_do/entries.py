@@ -40,12 +40,12 @@ from .recorder import THREAD_DROPPED
 from .rules import Case, Grant, Places, RuleBook, read_rules
 from .runtime import Runtime
 from .sandbox import SandboxConfig, SandboxManager, SandboxToolset
-from .schemas import schema_validator
 from .scope import CallScope
 from .secrets import Marks
 from .state import SessionState
 from .threads import run_in_thread
 from .usage import Limits
+from .validation import schema_validator
 
 T = TypeVar("T", default=Any)
 OutputT = TypeVar("OutputT", default=str)

@@ -36,9 +36,10 @@ from pydantic_core import PydanticCustomError
 
 from .errors import ArgumentError, did_you_mean
 from .fields import aliases, fields_of, with_extra_apart
-from .schemas import Vocabulary, schema_validator
+from .schemas import Vocabulary
 from .secrets import HIDDEN, Marks, Values, texts_in
 from .texts import described, encodable, json_text
+from .validation import schema_validator
 from .values import ATOMS
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from time import time
@@ -17,7 +17,7 @@ from .errors import ApprovalDenied, CallCancelled, LlmDoError, RunEnded
 from .events import ApprovalDecided, ApprovalRequested
 from .frame import CallFrame
 from .inputs import OpenParameters, Parameters, model_parameters
-from .names import check_entry, workers_below
+from .names import STANDARD_TOOLS, check_entry, describe, workers_below
 from .protocols import Entry, EntryBase
 from .recorder import Recorder, tags
 from .rules import Call, Case, RuleBook, Ruling, Shape, by_default, check_rules, judge, shape_of
@@ -47,6 +47,8 @@ class HasRules(Protocol):
     def rule_book(self) -> RuleBook | None: ...
 
     def check_rules(self, book: RuleBook) -> None: ...
+
+    def with_rule_name(self, name: str) -> Entry[Any] | None: ...
 
 
 class NativeEntry(EntryBase):
@@ -88,10 +90,38 @@ class Permissions:
         if book is not None and (foreign or SameObject(book) not in self._checked):
             check_rules(book, SessionTools(self._entries, worker, foreign))
             self._checked.add(SameObject(book))
-        for other in above:
-            concerns = {name: rules for name, rules in other.rules.items() if name in foreign}
-            if other is not book and concerns:
-                check_rules(other.only(concerns), SessionTools({}, None, foreign))
+        self.check_rules_on(foreign, [other for other in above if other is not book])
+
+    def check_rules_on(self, foreign: Mapping[str, Shape], books: Iterable[RuleBook]) -> None:
+        """Check what rules say of these tools, and nothing else."""
+        for book in books:
+            concerns = {name: rules for name, rules in book.rules.items() if name in foreign}
+            if concerns:
+                check_rules(book.only(concerns), SessionTools({}, None, foreign))
+
+    def meaning_of(self, name: str, books: Iterable[RuleBook]) -> str | None:
+        """Say what a name means in the project, so that no tool of others can have it; `None` if it is free.
+
+        Tools of providers, and the own tools of other workers, count only where a rule speaks of the name.
+        """
+        if name in STANDARD_TOOLS or name.startswith(("sandbox.", "worker.")):
+            return "a tool of llm-do's own"
+        if name in self._entries:
+            return "an entry of the project"
+        if not any(name in book.rules for book in books):
+            return None
+        if name in NATIVE_TOOL_TYPES:
+            return "a tool of the model's provider"
+        entry = self._with_rule_name(name)
+        return None if entry is None else f"{describe(entry)} in rules"
+
+    def _with_rule_name(self, name: str) -> Entry[Any] | None:
+        """Return an entry of the project, or of a worker of it, that rules call so."""
+        if isinstance(self._entries, HasRules):
+            return self._entries.with_rule_name(name)
+        known = list(self._entries.values())
+        below = [tool for worker in workers_below(known) for tool in worker.own_entries.values()]
+        return next((tool for tool in (*known, *below) if name in (tool.name, rule_name(tool))), None)
 
     def has_ended(self, frame: CallFrame) -> bool:
         """Whether a call belongs to a run that somebody ended."""
@@ -154,17 +184,18 @@ class Permissions:
         own = entry if isinstance(entry, EntryBase) else None
         name = rule_name(entry)
         default = by_default(name)
+        qualified = own.qualified_name if own is not None else None
         if entry.requires_approval or asked_from_within:
-            default = Ruling("ask", f"{entry.kind} {entry.name!r} requires approval", explicit=False)
+            default = Ruling("ask", f"{entry.kind} {(qualified or entry.name)!r} requires approval", explicit=False)
         cases: Sequence[Case] = (Case(),)
         if own is not None and own.cases is not None:
             cases = own.cases(arguments, frame)
-        elif any(name in book.rules for book in caller.rules):
+        elif any(name in book.rules or qualified in book.rules for book in caller.rules):
             cases = (Case(parameters_of(entry).vocabulary.facts(arguments)),)
         worker = caller.worker.entry if caller.worker is not None else None
         creators = worker.creators if isinstance(worker, EntryBase) else ()
         called_by = worker.name if worker is not None else None
-        call = Call(name, cases, called_by, caller.names, creators, caller.generated)
+        call = Call(name, cases, called_by, caller.names, creators, caller.generated, qualified)
         book = worker.rule_book if isinstance(worker, EntryBase) else None
         return call, judge(call, own=book, session=self._approvals.rule_book, path=caller.rules, default=default)
 
@@ -279,6 +310,7 @@ class SessionTools:
         below = [tool for each in workers_below(known) for tool in each.own_entries.values()]
         self._tools = [entry for entry in (*known, *below) if entry is not worker]
         self.spoken_of_as: Mapping[str, str] = {tool.name: rule_name(tool) for tool in self._tools}
+        self.servers: Collection[str] = {name.partition("/")[0] for name in foreign or () if "/" in name}
 
     def shapes(self, name: str) -> Sequence[Shape] | None:
         found = [shape_of(parameters_of(tool).vocabulary.shape) for tool in self._tools if rule_name(tool) == name]

@@ -9,9 +9,10 @@ runs, whatever other hooks did to the arguments on the way.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, Self
 
 from pydantic import ValidationError
@@ -27,11 +28,11 @@ from .errors import (
     ApprovalDenied,
     ArgumentError,
     LlmDoError,
-    ToolsetError,
     ToolTimeout,
     summarize,
     was_raised_at,
 )
+from .foreign import check_tools, fingerprint, qualified_name, shapes_of
 from .inputs import Parameters
 from .metering import is_metered, metered
 from .protocols import Entry, EntryBase
@@ -142,15 +143,21 @@ class ToolsetToolEntry(EntryBase):
         tool: ToolsetTool[Context],
         toolset: AbstractToolset[Context],
         requires_approval: bool,
-        identity: Hashable,
+        toolset_identity: Hashable,
     ) -> None:
         self.name = name
+        self.qualified_name = qualified_name(name, tool)
         self.requires_approval = requires_approval
-        self.identity = identity
+        self._toolset_identity = toolset_identity
         self.parameters = ForeignParameters(name, tool)
         self.marks = self.parameters.marks
         self._tool = tool
         self._toolset = toolset
+
+    @cached_property
+    def identity(self) -> Hashable:  # type: ignore[override]
+        """What a grant is for: a tool that describes itself otherwise is another one."""
+        return self._toolset_identity, self.qualified_name, fingerprint(self._tool.tool_def)
 
     async def call(self, input_data: dict[str, Any], ctx: Context, run_ctx: RunContext[Context]) -> Any:
         threads = ThreadsOfCall()
@@ -196,14 +203,14 @@ class GovernedToolset(WrapperToolset[Context]):
     """Whether the worker's own tools, which dispatch by themselves, are among the wrapped ones."""
     unapproved: set[str] = field(default_factory=set)
     """Names of tools that require approval, as their toolset says."""
+    checked: dict[str, str] = field(default_factory=dict)
+    """Fingerprints of the tools that rules were checked against."""
 
     async def get_tools(self, ctx: RunContext[Context]) -> dict[str, ToolsetTool[Context]]:
         tools = await super().get_tools(ctx)
-        if not self.with_own and (shadowing := sorted(tools.keys() & set(self.own_names))):
-            raise ToolsetError(
-                f"{self.wrapped.label} brings worker {ctx.deps.frame.path!r} a tool that it has itself: "
-                f"{', '.join(shadowing)}. Rename one, or use toolset.prefixed(...)."
-            )
+        foreign = {name: tool for name, tool in tools.items() if not self._is_ours(name, tool)}
+        check_tools(foreign, ctx.deps, self.own_names)
+        self._check_rules(foreign, ctx.deps)
         for name, tool in list(tools.items()):
             if tool.tool_def.kind == "unapproved":
                 # To PydanticAI this kind means to end the run and ask. Here the runtime asks, at the call.
@@ -211,12 +218,25 @@ class GovernedToolset(WrapperToolset[Context]):
                 tools[name] = replace(tool, tool_def=replace(tool.tool_def, kind="function"))
         return tools
 
+    def _is_ours(self, name: str, tool: ToolsetTool[Context]) -> bool:
+        # Our proxies are in the agent's own toolset, under their names. Either alone would prove nothing: a tool
+        # of ours may be hidden, and a toolset of another agent has the same id.
+        return self.with_own and name in self.own_names and tool.tool_def.toolset_id == AGENT_TOOLSET_ID
+
+    def _check_rules(self, tools: Mapping[str, ToolsetTool[Context]], ctx: Context) -> None:
+        """Check what rules say of tools that are new, or have changed since they were checked."""
+        if not ctx.frame.rules:
+            return
+        found = {name: fingerprint(tool.tool_def) for name, tool in tools.items()}
+        changed = {name: tool for name, tool in tools.items() if self.checked.get(name) != found[name]}
+        if changed:
+            ctx.session.permissions.check_rules_on(shapes_of(changed), ctx.frame.rules)
+            self.checked.update(found)
+
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Context], tool: ToolsetTool[Context]
     ) -> Any:
-        # Our proxies are in the agent's own toolset, under their names. Either alone would prove nothing: a tool
-        # of ours may be hidden, and a toolset of another agent has the same id.
-        if self.with_own and name in self.own_names and tool.tool_def.toolset_id == AGENT_TOOLSET_ID:
+        if self._is_ours(name, tool):
             return await super().call_tool(name, tool_args, ctx, tool)
         entry = ToolsetToolEntry(name, tool, self.wrapped, name in self.unapproved, (self.identity, name))
         return await call_from_model(ctx, entry, tool_args)

@@ -97,6 +97,8 @@ class EntryBase:
     """Where it comes from, for error messages."""
     rule: str | None = None
     """The name by which rules speak of it, where that is not its own."""
+    qualified_name: str | None = None
+    """`server/tool`, by which rules can speak of a tool of a server as well."""
     generated: bool = False
     """Whether a model made it."""
     creators: Sequence[str] = ()

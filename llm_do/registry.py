@@ -8,7 +8,7 @@ the next call. Reading definitions never imports the project's code. Calling doe
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -116,6 +116,10 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
 
     def __iter__(self) -> Iterator[str]:
         yield from sorted({*self.workers(), *self._functions()})
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is such an entry. Nothing is built, and no file of a worker is read."""
+        return isinstance(name, str) and (self.file_of(name) is not None or name in self._functions())
 
     def __len__(self) -> int:
         return len({*self.workers(), *self._functions()})
@@ -360,6 +364,14 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         file = self.file_of(name)
         return [] if file is None else self._own_tools(file)
 
+    def with_rule_name(self, name: str) -> Entry[Any] | None:
+        """Return a function of the project, or a worker's own tool, that rules call so. It imports the code of all."""
+        found = list(self._functions().values())
+        for worker in self.workers():
+            with suppress(LlmDoError):  # what is wrong with it is said when it is called
+                found += self.own_tools(worker)
+        return next((tool for tool in found if name in (tool.name, rule_name(tool))), None)
+
     def _functions(self) -> Mapping[str, Entry[Any]]:
         path = self.root / "tools.py"
         if not path.is_file():
@@ -384,6 +396,7 @@ class ProjectTools:
         self._entries = [*own, *registry._functions().values()]
         ours: list[Entry[Any]] = [*toolsets.FILE_TOOLS, toolsets.shell, toolsets.worker_call, toolsets.worker_create]
         self.spoken_of_as: Mapping[str, str] = {tool.name: rule_name(tool) for tool in (*ours, *self._entries)}
+        self.servers: Collection[str] = ()
 
     def shapes(self, name: str) -> Sequence[Shape] | None:
         found = [self._shape(entry) for entry in self._entries if rule_name(entry) == name]

@@ -1,45 +1,21 @@
-"""JSON Schemas of arguments: whether values fit them, and what rules can say about the arguments they describe."""
+"""JSON Schemas of arguments: what rules can say about the arguments they describe."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from pydantic import RootModel
 
 from .errors import ArgumentError
 from .fields import Fields, fields_of, other_names
-from .secrets import HIDDEN, Marks
+from .secrets import Marks
+from .validation import Problem, schema_validator
+from .values import SameObject
 
 _JSON = (str, int, float, bool, type(None))
-
-
-def schema_validator(schema: dict[str, Any], marks: Marks | None = None) -> Callable[[Any], str | None]:
-    """A function that says what is wrong with a value, or nothing. It does not quote what is marked."""
-    # Most programs have no bare JSON Schema, and importing this costs more than all of llm-do's own calls.
-    import jsonschema  # noqa: PLC0415
-    import referencing  # noqa: PLC0415
-
-    jsonschema.Draft202012Validator.check_schema(schema)
-    # A registry of nothing: what a schema refers to elsewhere is not fetched.
-    checker = jsonschema.Draft202012Validator(schema, registry=referencing.Registry())
-
-    def validate(value: Any) -> str | None:
-        try:
-            problems = sorted(checker.iter_errors(value), key=lambda error: list(map(str, error.path)))
-        except referencing.exceptions.Unresolvable as exc:
-            return f"its schema refers to what is not there: {exc}"
-        return "; ".join(f"{'.'.join(map(str, error.path)) or 'value'}: {say(error)}" for error in problems[:5]) or None
-
-    def say(error: Any) -> str:
-        names_only = not error.path and error.validator in ("required", "additionalProperties")
-        if marks is None or names_only or (error.path and not marks.touches(error.path[0])):
-            return str(error.message)
-        return f"{HIDDEN} does not have the {error.validator} that it must have"
-
-    return validate
 
 
 @dataclass(frozen=True)
@@ -71,15 +47,11 @@ class Vocabulary:
             properties.setdefault(self.lone, {"type": "object"})
         return {**self.schema, "properties": properties}
 
-    @cached_property
-    def _problem(self) -> Callable[[Any], str | None]:
-        return schema_validator(self.schema, Marks.of(self.schema))
-
     def facts(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Validated arguments as rules see them. What a call does not say is judged as what it will be."""
         lone = self.lone or self._only_stranger(arguments)
         told = arguments if lone is None else arguments.get(lone)
-        if self.unchecked and _is_json(told) and (problem := self._problem(told)):
+        if self.unchecked and _is_json(told) and (problem := _foreign_validator(SameObject(self.schema))(told)):
             # Whoever runs it may make another value of it than the one that was judged.
             raise ArgumentError(f"{self.entry}(): {problem}")
         properties = self.schema.get("properties", {})
@@ -152,6 +124,13 @@ def _told_type(kind: Any) -> Any:
     while isinstance(kind, type) and issubclass(kind, RootModel):
         kind = kind.model_fields["root"].annotation
     return kind if isinstance(kind, type) else None
+
+
+@lru_cache(maxsize=256)
+def _foreign_validator(schema: SameObject) -> Callable[[Any], Problem]:
+    """Return the validator of the schema of a foreign tool, which is made once."""
+    target: Any = schema.target
+    return schema_validator(target, Marks.of(target), foreign=True)
 
 
 def _is_json(value: Any) -> bool:

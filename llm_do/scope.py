@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterable, Hashable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, get_args
 
 import anyio
 from pydantic import ValidationError
 from pydantic_ai import BinaryContent, RunContext, capture_run_messages
-from pydantic_ai.exceptions import UnexpectedModelBehavior
+from pydantic_ai.exceptions import UnexpectedModelBehavior, UserError
 from pydantic_ai.messages import (
     AgentStreamEvent,
     ModelMessage,
@@ -23,8 +23,7 @@ from pydantic_ai.messages import (
     ThinkingPart,
     ThinkingPartDelta,
 )
-from pydantic_ai.tools import ToolDefinition
-from pydantic_ai.toolsets import AbstractToolset
+from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_ai.usage import UsageLimits
 from typing_extensions import TypeVar
 
@@ -42,11 +41,11 @@ from .errors import (
     summarize,
 )
 from .events import TextDelta
+from .foreign import check_servers, check_tools, shapes_of
 from .inputs import prompt_of
 from .models import explain_missing
 from .plane import GovernedToolset, Governor, HeldToolset
 from .recorder import logger, tags
-from .rules import shape_of
 from .secrets import StreamedText
 from .values import SameObject
 
@@ -126,11 +125,12 @@ class CallScope(Generic[T]):
             raise
 
     async def _check_rules(self, toolsets: _Toolsets) -> None:
-        """Check the worker's rules, and those above it, against what its toolsets turned out to have."""
-        if not self.frame.rules:
-            return
-        foreign = {name: shape_of(tool.parameters_json_schema) for name, tool in (await toolsets.tools()).items()}
-        self._context.session.permissions.check_rules_of(self._worker, foreign, self.frame.rules)
+        """Check what the toolsets turned out to have, and the rules of the worker, and those above it, against that."""
+        tools = await toolsets.tools()
+        check_tools(tools, self._context, self._worker.own_entries)
+        if self.frame.rules:
+            check_servers(tools, self.frame.rules)
+            self._context.session.permissions.check_rules_of(self._worker, shapes_of(tools), self.frame.rules)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -318,11 +318,14 @@ class _Toolsets:
         if not self._owner.done() and self._owner.get_loop() is not asyncio.get_running_loop():
             raise EventLoopError(f"The toolsets of worker {self._worker.name!r} belong to another event loop.")
 
-    async def tools(self) -> dict[str, ToolDefinition]:
-        """What the toolsets have."""
+    async def tools(self) -> dict[str, ToolsetTool[Context]]:
+        """Return what the toolsets have."""
         run_ctx = run_context(self._context, self._worker)
-        found = [await toolset.get_tools(run_ctx) for toolset, _ in self._built]
-        return {name: tool.tool_def for tools in found for name, tool in tools.items()}
+        found: dict[str, ToolsetTool[Context]] = {}
+        for toolset, _ in self._built:
+            with suppress(UserError):  # it connects for each run, and is checked there
+                found.update(await toolset.get_tools(run_ctx))
+        return found
 
     def for_run(self, own_names: Sequence[str]) -> list[AbstractToolset[Context]]:
         """The toolsets as a run sees them: held open, and behind the runtime."""

@@ -521,9 +521,9 @@ async def test_a_foreign_tool_with_the_name_of_a_hidden_one_of_ours_is_no_way_ar
         capabilities=[Bringer()],
     )
     runtime = Runtime(model=scripted(calls(("score", {})), says("ok")), approval_callback=strict_mode_callback)
-    await runtime.call(worker, "go")
+    with pytest.raises(ToolsetError, match="brings worker 'w' a tool that it has itself: score"):
+        await runtime.call(worker, "go")
     assert not ran
-    assert [(t.name, t.approval is not None) for t in runtime.trace] == [("w", False), ("score", True)]
 
 
 @dataclass

@@ -110,7 +110,7 @@ def _judge(
         except ArgumentError as exc:
             problems.append(exc)
             continue
-        if entry.name != tool:
+        if entry.name != tool and "/" not in tool:
             click.echo(f"llm-do: {tool} is looked at as {entry.name}.", err=True)
         return entry, ruling
     raise problems[0]
@@ -118,6 +118,7 @@ def _judge(
 
 def _meant(registry: WorkerRegistry, caller: WorkerEntry[Any], tool: str) -> list[Entry[Any]]:
     from ..errors import UnknownEntryError, did_you_mean  # noqa: PLC0415
+    from ..names import STANDARD_TOOLS  # noqa: PLC0415
     from ..permission import NativeEntry, rule_name  # noqa: PLC0415
     from .shown import meant  # noqa: PLC0415
 
@@ -131,9 +132,11 @@ def _meant(registry: WorkerRegistry, caller: WorkerEntry[Any], tool: str) -> lis
     native = [item if isinstance(item, str) else item["kind"] for item in definition.native] if definition else []
     if tool in native:
         return [NativeEntry(tool)]
-    if caller.toolsets:
+    ours = tool in STANDARD_TOOLS or tool.startswith(("sandbox.", "worker."))  # which no toolset can have
+    if caller.toolsets and not ours:
         click.echo(f"llm-do: {tool} is taken for a tool of a toolset, which only a run can tell.", err=True)
-        entry = NativeEntry(tool)
+        entry = NativeEntry(tool.partition("/")[2] or tool)
+        entry.qualified_name = tool if "/" in tool else None
         entry.requires_approval = any(not isinstance(item, str) for item in definition.toolsets) if definition else True
         return [entry]
     known = {*(entry.name for entry in own), *map(rule_name, own), *native}

@@ -169,7 +169,11 @@ def _toolset(toolset: str | McpToolset) -> Described:
     # The values of variables and headers are often keys.
     hidden: dict[str, Any] = {"env": sorted(server.env or ()), "headers": sorted(server.headers or ())}
     reached = {"command": [*server.command, *server.args]} if server.command is not None else {"url": server.url}
-    return {"mcp": {**reached, **{key: names for key, names in hidden.items() if names}}, "prefix": toolset.prefix}
+    return {
+        "mcp": {**reached, **{key: names for key, names in hidden.items() if names}},
+        "name": toolset.name,
+        "prefix": toolset.prefix,
+    }
 
 
 def _roots(entry: WorkerEntry[Any]) -> list[Described]:

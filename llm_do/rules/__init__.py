@@ -6,7 +6,7 @@ Deciding is a pure function of the rules and the call.
 
 from .checking import KnownTools, Shape, check_rules, shape_of
 from .conditions import UNKNOWN, Places
-from .format import STANDARD, Disposition, ToolRule, ToolRules, read_rules_by_name, without_effectless
+from .format import STANDARD, Disposition, ToolRule, ToolRules, is_tool_name, read_rules_by_name, without_effectless
 from .judging import Call, Case, Grant, RuleBook, Ruling, anchored, by_default, judge, read_rules
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "anchored",
     "by_default",
     "check_rules",
+    "is_tool_name",
     "judge",
     "read_rules",
     "read_rules_by_name",

@@ -197,12 +197,17 @@ def _write_rules(rules: tuple[ToolRule, ...]) -> Any:
     return _write_rule(rules[0]) if len(rules) == 1 else [_write_rule(rule) for rule in rules]
 
 
-_RULE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+
+
+def is_tool_name(name: str) -> bool:
+    """Whether a rule can name a tool, or a server, in this way."""
+    return _TOOL_NAME.fullmatch(name) is not None
 
 
 def _check_rule_name(name: str) -> str:
-    if _RULE_NAME.fullmatch(name) is None:
-        raise ValueError(f"{name!r} cannot be the name of a tool.")
+    if not all(map(is_tool_name, name.split("/", 1))):
+        raise ValueError(f"{name!r} cannot be the name of a tool. Write 'tool', or 'server/tool'.")
     if name.startswith(("sandbox.", "worker.")) and name not in STANDARD:
         raise ValueError(f"there is no rule {name!r}.{did_you_mean(name, STANDARD)}")
     return name

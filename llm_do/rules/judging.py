@@ -57,6 +57,8 @@ class Call:
     """Who created the worker that calls, and so on up: what is said of a creator holds for what it creates."""
     generated: bool = False
     """Whether a worker that a model made is on the path."""
+    qualified_name: str | None = None
+    """`server/tool`, by which rules can speak of a tool of a server as well."""
 
     @cached_property
     def facts(self) -> Mapping[str, Any]:
@@ -228,6 +230,8 @@ def judge(
     for case in call.cases:
         name = case.name or call.name
         heard = _heard(name, own, session, path)
+        if call.qualified_name is not None and case.name is None:
+            heard += _heard(call.qualified_name, own, session, path)
         ruling = _judge_case(case, call, name, heard, default if case.name is None else by_default(name))
         if strictest is None:
             strictest = ruling

@@ -658,8 +658,8 @@ def ruled(make: Make) -> Path:
     return make(
         {
             "workers/secretary.md": SECRETARY,
-            "workers/web.yaml": "native: [web_search]\ntoolsets:\n  - mcp: {command: [x]}\ninstructions: x\n"
-            "tool_rules: {web_search: deny}\n",
+            "workers/web.yaml": "native: [web_search]\ntoolsets:\n  - {mcp: {command: [x]}, name: github}\n"
+            "instructions: x\ntool_rules: {web_search: deny, github/wipe: deny, read: allow}\n",
             "tools.py": TOOLS,
             "llm-do.toml": '[tool_rules]\n"wipe-all" = { rule = "deny", reason = "Never." }\n',
         }
@@ -681,6 +681,9 @@ def ruled(make: Make) -> Path:
         ("secretary wipe-all disk=1", "deny", "llm-do.toml:2"),
         ("web web_search", "deny", "workers/web.yaml:5"),
         ("web something", "ask", None),
+        ("web github/wipe", "deny", "workers/web.yaml:5"),
+        ("web github/read", "allow", "workers/web.yaml:5"),
+        ("web gitlab/wipe", "ask", None),
     ],
 )
 def test_why_says_what_is_decided(words: str, decision: str, where: str | None, ruled: Path, run: Run) -> None:
@@ -688,6 +691,13 @@ def test_why_says_what_is_decided(words: str, decision: str, where: str | None, 
     assert said.code == 0, said.err
     assert (said.json["decision"], said.json["where"]) == (decision, where)
     assert run("rules", "why", *words.split(), at=ruled).out.splitlines()[0] == decision
+
+
+@pytest.mark.parametrize("name", ["shell", "sandbox.write", "write_file"])
+def test_why_takes_no_name_of_our_own_for_a_tool_of_a_server(name: str, ruled: Path, run: Run) -> None:
+    said = run("rules", "why", "web", name, at=ruled)
+    assert said.code != 0
+    assert f"has no tool '{name}'" in said.err
 
 
 def test_why_says_which_tool_was_meant(ruled: Path, run: Run) -> None:

@@ -16,11 +16,12 @@ from urllib.parse import unquote
 
 from pydantic_ai.exceptions import UserError
 
-from ...schemas import schema_validator
+from ...validation import schema_validator
 
 _LARGEST_COUNT = 256
 """A grammar spells repetitions out."""
 _LARGEST_INTEGER = 2**53
+_MOST_PARTS = 5_000
 _FORMATS = {"date", "date-time", "time", "uuid"}
 # Only what is taken as it is meant: a dot, for instance, could be the quote that ends the string.
 _LITERAL, _SET = r"[A-Za-z0-9 _,:/@#-]|\\[dw.\-/]", r"\[(?:[A-Za-z0-9_. -]|\\[dw.\-])+\]"
@@ -32,7 +33,7 @@ def problem_finder(schema: Mapping[str, Any]) -> Callable[[Any], str | None]:
     """A function that says what is wrong with a value. A schema that is none has nothing against any."""
     validate: Callable[[Any], str | None] = lambda value: None  # noqa: E731 - it is replaced by another
     with suppress(Exception):  # jsonschema has many ways to say that a schema is none
-        validate = schema_validator(dict(schema))
+        validate = schema_validator(dict(schema), foreign=True)
 
     def problem(value: Any) -> str | None:
         try:
@@ -50,6 +51,7 @@ class Enforceable:
         self._root = schema
         self._names: dict[str, str] = {}
         self._definitions: dict[str, Any] = {}
+        self._left = _MOST_PARTS
         try:
             converted = self._convert(_with({"type": "object"}, schema) if "$ref" not in schema else schema)
         except RecursionError:
@@ -57,6 +59,7 @@ class Enforceable:
         self.schema = {**converted, "$defs": self._definitions} if self._definitions else converted
 
     def _convert(self, schema: Any) -> dict[str, Any]:
+        self._count()
         if not isinstance(schema, Mapping):
             return {}  # `true` is a schema, and anything fits it
         if isinstance(schema.get("$ref"), str):
@@ -76,6 +79,12 @@ class Enforceable:
                     given = {"type": kind} if isinstance(kind, str) else {}
                     return {"anyOf": [self._convert(_with(given, each)) for each in schema[key]]}
         return self._of_type(kind, schema)
+
+    def _count(self) -> None:
+        """Count a part of the schema. One that refers to itself many times would have no end of them."""
+        self._left -= 1
+        if self._left < 0:
+            raise UserError("A schema with that many parts is too much for a local model.")
 
     def _of_type(self, kind: Any, schema: Mapping[str, Any]) -> dict[str, Any]:
         if kind == "object" or isinstance(schema.get("properties"), Mapping):
@@ -155,6 +164,7 @@ class Enforceable:
             schema = self._find(schema["$ref"])
         if not isinstance(schema, Mapping) or not depth:
             return
+        self._count()
         yield {key: value for key, value in schema.items() if key not in ("allOf", "$ref", "$defs", "definitions")}
         for part in schema["allOf"] if isinstance(schema.get("allOf"), list) else ():
             yield from self._parts(part, depth - 1)

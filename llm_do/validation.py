@@ -1,0 +1,200 @@
+"""Compare values with JSON Schemas that anybody may have written, in bounded time.
+
+A schema of a server, or of a worker that a model wrote, can refer to itself without end, double its work with every
+reference, or have a pattern that takes years. So patterns run on `patterns`, and every step is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from .patterns import UncheckablePattern, check_bounds, compile_pattern, subschemas
+from .secrets import HIDDEN, Marks
+
+Problem = str | None
+_SHOWN_PROBLEMS = 5
+_LONGEST_PROBLEM = 500
+_STEPS = 20_000
+_STEPS_FOR_EACH_VALUE = 25
+
+
+class _TooManyStepsError(Exception):
+    """A schema takes too long to compare with a value."""
+
+
+def schema_validator(
+    schema: dict[str, Any], marks: Marks | None = None, *, foreign: bool = False
+) -> Callable[[Any], Problem]:
+    """Return a function that says what is wrong with a value, or `None`. It does not quote what is marked.
+
+    A schema that is not valid raises `ValueError`, and so does a pattern that cannot be matched within bounds. In the
+    schema of a `foreign` tool, such a pattern is left to the server that wrote it, and a schema that is not valid fits
+    no value.
+    """
+    # Most programs have no bare JSON Schema, and importing this costs more than all of llm-do's own calls.
+    import jsonschema  # noqa: PLC0415
+    import referencing  # noqa: PLC0415
+
+    if not foreign:  # others' schemas would have to be small, since this takes long
+        _check_schema(schema)
+    steps = _Steps()
+    keywords = {name: steps.counted(check) for name, check in _Keywords(schema, foreign).all.items()}
+    extend: Any = jsonschema.validators.extend
+    bounded = extend(jsonschema.Draft202012Validator, keywords)
+    # A registry of nothing: what a schema refers to elsewhere is not fetched.
+    checker = bounded(schema, registry=referencing.Registry())
+
+    def validate(value: Any) -> Problem:
+        try:
+            steps.left = _STEPS + _STEPS_FOR_EACH_VALUE * _size(value)
+            found = list(islice(checker.iter_errors(value), 100))
+        except referencing.exceptions.Unresolvable as exc:
+            return f"its schema refers to what is not there: {exc}"
+        except RecursionError:
+            return "its schema, or the value, is nested without end"
+        except _TooManyStepsError:
+            return "its schema takes too long to check"
+        except Exception as exc:  # jsonschema has many ways to fail at a schema that is none
+            return f"its schema cannot be checked: {str(exc).partition(chr(10))[0]:.200}"
+        problems = sorted(found, key=lambda error: list(map(str, error.path)))
+        return "; ".join(f"{_where(error)}: {say(error)}" for error in problems[:_SHOWN_PROBLEMS]) or None
+
+    def say(error: Any) -> str:
+        names_only = not error.path and error.validator in ("required", "additionalProperties")
+        if marks is None or names_only or (error.path and not marks.touches(error.path[0])):
+            message = str(error.message)
+            return message if len(message) <= _LONGEST_PROBLEM else f"{message[: _LONGEST_PROBLEM - 3]}..."
+        return f"{HIDDEN} does not have the {error.validator} that it must have"
+
+    return validate
+
+
+def _check_schema(schema: dict[str, Any]) -> None:
+    """Raise `ValueError` for a schema that is not valid, too large, or has a pattern that cannot be checked."""
+    import jsonschema  # noqa: PLC0415
+
+    check_bounds(schema)
+    check: Any = jsonschema.Draft202012Validator.check_schema
+    try:
+        check(schema, format_checker=None)  # which would compile patterns for another engine
+    except jsonschema.SchemaError as error:
+        where = "/".join(map(str, error.absolute_path))
+        raise ValueError(f"the JSON Schema is not valid: {where or 'schema'}: {error.message[:200]}") from None
+    except RecursionError:
+        raise ValueError("the JSON Schema is nested too deep") from None
+
+
+def _where(error: Any) -> str:
+    return ".".join(map(str, error.path)) or "value"
+
+
+def _size(value: Any) -> int:
+    """Count what there is in a value, long texts more than once."""
+    count, waiting = 0, [value]
+    while waiting:
+        part = waiting.pop()
+        count += 1
+        if isinstance(part, str):
+            count += len(part) // 64
+        elif isinstance(part, Mapping):
+            waiting.extend(part.values())
+        elif isinstance(part, list | tuple):
+            waiting.extend(part)
+    return count
+
+
+class _Steps:
+    """Counts the work of one comparison."""
+
+    def __init__(self) -> None:
+        self.left = 0
+
+    def spend(self, steps: int) -> None:
+        self.left -= steps
+        if self.left < 0:
+            raise _TooManyStepsError
+
+    def counted(self, check: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
+        def check_counted(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+            self.spend(1 + (len(value) if isinstance(value, list | dict) else 0))
+            for error in check(validator, value, instance, schema) or ():
+                self.spend(_size(instance))  # which the message quotes
+                yield error
+
+        return check_counted
+
+
+class _Keywords:
+    """The keywords that have patterns, and one that jsonschema does by comparing all with all."""
+
+    def __init__(self, schema: dict[str, Any], foreign: bool) -> None:
+        import jsonschema  # noqa: PLC0415
+
+        self._error: Any = jsonschema.ValidationError
+        self._foreign = foreign
+        self.all: dict[str, Callable[..., Any]] = {
+            **jsonschema.Draft202012Validator.VALIDATORS,
+            "pattern": self._pattern,
+            "patternProperties": self._pattern_properties,
+            "additionalProperties": self._additional_properties,
+            "uniqueItems": self._unique_items,
+        }
+        if any("patternProperties" in part for part in subschemas(schema)):
+            # jsonschema looks for these by itself, with Python's regular expressions.
+            if not foreign and any("unevaluatedProperties" in part for part in subschemas(schema)):
+                raise ValueError("unevaluatedProperties does not go with patternProperties: use additionalProperties")
+            self.all["unevaluatedProperties"] = lambda *_: ()
+
+    def _pattern(self, validator: Any, pattern: str, value: Any, schema: Any) -> Iterator[Any]:
+        if isinstance(value, str):
+            yield from self._mismatch(pattern, value)
+
+    def _mismatch(self, pattern: str, text: str) -> Iterator[Any]:
+        fits = _fits(pattern, text)
+        if fits is None and not self._foreign:
+            yield self._error(f"a text of {len(text)} characters is too long to compare with the pattern {pattern!r}")
+        elif fits is False:
+            yield self._error(f"{text!r} does not match {pattern!r}")
+
+    def _pattern_properties(self, validator: Any, inner: dict[str, Any], value: Any, schema: Any) -> Iterator[Any]:
+        for pattern, subschema in inner.items():
+            for name, item in value.items() if isinstance(value, dict) else ():
+                fits = _fits(pattern, name)
+                if fits is None:
+                    yield from self._mismatch(pattern, name)
+                elif fits:
+                    yield from validator.descend(item, subschema, path=name, schema_path=pattern)
+
+    def _additional_properties(self, validator: Any, allowed: Any, value: Any, schema: Any) -> Iterator[Any]:
+        known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+        others = [name for name in value if name not in known] if isinstance(value, dict) else []
+        # Of a pattern that cannot be checked, the server that wrote it knows what it means.
+        extras = [name for name in others if all(_fits(pattern, name) is False for pattern in patterns)]
+        for name in extras if isinstance(allowed, dict) else ():
+            yield from validator.descend(value[name], allowed, path=name)
+        if allowed is False and extras:
+            verb = "was" if len(extras) == 1 else "were"
+            names = ", ".join(map(repr, extras))
+            yield self._error(f"Additional properties are not allowed ({names} {verb} unexpected)")
+
+    def _unique_items(self, validator: Any, unique: Any, value: Any, schema: Any) -> Iterator[Any]:
+        if unique and isinstance(value, list) and len(set(map(_key, value))) < len(value):
+            yield self._error(f"{value!r} has non-unique elements")
+
+
+def _fits(pattern: str, text: str) -> bool | None:
+    try:
+        return compile_pattern(pattern).matches(text)
+    except UncheckablePattern:
+        return None
+
+
+def _key(value: Any) -> Any:
+    """Return what is equal for values that JSON Schema calls equal: 1 and 1.0 are, 1 and true are not."""
+    if isinstance(value, dict):
+        return frozenset((name, _key(item)) for name, item in value.items())
+    if isinstance(value, list):
+        return tuple(map(_key, value))
+    return (bool, value) if isinstance(value, bool) else value
