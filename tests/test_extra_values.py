@@ -392,7 +392,7 @@ def test_what_the_function_receives_is_what_was_judged_shown_and_recorded(
         return
     received = declared(shop.received[0])
     assert not alone or received.get("amount", 0) <= 1000
-    shown, _, extras = layout(shop.person.asked[0].payload, full=True).partition("[extra]: ")
+    shown, _, extras = layout(shop.person.asked[0].payload, full=True, width=1_000).partition("[extra]: ")
     for name in ("amount", "note"):
         seen = [part.replace("}", ",").partition(",")[0] for part in shown.split(f"{name}: ")[1:]]
         assert seen == ([str(received[name])] if name in received else [])
