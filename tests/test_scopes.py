@@ -769,3 +769,30 @@ def test_what_a_worker_is_given_is_kept_as_it_was() -> None:
     assert list(worker.own_entries) == ["one"]
     with pytest.raises(TypeError, match="must be a list"):
         WorkerEntry(name="w", toolsets="files")
+
+
+async def test_a_call_that_outlives_its_turn_takes_no_slot_of_the_next_turn() -> None:
+    """A toolset may call workers from a task of its own. The workers of the next turn do not wait until it is over."""
+    inside, over = asyncio.Event(), asyncio.Event()
+    contexts: list[Context] = []
+
+    @entry
+    async def wait() -> None:
+        inside.set()
+        await over.wait()
+
+    def keep(ctx: Context) -> AbstractToolset[Any]:
+        contexts.append(ctx)
+        return FunctionToolset()
+
+    slow = WorkerEntry(name="slow", tools=[wait], model=scripted(calls(("wait", {})), says("late")))
+    quick = WorkerEntry(name="quick", model=scripted(says("at once")))
+    model = scripted(says("first"), calls(("quick", {"input": "x"})), says("second"))
+    worker = WorkerEntry(name="w", tools=[quick], toolsets=[keep], model=model)
+    async with worker.start(Runtime(max_concurrency=1)) as scope:
+        assert await scope.run_turn("x") == "first"
+        late = asyncio.create_task(contexts[0].call(slow, "x"))
+        await inside.wait()
+        assert await scope.run_turn("y") == "second"
+        over.set()
+        assert await late == "late"
