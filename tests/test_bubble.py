@@ -27,6 +27,8 @@ from llm_do.sandbox import bubble
 from llm_do.sandbox.bubble import CommandResult, Mount, ShellLimits, run_sandboxed, run_unsandboxed, why_not
 from llm_do.sandbox.seccomp import MACHINES, system_call_filter
 
+from .processes import start_interruptible
+
 pytestmark = pytest.mark.anyio
 LIMITS = ShellLimits(seconds=20)
 # One that is there inside, too.
@@ -798,11 +800,11 @@ def test_an_interrupt(folder: Path) -> None:
         "import asyncio\nfrom llm_do.commands import parse\nfrom llm_do.sandbox.bubble import *\n"
         f"asyncio.run(run_sandboxed(parse('sleep {mark} | cat'), [], ShellLimits()), debug=True)"
     )
-    process = subprocess.Popen([sys.executable, "-X", "dev", "-c", program], stderr=subprocess.PIPE, text=True)
+    process = start_interruptible([sys.executable, "-X", "dev", "-c", program], stderr=subprocess.PIPE)
     while not any(Path(f"/proc/{pid}/comm").read_text() == "sleep\n" for pid in having(mark)):
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=10)
+    _, said = process.communicate()
     assert having(mark) == []
     assert said.rstrip().endswith("KeyboardInterrupt") and "Warning" not in said and "never retrieved" not in said
 

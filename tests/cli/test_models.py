@@ -17,7 +17,8 @@ from llm_do.models.choice import KEY_OFFERS
 from llm_do.models.local.catalogue import CATALOGUE, EMBEDDED
 
 from ..local.conftest import smollm2 as smollm2
-from ..local.weights_servers import PATIENCE, Server, serving
+from ..local.weights_servers import Server, serving
+from ..processes import PATIENCE
 from .test_terminal_chat import Terminal
 
 PROGRAM = [sys.executable, "-m", "llm_do"]

@@ -10,6 +10,8 @@ from uuid import uuid4
 
 import pytest
 
+from ..processes import PATIENCE
+
 TMUX = shutil.which("tmux")
 PROGRAM = [sys.executable, "-m", "llm_do"]
 
@@ -28,7 +30,7 @@ class Terminal:
             capture_output=True,
             text=True,
             check=True,
-            timeout=20,
+            timeout=PATIENCE,
         )
         return made.stdout
 
@@ -44,7 +46,7 @@ class Terminal:
 
     def wait_for(self, found: str | Callable[[str], object]) -> str:
         """Wait until a text stands on the screen."""
-        seen, until = "", time.monotonic() + 25
+        seen, until = "", time.monotonic() + PATIENCE
         while time.monotonic() < until:
             seen = self.screen()
             if found in seen if isinstance(found, str) else found(seen):
@@ -95,7 +97,11 @@ def test_a_chat_on_a_screen(terminal: Terminal) -> None:
     assert "You talk with" not in seen  # the screen is as it was
 
 
-def test_a_chat_line_by_line(terminal: Terminal) -> None:
+@pytest.mark.parametrize("inherited", ["heeded", "ignored"])
+def test_a_chat_line_by_line(terminal: Terminal, inherited: str) -> None:
+    """Ctrl-C cancels a turn, also where the program was started with interrupts ignored."""
+    if inherited == "ignored":
+        terminal.type("trap '' INT")
     start(terminal, "--plain")
     terminal.wait_for("You talk with helper (test). /help tells more, Ctrl-D ends.")
     terminal.type("first")

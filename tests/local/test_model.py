@@ -52,6 +52,8 @@ from llm_do import (
 from llm_do.models.local.engine import End, Engine, Piece, engine_of
 from llm_do.models.local.grammar import options
 
+from ..processes import start_interruptible
+
 pytestmark = pytest.mark.timeout(120)  # on a machine with other things to do
 
 
@@ -594,7 +596,7 @@ def program(environ: dict[str, str], tmp_path: Path) -> Iterator[subprocess.Pope
         "asyncio.run(main())\n"
     )
     command = [sys.executable, "program.py"]
-    process = subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=-1, stderr=-1, text=True)
+    process = start_interruptible(command, cwd=tmp_path, env=environ, stdout=-1, stderr=-1)
     yield process
     process.kill()
     process.communicate()

@@ -10,9 +10,6 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-PATIENCE = 50
-"""Seconds after which something that should have happened never will."""
-
 
 class Server(ThreadingHTTPServer):
     """Serves `files`, path to content, and keeps the requests."""
