@@ -2,12 +2,16 @@ import os
 import tempfile
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 USERS_CACHE = os.environ.get("LLM_DO_CACHE", "")
 """What the variable was before the tests; empty is the usual folder of the user."""
 _EMPTY = tempfile.TemporaryDirectory(prefix="llm-do-no-weights-")
 # Which weights somebody has on their machine decides no test. What is set here holds for the programs they start, too.
 os.environ["LLM_DO_CACHE"] = _EMPTY.name
+# How fast a machine is decides no test either.
+settings.register_profile("llm-do", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("llm-do")
 
 
 @pytest.fixture

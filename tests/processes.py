@@ -16,12 +16,12 @@ PATIENCE = 120
 
 def start_interruptible(command: Sequence[str | Path], **options: Any) -> "subprocess.Popen[str]":
     """Start a program with text streams and with the default handling of SIGINT."""
-    return subprocess.Popen(command, text=True, preexec_fn=lambda: _handle(signal.SIG_DFL), **options)  # noqa: PLW1509
+    return subprocess.Popen(command, text=True, preexec_fn=lambda: _handle(signal.SIG_DFL), **options)
 
 
 def start_uninterruptible(command: Sequence[str | Path], **options: Any) -> "subprocess.Popen[str]":
     """Start a program as a shell without job control starts one in the background: with SIGINT ignored."""
-    return subprocess.Popen(command, text=True, preexec_fn=lambda: _handle(signal.SIG_IGN), **options)  # noqa: PLW1509
+    return subprocess.Popen(command, text=True, preexec_fn=lambda: _handle(signal.SIG_IGN), **options)
 
 
 def _handle(how: signal.Handlers) -> None:

@@ -1,7 +1,7 @@
 """Depth, budgets, deadlines and concurrency hold over the whole tree of calls."""
 
 import asyncio
-import time
+import threading
 from decimal import Decimal
 from typing import Any
 
@@ -162,12 +162,12 @@ async def test_a_deadline_ends_the_whole_tree_and_names_the_call_that_was_runnin
 
     inner = WorkerEntry(name="inner", tools=[forever], model=scripted(calls(("forever", {}))))
     outer = WorkerEntry(name="outer", tools=[inner], model=scripted(calls(("inner", {"input": "x"}))))
-    runtime = Runtime([outer], limits=Limits(timeout=0.2))
+    runtime = Runtime([outer], limits=Limits(timeout=1))
     before = asyncio.all_tasks()
     with pytest.raises(TimeoutError) as caught:
         await runtime.call("outer", "go")
     assert isinstance(caught.value, CallTimeout)
-    assert str(caught.value) == "Time is up after 0.2 s (Limits.timeout), in outer > inner > forever."
+    assert str(caught.value) == "Time is up after 1 s (Limits.timeout), in outer > inner > forever."
     assert closed == ["forever"]
     assert [(t.name, t.error) for t in runtime.trace] == [
         ("outer", f"CallTimeout: {caught.value}"),
@@ -180,16 +180,17 @@ async def test_a_deadline_ends_the_whole_tree_and_names_the_call_that_was_runnin
 
 
 async def test_a_synchronous_tool_does_not_hold_up_the_deadline() -> None:
+    over = threading.Event()
+
     @entry
     def slow() -> str:
-        time.sleep(3)
+        over.wait()
         return "late"
 
     runtime = Runtime([slow], limits=Limits(timeout=0.1))
-    started = time.monotonic()
     with pytest.raises(CallTimeout):
         await runtime.call("slow")
-    assert time.monotonic() - started < 2.5
+    over.set()
     assert runtime.trace[0].output_data is None
 
 
@@ -208,10 +209,10 @@ async def test_the_clock_stops_while_a_person_is_being_asked() -> None:
         return "done too"
 
     async def think(tool_name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
-        await asyncio.sleep(1.5 if tool_name == "careful" else 0.5)
+        await asyncio.sleep(2.5 if tool_name == "careful" else 0.5)
         return ApprovalDecision(approved=True)
 
-    runtime = Runtime([two, careful, also], approval_callback=think, limits=Limits(timeout=1))
+    runtime = Runtime([two, careful, also], approval_callback=think, limits=Limits(timeout=2))
     assert await runtime.call("two") == ["done", "done too"]
 
 
@@ -219,7 +220,7 @@ async def test_a_deadline_is_not_extended_by_a_tool_that_ignores_it() -> None:
     @entry
     async def stubborn() -> str:
         try:
-            await asyncio.sleep(10)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             return "I go on"
         return "never"
@@ -230,11 +231,11 @@ async def test_a_deadline_is_not_extended_by_a_tool_that_ignores_it() -> None:
 
 async def test_the_turns_of_a_chat_have_their_own_time() -> None:
     async def slow(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.6)
         return says("ok")
 
     worker = WorkerEntry(name="w")
-    async with worker.start(Runtime(model=FunctionModel(slow), limits=Limits(timeout=1))) as scope:
+    async with worker.start(Runtime(model=FunctionModel(slow), limits=Limits(timeout=2))) as scope:
         for _ in range(4):
             assert await scope.run_turn("x") == "ok"
 
@@ -349,7 +350,7 @@ async def test_a_call_that_is_made_when_time_is_up_does_not_run() -> None:
     @entry
     async def stubborn(ctx: RunContext[Context]) -> None:
         try:
-            await asyncio.sleep(10)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             await ctx.deps.call("effect")
 
@@ -363,7 +364,7 @@ async def test_a_timeout_has_the_partial_messages_too() -> None:
     async def forever() -> None:
         await asyncio.Event().wait()
 
-    runtime = Runtime(model=scripted(calls(("forever", {}))), limits=Limits(timeout=0.2))
+    runtime = Runtime(model=scripted(calls(("forever", {}))), limits=Limits(timeout=1))
     with pytest.raises(CallTimeout) as caught:
         await runtime.call(WorkerEntry(name="w", tools=[forever]), "go")
     assert len(partial_messages(caught.value)) >= 2

@@ -34,6 +34,7 @@ from llm_do import (
     strict_mode_callback,
 )
 
+from .processes import PATIENCE
 from .scripted import calls, says, scripted, tool_results
 
 
@@ -443,7 +444,7 @@ async def test_a_foreign_tool_must_not_shadow_the_workers_own() -> None:
 def counter(ctx: Context) -> AbstractToolset[Any]:
     server = str(Path(__file__).parent / "mcp_server.py")
     # By default FastMCP keeps the process for other connections, after everybody has left.
-    return MCPToolset(StdioTransport(sys.executable, [server], keep_alive=False))
+    return MCPToolset(StdioTransport(sys.executable, [server], keep_alive=False), init_timeout=PATIENCE)
 
 
 async def test_an_mcp_server_is_a_foreign_toolset() -> None:

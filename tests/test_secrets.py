@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, SecretBytes, SecretStr
 from pydantic_ai import ModelRetry, RunContext, Tool, ToolFailed, ToolReturn
@@ -468,7 +468,6 @@ def test_what_cannot_be_searched_is_not_written_down() -> None:
     assert values.redact(10**5000) == 10**5000
 
 
-@settings(deadline=None)
 @given(st.text(min_size=4).filter(str.strip), st.text(), st.text())
 def test_a_value_is_found_in_any_text(value: str, before: str, after: str) -> None:
     values = Values()
@@ -483,7 +482,6 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(JSON)
 def test_any_schema_can_be_read(schema: Any) -> None:
     for key in ("properties", "anyOf", "items", "$ref", "additionalProperties", "format"):

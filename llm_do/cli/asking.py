@@ -138,9 +138,9 @@ async def _in_editor(text: str) -> str:
         file.write_text(text, encoding="utf-8")
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            # Not as a child of `subprocess`, which would inherit that interrupts are ignored.
             words = [*editor, str(file)]
-            process = os.posix_spawnp(editor[0], words, os.environ, setsigdef=[signal.SIGINT])
+            # A child of `subprocess` would inherit that interrupts are ignored.
+            process = os.posix_spawnp(editor[0], words, os.environ, setsigdef=[signal.SIGINT])  # noqa: ASYNC221
             _, status = await anyio.to_thread.run_sync(os.waitpid, process, 0, abandon_on_cancel=True)
             if code := os.waitstatus_to_exitcode(status):
                 raise ValueError(f"{editor[0]} ended with {code}")

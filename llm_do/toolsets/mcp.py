@@ -12,6 +12,9 @@ from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 from ..context import Context
 from ..definition import McpToolset
 
+SECONDS_TO_START = 60.0
+"""A server may have to be downloaded first (`uvx`, `npx`), on a machine that is busy. PydanticAI gives it 5 seconds."""
+
 
 @dataclass
 class AskingToolset(WrapperToolset[Context]):
@@ -43,5 +46,5 @@ class McpFactory:
             transport = StdioTransport(command, args, env=server.env, cwd=cwd, keep_alive=False)
         else:
             transport = StreamableHttpTransport(str(server.url), headers=server.headers)
-        toolset: AbstractToolset[Any] = AskingToolset(MCPToolset(transport))
+        toolset: AbstractToolset[Any] = AskingToolset(MCPToolset(transport, init_timeout=SECONDS_TO_START))
         return toolset if self.declared.prefix is None else toolset.prefixed(self.declared.prefix)

@@ -336,7 +336,7 @@ def test_an_interrupt_that_was_ignored_when_it_started_stays_ignored(project: Pa
     """As in `llm-do run ... &` of a script: Ctrl-C is for the script. SIGTERM ends it as ever."""
     code = (
         "import asyncio, os, signal\nfrom llm_do import entry\n\n@entry\nasync def slow(end: int) -> str:\n"
-        "    os.kill(os.getpid(), end)\n    await asyncio.sleep(0)\n    await asyncio.sleep(0)\n"
+        "    os.kill(os.getpid(), end)\n    for _ in range(100):\n        await asyncio.sleep(0)\n"
         "    if end == signal.SIGTERM:\n        await asyncio.Event().wait()\n    return 'went on'\n"
     )
     (project / "tools.py").write_text(code)

@@ -7,7 +7,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -543,18 +545,37 @@ async def test_a_path_that_is_none(name: str) -> None:
 async def test_a_long_folder_for_temporary_files(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = tmp_path / ("x" * 120)
     long.mkdir()
-    monkeypatch.setenv("TMPDIR", str(long))
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
     engine = Engine(file, 512)
     assert await said(engine, QUESTION)
     engine.close()
     assert list(long.iterdir()) == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+async def test_a_process_that_cannot_clean_up_leaves_nothing(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """While it loads there is a folder for its socket. The process hangs there, or runs out of memory."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    engine = Engine(file, 512)
+    answer = engine.answer(QUESTION)
+    while not list(tmp_path.iterdir()):
+        await asyncio.sleep(0.001)
+    assert engine.process_id is not None
+    os.kill(engine.process_id, number)
+    if number == signal.SIGKILL:
+        with pytest.raises(LocalModelError, match="was killed"):
+            await anext(answer)
+    engine.close()
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("seconds", [0.05, 0.3, 0.6])
 async def test_who_leaves_while_it_loads_leaves_nothing(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     engine = Engine(file, 512)
     answer = engine.answer(QUESTION)
     await asyncio.sleep(seconds)
@@ -608,15 +629,15 @@ def test_no_process_is_left_behind(program: subprocess.Popen[str], number: int) 
     (host,) = children_of(program.pid)
     program.send_signal(number)
     program.wait()
-    for _ in range(100):
-        try:
-            os.kill(host, 0)
-        except ProcessLookupError:
-            return
-        if Path(f"/proc/{host}/stat").read_text().split()[2] == "Z":  # nobody waits for orphans in some containers
-            return
-        threading.Event().wait(0.1)
-    pytest.fail("the process of the model is still there")
+    while is_running(host):
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    try:  # nobody waits for orphans in some containers
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_an_event_loop_that_was_closed_frees_the_engine(environ: dict[str, str]) -> None:

@@ -159,9 +159,7 @@ def left() -> list[str]:
 def start_pull(weights: Weights) -> subprocess.Popen[str]:
     """Pull in another process, with the tool of the fixture."""
     command = [PYTHON, "-m", "tests.local.weights_puller", sys.executable, repr(weights)]
-    return start_interruptible(
-        command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    return start_interruptible(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def eventually(holds: Callable[[], bool]) -> None:

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from ..processes import PATIENCE
+
 
 class Server(ThreadingHTTPServer):
     """Serves `files`, path to content, and keeps the requests."""
