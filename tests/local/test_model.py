@@ -542,10 +542,16 @@ async def test_a_path_that_is_none(name: str) -> None:
         await Agent(LocalModel(name)).run("Hello!")
 
 
+def put_temporary_files(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let this process, and those that it starts, put their temporary files in a folder."""
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+
+
 async def test_a_long_folder_for_temporary_files(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = tmp_path / ("x" * 120)
     long.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    put_temporary_files(monkeypatch, long)
     engine = Engine(file, 512)
     assert await said(engine, QUESTION)
     engine.close()
@@ -557,7 +563,7 @@ async def test_a_process_that_cannot_clean_up_leaves_nothing(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     """While it loads there is a folder for its socket. The process hangs there, or runs out of memory."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    put_temporary_files(monkeypatch, tmp_path)
     engine = Engine(file, 512)
     answer = engine.answer(QUESTION)
     while not list(tmp_path.iterdir()):
@@ -575,7 +581,7 @@ async def test_a_process_that_cannot_clean_up_leaves_nothing(
 async def test_who_leaves_while_it_loads_leaves_nothing(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    put_temporary_files(monkeypatch, tmp_path)
     engine = Engine(file, 512)
     answer = engine.answer(QUESTION)
     await asyncio.sleep(seconds)
