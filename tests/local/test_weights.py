@@ -79,6 +79,8 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
         "UV_NO_CONFIG": "1",
         "PIP_RETRIES": "1",
         "UV_HTTP_RETRIES": "0",
+        "PIP_DEFAULT_TIMEOUT": "600",  # a pause of the server is no failure
+        "UV_HTTP_TIMEOUT": "600",
     }
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
