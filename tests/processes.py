@@ -16,13 +16,19 @@ PATIENCE = 120
 
 def start_interruptible(command: Sequence[str | Path], **options: Any) -> "subprocess.Popen[str]":
     """Start a program with text streams and with the default handling of SIGINT."""
-    return subprocess.Popen(command, text=True, preexec_fn=lambda: _handle(signal.SIG_DFL), **options)
+    return subprocess.Popen(command, text=True, preexec_fn=heed_interrupts, **options)
 
 
 def start_uninterruptible(command: Sequence[str | Path], **options: Any) -> "subprocess.Popen[str]":
     """Start a program as a shell without job control starts one in the background: with SIGINT ignored."""
-    return subprocess.Popen(command, text=True, preexec_fn=lambda: _handle(signal.SIG_IGN), **options)
+    return subprocess.Popen(command, text=True, preexec_fn=ignore_interrupts, **options)
 
 
-def _handle(how: signal.Handlers) -> None:
-    signal.signal(signal.SIGINT, how)
+def heed_interrupts() -> None:
+    """Let SIGINT end the program that this process becomes."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def ignore_interrupts() -> None:
+    """Let the program that this process becomes ignore SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

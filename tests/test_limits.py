@@ -24,6 +24,7 @@ from llm_do import (
     partial_messages,
 )
 
+from .processes import PATIENCE
 from .scripted import calls, says, scripted, tool_results
 
 
@@ -273,7 +274,7 @@ async def test_nesting_cannot_deadlock_on_the_bound() -> None:
 
         level = WorkerEntry(name=f"level{depth}", tools=[level], model=FunctionModel(step))
     runtime = Runtime([level], model=scripted(says("leaf")), max_concurrency=1)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         assert await asyncio.gather(*(runtime.call(level, str(n)) for n in range(3))) == ["ok"] * 3
     assert len([t for t in runtime.trace if t.name == "leaf"]) == 3 * 2**4
 
@@ -290,7 +291,7 @@ async def test_waiting_for_an_approval_holds_no_slot() -> None:
     runtime = Runtime(model=scripted(says("ok")), max_concurrency=1, approval_callback=think)
     waiting = asyncio.create_task(runtime.call(guarded, "x"))
     await asyncio.sleep(0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         assert await runtime.call(free, "x") == "ok"
     answer.set()
     assert await waiting == "ok"

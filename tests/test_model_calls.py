@@ -102,7 +102,7 @@ async def test_parallel_calls_of_one_response_run_side_by_side() -> None:
 
     @entry
     async def meet(who: str) -> str:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await barrier.wait()
         return who
 
@@ -637,7 +637,7 @@ async def test_synchronous_foreign_tools_do_not_starve_each_other_of_threads() -
         return calls(*[("wait_for", {"name": depth})] * (45 if depth == "leaf" else 2))
 
     runtime = Runtime([leaf, number_of], model=scripted(step), limits=Limits(max_requests=None))
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(PATIENCE):
         assert await runtime.call(outer, "outer") == "7"
 
 

@@ -31,6 +31,8 @@ from llm_do.sandbox import (
 )
 from llm_do.sandbox.beneath import Opener, best_opener, openat2, walk
 
+from .processes import PATIENCE
+
 SECRET = "outside content"
 
 
@@ -510,7 +512,11 @@ class TestRefusals:
         """
         before = project.everything()
         done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True, timeout=30
+            [sys.executable, "-c", textwrap.dedent(program)],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=PATIENCE,
         )
         assert project.everything() == before
         assert done.stdout == snapshot("""\

@@ -30,6 +30,7 @@ from llm_do import (
     partial_messages,
 )
 
+from .processes import PATIENCE
 from .scripted import calls, says, scripted
 
 
@@ -572,7 +573,7 @@ async def test_a_toolset_that_does_not_close_is_cancelled_at_last(monkeypatch: p
     monkeypatch.setattr("llm_do.scope.CLOSING_SECONDS", 0.05)
     log: list[str] = []
     worker = WorkerEntry(name="w", toolsets=[lambda ctx: Slow(log, opening=0, closing=3600)])
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         assert await Runtime(model=scripted(says("ok"))).call(worker, "x") == "ok"
     assert log == ["open"]
 
@@ -664,7 +665,7 @@ async def test_closing_in_the_very_moment_of_opening_hangs_nobody() -> None:
     scope = worker.start(Runtime(model=scripted(says("ok"))))
     opening = asyncio.create_task(scope.open())
     await asyncio.sleep(0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await scope.close()
         with pytest.raises(ScopeClosedError):
             await opening

@@ -30,6 +30,8 @@ from llm_do.models.choice import KEY_OFFERS, LocalServer
 from llm_do.names import is_name
 from llm_do.workerfiles import RESERVED
 
+from ..processes import PATIENCE, heed_interrupts
+
 LLM_DO = Path(sys.executable).with_name("llm-do")
 TOOLS = '''
 from llm_do import entry
@@ -126,17 +128,18 @@ def real(*args: str, cwd: Path | None = None, **env: str) -> subprocess.Complete
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE,
     )
 
 
-def talk(command: list[str], answers: list[tuple[str, str]], cwd: Path, timeout: float = 20) -> tuple[int, str]:
+def talk(command: list[str], answers: list[tuple[str, str]], cwd: Path) -> tuple[int, str]:
     """Run a program in a terminal, and answer what it asks."""
     pid, terminal = pty.fork()
     if pid == 0:  # pragma: no cover - another process
         os.chdir(cwd)
+        heed_interrupts()
         os.execvp(command[0], command)
-    said, waiting, until = "", list(answers), time.monotonic() + timeout
+    said, waiting, until = "", list(answers), time.monotonic() + PATIENCE
     try:
         while time.monotonic() < until:
             if not select.select([terminal], [], [], 0.5)[0]:
@@ -1004,7 +1007,7 @@ def in_bash(root: Path, line: str) -> list[str]:
         _llm_do_completion llm-do
         printf '%s\\n' "${{COMPREPLY[@]}}"
     """
-    done = subprocess.run(["bash", "--norc", "-c", script], cwd=root, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(["bash", "--norc", "-c", script], cwd=root, capture_output=True, text=True, timeout=PATIENCE)
     assert "_llm_do_completion" in done.stderr, done.stderr
     return done.stdout.split()
 

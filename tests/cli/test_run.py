@@ -14,7 +14,7 @@ import pytest
 
 from llm_do.cli.exits import Exit
 
-from ..processes import start_interruptible, start_uninterruptible
+from ..processes import PATIENCE, start_interruptible, start_uninterruptible
 from .server import Server, Step, serve
 
 TOOLS = '''
@@ -71,7 +71,7 @@ def run(project: Path) -> Run:
             input=input,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
             check=False,
         )
 
