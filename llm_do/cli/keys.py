@@ -16,6 +16,8 @@ class Keyboard:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._typed = ""
+        """Keys that came together with one that was read."""
 
     @classmethod
     def open(cls) -> Keyboard | None:
@@ -31,16 +33,25 @@ class Keyboard:
 
     def forget(self) -> None:
         """Drop what was typed before anybody was asked: it was no answer."""
+        self._typed = ""
         termios.tcflush(self._fd, termios.TCIFLUSH)
 
     async def key(self) -> str:
         """One key, without waiting for the end of a line. Ctrl-C interrupts as ever."""
-        with self._single_keys():
-            return (await self._read(8)).decode(errors="replace")[:1]
+        if not self._typed:
+            with self._single_keys():
+                self._typed = (await self._read(8)).decode(errors="replace")
+        key = self._typed[:1]
+        # One key that is not a letter, such as an arrow, is several characters.
+        self._typed = "" if key == "\x1b" else self._typed[1:]
+        return key
 
     async def line(self) -> str:
         """A line, with the editing that the terminal itself has."""
-        return (await self._read(65536)).decode(errors="replace").rstrip("\r\n")
+        typed, self._typed = self._typed, ""
+        if not typed.endswith(("\r", "\n")):
+            typed += (await self._read(65536)).decode(errors="replace")
+        return typed.rstrip("\r\n")
 
     async def _read(self, size: int) -> bytes:
         loop, ready = asyncio.get_running_loop(), asyncio.Event()
@@ -54,7 +65,7 @@ class Keyboard:
     @contextmanager
     def _single_keys(self) -> Iterator[None]:
         before = termios.tcgetattr(self._fd)
-        tty.setcbreak(self._fd)
+        tty.setcbreak(self._fd, termios.TCSADRAIN)  # what was typed since the question came up is an answer
         try:
             yield
         finally:

@@ -1,11 +1,14 @@
 """`llm-do run` in a real terminal: the tree while it runs, the questions, and Ctrl-C."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from llm_do.cli.keys import Keyboard
 
 from .server import Server, Step, serve
 from .test_terminal_chat import Terminal
@@ -184,3 +187,21 @@ def test_narrow_and_plain_terminals(start: Start, width: int, env: dict[str, str
         seen = terminal.wait_for("code 0")
     assert "It is three." in seen
     assert "\x1b" not in seen
+
+
+async def test_no_key_is_lost_between_the_question_and_the_answer() -> None:
+    """Somebody types faster than a busy machine reads. What was typed before the question is no answer."""
+    person, terminal = os.openpty()
+    try:
+        keyboard = Keyboard(terminal)
+        os.write(person, b"y")
+        keyboard.forget()
+        os.write(person, b"x\x1b[An")
+        assert [await keyboard.key() for _ in range(2)] == ["x", "\x1b"]
+        os.write(person, b"no")
+        assert await keyboard.key() == "n"
+        os.write(person, b"t now\n")
+        assert await keyboard.line() == "ot now"
+    finally:
+        os.close(person)
+        os.close(terminal)
