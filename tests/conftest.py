@@ -2,6 +2,7 @@ import os
 import tempfile
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 USERS_CACHE = os.environ.get("LLM_DO_CACHE", "")
 """What the variable was before the tests; empty is the usual folder of the user."""
@@ -11,6 +12,9 @@ os.environ["LLM_DO_CACHE"] = _EMPTY.name
 # Neither does what they said yes to once.
 _STATE = tempfile.TemporaryDirectory(prefix="llm-do-no-answers-")
 os.environ["XDG_STATE_HOME"] = _STATE.name
+# How fast a machine is decides no test either.
+settings.register_profile("llm-do", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("llm-do")
 
 
 @pytest.fixture

@@ -45,6 +45,7 @@ from llm_do import (
     strict_mode_callback,
 )
 
+from .processes import PATIENCE
 from .scripted import by_tools, calls, says, scripted, tool_results
 
 Make = Callable[[dict[str, str]], WorkerRegistry]
@@ -475,8 +476,8 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def until_gone(pid: int, seconds: float = 5) -> bool:
-    end = time.monotonic() + seconds
+def until_gone(pid: int) -> bool:
+    end = time.monotonic() + PATIENCE
     while is_running(pid) and time.monotonic() < end:
         time.sleep(0.02)
     return not is_running(pid)
@@ -503,6 +504,17 @@ def test_a_server_that_cannot_be_started_is_an_error(make: Make) -> None:
     registry = make({"workers/a.yaml": "toolsets: [{mcp: {command: [/no/such/program]}}]\n"})
     with pytest.raises(Exception, match="program"):
         run_worker(registry=registry, worker="a", input_data="go", cli_model=scripted(says("x")))
+
+
+def test_a_server_that_starts_slowly_is_waited_for(make: Make) -> None:
+    """A busy machine takes its time, and so does a server that is downloaded first."""
+    command = ["sh", "-c", 'sleep 6; exec "$@"', "sh", sys.executable, str(SERVER)]
+    registry = make(
+        {"workers/a.yaml": f"toolsets: [{{mcp: {{command: {command}}}}}]\ntool_rules: {{increment: allow}}\n"}
+    )
+    model = scripted(calls(("increment", {"by": 2})), last_result)
+    result = run_worker(registry=registry, worker="a", input_data="go", cli_model=model)
+    assert result.output.endswith(":2")
 
 
 @pytest.mark.parametrize(

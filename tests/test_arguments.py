@@ -63,7 +63,7 @@ def signatures(draw: st.DrawFn) -> str:
     return ", ".join(parts)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     signature=signatures(),
     args=st.lists(st.integers(), max_size=5),
@@ -95,7 +95,7 @@ def test_a_call_binds_exactly_when_python_would_bind_it(
     assert runtime.call_sync(ToolEntry.from_function(function), *args, **kwargs) == expected
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     values=st.fixed_dictionaries({"topic": st.text()}, optional={"pages": st.integers(0, 99)}),
     how=st.sampled_from(["keywords", "mapping", "model", "positional", "mixed"]),

@@ -27,6 +27,8 @@ from llm_do.sandbox import bubble
 from llm_do.sandbox.bubble import CommandResult, Mount, ShellLimits, run_sandboxed, run_unsandboxed, why_not
 from llm_do.sandbox.seccomp import MACHINES, system_call_filter
 
+from .processes import PATIENCE, start_interruptible
+
 pytestmark = pytest.mark.anyio
 LIMITS = ShellLimits(seconds=20)
 # One that is there inside, too.
@@ -311,12 +313,14 @@ async def test_no_file_that_runs_as_its_owner(folder: Path, mode: str) -> None:
         "cp /usr/bin/id data/id2 && chmod ug+s data/id2",
         f"install -m {mode} /usr/bin/id data/id3",
         f"mkdir -m {mode} data/folder",
-        "cp -p /usr/bin/passwd data/passwd",
         f"perl -e 'umask 0; sysopen(F, \"data/p\", 0101, 0{mode}) or exit 1; close F'",
         f"perl -e 'chmod(0{mode}, \"data\") or exit 1'",
     ):
         assert (await sandboxed(text, rw(folder))).exit_code != 0, text
         assert special(folder) == set(), text
+    # Who cannot give a file to its owner gets a copy without the bit, and no error.
+    done = await sandboxed("cp -p /usr/bin/passwd data/passwd", rw(folder))
+    assert special(folder) == set() and (done.exit_code != 0 or os.getuid() != 0)
     done = await sandboxed("chmod 1777 data && chmod 700 data/id && mkdir -m 750 data/other", rw(folder))
     assert done.exit_code == 0, done.stderr
     assert [stat.S_IMODE((folder / name).stat().st_mode) for name in (".", "id", "other")] == [0o1777, 0o700, 0o750]
@@ -720,14 +724,13 @@ def assert_too_many(done: CommandResult) -> None:
         assert done.exit_code == 137 and "processes and threads, which is too many" in done.stderr
 
 
-@pytest.mark.parametrize("wait", ["", "; sleep 50"])
+@pytest.mark.parametrize("wait", ["", "; sleep 1000"])
 async def test_a_fork_bomb(wait: str) -> None:
-    start = time.monotonic()
     mark = f"5{os.getpid()}.5"
-    limits = ShellLimits(seconds=10, processes=30)
+    limits = ShellLimits(seconds=PATIENCE, processes=30)
     done = await sandboxed(f"b() {{ sleep {mark} & b & b; }}; b{wait}", limits=limits)
     assert_too_many(done)
-    assert not done.timed_out and time.monotonic() - start < 9
+    assert not done.timed_out
     assert having(mark) == []
 
 
@@ -756,7 +759,7 @@ while sys.argv[1] != "leave": time.sleep(1)
 async def test_nothing_is_left(folder: Path, kind: str, end: str) -> None:
     (folder / "stubborn.py").write_text(STUBBORN)
     mark = f"mark-{os.urandom(8).hex()}"
-    limits = ShellLimits(seconds=0.7 if end == "timeout" else 20)
+    limits = ShellLimits(seconds=3 if end == "timeout" else PATIENCE)
     name = "data/stubborn.py" if kind == "sandboxed" else "stubborn.py"
     command = parse(f"{PYTHON} {name} {end} {mark} | cat")
 
@@ -767,7 +770,7 @@ async def test_nothing_is_left(folder: Path, kind: str, end: str) -> None:
 
     task = asyncio.create_task(run())
     if end == "cancel":
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while len([pid for pid in having(mark) if "python" in Path(f"/proc/{pid}/comm").read_text()]) < 2:
                 await asyncio.sleep(0.01)
         task.cancel()
@@ -798,32 +801,25 @@ def test_an_interrupt(folder: Path) -> None:
         "import asyncio\nfrom llm_do.commands import parse\nfrom llm_do.sandbox.bubble import *\n"
         f"asyncio.run(run_sandboxed(parse('sleep {mark} | cat'), [], ShellLimits()), debug=True)"
     )
-    process = subprocess.Popen([sys.executable, "-X", "dev", "-c", program], stderr=subprocess.PIPE, text=True)
+    process = start_interruptible([sys.executable, "-X", "dev", "-c", program], stderr=subprocess.PIPE)
     while not any(Path(f"/proc/{pid}/comm").read_text() == "sleep\n" for pid in having(mark)):
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=10)
+    _, said = process.communicate()
     assert having(mark) == []
     assert said.rstrip().endswith("KeyboardInterrupt") and "Warning" not in said and "never retrieved" not in said
 
 
 async def test_the_loop_goes_on(folder: Path) -> None:
-    """While commands run, and several at once."""
-    longest, over = 0.0, False
-
-    async def watch() -> None:
-        nonlocal longest
-        while not over:
-            start = time.monotonic()
-            await asyncio.sleep(0.001)
-            longest = max(longest, time.monotonic() - start)
-
-    watching = asyncio.create_task(watch())
-    done = await asyncio.gather(*(sandboxed(f"sh -c 'sleep 0.3; echo {i}'", ro(folder)) for i in range(8)))
-    over = True
-    await watching
-    assert [(one.stdout, one.stderr) for one in done] == [(f"{i}\n", "") for i in range(8)]
-    assert longest < 0.25
+    """While commands run, and several at once: they wait for something that is done in this loop."""
+    wait = "while test ! -e data/go; do sleep 0.05; done"
+    commands = [f"sh -c 'touch data/started-{i}; {wait}; echo {i}'" for i in range(8)]
+    running = asyncio.gather(*(sandboxed(command, rw(folder)) for command in commands))
+    while len(list(folder.glob("started-*"))) < len(commands):
+        assert not running.done(), running.result()
+        await asyncio.sleep(0.01)
+    (folder / "go").touch()
+    assert [(one.stdout, one.stderr) for one in await running] == [(f"{i}\n", "") for i in range(8)]
 
 
 async def test_without_a_sandbox(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

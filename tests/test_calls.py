@@ -23,6 +23,7 @@ from llm_do import (
     entry,
 )
 
+from .processes import PATIENCE
 from .scripted import calls, says, scripted, tool_results
 
 
@@ -273,7 +274,7 @@ async def test_synchronous_entries_do_not_starve_each_other_of_threads() -> None
         return ctx.deps.call_sync("upper", "x")  # type: ignore[no-any-return]
 
     runtime = Runtime([outer, middle, upper])
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         results = await asyncio.gather(*(runtime.call("outer") for _ in range(90)))
     assert results == ["X"] * 90
 
@@ -368,7 +369,7 @@ async def test_a_call_through_the_runtime_from_inside_a_tool_cannot_deadlock() -
     outer = WorkerEntry(name="outer", tools=[through_runtime])
     step = scripted(lambda messages, info: says("out") if tool_results(messages) else calls(("through_runtime", {})))
     runtime = Runtime([inner, outer], model=step, max_concurrency=2)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         assert await asyncio.gather(*(runtime.call("outer", str(n)) for n in range(6))) == ["out"] * 6
 
 
@@ -378,7 +379,7 @@ async def test_nor_can_one_from_a_synchronous_entry() -> None:
         return runtime.call_sync("upper", "x")  # type: ignore[no-any-return]
 
     runtime = Runtime([through_runtime, upper])
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         assert await asyncio.gather(*(runtime.call("through_runtime") for _ in range(60))) == ["X"] * 60
 
 

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from llm_do.cli.exits import Exit
 
+from .processes import PATIENCE
+
 ROOT = Path(__file__).parent.parent
 STARTED = ROOT / "docs" / "getting-started.md"
 _BLOCK = re.compile(r"^```(console|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -91,7 +93,7 @@ def test_getting_started_can_be_followed(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         encoding="utf-8",
-        timeout=50,
+        timeout=PATIENCE,
         check=False,
     )
     parts = re.split(r"\n@@ (\d+)\n", done.stdout)

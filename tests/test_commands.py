@@ -147,7 +147,7 @@ PRINTABLE = st.text(st.characters(exclude_categories=["C", "Z"], include_charact
 
 @given(st.lists(PRINTABLE, max_size=6))
 @example(["'", '"', "\\", "$x", "a\nb", "#", "~", "&&", "|"])
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_what_is_quoted_is_read_back(words: list[str]) -> None:
     words = ["program", *words]
     assert parse(shlex.join(words)).pipelines == ((tuple(words),),)
@@ -170,7 +170,7 @@ def helper(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(texts=st.lists(st.one_of(HOSTILE, MILD.map("".join)), min_size=40, max_size=40))
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, suppress_health_check=list(HealthCheck))
 @pytest.mark.parametrize("shell", ["sh", "bash"])
 def test_a_shell_sees_the_same_words(texts: list[str], shell: str, helper: Path, tmp_path: Path) -> None:
     readable = []

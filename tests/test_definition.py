@@ -562,7 +562,7 @@ definitions = st.builds(
 
 
 @given(definitions)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_what_is_written_reads_back_equal(definition: WorkerDefinition) -> None:
     text = dump_worker(definition)
     assert parse(text, name=definition.name) == definition
@@ -595,7 +595,7 @@ def reads_or_refuses(text: str | bytes, format: Format) -> None:
 
 
 @given(st.text(max_size=60) | st.binary(max_size=60), st.sampled_from(["md", "yaml"]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_text_is_read_or_refused(text: str | bytes, format: Format) -> None:
     reads_or_refuses(text, format)
 
@@ -643,13 +643,13 @@ TOKENS += [
 
 
 @given(st.lists(st.sampled_from(TOKENS), max_size=30).map("".join), st.sampled_from(["md", "yaml"]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_yaml_is_read_or_refused(text: str, format: Format) -> None:
     reads_or_refuses(text, format)
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_damaged_file_is_read_or_refused(data: st.DataObject) -> None:
     text = MARKDOWN
     for _ in range(data.draw(st.integers(1, 3))):
@@ -673,7 +673,7 @@ FIELDS = [
 
 
 @given(st.dictionaries(st.sampled_from([*FIELDS, "tools", "model", "locked", "name"]), values, max_size=3))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_values_are_read_or_refused(content: dict[str, Any]) -> None:
     reads_or_refuses(yaml.safe_dump(content), "yaml")
 

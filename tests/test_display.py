@@ -1,13 +1,12 @@
 """What is shown to a person who decides says what is there."""
 
 import re
-import time
 import unicodedata
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -40,7 +39,6 @@ def strings(value: Any) -> list[str]:
     return [text for item in value for text in strings(item)] if isinstance(value, list) else []
 
 
-@settings(deadline=None)
 @given(ANY_TEXT)
 def test_only_printable_characters_are_left_and_no_two_texts_look_the_same(text: str) -> None:
     shown = visible(text)
@@ -49,7 +47,6 @@ def test_only_printable_characters_are_left_and_no_two_texts_look_the_same(text:
     assert read(shown) == text
 
 
-@settings(deadline=None)
 @given(ANY_TEXT)
 def test_newlines_and_tabs_may_stay(text: str) -> None:
     shown = visible(text, keep="\n\t")
@@ -69,17 +66,11 @@ def test_escapes_are_those_that_people_know() -> None:
     assert visible("\\u202e") == r"\\u202e" != visible("\u202e")
 
 
-@pytest.mark.parametrize("text", ["\x1b[31m\u202e" * 14_000, "\\" * 100_000, "\u200bа" * 50_000, "plain " * 17_000])
-def test_much_hostile_text_takes_no_time(text: str) -> None:
-    visible(text)
-    best = min(_timed(lambda: visible(text)) for _ in range(5))
-    assert best < 0.05  # some 5 ms; machines that run tests are busy
-
-
-def _timed(function: Any) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
+@pytest.mark.parametrize("text", ["\x1b[31m\u202e", "\\" * 50 + "x", "\u200bа", "plain ", "\\\U000e0041"])
+def test_much_hostile_text_is_shown_in_linear_time(text: str) -> None:
+    """Work that grew with the square of a million characters would not end before the test is ended."""
+    times = 1_000_000 // len(text)
+    assert visible(text * times) == visible(text) * times
 
 
 def test_the_middle_is_left_out_and_both_ends_are_kept() -> None:
@@ -90,7 +81,6 @@ def test_the_middle_is_left_out_and_both_ends_are_kept() -> None:
     assert " … [41,200 of 42,000 characters not shown] … " in short
 
 
-@settings(deadline=None)
 @given(st.text(max_size=300), st.integers(-5, 200))
 def test_abridging_never_makes_it_longer(text: str, limit: int) -> None:
     assert len(abridge(text, limit)) <= len(text)
@@ -98,7 +88,6 @@ def test_abridging_never_makes_it_longer(text: str, limit: int) -> None:
         assert abridge(text, limit) == text
 
 
-@settings(deadline=None)
 @given(st.dictionaries(ANY_TEXT, JSON, max_size=4), st.booleans())
 def test_a_layout_never_has_what_could_lie(payload: dict[str, Any], full: bool) -> None:
     shown = layout(payload, full=full, limit=40)
@@ -106,7 +95,6 @@ def test_a_layout_never_has_what_could_lie(payload: dict[str, Any], full: bool) 
     assert not re.search("[\ufe00-\ufe0f\u3164]", shown)
 
 
-@settings(deadline=None)
 @given(st.dictionaries(ANY_TEXT, JSON, max_size=4), st.integers(10, 120))
 def test_in_full_everything_is_there(payload: dict[str, Any], width: int) -> None:
     shown = layout(payload, full=True, width=width).replace("\n  ┆ ", "").replace("\n  │ ", "\n")
@@ -115,7 +103,6 @@ def test_in_full_everything_is_there(payload: dict[str, Any], width: int) -> Non
         assert any(form in shown for form in found) or read(shown).count(text)
 
 
-@settings(deadline=None)
 @given(st.dictionaries(ANY_TEXT.filter(bool), ANY_TEXT, min_size=1, max_size=4))
 def test_no_text_poses_as_another_argument(payload: dict[str, str]) -> None:
     lines = layout(payload, full=True).split("\n")

@@ -33,6 +33,8 @@ from pytest_examples import CodeExample, EvalExample, find_examples
 import llm_do
 from llm_do import RuleBook, WorkerRegistry
 
+from .processes import PATIENCE
+
 ROOT = Path(__file__).parent.parent
 PAGES = [
     ROOT / "README.md",
@@ -205,7 +207,9 @@ def test_a_notebook_prints_what_it_shows(path: Path, machine: Path) -> None:
 
     shown = nbformat.read(path, as_version=4)
     run = nbformat.read(path, as_version=4)
-    NotebookClient(run, timeout=50, kernel_name="python3", resources={"metadata": {"path": str(machine)}}).execute()
+    NotebookClient(
+        run, timeout=PATIENCE, kernel_name="python3", resources={"metadata": {"path": str(machine)}}
+    ).execute()
     assert [cell.get("outputs") for cell in run.cells] == [cell.get("outputs") for cell in shown.cells]
 
 

@@ -34,6 +34,7 @@ from llm_do import (
     strict_mode_callback,
 )
 
+from .processes import PATIENCE
 from .scripted import calls, says, scripted, tool_results
 
 
@@ -101,7 +102,7 @@ async def test_parallel_calls_of_one_response_run_side_by_side() -> None:
 
     @entry
     async def meet(who: str) -> str:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await barrier.wait()
         return who
 
@@ -443,7 +444,7 @@ async def test_a_foreign_tool_must_not_shadow_the_workers_own() -> None:
 def counter(ctx: Context) -> AbstractToolset[Any]:
     server = str(Path(__file__).parent / "mcp_server.py")
     # By default FastMCP keeps the process for other connections, after everybody has left.
-    return MCPToolset(StdioTransport(sys.executable, [server], keep_alive=False))
+    return MCPToolset(StdioTransport(sys.executable, [server], keep_alive=False), init_timeout=PATIENCE)
 
 
 async def test_an_mcp_server_is_a_foreign_toolset() -> None:
@@ -636,7 +637,7 @@ async def test_synchronous_foreign_tools_do_not_starve_each_other_of_threads() -
         return calls(*[("wait_for", {"name": depth})] * (45 if depth == "leaf" else 2))
 
     runtime = Runtime([leaf, number_of], model=scripted(step), limits=Limits(max_requests=None))
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(PATIENCE):
         assert await runtime.call(outer, "outer") == "7"
 
 

@@ -37,6 +37,7 @@ from llm_do import (
 )
 from llm_do.definition import dump_worker
 
+from .processes import PATIENCE
 from .scripted import answers, by_tools, calls, says, scripted, tool_results
 
 Make = Callable[[dict[str, str]], WorkerRegistry]
@@ -313,7 +314,7 @@ def test_an_allow_that_the_file_does_not_say(make: Make) -> None:
 
 
 def test_force_false_never_overwrites(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry, made, barrier = make({}), list[int](), threading.Barrier(2, timeout=2)
+    registry, made, barrier = make({}), list[int](), threading.Barrier(2, timeout=PATIENCE)
 
     def meet(*args: Any, **options: Any) -> str:
         with contextlib.suppress(threading.BrokenBarrierError):

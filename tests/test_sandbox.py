@@ -31,6 +31,8 @@ from llm_do.sandbox import (
 )
 from llm_do.sandbox.beneath import Opener, best_opener, openat2, walk
 
+from .processes import PATIENCE
+
 SECRET = "outside content"
 
 
@@ -401,7 +403,6 @@ class TestRefusals:
             finally:
                 os.chdir(here)
         (out / "folder").mkdir()
-        started = time.monotonic()
         for path in ("pipe", "socket", "folder", ""):
             for work in (
                 lambda path=path: files.read_bytes("out", path),
@@ -417,7 +418,6 @@ class TestRefusals:
                 refused(project, lambda name=name: SandboxToolset(manager).read_bytes("dev", name), "a device")
                 refused(project, lambda name=name: SandboxToolset(manager).write_text("dev", name, "x"), "a device")
             assert "zero" not in SandboxToolset(manager).list_files("dev")
-        assert time.monotonic() - started < 2
 
     def test_a_hard_link_is_not_read_or_edited_and_replacing_it_leaves_the_other_name(self, project: Project) -> None:
         os.link(project.outside / "secret.txt", project.base / "out/x.txt")
@@ -512,7 +512,11 @@ class TestRefusals:
         """
         before = project.everything()
         done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True, timeout=30
+            [sys.executable, "-c", textwrap.dedent(program)],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=PATIENCE,
         )
         assert project.everything() == before
         assert done.stdout == snapshot("""\
@@ -826,7 +830,7 @@ PIECES = ["..", ".", "", "/", "~", "a", "d", "link", "secret.txt", "outside", "o
 PATHS = st.lists(st.sampled_from(PIECES) | st.text(max_size=4), max_size=8).map("/".join) | st.text(max_size=20)
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(path=PATHS, to=PATHS)
 @example(path="link/secret.txt", to="../outside/new")
 @example(path="d/../../outside/secret.txt", to="link/new")

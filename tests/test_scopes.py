@@ -30,6 +30,7 @@ from llm_do import (
     partial_messages,
 )
 
+from .processes import PATIENCE
 from .scripted import calls, says, scripted
 
 
@@ -572,7 +573,7 @@ async def test_a_toolset_that_does_not_close_is_cancelled_at_last(monkeypatch: p
     monkeypatch.setattr("llm_do.scope.CLOSING_SECONDS", 0.05)
     log: list[str] = []
     worker = WorkerEntry(name="w", toolsets=[lambda ctx: Slow(log, opening=0, closing=3600)])
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         assert await Runtime(model=scripted(says("ok"))).call(worker, "x") == "ok"
     assert log == ["open"]
 
@@ -664,7 +665,7 @@ async def test_closing_in_the_very_moment_of_opening_hangs_nobody() -> None:
     scope = worker.start(Runtime(model=scripted(says("ok"))))
     opening = asyncio.create_task(scope.open())
     await asyncio.sleep(0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await scope.close()
         with pytest.raises(ScopeClosedError):
             await opening
@@ -769,3 +770,30 @@ def test_what_a_worker_is_given_is_kept_as_it_was() -> None:
     assert list(worker.own_entries) == ["one"]
     with pytest.raises(TypeError, match="must be a list"):
         WorkerEntry(name="w", toolsets="files")
+
+
+async def test_a_call_that_outlives_its_turn_takes_no_slot_of_the_next_turn() -> None:
+    """A toolset may call workers from a task of its own. The workers of the next turn do not wait until it is over."""
+    inside, over = asyncio.Event(), asyncio.Event()
+    contexts: list[Context] = []
+
+    @entry
+    async def wait() -> None:
+        inside.set()
+        await over.wait()
+
+    def keep(ctx: Context) -> AbstractToolset[Any]:
+        contexts.append(ctx)
+        return FunctionToolset()
+
+    slow = WorkerEntry(name="slow", tools=[wait], model=scripted(calls(("wait", {})), says("late")))
+    quick = WorkerEntry(name="quick", model=scripted(says("at once")))
+    model = scripted(says("first"), calls(("quick", {"input": "x"})), says("second"))
+    worker = WorkerEntry(name="w", tools=[quick], toolsets=[keep], model=model)
+    async with worker.start(Runtime(max_concurrency=1)) as scope:
+        assert await scope.run_turn("x") == "first"
+        late = asyncio.create_task(contexts[0].call(slow, "x"))
+        await inside.wait()
+        assert await scope.run_turn("y") == "second"
+        over.set()
+        assert await late == "late"

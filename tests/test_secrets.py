@@ -5,7 +5,6 @@ import json
 import logging
 import pickle
 import re
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Annotated, Any
 from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, SecretBytes, SecretStr
 from pydantic_ai import ModelRetry, RunContext, Tool, ToolFailed, ToolReturn
@@ -472,7 +471,6 @@ def test_what_cannot_be_searched_is_not_written_down() -> None:
     assert values.redact(10**5000) == 10**5000
 
 
-@settings(deadline=None)
 @given(st.text(min_size=4).filter(str.strip), st.text(), st.text())
 def test_a_value_is_found_in_any_text(value: str, before: str, after: str) -> None:
     values = Values()
@@ -487,7 +485,6 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(JSON)
 def test_any_schema_can_be_read(schema: Any) -> None:
     for key in ("properties", "anyOf", "items", "$ref", "additionalProperties", "format"):
@@ -506,17 +503,15 @@ def test_a_schema_that_refers_to_itself_ends() -> None:
     assert found == ["a", "b"]
 
 
-def test_it_is_bounded_and_fast() -> None:
+def test_it_is_bounded_and_takes_linear_time() -> None:
     secrets = Secrets(["KEEP"], {"KEEP": "keep-4711"})
     secrets.learn(f"value-{number:06}" for number in range(MOST_VALUES + 50))
     assert secrets.redact(f"keep-4711 value-{MOST_VALUES:06}") == "[secret KEEP] [secret]"
     assert secrets.redact("value-000000") == "value-000000"
     few = Secrets(["A"], {"A": "hunter22hunter22"})
     few.learn(f"{number:032x}" for number in range(20))
-    text = ("some text and hunter22hunter22 " * 3_300)[:100_000]
-    start = time.perf_counter()
-    assert "[secret A]" in few.redact(text)
-    assert time.perf_counter() - start < 2  # some 2 ms: no timing decides a test, this one only catches what never ends
+    # Work that grew with the square of these would not end before the test is ended.
+    assert few.redact("some text and hunter22hunter22 " * 40_000) == "some text and [secret A] " * 40_000
 
 
 def test_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -110,9 +109,7 @@ def test_nothing_of_the_host_is_there(shell: Shell, monkeypatch: pytest.MonkeyPa
 
 def test_what_a_command_starts_ends_with_it(shell: Shell, project: Path) -> None:
     mark = f"31{os.getpid()}.25"
-    started = time.monotonic()
     outputs = printed(shell(f"sleep {mark} | cat", timeout=0.5))
-    assert time.monotonic() - started < 10
     assert "its time was up" in outputs[0]
     assert not running(mark)
 

@@ -22,6 +22,7 @@ from pydantic_ai.usage import RequestUsage
 
 from llm_do import Context, Event, Runtime, TraceEntry, WorkerEntry, entry
 
+from .processes import PATIENCE
 from .scripted import answers, calls, says, scripted, tool_results
 
 
@@ -556,7 +557,7 @@ async def test_a_graph_with_back_pointers_that_cannot_be_copied_costs_no_time() 
         return node
 
     runtime = Runtime([take])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         assert await runtime.call("take", node=root) is root
     recorded = runtime.trace[0].input_data["node"]
     assert len(recorded.children) == 30

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import anyio
+import anyio.to_thread
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
@@ -148,8 +149,11 @@ async def _in_editor(text: str) -> str:
         file.write_text(text, encoding="utf-8")
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            process = await anyio.open_process([*editor, str(file)], stdin=None, stdout=None, stderr=None)
-            if code := await process.wait():
+            words = [*editor, str(file)]
+            # A child of `subprocess` would inherit that interrupts are ignored.
+            process = os.posix_spawnp(editor[0], words, os.environ, setsigdef=[signal.SIGINT])  # noqa: ASYNC221
+            _, status = await anyio.to_thread.run_sync(os.waitpid, process, 0, abandon_on_cancel=True)
+            if code := os.waitstatus_to_exitcode(status):
                 raise ValueError(f"{editor[0]} ended with {code}")
         finally:
             signal.signal(signal.SIGINT, handler)

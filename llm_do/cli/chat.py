@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,8 @@ def chat_command(ctx: click.Context, /, worker: str, attachments: tuple[Path, ..
 
     All turns are one conversation. Type /help there to see what it can do.
     """
+    if sys.stdin.isatty():  # somebody types here: Ctrl-C cancels a turn, even where the program inherited to ignore it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     registry, name = open_worker(ctx, worker)
     entry = _worker(registry, name)
     files = _files(entry, attachments)

@@ -70,7 +70,7 @@ class Keyboard:
     @contextmanager
     def _single_keys(self) -> Iterator[None]:
         before = termios.tcgetattr(self._fd)
-        tty.setcbreak(self._fd)
+        tty.setcbreak(self._fd, termios.TCSADRAIN)  # what was typed since the question came up is an answer
         try:
             yield
         finally:

@@ -130,10 +130,12 @@ async def _interruptible(work: Callable[[], Awaitable[None]], reporter: Reporter
             os._exit(128 + number)
         task.cancel()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    # What was started with an interrupt ignored, as a script starts things in the background, goes on ignoring it.
+    heeded = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
+    for number in heeded:
         loop.add_signal_handler(number, interrupt, number)
     try:
         await work()
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in heeded:
             loop.remove_signal_handler(number)

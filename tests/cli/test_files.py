@@ -9,6 +9,8 @@ import pytest
 
 from llm_do.cli.exits import Exit
 
+from ..processes import PATIENCE
+
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
@@ -37,7 +39,7 @@ def llm_do(*args: object, cwd: Path, **env: str) -> subprocess.CompletedProcess[
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=40,
+        timeout=PATIENCE,
     )
 
 

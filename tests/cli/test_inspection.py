@@ -32,6 +32,8 @@ from llm_do.models.servers import ModelServer
 from llm_do.names import is_name
 from llm_do.workerfiles import RESERVED
 
+from ..processes import PATIENCE, heed_interrupts
+
 LLM_DO = Path(sys.executable).with_name("llm-do")
 TOOLS = '''
 from llm_do import entry
@@ -128,17 +130,18 @@ def real(*args: str, cwd: Path | None = None, **env: str) -> subprocess.Complete
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE,
     )
 
 
-def talk(command: list[str], answers: list[tuple[str, str]], cwd: Path, timeout: float = 20) -> tuple[int, str]:
+def talk(command: list[str], answers: list[tuple[str, str]], cwd: Path) -> tuple[int, str]:
     """Run a program in a terminal, and answer what it asks."""
     pid, terminal = pty.fork()
     if pid == 0:  # pragma: no cover - another process
         os.chdir(cwd)
+        heed_interrupts()
         os.execvp(command[0], command)
-    said, waiting, until = "", list(answers), time.monotonic() + timeout
+    said, waiting, until = "", list(answers), time.monotonic() + PATIENCE
     try:
         while time.monotonic() < until:
             if not select.select([terminal], [], [], 0.5)[0]:
@@ -576,11 +579,10 @@ def test_circles_of_calls(edges: dict[str, list[str]], found: list[list[str]]) -
     assert circles(edges) == found
 
 
-def test_a_thousand_workers_that_call_anybody_are_checked_in_time() -> None:
+def test_a_thousand_workers_that_call_anybody_are_checked() -> None:
+    """In time, too: to follow every path of calls among them would not end."""
     many = [f"w{number}" for number in range(1000)]
-    start = time.perf_counter()
     assert circles(dict.fromkeys(many, many)) == [sorted(many)]
-    assert time.perf_counter() - start < 5
 
 
 def test_check_looks_at_models_and_keys(make: Make, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1020,7 +1022,7 @@ def in_bash(root: Path, line: str) -> list[str]:
         _llm_do_completion llm-do
         printf '%s\\n' "${{COMPREPLY[@]}}"
     """
-    done = subprocess.run(["bash", "--norc", "-c", script], cwd=root, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(["bash", "--norc", "-c", script], cwd=root, capture_output=True, text=True, timeout=PATIENCE)
     assert "_llm_do_completion" in done.stderr, done.stderr
     return done.stdout.split()
 
@@ -1068,23 +1070,6 @@ def hundred(tmp_path_factory: pytest.TempPathFactory) -> Path:
         text = f"---\ndescription: Number {number} of many.\nmodel: anthropic:claude-haiku-4-5\n---\nDo it.\n"
         (root / f"workers/w{number}.md").write_text(text)
     return root
-
-
-def fastest(command: list[str], cwd: Path, **env: str) -> float:
-    times = []
-    for _ in range(7):
-        start = time.perf_counter()
-        subprocess.run(command, cwd=cwd, env={**os.environ, **env}, check=True, stdout=subprocess.DEVNULL)
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
-def test_it_answers_at_once(hundred: Path) -> None:
-    """With room for a busy machine: the targets themselves are 15 and 4."""
-    nothing = fastest([sys.executable, "-c", "pass"], hundred)
-    assert fastest([str(LLM_DO), "list"], hundred) < 100 * nothing
-    asked = {"_LLM_DO_COMPLETE": "bash_complete", "COMP_WORDS": "llm-do run w1", "COMP_CWORD": "2"}
-    assert fastest([str(LLM_DO)], hundred, **asked) < 50 * nothing
 
 
 def test_the_installed_program_and_the_module_are_the_same(make: Make) -> None:

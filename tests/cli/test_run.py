@@ -14,6 +14,7 @@ import pytest
 
 from llm_do.cli.exits import Exit
 
+from ..processes import PATIENCE, start_interruptible, start_uninterruptible
 from .server import Server, Step, serve
 
 TOOLS = '''
@@ -70,7 +71,7 @@ def run(project: Path) -> Run:
             input=input,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
             check=False,
         )
 
@@ -293,16 +294,15 @@ def test_no_network_is_said_in_words(run: Run) -> None:
 
 def test_an_interrupt_ends_the_run_and_tells_what_it_did(project: Path) -> None:
     with serve(Step(tool="add", arguments={"a": 1}), Step("slow", seconds=30)) as server:
-        process = subprocess.Popen(
+        process = start_interruptible(
             [sys.executable, "-m", "llm_do", "run", "adder", "x"],
             cwd=project, env={**os.environ, **server.environment}, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         while len(server.requests) < 2:
             time.sleep(0.02)
-        time.sleep(0.2)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate()
     assert process.returncode == Exit.INTERRUPTED
     assert out == ""
     assert "Interrupted." in err
@@ -319,17 +319,39 @@ def test_what_cannot_be_stopped_does_not_keep_the_program(project: Path, times: 
     )
     (project / "tools.py").write_text(code)
     (project / "workers/adder.md").unlink()
-    process = subprocess.Popen(
+    process = start_interruptible(
         [sys.executable, "-m", "llm_do", "run", "slow"],
-        cwd=project, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=project, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     while not (project / "started").exists():
         time.sleep(0.02)
     for _ in range(times):
         process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate()
     assert process.returncode == Exit.INTERRUPTED
     assert "Traceback" not in err
+
+
+def test_an_interrupt_that_was_ignored_when_it_started_stays_ignored(project: Path) -> None:
+    """As in `llm-do run ... &` of a script: Ctrl-C is for the script. SIGTERM ends it as ever."""
+    code = (
+        "import asyncio, os, signal\nfrom llm_do import entry\n\n@entry\nasync def slow(end: int) -> str:\n"
+        "    os.kill(os.getpid(), end)\n    for _ in range(100):\n        await asyncio.sleep(0)\n"
+        "    if end == signal.SIGTERM:\n        await asyncio.Event().wait()\n    return 'went on'\n"
+    )
+    (project / "tools.py").write_text(code)
+    (project / "workers/adder.md").unlink()
+
+    def run(number: int) -> tuple[int, str]:
+        process = start_uninterruptible(
+            [sys.executable, "-m", "llm_do", "run", "slow", f"end={number}"],
+            cwd=project, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        out, _ = process.communicate()
+        return process.returncode, out
+
+    assert run(signal.SIGINT) == (Exit.OK, "went on\n")
+    assert run(signal.SIGTERM) == (128 + signal.SIGTERM, "")
 
 
 # -- what is told, and what is not -------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ from uuid import uuid4
 
 import pytest
 
+from ..processes import PATIENCE
+
 TMUX = shutil.which("tmux")
 PROGRAM = [sys.executable, "-m", "llm_do"]
 
@@ -28,7 +30,7 @@ class Terminal:
             capture_output=True,
             text=True,
             check=True,
-            timeout=20,
+            timeout=PATIENCE,
         )
         return made.stdout
 
@@ -52,7 +54,7 @@ class Terminal:
 
     def wait_for(self, found: str | Callable[[str], object]) -> str:
         """Wait until a text stands on the screen."""
-        seen, until = "", time.monotonic() + 25
+        seen, until = "", time.monotonic() + PATIENCE
         while time.monotonic() < until:
             seen = self.screen()
             if found in seen if isinstance(found, str) else found(seen):
@@ -123,7 +125,11 @@ def test_nothing_but_a_key_answers_a_question(terminal: Terminal) -> None:
     assert "Traceback" not in seen and "Error" not in seen
 
 
-def test_a_chat_line_by_line(terminal: Terminal) -> None:
+@pytest.mark.parametrize("inherited", ["heeded", "ignored"])
+def test_a_chat_line_by_line(terminal: Terminal, inherited: str) -> None:
+    """Ctrl-C cancels a turn, also where the program was started with interrupts ignored."""
+    if inherited == "ignored":
+        terminal.type("trap '' INT")
     start(terminal, "--plain")
     terminal.wait_for("You talk with helper (test). /help tells more, Ctrl-D ends.")
     terminal.type("first")

@@ -138,6 +138,21 @@ def test_arguments_can_be_edited(start: Start, tmp_path: Path) -> None:
     assert (tmp_path / "out/report.md").read_text() == "# Report\n\nmy line\nkept\n"
 
 
+def test_ctrl_c_in_the_editor_is_for_the_editor(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "editor").write_text("#!/bin/sh\necho Editing.\nexec sleep 1000\n")
+    (tmp_path / "editor").chmod(0o755)
+    with serve(writes(), Step("Done.")) as server:
+        terminal = start(server, "{program} boss go", EDITOR=str(tmp_path / "editor"))
+        terminal.wait_for("q  no, and end the run")
+        terminal.send("e")
+        terminal.wait_for("Editing.")
+        terminal.send("C-c")
+        terminal.wait_for("That did not work")
+        terminal.send("q")
+        terminal.wait_for("code 4")
+    assert (tmp_path / "out/report.md").read_text() == FILES["out/report.md"]
+
+
 @pytest.mark.parametrize(("editor", "told"), [("true", "Nothing was changed"), ("false", "That did not work")])
 def test_an_editor_that_was_left_is_no_yes(start: Start, tmp_path: Path, editor: str, told: str) -> None:
     with serve(writes(), Step("Done.")) as server:

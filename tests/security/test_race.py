@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 from pydantic_ai.messages import ModelResponse
 
+from ..processes import PATIENCE
 from .world import CANARY, Person, World, call, together
 
 SECONDS = 0.8
@@ -56,7 +57,7 @@ def swapping(program: str, place: str, aside: str, link: str) -> Iterator[None]:
     command = [sys.executable, "-c", program, place, aside, link, str(SECONDS)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         yield
-        swapped, _ = process.communicate(timeout=30)
+        swapped, _ = process.communicate(timeout=PATIENCE)
     assert int(swapped) > 20
 
 

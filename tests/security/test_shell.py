@@ -2,11 +2,11 @@
 
 import os
 import stat
-import time
 from typing import Any
 
 import pytest
 
+from ..processes import PATIENCE
 from .world import CANARY, Person, World, call, together
 
 ROOTS = "toolsets: [shell]\nsandbox: {paths: {in: {root: in}, out: {root: out, mode: rw}}}\n"
@@ -328,9 +328,7 @@ def test_no_process_outlives_a_timeout(shell: World) -> None:
         "in/hang.py",
         f"import signal, os\nsignal.signal(15, signal.SIG_IGN)\nos.execvp('sleep', ['sleep', '{shell.mark}'])",
     )
-    started = time.monotonic()
     shell.attack(call("shell", command="python3 in/hang.py | cat", timeout=0.4), callback=Person())
-    assert time.monotonic() - started < 10
     assert not shell.processes()
 
 
@@ -340,9 +338,8 @@ def test_a_crowd_of_processes_is_ended_and_none_is_left(shell: World) -> None:
         f" held.append(subprocess.Popen(['sleep', '{shell.mark}']))\n[each.wait() for each in held]\n"
     )
     shell.write("in/crowd.py", code)
-    started = time.monotonic()
-    shell.attack(call("shell", command="python3 in/crowd.py", timeout=8), callback=Person())
-    assert time.monotonic() - started < 7
+    outcome = shell.attack(call("shell", command="python3 in/crowd.py", timeout=PATIENCE), callback=Person())
+    assert not outcome.told("its time was up")
     assert not shell.processes()
 
 
@@ -392,9 +389,7 @@ def test_no_privilege_is_to_be_had(shell: World, code: str) -> None:
 
 def test_a_command_that_holds_the_first_process_of_its_sandbox_is_ended_all_the_same(shell: World) -> None:
     code = f"import ctypes, os; ctypes.CDLL(None).ptrace(16, 1, 0, 0); os.execvp('sleep', ['sleep', '{shell.mark}'])"
-    started = time.monotonic()
     shell.attack(call("shell", command=python(code), timeout=0.5), callback=Person())
-    assert time.monotonic() - started < 10
     assert not shell.processes()
 
 

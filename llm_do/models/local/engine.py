@@ -12,6 +12,7 @@ import json
 import os
 import queue
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -99,6 +100,8 @@ class _Host:
         self._failure: str | None = None
         # What llama.cpp says about a file that it cannot load is in its log, and nowhere else.
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
+        # For its socket while it loads. A process that was killed cannot remove it, so it is removed here, too.
+        self._folder = tempfile.mkdtemp(prefix="llm-do-")
         self._process = subprocess.Popen(  # noqa: S603 - this interpreter and a file of this package
             [sys.executable, "-P", str(_HOST)],
             stdin=subprocess.PIPE,
@@ -109,7 +112,7 @@ class _Host:
             encoding="utf-8",
             process_group=0,  # Ctrl-C is for this process, which then cancels what it wants to
         )
-        self._lines.put(json.dumps(settings))
+        self._lines.put(json.dumps({**settings, "folder": self._folder}))
         for work in (self._write, self._read):
             threading.Thread(target=work, name="llm-do-local-model", daemon=True).start()
 
@@ -151,7 +154,13 @@ class _Host:
             self._process.wait(_SECONDS_TO_LEAVE)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+        self._wait()
+
+    def _wait(self) -> int:
+        """Wait until the process has ended, and remove the folder that it may have left. Return its code."""
+        code = self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return code
 
     def _write(self) -> None:
         assert self._process.stdin is not None
@@ -172,7 +181,7 @@ class _Host:
                 else:
                     self._pass_on(message)
         self._lines.put(None)
-        self._failure = self._explain(self._process.wait(), reason)
+        self._failure = self._explain(self._wait(), reason)
         with self._lock:
             jobs, self._jobs = list(self._jobs.values()), {}
         for job in jobs:

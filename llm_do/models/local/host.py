@@ -12,7 +12,6 @@ import os
 import queue
 import shutil
 import sys
-import tempfile
 import threading
 from typing import Any, TextIO
 
@@ -25,10 +24,9 @@ def main() -> None:
     settings = json.loads(sys.stdin.readline())
     jobs: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     cancelled: set[int] = set()
-    folder = tempfile.mkdtemp(prefix="llm-do-")
-    threading.Thread(target=_listen, args=(jobs, cancelled, folder), daemon=True).start()
+    threading.Thread(target=_listen, args=(jobs, cancelled, settings["folder"]), daemon=True).start()
     try:
-        server = _load(folder, **settings)
+        server = _load(**settings)
     except Exception as exc:
         _say(out, failed=f"{exc}")
         return
