@@ -7,7 +7,6 @@ import os
 import shlex
 import signal
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,17 +35,9 @@ class Screen(Protocol):
 class TerminalApprover:
     """Asks on the terminal, one question at a time."""
 
-    def __init__(
-        self,
-        console: Console,
-        keyboard: Keyboard,
-        screen: Screen | None = None,
-        present: Callable[[str | None], Callable[[str], str | None]] = lambda worker: lambda path: None,
-    ) -> None:
-        """`present` gives what reads the files of a worker as they are now."""
+    def __init__(self, console: Console, keyboard: Keyboard, screen: Screen | None = None) -> None:
         self._console = console
         self._keyboard = keyboard
-        self._present = present
         self._screen = screen
         self._one_at_a_time = anyio.Lock()
 
@@ -103,7 +94,7 @@ class TerminalApprover:
         if ruling is not None and ruling.reason:
             self._print(Text(f"  {visible(ruling.reason)}"))
         room, width = None if full else _ROOM, self._console.width - 2
-        evidence = gather(request, self._present(request.worker), room=room, width=width)
+        evidence = gather(request, room=room, width=width)
         self._print(Padding(evidence.shown, (0, 0, 0, 2)))
         return evidence.cut
 

@@ -22,7 +22,6 @@ from ...display import visible
 from ...entries import WorkerEntry
 from ...runtime import Runtime
 from ..conversation import Conversation, readable
-from ..evidence import reader
 from .approval import ApprovalPanel
 from .calls import Calls, compact
 from .feed import Asked, Feed, Happened, Spoken
@@ -200,8 +199,7 @@ class ChatApp(App[int]):
     async def _asked(self, asked: Asked) -> None:
         if asked.answer.done():
             return
-        present = reader(self.conversation.runtime, asked.request.worker)
-        panel = ApprovalPanel(asked.request, asked.answer, present, grace=self._grace)
+        panel = ApprovalPanel(asked.request, asked.answer, grace=self._grace)
         await self._talk.add(panel)
         self._talk.anchor()
         if not any(other.waits for other in self._talk.query(ApprovalPanel) if other is not panel):

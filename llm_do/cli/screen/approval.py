@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from time import monotonic
 from typing import Any, ClassVar
 
@@ -80,18 +79,10 @@ class ApprovalPanel(Vertical):
     class Settled(Message):
         """The question is answered, or nobody wants to know any more."""
 
-    def __init__(
-        self,
-        request: ApprovalRequest,
-        answer: asyncio.Future[ApprovalDecision],
-        present: Callable[[str], str | None],
-        *,
-        grace: float,
-    ) -> None:
+    def __init__(self, request: ApprovalRequest, answer: asyncio.Future[ApprovalDecision], *, grace: float) -> None:
         super().__init__()
         self._request = request
         self._answer = answer
-        self._present = present
         self._full = False
         self._grace = grace
         self._deaf_until = monotonic() + grace
@@ -129,7 +120,7 @@ class ApprovalPanel(Vertical):
     def _show_evidence(self) -> None:
         # The question is all on the screen, if that can be: nobody should say yes to what is above its edge.
         room = None if self._full else max(self.app.size.height - _AROUND, 5)
-        evidence = gather(self._request, self._present, room=room)
+        evidence = gather(self._request, room=room)
         self.query_one(".evidence", Static).update(evidence.shown)
         choices = self.query_one(Choices)
         choices.clear_options()
