@@ -11,13 +11,16 @@ its folders really are. Nothing can be mounted on the files of a process, so tha
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import shutil
+import stat
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -27,10 +30,13 @@ from .beneath import FOLDER_FLAGS, best_opener
 from .bubbled import Plan, in_memory, start_bubble
 from .masks import host_mounts, masks
 from .plain import run_unsandboxed
-from .processes import Argv, CommandResult, Running, ShellLimits, run
+from .processes import Argv, CommandResult, Running, ShellLimits, run, to_the_end
+from .repositories import disable_new, find_repositories
 from .seccomp import no_filter, system_call_filter
 
 __all__ = ["CommandResult", "Mount", "ShellLimits", "run_sandboxed", "run_unsandboxed", "why_not"]
+
+logger = logging.getLogger("llm_do")
 
 WORK = "/work"
 _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "TERM": "dumb"}  # noqa: S108
@@ -92,14 +98,23 @@ async def run_sandboxed(command: Command, mounts: Sequence[Mount], limits: Shell
     """Run a command in /work, where each mount is under its name. What needs a shell has one, inside."""
     if problem := why_not():
         raise PathFailed(problem)
+    if len({mount.name for mount in mounts}) < len(mounts):
+        raise PathDenied("Two mounts have one name.")
     with ExitStack() as stack:
-        options, fds, files = _mount_options(mounts, stack)
-        options = [*_base_options(limits), *options, "--chdir", WORK, "--remount-ro", "/"]
+        opened = [_open(mount, stack) for mount in mounts]
+        guard = await to_the_end(asyncio.to_thread(RepositoryGuard, [one for one in opened if one.mount.writable]))
+        plan = _plan(opened, guard, stack)
+        options = [*_base_options(limits), *plan.options, "--chdir", WORK, "--remount-ro", "/"]
 
         async def start(argv: Argv, stdin: int, stdout: int, stderr: int) -> Running:
-            return await start_bubble(argv, (stdin, stdout, stderr), Plan(options, fds, files), limits)
+            return await start_bubble(argv, (stdin, stdout, stderr), replace(plan, options=options), limits)
 
-        return await run(command, start, limits)
+        try:
+            result = await run(command, start, limits)
+        finally:
+            # Also when time is up or the run is cancelled: all processes are gone by now.
+            left = await to_the_end(asyncio.to_thread(guard.disable_new))
+        return replace(result, disabled=left)
 
 
 def _base_options(limits: ShellLimits) -> list[str]:
@@ -126,49 +141,114 @@ def _base_options(limits: ShellLimits) -> list[str]:
     return [*options, "--remount-ro", "/dev", "--dir", WORK]
 
 
-def _mount_options(mounts: Sequence[Mount], stack: ExitStack) -> tuple[list[str], list[int], list[str]]:
+@dataclass(frozen=True, slots=True)
+class _OpenMount:
+    mount: Mount
+    fd: int
+    folder: Path
+    """Where the open folder is now: it may have been moved, with what is protected in it."""
+
+    @property
+    def to(self) -> str:
+        return f"{WORK}/{self.mount.name}"
+
+
+class RepositoryGuard:
+    """The repositories in the folders that a command can write, before it runs and afterwards."""
+
+    def __init__(self, mounts: Sequence[_OpenMount]) -> None:
+        self._mounts = mounts
+        self._found = {mount.mount.name: find_repositories(mount.fd) for mount in mounts}
+        self._known = frozenset(each for found in self._found.values() for each in found.known)
+
+    def places(self, mount: _OpenMount) -> tuple[tuple[str, ...], ...]:
+        """Where there are repositories in a mount."""
+        found = self._found.get(mount.mount.name)
+        return () if found is None else found.places
+
+    def disable_new(self) -> tuple[str, ...]:
+        """Make harmless what has become a repository meanwhile, and tell what it was."""
+        told = list[str]()
+        for mount in self._mounts:
+            renamed, failed = disable_new(mount.fd, self._known)
+            told += [f"{mount.mount.name}/{name} was renamed: a repository that a command made" for name in renamed]
+            told += [f"{mount.mount.name}/{name}, so a repository there may run programs of its own" for name in failed]
+        for each in told:
+            logger.warning("A command left a repository: %s.", each)
+        return tuple(told)
+
+
+def _plan(mounts: Sequence[_OpenMount], guard: RepositoryGuard, stack: ExitStack) -> Plan:
     """Options for the mounts, the descriptors that they name, and the files that are to be covered."""
-    options, fds, files = list[str](), list[int](), list[str]()
+    options, fds, files, places = list[str](), list[int](), list[str](), list[str]()
     seen = host_mounts()
-    if len({mount.name for mount in mounts}) < len(mounts):
-        raise PathDenied("Two mounts have one name.")
 
     def bind(fd: int, to: str, writable: bool) -> None:
         stack.callback(os.close, fd)
         fds.append(fd)
+        places.append(to)
         options.extend(["--bind-fd" if writable else "--ro-bind-fd", str(fd), to])
 
-    for mount in mounts:
-        if "/" in mount.name or mount.name in ("", ".", ".."):
-            raise PathDenied(f"{mount.name!r} cannot be the name of a mount.")
-        to, fd = f"{WORK}/{mount.name}", _open(mount)
-        try:
-            if os.fstat(fd).st_nlink == 0:
-                raise PathDenied(f"The folder of {mount.name!r} cannot be mounted: it was removed.")
-            # Where the open folder is now: it may have been moved, with what is protected in it.
-            folder = Path(f"/proc/self/fd/{fd}").readlink()
-            covered = masks(folder, _protected(mounts, mount, folder), seen, writable=mount.writable)
-        except BaseException:
-            os.close(fd)
-            raise
+    for each in mounts:
+        mount, to = each.mount, each.to
+        covered = masks(each.folder, _protected(mounts, each), seen, writable=mount.writable)
         if Path() in covered:
-            os.close(fd)
             options += _empty(to)
             continue
-        bind(fd, to, mount.writable)
+        bind(os.dup(each.fd), to, mount.writable)
         # A folder around a mask must not be moved away, for another could take its place. A mount point cannot be.
         around = {above for name in covered for above in name.parents if above.parts} if mount.writable else set()
         for name in sorted(around):
-            bind(best_opener()(fd, name.parts), f"{to}/{name}", True)
+            bind(best_opener()(each.fd, name.parts), f"{to}/{name}", True)
+        for names in guard.places(each):
+            name = Path(*names)
+            if not any(name == mask or mask in name.parents for mask in covered):
+                for fd, below in _open_place(each.fd, names):
+                    bind(fd, "/".join((to, *below)), False)
         for name in sorted(covered):
-            if (folder / name).is_dir():
+            places.append(f"{to}/{name}")
+            if (each.folder / name).is_dir():
                 options += _empty(f"{to}/{name}")
             else:
                 files.append(f"{to}/{name}")
-    return options, fds, files
+    return Plan(options, fds, files, places)
 
 
-def _open(mount: Mount) -> int:
+def _open_place(top: int, names: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Open a repository, or the nearest folder around it that can be opened. A symlink cannot be mounted on."""
+    for end in range(len(names), 0, -1):
+        try:
+            parent = best_opener()(top, names[: end - 1])
+        except PermissionError:
+            continue
+        except OSError:
+            return  # gone meanwhile: the command cannot have it either
+        try:
+            fd = os.open(names[end - 1], os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        except PermissionError:
+            continue
+        except OSError:
+            return
+        finally:
+            os.close(parent)
+        if stat.S_ISDIR(mode := os.fstat(fd).st_mode) or stat.S_ISREG(mode):
+            yield fd, names[:end]
+        else:
+            os.close(fd)
+        return
+
+
+def _open(mount: Mount, stack: ExitStack) -> _OpenMount:
+    if "/" in mount.name or mount.name in ("", ".", ".."):
+        raise PathDenied(f"{mount.name!r} cannot be the name of a mount.")
+    fd = _open_folder(mount)
+    stack.callback(os.close, fd)
+    if os.fstat(fd).st_nlink == 0:
+        raise PathDenied(f"The folder of {mount.name!r} cannot be mounted: it was removed.")
+    return _OpenMount(mount, fd, Path(f"/proc/self/fd/{fd}").readlink())
+
+
+def _open_folder(mount: Mount) -> int:
     if mount.fd is not None:
         return os.dup(mount.fd)
     slash = os.open("/", FOLDER_FLAGS)
@@ -180,11 +260,12 @@ def _open(mount: Mount) -> int:
         os.close(slash)
 
 
-def _protected(mounts: Sequence[Mount], mount: Mount, folder: Path) -> set[Path]:
+def _protected(mounts: Sequence[_OpenMount], mount: _OpenMount) -> set[Path]:
     """All protected paths, and, if the folder of this mount was moved, where those in it are now."""
-    found = {path for one in mounts for path in one.protected}
-    inside = (path.relative_to(mount.folder) for path in found if path.is_relative_to(mount.folder))
-    return found | {folder / name for name in inside}
+    found = {path for one in mounts for path in one.mount.protected}
+    before = mount.mount.folder
+    inside = (path.relative_to(before) for path in found if path.is_relative_to(before))
+    return found | {mount.folder / name for name in inside}
 
 
 def _empty(folder: str) -> list[str]:

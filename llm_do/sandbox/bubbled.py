@@ -35,6 +35,8 @@ class Plan:
     """Descriptors that the options name."""
     files: Sequence[str]
     """Files that are covered by an empty one."""
+    places: Sequence[str]
+    """Where something must be mounted before the program starts."""
 
 
 async def start_bubble(argv: Argv, streams: tuple[int, int, int], plan: Plan, limits: ShellLimits) -> Bubble:

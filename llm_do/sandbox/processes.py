@@ -48,6 +48,8 @@ class CommandResult:
     timed_out: bool
     left_out: int = 0
     """How many bytes of the output are not here."""
+    disabled: tuple[str, ...] = ()
+    """The repositories that it left in folders that it could write, and what was done about each."""
 
 
 class Running(Protocol):

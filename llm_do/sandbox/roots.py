@@ -10,7 +10,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import wraps
 from itertools import islice
@@ -34,6 +34,7 @@ from .folders import (
     check_size,
     split_path,
 )
+from .repositories import is_repository, is_repository_name, repository_around
 from .states import ABSENT, FileState
 
 _P = ParamSpec("_P")
@@ -42,6 +43,7 @@ _T = TypeVar("_T")
 CHANGES = threading.RLock()
 """Held while a file changes: an edit reads and then writes, and two workers may edit one file by two roots."""
 
+REPOSITORY = "it belongs to a repository, whose settings name programs that run outside of any sandbox"
 ROOT_SYMLINK = "there is a symlink on the way to the folder of its root; write where it leads, as an absolute path"
 
 _WHY = {
@@ -144,8 +146,7 @@ class Root:
     def write(self, path: str, data: bytes, expected: FileState | None = None) -> None:
         """Create a file or replace its content; folders on the way are made. With `expected`, only that very file."""
         self._check_writable(len(data))
-        folder, name = self._locate(path, make=True)
-        with folder, CHANGES:
+        with CHANGES, self._locate_to_change(path, make=True) as (folder, name):
             mode = None
             with suppress(FileNotFoundError):
                 mode = folder.status(name).st_mode
@@ -155,8 +156,7 @@ class Root:
     def delete(self, path: str, expected: FileState | None = None) -> None:
         """Remove a file. With `expected`, only that very one."""
         self._check_writable()
-        folder, name = self._locate(path)
-        with folder, CHANGES:
+        with CHANGES, self._locate_to_change(path) as (folder, name):
             folder.status(name)
             folder.remove(name, expected, self.config.max_file_bytes)
 
@@ -164,8 +164,7 @@ class Root:
     def move(self, path: str, other: Root, destination: str, expected: FileState | None = None) -> None:
         """Move a file to a path, in this root or another, where nothing is yet. With `expected`, only that very one."""
         self._check_writable()
-        folder, name = self._locate(path)
-        with folder, CHANGES:
+        with CHANGES, self._locate_to_change(path) as (folder, name):
             check_size(folder.status(name).st_size, self.config.max_file_bytes)
             if not other._receive(destination, folder, name, expected):
                 raise Changed
@@ -175,8 +174,7 @@ class Root:
         """Take a file over from a folder, and tell whether it was the expected one."""
         status, limit = source.status(source_name), self.config.max_file_bytes
         self._check_writable(status.st_size)
-        folder, name = self._locate(path, make=True)
-        with folder:
+        with self._locate_to_change(path, make=True) as (folder, name):
             try:
                 source.move(source_name, folder, name, expected, limit)
             except Changed:
@@ -254,6 +252,20 @@ class Root:
             raise Refused(f"root {self.name!r} has only files that end with {suffixes or 'nothing at all'}")
         return self._folder(names[:-1], make=make), names[-1]
 
+    @contextmanager
+    def _locate_to_change(self, path: str, *, make: bool = False) -> Iterator[tuple[Folder, str]]:
+        """The same for a file that is to be made, changed or removed: none of a repository, and none that makes one."""
+        names = self._names(path)
+        for depth, name in enumerate(names):
+            with suppress(FileNotFoundError), self._folder(names[:depth]) as above:
+                if is_repository(above.fd) or is_repository(above.fd, also=name):
+                    raise Refused(REPOSITORY)
+        if any(map(is_repository_name, names)):
+            raise Refused(REPOSITORY)
+        folder, name = self._locate(path, make=make)
+        with folder:
+            yield folder, name
+
     def _folder(self, names: tuple[str, ...], *, make: bool = False) -> Folder:
         protected = self._protected.inodes()
         with self._lock:  # a descriptor that is closed meanwhile could mean another folder
@@ -267,6 +279,8 @@ class Root:
             if self._protected.covers(self.folder):
                 raise Refused(PROTECTED)
             with Folder(os.open("/", FOLDER_FLAGS), (), protected) as slash:
+                if self.config.mode == "rw" and (repository := repository_around(self.folder)) is not None:
+                    raise Refused(f"its root cannot be writable: the folder {repository.name!r} is a repository")
                 try:
                     self._fd = self._enter(slash.fd, self.folder.parts[1:], protected, make).fd
                 except OSError as exc:

@@ -110,7 +110,8 @@ def _touches(pattern: str, folder: Path) -> bool:
 def _told(result: CommandResult, missing: str) -> str:
     late = "\n(stopped: its time was up)" if result.timed_out else ""
     code = f"\n(exit code {result.exit_code}){missing}" if result.exit_code and not late else ""
-    return f"{result.stdout}{result.stderr}{late}{code}" or "(it printed nothing)"
+    left = "".join(f"\n({each})" for each in result.disabled)
+    return f"{result.stdout}{result.stderr}{late}{code}{left}" or "(it printed nothing)"
 
 
 def _cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
