@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 import anyio
 
 from ..commands import Command
-from ..errors import PathFailed
+from ..errors import LlmDoError, PathFailed
 
 T = TypeVar("T")
 Argv = tuple[str, ...]
@@ -161,6 +161,8 @@ async def _start_all(argvs: Sequence[Argv], start: Start, out: int, err: int, st
                 stdin = below
         argv = argvs[-1]
         started.append(await start(argv, stdin, out, err))
+    except LlmDoError:
+        raise
     except OSError as exc:
         raise PathFailed(f"{argv[0]!r} cannot be started: {exc.strerror}.") from None
     finally:

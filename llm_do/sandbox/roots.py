@@ -133,6 +133,16 @@ class Root:
             return folder.status(name)
 
     @_explained
+    def mode(self, path: str) -> int:
+        """The type and the mode of whatever is at a path, which may be no file at all."""
+        names = self._names(path)
+        try:
+            with self._folder(names[:-1]) as folder:
+                return os.stat(names[-1] if names else ".", dir_fd=folder.fd, follow_symlinks=False).st_mode
+        except NotADirectoryError as exc:
+            raise FileNotFoundError(exc.errno, exc.strerror) from None
+
+    @_explained
     def state(self, path: str) -> FileState:
         """A file as it is now, to be compared later."""
         try:
