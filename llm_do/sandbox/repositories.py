@@ -26,6 +26,7 @@ DISABLED = ".disabled-by-llm-do"
 HEAD = "head"
 _PATH_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC if hasattr(os, "O_PATH") else FOLDER_FLAGS
 _PARTS = frozenset(("config", "objects", "refs", "commondir"))
+_LONGEST_PART = max(map(len, _PARTS))
 _OWN_FOLDERS = frozenset(("hooks", "info", "logs", "modules", "objects", "refs", "worktrees"))
 _LONGEST = 4000
 """Of a path, in bytes: git does not get into a folder whose path is longer than the system's limit."""
@@ -33,17 +34,20 @@ _LONGEST = 4000
 # What some file systems take for the same name, as git guards against it (`core.protectHFS`, `core.protectNTFS`):
 # characters that are ignored, dots and spaces at the end, streams, short names.
 _IGNORED = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
+_FIRST = frozenset(".gGhH")
 _NAME = re.compile(r"\.(git|hg)[. ]*(:.*)?|git~[0-9]+|hg~[0-9]+", re.IGNORECASE | re.DOTALL)
 
 
 def is_repository_name(name: str) -> bool:
     """Whether something of this name is taken for a repository: `.git`, and what some disk takes for the same."""
+    if name.isascii() and name[:1] not in _FIRST:  # most names, of which there may be many
+        return False
     return _NAME.fullmatch(_IGNORED.sub("", name)) is not None
 
 
 def makes_repository(names: Iterable[str]) -> bool:
     """Whether git takes a folder with these names in it for a repository, whatever the folder is called."""
-    folded = {name.casefold() for name in names}
+    folded = {name.casefold() for name in names if len(name) <= _LONGEST_PART}
     return HEAD in folded and not folded.isdisjoint(_PARTS)
 
 
