@@ -432,3 +432,28 @@ def test_an_approved_program_shows_nothing_of_what_a_rule_hides(shell: Shell, pr
     (project / "out" / "hidden.py").write_text("print('hidden')\n")
     rules = "tool_rules:\n  sandbox.read: {rule: deny, when: {path: out/hidden.py}}\n"
     assert "hidden\n" not in printed(shell("python3 out/hidden.py", rules=rules))[0]
+
+
+async def test_a_script_that_is_replaced_while_it_runs_is_told(project: Path) -> None:
+    """The kernel takes the private copy away with the file that it is on, which can be seen afterwards."""
+    out = project / "out"
+    (out / "build.py").write_text(
+        "import pathlib, time\npathlib.Path('out/started').touch()\n"
+        "while not pathlib.Path('out/go').exists():\n    time.sleep(0.02)\nprint('done')\n"
+    )
+    (project / "workers" / "a.yaml").write_text(HEAD)
+    model = scripted(calls(("shell", {"command": "python3 out/build.py"})), says("done"))
+    running_task = asyncio.create_task(
+        run_worker_async(
+            registry=WorkerRegistry(project), worker="a", input_data="go", cli_model=model,
+            approval_callback=approve_all_callback,
+        )
+    )  # fmt: skip
+    while not (out / "started").exists():
+        await asyncio.sleep(0.02)
+    (out / "other").write_text(OTHER)
+    (out / "other").replace(out / "build.py")
+    (out / "go").touch()
+    (output,) = printed(await running_task)
+    assert output.startswith("done\n")
+    assert "/work/out/build.py was replaced while it ran" in output
