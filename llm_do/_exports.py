@@ -62,6 +62,7 @@ _NAMES = {
         "NoSandboxError",
         "NoWorkerError",
         "OutputError",
+        "PathChanged",
         "PathDenied",
         "PathFailed",
         "PathMissing",

@@ -49,6 +49,9 @@ class ApprovalRequest:
     """What asks, with the rule and where it stands."""
     offers: tuple[Grant, ...] = ()
     """Wider permissions that can be given for the session, each with all that it covers as its text."""
+    before: Mapping[str, str | None] = field(default_factory=dict)
+    """The texts of files that the call would change, by path; `None` is no file. Those that are no text are left out.
+    If another text is there when the call runs, it does not run but is asked about again."""
     question: str | None = None
     """Where it is about no call: what is asked, in place of whether one may run. The answer is yes or no."""
     count: int = 1

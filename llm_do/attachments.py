@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import mimetypes
+import os
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,11 +39,21 @@ def load(attachment: AttachmentInput) -> AttachmentPayload:
         return attachment
     path = Path(attachment)
     try:
-        return AttachmentPayload(path.name, path.read_bytes())
+        return AttachmentPayload(path.name, _read(path))
     except FileNotFoundError:
         raise PathMissing(f"There is no file {str(path)!r} to attach.") from None
+    except PathDenied:
+        raise
     except OSError as exc:
         raise PathDenied(f"{str(path)!r} cannot be attached: {exc.strerror}.") from exc
+
+
+def _read(path: Path) -> bytes:
+    """Read a regular file. Opening a pipe would wait for its other end, and a device may never end."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise PathDenied(f"{str(path)!r} cannot be attached: it is a pipe, a device or a socket. Attach a file.")
+        return file.read()
 
 
 def refuse_hidden(input_data: Any) -> None:

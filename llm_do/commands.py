@@ -18,26 +18,27 @@ MAX_CHARACTERS = 20_000
 MAX_WORDS = 1000
 
 
-def _words(text: str) -> frozenset[str]:
+def word_set(text: str) -> frozenset[str]:
+    """Return the words of a text, to look one up."""
     return frozenset(text.split())
 
 
-SHELLS = _words(
+SHELLS = word_set(
     "sh bash rbash dash zsh rzsh ksh rksh mksh lksh ash posh yash fish csh tcsh pwsh elvish nu xonsh busybox toybox"
 )
 # They hand their argument to a shell, or start one when there is none.
-_STARTERS = _words("su sudo doas runuser chroot unshare nsenter watch script parallel")
-WRAPPERS = _STARTERS | _words(
+_STARTERS = word_set("su sudo doas runuser chroot unshare nsenter watch script parallel")
+WRAPPERS = _STARTERS | word_set(
     "env timeout nice nohup setsid stdbuf unbuffer xargs ionice taskset find command chrt flock setpriv prlimit choom "
     "uclampset numactl setarch linux32 linux64 i386 x86_64 time strace ltrace gdb valgrind perf ssh ssh-agent "
     "dbus-run-session dbus-launch fakeroot fakechroot proot systemd-run start-stop-daemon catchsegv daemonize expect"
 )
 """Programs that run the program among their arguments."""
-_BUILTINS = _words(
+_BUILTINS = word_set(
     "cd export source . eval exec alias set unset trap ulimit umask wait jobs bg fg read readonly local shift return "
     "exit break continue declare typeset unalias hash type getopts builtin enable shopt pushd popd dirs disown let :"
 )
-_KEYWORDS = _words("if then else elif fi for while until do done case esac in function select time coproc")
+_KEYWORDS = word_set("if then else elif fi for while until do done case esac in function select time coproc")
 _LOADER = re.compile(r"ld[-.].*so[.0-9]*|ld")
 _EXECUTES = frozenset(("-exec", "-execdir", "-ok", "-okdir"))
 

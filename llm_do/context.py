@@ -28,6 +28,8 @@ from .errors import (
     EventLoopError,
     NoWorkerError,
     OutputError,
+    PathChanged,
+    PathFailed,
     attach_partial_messages,
     came_from_below,
     summarize,
@@ -44,6 +46,9 @@ from .trace import Trace
 from .usage import UsageMeter
 
 T = TypeVar("T", default=Any)
+
+_MOST_QUESTIONS = 4
+"""How many more times a call is asked about when its files keep changing."""
 
 
 class Context:
@@ -315,13 +320,8 @@ async def dispatch(
                 output = await _run_bounded(ctx, child, entry, own)
             else:
                 output = await entry.call(arguments, child, own)
-        except ApprovalRequired as exc:
-            # PydanticAI's way for a tool to ask from within. The runtime asks, and the tool runs again.
-            if frame.approved or frame.record is None or came_from_below(exc):
-                raise
-            frame.arguments = await session.permissions.approve(ctx, frame, frame.given, asked_from_within=True)
-            frame.deadline = ctx.frame.live_deadline
-            output = await _run_bounded(ctx, child, entry, own and run_context(child, entry, own))
+        except (ApprovalRequired, PathChanged) as exc:
+            output = await _ask_and_run(ctx, child, entry, own, exc)
         finally:
             frame.model = None  # it points back to the frame, which nothing needs any more
         if (schema_out := getattr(entry, "schema_out", None)) is not None:
@@ -333,6 +333,32 @@ async def dispatch(
         raise
     recorder.close(frame, output)
     return output
+
+
+async def _ask_and_run(
+    ctx: Context, child: Context, entry: Entry[Any], run_ctx: Any, why: ApprovalRequired | PathChanged
+) -> Any:
+    """Ask about a call that turned out to need it, and run it again.
+
+    `ApprovalRequired` is PydanticAI's way for a tool to ask from within. `PathChanged` says that a file is no longer
+    the one that somebody was shown.
+    """
+    frame, from_within = child.frame, False
+    for _ in range(_MOST_QUESTIONS):
+        if isinstance(why, PathChanged):
+            answerable = frame.pins is not None
+        else:
+            answerable = from_within = not frame.approved and not came_from_below(why)
+        if not answerable or frame.record is None:
+            raise why
+        approve = ctx.session.permissions.approve
+        frame.arguments = await approve(ctx, frame, frame.given, asked_from_within=from_within)
+        frame.deadline = ctx.frame.live_deadline
+        try:
+            return await _run_bounded(ctx, child, entry, run_ctx and run_context(child, entry, run_ctx))
+        except (ApprovalRequired, PathChanged) as exc:
+            why = exc
+    raise PathFailed(f"{why} So it was after each of {_MOST_QUESTIONS + 1} approvals. Try again when it is left alone.")
 
 
 async def _run_bounded(ctx: Context, child: Context, entry: Entry[Any], run_ctx: Any) -> Any:

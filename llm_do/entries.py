@@ -39,7 +39,7 @@ from .protocols import EFFECTS, Effect, Entry, EntryBase, ModelLike, ToolsetFact
 from .recorder import THREAD_DROPPED
 from .rules import Case, Grant, Places, RuleBook, read_rules
 from .runtime import Runtime
-from .sandbox import SandboxConfig, SandboxManager, SandboxToolset
+from .sandbox import Pins, SandboxConfig, SandboxManager, SandboxToolset
 from .scope import CallScope
 from .secrets import Marks
 from .state import SessionState
@@ -68,6 +68,9 @@ class ToolEntry(EntryBase, Generic[T]):
     """What it does beyond computing: `read`, `write`, `execute`, `network`. All but `read` require approval."""
     show: Callable[[dict[str, Any], CallFrame], dict[str, Any]] | None = None
     """What a person who is asked sees of the arguments, where that is more than the arguments. It may refuse."""
+    pin: Callable[[dict[str, Any], CallFrame], Pins] | None = None
+    """The files that a person is asked about with a call. It acts on these, or raises `PathChanged`, and they are asked
+    again."""
     cases: Callable[[dict[str, Any], CallFrame], Sequence[Case]] | None = None
     """What rules judge a call by, where that is not its arguments as they are."""
     offers: Callable[[dict[str, Any], CallFrame], Sequence[Grant]] | None = None

@@ -24,6 +24,7 @@
     │   │   └── DelegationDenied                   a worker may not call that worker
     │   ├── RunEnded            (PermissionError)  a person who was asked ended the run
     │   ├── PathDenied          (PermissionError)  a path that may not be used like this
+    │   ├── PathChanged         (PermissionError)  a file is not the one that was approved
     │   ├── DepthLimitError                        calls nested too deeply
     │   ├── CallCancelled                          the call that makes this one was cancelled
     │   └── LimitExceeded                          a budget of the session is used up
@@ -120,6 +121,12 @@ class PathDenied(LlmDoError, PermissionError):
     """The path is not one that may be used like this; nothing was read or written."""
 
     # An OSError formats its arguments as an errno.
+    __str__ = Exception.__str__
+
+
+class PathChanged(LlmDoError, PermissionError):
+    """The file is not the one that the call was made for; it is left as it is."""
+
     __str__ = Exception.__str__
 
 

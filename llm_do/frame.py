@@ -14,7 +14,7 @@ from pydantic_ai.models import Model
 from .errors import NoSandboxError
 from .protocols import Entry, EntryBase
 from .rules import Call, RuleBook, Ruling
-from .sandbox import SandboxToolset
+from .sandbox import Pins, SandboxToolset
 from .trace import TraceEntry
 from .usage import UsageMeter
 
@@ -81,6 +81,8 @@ class CallFrame:
     """What the rules said about the call, where any had to be heard."""
     call: Call | None = None
     """The call as the rules saw it."""
+    pins: Pins | None = None
+    """The files that somebody was asked about with the call, as they were then."""
     cancelled = False
     thread_dropped = False
     """Whether a thread that could not be stopped was left to run out by itself."""

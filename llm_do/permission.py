@@ -21,6 +21,7 @@ from .names import STANDARD_TOOLS, check_entry, describe, workers_below
 from .protocols import Entry, EntryBase
 from .recorder import Recorder, tags
 from .rules import Call, Case, RuleBook, Ruling, Shape, by_default, check_rules, judge, shape_of
+from .sandbox import Pins
 from .texts import described
 from .trace import ApprovalOutcome, TraceEntry
 from .values import NoCanonicalForm, SameObject, canonical, snapshot
@@ -142,7 +143,7 @@ class Permissions:
     ) -> dict[str, Any]:
         """The arguments that were approved, out of anybody's reach, or `ApprovalDenied`."""
         call, ruling = self.judge(frame, arguments, asked_from_within=asked_from_within)
-        frame.ruling, frame.call = ruling, call
+        frame.ruling, frame.call, frame.pins = ruling, call, None
         if ruling.disposition != "ask":
             if ruling.explicit or ruling.disposition == "deny":
                 self._decided(frame, ApprovalOutcome(approved=ruling.disposition == "allow", by="rule"))
@@ -150,6 +151,7 @@ class Permissions:
         # While a person thinks, nobody may change what they were shown.
         arguments = snapshot(arguments)
         before = _fingerprint(arguments)
+        frame.pins = _pinned(frame, arguments)
         answer = await self._ask(frame, arguments, call, ruling)
         self._check_not_ended(frame, answer)
         outcome = answer.outcome
@@ -221,6 +223,7 @@ class Permissions:
             ruling=replace(ruling, because=redact(ruling.because)),
             # What would have to be shown without its secret cannot be shown in full, and so not be offered.
             offers=tuple(offer for offer in offers if redact(offer.text) == offer.text),
+            before=redact(frame.pins.before()) if frame.pins is not None else {},
         )
 
         def on_ask(made: ApprovalRequest) -> None:
@@ -233,7 +236,9 @@ class Permissions:
             deadline.pause()
         try:
             subject = self._subject(frame, ruling)
-            return await self._approvals.decide(request, asked, call, subject=subject, on_ask=on_ask)
+            # The same question is one about the same files.
+            same = asked if frame.pins is None else {"arguments": asked, "files": frame.pins.digests}
+            return await self._approvals.decide(request, same, call, subject=subject, on_ask=on_ask)
         finally:
             if deadline is not None:
                 deadline.resume()
@@ -259,6 +264,8 @@ class Permissions:
             if isinstance(entry, EntryBase) and entry.check_arguments is not None and ctx is not None:
                 await entry.check_arguments(arguments, ctx)
             frame.call, ruling = self.judge(frame, arguments, asked_from_within=from_within)
+            pins = _pinned(frame, arguments)
+            frame.pins = pins if pins is None or frame.pins is None else frame.pins.updated(pins)
         except LlmDoError as exc:
             return replace(outcome, approved=False, by="error", note=f"the edited arguments: {exc}"), edited
         frame.ruling = ruling
@@ -266,13 +273,14 @@ class Permissions:
         return replace(outcome, approved=ruling.disposition != "deny", edited=True), arguments
 
     def _subject(self, frame: CallFrame, ruling: Ruling) -> Hashable:
-        """Who calls what, because of which rule: what a grant is for."""
+        """Who calls what, because of which rule, with which programs: what a grant is for."""
         entry, caller = frame.entry, frame.parent
         worker = caller.worker.entry if caller is not None and caller.worker is not None else None
         identity = entry.identity if isinstance(entry, EntryBase) else None
         what = SameObject(entry) if identity is None else identity
         rule = ruling.because if ruling.rule is None else (ruling.rule.where, repr(ruling.rule))
-        return SameObject(worker), what, rule, _generated_above(frame)
+        programs = canonical(frame.pins.digests) if frame.pins is not None and frame.pins.programs else None
+        return SameObject(worker), what, rule, _generated_above(frame), programs
 
     def _decided(self, frame: CallFrame, outcome: ApprovalOutcome, *, end_run: bool = False) -> None:
         record, ruling = frame.record, frame.ruling
@@ -371,6 +379,12 @@ def _generated_above(frame: CallFrame) -> Hashable:
             found.append(SameObject(above.entry))
         above = above.parent
     return tuple(found)
+
+
+def _pinned(frame: CallFrame, arguments: dict[str, Any]) -> Pins | None:
+    """The files that a person has to be asked about together with the arguments, as they are now."""
+    entry = frame.entry
+    return entry.pin(arguments, frame) if isinstance(entry, EntryBase) and entry.pin is not None else None
 
 
 def _fingerprint(arguments: dict[str, Any]) -> Hashable:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .frame import CallFrame
     from .inputs import Parameters
     from .rules import Case, Grant, RuleBook
-    from .sandbox import SandboxToolset
+    from .sandbox import Pins, SandboxToolset
     from .secrets import Marks
     from .usage import Limits
 
@@ -83,6 +83,8 @@ class EntryBase:
     """Checks the bound arguments of a call that Python makes."""
     show: Callable[[dict[str, Any], CallFrame], dict[str, Any]] | None = None
     """What a person who is asked sees of the arguments, where that is more than the arguments. It may refuse."""
+    pin: Callable[[dict[str, Any], CallFrame], Pins] | None = None
+    """The files that a person is asked about with a call. The call then acts on these, or is asked about again."""
     cases: Callable[[dict[str, Any], CallFrame], Sequence[Case]] | None = None
     """What rules judge a call by, where that is not its arguments as they are."""
     offers: Callable[[dict[str, Any], CallFrame], Sequence[Grant]] | None = None

@@ -30,6 +30,7 @@ from .protocols import Entry, ToolsetFactory
 from .recorder import logger
 from .rules import Places, RuleBook, Shape, check_rules, shape_of
 from .sandbox import SandboxConfig
+from .sandbox.repositories import repository_around
 from .usage import Limits
 from .workerfiles import BY_PROJECT, RESERVED, Fresh, WorkerFile, WorkerFiles
 
@@ -195,6 +196,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
             output["output_type"] = self._class(definition.output, where)
         elif definition.output is not None:
             output["output_schema"] = definition.output
+        self._check_roots(definition, where)
         limits = definition.limits
         return WorkerEntry[Any](
             name=definition.name,
@@ -219,6 +221,15 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
             generated=file.generated and not self._is_projects_own(definition, file),
             **output,
         )
+
+    def _check_roots(self, definition: WorkerDefinition, where: str) -> None:
+        """Refuse writable roots that are a repository: its settings name programs, which run outside of any sandbox."""
+        for name, root in definition.sandbox.paths.items() if definition.sandbox is not None else ():
+            if root.mode == "rw" and (repository := repository_around(root.folder(self.root))) is not None:
+                raise WorkerFileError(
+                    f"{where}: root {name!r} cannot be writable: {repository.name!r} is a repository. "
+                    "Use a folder of its work tree, or mode: ro."
+                )
 
     def _tools(self, definition: WorkerDefinition, own: list[Entry[Any]], where: str) -> list[Entry[Any] | str]:
         own_names = {entry.name for entry in own}

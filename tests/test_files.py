@@ -12,6 +12,7 @@ from pydantic_ai.models.function import AgentInfo
 from llm_do import (
     FILE_TOOLS,
     ApprovalDecision,
+    ApprovalRequest,
     Context,
     NoSandboxError,
     PathDenied,
@@ -229,3 +230,151 @@ async def test_protected_paths_stay_out_of_reach(project: Path) -> None:
     )
     await Runtime([worker], approval_callback=approve_all_callback).call("w", "go")
     assert (project / "workers" / "w.txt").read_text() == "me"
+
+
+# -- what changes while somebody is asked ------------------------------------------------------------------
+
+CHANGES = {
+    "write_file": {"path": "output/a.txt", "content": "by the model"},
+    "edit_file": {"path": "output/a.txt", "old": "old", "new": "new"},
+    "move_file": {"source": "output/a.txt", "destination": "output/b.txt"},
+    "delete_file": {"path": "output/a.txt"},
+}
+
+
+class Person:
+    """Answers yes, and changes a file before each answer as long as there are texts for it."""
+
+    def __init__(self, file: Path, *texts: str, in_place: bool = False, **answer: Any) -> None:
+        self.file, self.texts, self.in_place, self.answer = file, list(texts), in_place, answer
+        self.before: list[dict[str, str | None]] = []
+
+    def ask(self, request: ApprovalRequest) -> ApprovalDecision:
+        self.before.append(dict(request.before))
+        if self.texts:
+            other = self.file.with_name("other")
+            (self.file if self.in_place else other).write_text(self.texts.pop(0))
+            if not self.in_place:
+                other.replace(self.file)
+        return ApprovalDecision(approved=True, **self.answer)
+
+
+def texts(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+AFTERWARDS = {
+    "write_file": {"a.txt": "by the model"},
+    "edit_file": {"a.txt": "new, by a person"},
+    "move_file": {"b.txt": "old, by a person"},
+    "delete_file": {},
+}
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("tool", CHANGES)
+async def test_a_file_that_changes_while_somebody_is_asked_is_asked_about_again(
+    project: Path, tool: str, in_place: bool
+) -> None:
+    """The second question shows the file as it is by then, and the change is made to that one."""
+    file = project / "out" / "a.txt"
+    file.write_text("old")
+    person = Person(file, "old, by a person", in_place=in_place)
+    await use(project, (tool, CHANGES[tool]), approval_callback=person)
+    assert person.before == [{"output/a.txt": "old"}, {"output/a.txt": "old, by a person"}]
+    assert texts(project / "out") == AFTERWARDS[tool]
+
+
+@pytest.mark.parametrize("tool", CHANGES)
+async def test_a_person_who_says_no_to_the_second_question_keeps_their_file(project: Path, tool: str) -> None:
+    file = project / "out" / "a.txt"
+    file.write_text("old")
+    asked: list[ApprovalRequest] = []
+
+    class Once:
+        def ask(self, request: ApprovalRequest) -> ApprovalDecision:
+            asked.append(request)
+            file.write_text("mine")
+            return ApprovalDecision(approved=len(asked) == 1)
+
+    results = await use(project, (tool, CHANGES[tool]), approval_callback=Once())
+    assert len(asked) == 2
+    assert results[0].outcome == "denied"
+    assert texts(project / "out") == {"a.txt": "mine"}
+
+
+async def test_a_file_that_appears_while_somebody_is_asked_is_not_overwritten_unseen(project: Path) -> None:
+    file = project / "out" / "a.txt"
+    person = Person(file, "by a person")
+    await use(project, ("write_file", CHANGES["write_file"]), approval_callback=person)
+    assert person.before == [{"output/a.txt": None}, {"output/a.txt": "by a person"}]
+    assert file.read_text() == "by the model"
+
+
+@pytest.mark.parametrize("tool", CHANGES)
+async def test_a_file_that_changes_with_every_answer_is_left_alone_in_the_end(project: Path, tool: str) -> None:
+    file = project / "out" / "a.txt"
+    file.write_text("old")
+    person = Person(file, *(f"old {number}" for number in range(50)))
+    results = await use(project, (tool, CHANGES[tool]), approval_callback=person)
+    assert "So it was after each of 5 approvals" in str(results[0].content)
+    assert texts(project / "out") == {"a.txt": "old 4"}
+
+
+async def test_a_plain_callback_is_asked_again_too(project: Path) -> None:
+    file = project / "out" / "a.txt"
+    asked: list[str] = []
+
+    def callback(tool_name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
+        asked.append(tool_name)
+        if len(asked) == 1:
+            file.write_text("by a person")
+        return ApprovalDecision(approved=len(asked) == 1)
+
+    await use(project, ("write_file", CHANGES["write_file"]), approval_callback=callback)
+    assert len(asked) == 2
+    assert file.read_text() == "by a person"
+
+
+async def test_a_grant_for_the_same_arguments_is_for_the_same_file(project: Path) -> None:
+    """What was granted with one diff does not answer for another one."""
+    file = project / "out" / "a.txt"
+    write = ("write_file", CHANGES["write_file"])
+    person = Person(file, approve_for_session=True)
+    await use(project, write, write, write, approval_callback=person)
+    assert person.before == [{"output/a.txt": None}, {"output/a.txt": "by the model"}]
+
+
+async def test_a_grant_for_a_folder_writes_whatever_is_there(project: Path) -> None:
+    """It is given for writes that are not shown, so there is nothing to compare."""
+    file = project / "out" / "a.txt"
+    asked: list[ApprovalRequest] = []
+
+    class Folder:
+        def ask(self, request: ApprovalRequest) -> ApprovalDecision:
+            asked.append(request)
+            return ApprovalDecision(approved=True, grant=request.offers[0])
+
+    more = ("write_file", {"path": "output/a.txt", "content": "more"})
+    await use(project, ("write_file", CHANGES["write_file"]), more, approval_callback=Folder())
+    assert len(asked) == 1
+    assert file.read_text() == "more"
+
+
+async def test_edited_arguments_are_held_to_the_file_that_was_shown(project: Path) -> None:
+    file = project / "out" / "a.txt"
+    file.write_text("old")
+    edited = {"path": "output/a.txt", "content": "edited"}
+    person = Person(file, "by a person", arguments=edited)
+    await use(project, ("write_file", CHANGES["write_file"]), approval_callback=person)
+    assert person.before == [{"output/a.txt": "old"}, {"output/a.txt": "by a person"}]
+    assert file.read_text() == "edited"
+
+
+async def test_secrets_are_not_in_the_text_that_is_shown(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "sk-123456789")
+    file = project / "out" / "a.txt"
+    file.write_text("key sk-123456789")
+    person = Person(file)
+    await use(project, ("write_file", CHANGES["write_file"]), approval_callback=person, secrets=["MY_KEY"])
+    assert "sk-123456789" not in str(person.before)

@@ -7,7 +7,6 @@ import os
 import shlex
 import signal
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,17 +40,9 @@ class TerminalApprover:
 
     one_at_a_time = True
 
-    def __init__(
-        self,
-        console: Console,
-        keyboard: Keyboard,
-        screen: Screen | None = None,
-        present: Callable[[str | None], Callable[[str], str | None]] = lambda worker: lambda path: None,
-    ) -> None:
-        """`present` gives what reads the files of a worker as they are now."""
+    def __init__(self, console: Console, keyboard: Keyboard, screen: Screen | None = None) -> None:
         self._console = console
         self._keyboard = keyboard
-        self._present = present
         self._screen = screen
 
     async def ask(self, request: ApprovalRequest) -> ApprovalDecision:
@@ -115,7 +106,7 @@ class TerminalApprover:
             self._print(Text(f"  {visible(ruling.reason)}"))
         room = None if full else min(max(self._console.height - _AROUND, 5), _ROOM)
         width = self._console.width - 2
-        evidence = gather(request, self._present(request.worker), room=room, width=width)
+        evidence = gather(request, room=room, width=width)
         self._print(Padding(evidence.shown, (0, 0, 0, 2)))
         return evidence.cut
 

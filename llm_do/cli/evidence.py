@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from textwrap import wrap
@@ -17,9 +17,6 @@ from rich.text import Text
 
 from ..approval import ApprovalRequest
 from ..display import abridge, layout, visible
-from ..errors import LlmDoError, PathMissing
-from ..protocols import EntryBase
-from ..runtime import Runtime
 
 _WIDTH = 50
 """About how many characters of a long value go into a line."""
@@ -131,20 +128,18 @@ class Evidence:
     """Whether there is more than that."""
 
 
-def gather(
-    request: ApprovalRequest, present: Callable[[str], str | None], *, room: int | None, width: int = _WIDTH
-) -> Evidence:
+def gather(request: ApprovalRequest, *, room: int | None, width: int = _WIDTH) -> Evidence:
     """What to show about a request, in about so many lines of a screen, or all of it if `room` is `None`.
 
-    `present` reads a file as it is now; `None` says that nothing is there. `width` is how wide the lines will be: it
-    decides what counts as cut, and one that is too small only offers to show more where all of it is seen.
+    `width` is how wide the lines will be: it decides what counts as cut, and one that is too small only offers to show
+    more where all of it is seen.
     """
     rest = dict(request.payload)
     lines: list[Line] = []
     if request.tool_name == "shell" and isinstance(command := rest.pop("command", None), str):
         lines = [("$" if not number else "│", visible(line), "bold") for number, line in enumerate(command.split("\n"))]
     elif request.tool_name == "sandbox.write" and isinstance(rest.get("path"), str):
-        lines = _change(rest, present)
+        lines = _change(rest, request.before)
     cut = False
     # Nothing is left out of what fits as wide as we were told: a narrower screen has no key to show it.
     most = room_left = None
@@ -164,15 +159,14 @@ def gather(
     return Evidence(Group(*parts), cut)
 
 
-def _change(rest: dict[str, Any], present: Callable[[str], str | None]) -> list[Line]:
-    """What writing would change in a file. Arguments that it shows are taken out of `rest`."""
-    path, content, old, new = (rest.get(name) for name in ("path", "content", "old", "new"))
+def _change(rest: dict[str, Any], before: Mapping[str, str | None]) -> list[Line]:
+    """What writing would change in the file that it is held to. Arguments that it shows are taken out of `rest`."""
+    path, (content, old, new) = rest["path"], (rest.get(name) for name in ("content", "old", "new"))
     if not isinstance(content, str) and not (isinstance(old, str) and isinstance(new, str)):
         return []
-    try:
-        now = present(str(path))
-    except LlmDoError as exc:
-        return [("!", visible(f"The file cannot be compared: {exc}"), "yellow")]
+    if path not in before:
+        return _note("what is there cannot be compared: it is no text, or too large")
+    now = before[path]
     if isinstance(content, str):
         del rest["content"]
         note = "a new file" if now is None else "no change" if now == content else ""
@@ -211,27 +205,6 @@ def headline(request: ApprovalRequest) -> str:
         return visible(request.question)
     name = visible(request.entry)
     return f"{name} wants to run" if request.count == 1 else f"{request.count:,} identical calls of {name} wait"
-
-
-def reader(runtime: Runtime, worker: str | None) -> Callable[[str], str | None]:
-    """Reads files through the sandbox of the worker that asks, without its secrets."""
-
-    def read(path: str) -> str | None:
-        session = runtime.context().session
-        entry = session.entries[worker] if worker is not None else None
-        sandbox = entry.open_sandbox() if isinstance(entry, EntryBase) else None
-        if sandbox is None:
-            return None
-        try:
-            root, rest = sandbox.manager.parse(path)
-            text: str = session.recorder.secrets.redact(sandbox.read_text(root.name, rest))
-            return text
-        except PathMissing:
-            return None
-        finally:
-            sandbox.manager.close()
-
-    return read
 
 
 def as_json(payload: dict[str, Any]) -> tuple[str, dict[str, Any]]:

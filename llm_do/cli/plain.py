@@ -16,7 +16,6 @@ from ..events import Event
 from ..registry import WorkerRegistry
 from .asking import TerminalApprover
 from .conversation import Conversation, call_in_words, readable
-from .evidence import reader
 from .exits import Exit, code_of, report
 from .keys import Keyboard
 from .live import stderr_console
@@ -31,7 +30,7 @@ def chat_by_lines(
     printer = Printer(quiet=options.quiet)
     approver = None
     if keyboard is not None:
-        approver = TerminalApprover(stderr_console(), keyboard, None, lambda worker: reader(runtime, worker))
+        approver = TerminalApprover(stderr_console(), keyboard)
     runtime = open_session(registry, options, approver=approver, sinks=[printer], text_deltas=True, asks_for_more=True)
     chat = PlainChat(Conversation(worker, runtime, files), printer)
     # One loop for all turns, which stands still while a line is read: what interrupts a read interrupts Python.

@@ -112,18 +112,12 @@ class Reporter:
         if self.options.approve_all or self.options.strict or not sees_progress():
             return None
         from .asking import TerminalApprover  # noqa: PLC0415
-        from .evidence import reader  # noqa: PLC0415
         from .keys import Keyboard  # noqa: PLC0415
         from .live import stderr_console  # noqa: PLC0415
 
         if (keyboard := Keyboard.open()) is None:
             return None
-
-        def present(worker: str | None) -> Callable[[str], str | None]:
-            assert self._runtime is not None
-            return reader(self._runtime, worker)
-
-        return TerminalApprover(stderr_console(), keyboard, live, present)
+        return TerminalApprover(stderr_console(), keyboard, live)
 
     def _told(self, result: WorkerRunResult) -> None:
         refused = [record.name for record in result.refusals]

@@ -1,18 +1,22 @@
 """Named folders for workers: `input/deck.pdf` is the file `deck.pdf` in the root `input`, and in no other place."""
 
-from ..errors import ContentError, PathDenied, PathFailed, PathMissing
+from ..errors import ContentError, PathChanged, PathDenied, PathFailed, PathMissing
 from .config import RootConfig, SandboxConfig
 from .files import FoundLine, Listing, SandboxToolset
 from .manager import SandboxManager
 from .roots import Root
+from .states import FileState, Pins
 
 __all__ = [
     "ContentError",
+    "FileState",
     "FoundLine",
     "Listing",
+    "PathChanged",
     "PathDenied",
     "PathFailed",
     "PathMissing",
+    "Pins",
     "Root",
     "RootConfig",
     "SandboxConfig",

@@ -11,28 +11,29 @@ its folders really are. Nothing can be mounted on the files of a process, so tha
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 from ..commands import Command
 from ..errors import PathDenied, PathFailed
-from .beneath import FOLDER_FLAGS, best_opener
-from .bubbled import Plan, in_memory, start_bubble
-from .masks import host_mounts, masks
+from .bubbled import WORK, in_memory, start_bubble
+from .mounts import Mount, RepositoryGuard, open_mount, plan_mounts
 from .plain import run_unsandboxed
-from .processes import Argv, CommandResult, Running, ShellLimits, run
+from .processes import Argv, CommandResult, Running, ShellLimits, run, to_the_end
 from .seccomp import no_filter, system_call_filter
+from .states import FileState
 
 __all__ = ["CommandResult", "Mount", "ShellLimits", "run_sandboxed", "run_unsandboxed", "why_not"]
 
-WORK = "/work"
 _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "TERM": "dumb"}  # noqa: S108
 _TOP_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _PROC = (
@@ -42,20 +43,8 @@ _PROC = (
 """What /proc tells of the host and not of the processes there."""
 _ETC = ("/etc/ld.so.cache", "/etc/alternatives")
 _NEEDED = ("--bind-fd", "--disable-userns", "--size", "--json-status-fd", "--seccomp")
+_NO_COPIES: Mapping[str, FileState] = MappingProxyType({})
 _INSTALL = "Install it (Debian, Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap)."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mount:
-    """A folder that commands see as /work/NAME."""
-
-    name: str
-    folder: Path
-    writable: bool
-    fd: int | None = None
-    """The folder, if it is open already. Then it is this one, whatever its path means by now."""
-    protected: Sequence[Path] = ()
-    """Absolute paths that commands must not see, in whichever mount they would show up."""
 
 
 @cache
@@ -88,18 +77,32 @@ def why_not() -> str | None:
     return None
 
 
-async def run_sandboxed(command: Command, mounts: Sequence[Mount], limits: ShellLimits) -> CommandResult:
-    """Run a command in /work, where each mount is under its name. What needs a shell has one, inside."""
+async def run_sandboxed(
+    command: Command, mounts: Sequence[Mount], limits: ShellLimits, copies: Mapping[str, FileState] = _NO_COPIES
+) -> CommandResult:
+    """Run a command in /work, where each mount is under its name. What needs a shell has one, inside.
+
+    `copies` are files, by their path below /work, in whose place a private copy of that content is mounted.
+    """
     if problem := why_not():
         raise PathFailed(problem)
+    if len({mount.name for mount in mounts}) < len(mounts):
+        raise PathDenied("Two mounts have one name.")
     with ExitStack() as stack:
-        options, fds, files = _mount_options(mounts, stack)
-        options = [*_base_options(limits), *options, "--chdir", WORK, "--remount-ro", "/"]
+        opened = [open_mount(mount, stack) for mount in mounts]
+        guard = await to_the_end(asyncio.to_thread(RepositoryGuard, opened))
+        plan = plan_mounts(opened, guard, stack, copies)
+        options = [*_base_options(limits), *plan.options, "--chdir", WORK, "--remount-ro", "/"]
 
         async def start(argv: Argv, stdin: int, stdout: int, stderr: int) -> Running:
-            return await start_bubble(argv, (stdin, stdout, stderr), Plan(options, fds, files), limits)
+            return await start_bubble(argv, (stdin, stdout, stderr), replace(plan, options=options), limits)
 
-        return await run(command, start, limits)
+        try:
+            result = await run(command, start, limits)
+        finally:
+            # Also when time is up or the run is cancelled: all processes are gone by now.
+            left = await to_the_end(asyncio.to_thread(guard.disable_new))
+        return replace(result, disabled=left)
 
 
 def _base_options(limits: ShellLimits) -> list[str]:
@@ -124,68 +127,3 @@ def _base_options(limits: ShellLimits) -> list[str]:
     for folder in ("/dev/shm", "/tmp"):  # noqa: S108
         options += ["--perms", "1777", "--size", str(max(limits.file_bytes, 4096)), "--tmpfs", folder]
     return [*options, "--remount-ro", "/dev", "--dir", WORK]
-
-
-def _mount_options(mounts: Sequence[Mount], stack: ExitStack) -> tuple[list[str], list[int], list[str]]:
-    """Options for the mounts, the descriptors that they name, and the files that are to be covered."""
-    options, fds, files = list[str](), list[int](), list[str]()
-    seen = host_mounts()
-    if len({mount.name for mount in mounts}) < len(mounts):
-        raise PathDenied("Two mounts have one name.")
-
-    def bind(fd: int, to: str, writable: bool) -> None:
-        stack.callback(os.close, fd)
-        fds.append(fd)
-        options.extend(["--bind-fd" if writable else "--ro-bind-fd", str(fd), to])
-
-    for mount in mounts:
-        if "/" in mount.name or mount.name in ("", ".", ".."):
-            raise PathDenied(f"{mount.name!r} cannot be the name of a mount.")
-        to, fd = f"{WORK}/{mount.name}", _open(mount)
-        try:
-            if os.fstat(fd).st_nlink == 0:
-                raise PathDenied(f"The folder of {mount.name!r} cannot be mounted: it was removed.")
-            # Where the open folder is now: it may have been moved, with what is protected in it.
-            folder = Path(f"/proc/self/fd/{fd}").readlink()
-            covered = masks(folder, _protected(mounts, mount, folder), seen, writable=mount.writable)
-        except BaseException:
-            os.close(fd)
-            raise
-        if Path() in covered:
-            os.close(fd)
-            options += _empty(to)
-            continue
-        bind(fd, to, mount.writable)
-        # A folder around a mask must not be moved away, for another could take its place. A mount point cannot be.
-        around = {above for name in covered for above in name.parents if above.parts} if mount.writable else set()
-        for name in sorted(around):
-            bind(best_opener()(fd, name.parts), f"{to}/{name}", True)
-        for name in sorted(covered):
-            if (folder / name).is_dir():
-                options += _empty(f"{to}/{name}")
-            else:
-                files.append(f"{to}/{name}")
-    return options, fds, files
-
-
-def _open(mount: Mount) -> int:
-    if mount.fd is not None:
-        return os.dup(mount.fd)
-    slash = os.open("/", FOLDER_FLAGS)
-    try:
-        return best_opener()(slash, mount.folder.parts[1:])
-    except OSError as exc:
-        raise PathDenied(f"The folder of {mount.name!r} cannot be mounted: {exc.strerror}.") from None
-    finally:
-        os.close(slash)
-
-
-def _protected(mounts: Sequence[Mount], mount: Mount, folder: Path) -> set[Path]:
-    """All protected paths, and, if the folder of this mount was moved, where those in it are now."""
-    found = {path for one in mounts for path in one.protected}
-    inside = (path.relative_to(mount.folder) for path in found if path.is_relative_to(mount.folder))
-    return found | {folder / name for name in inside}
-
-
-def _empty(folder: str) -> list[str]:
-    return ["--size", "4096", "--tmpfs", folder, "--remount-ro", folder]

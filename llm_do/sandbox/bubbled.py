@@ -7,19 +7,23 @@ import json
 import os
 import re
 import resource
+import select
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio
 
 from ..errors import PathFailed
+from .masks import host_mounts
 from .processes import Argv, ShellLimits, close_all, exit_code, wait_exit
 from .seccomp import system_call_filter
+from .states import FileState
 
+WORK = "/work"
 _OPEN_FILES = 1024
 _WATCH = 0.01
 _PER_NAMESPACE = (5, 14)
@@ -35,6 +39,10 @@ class Plan:
     """Descriptors that the options name."""
     files: Sequence[str]
     """Files that are covered by an empty one."""
+    places: Sequence[str]
+    """Where something must be mounted before the program starts."""
+    copies: Mapping[str, FileState] = field(default_factory=dict)
+    """Files in whose place a private copy is mounted, with this content."""
 
 
 async def start_bubble(argv: Argv, streams: tuple[int, int, int], plan: Plan, limits: ShellLimits) -> Bubble:
@@ -44,6 +52,10 @@ async def start_bubble(argv: Argv, streams: tuple[int, int, int], plan: Plan, li
     passed = [status_write, block_read]
     try:
         options = [*plan.options, "--json-status-fd", str(status_write), "--block-fd", str(block_read)]
+        for file, state in plan.copies.items():
+            assert state.content is not None
+            passed.append(in_memory(state.content))
+            options += ["--perms", f"{state.mode & 0o555:04o}", "--ro-bind-data", str(passed[-1]), file]
         for file in plan.files:
             passed.append(os.open(os.devnull, os.O_RDONLY))
             options += ["--ro-bind-data", str(passed[-1]), file]
@@ -67,16 +79,22 @@ async def start_bubble(argv: Argv, streams: tuple[int, int, int], plan: Plan, li
         raise
     finally:
         close_all(*passed)
-    bubble = Bubble(argv, process, status)
-    await bubble.release(block, limits)
+    bubble = Bubble(argv, process, status, plan)
+    try:
+        await bubble.release(block, limits)
+    except BaseException:
+        await bubble.stop()
+        raise
     return bubble
 
 
 class Bubble:
     """A program in its sandbox."""
 
-    def __init__(self, argv: Argv, process: subprocess.Popen[bytes], status: int) -> None:
+    def __init__(self, argv: Argv, process: subprocess.Popen[bytes], status: int, plan: Plan) -> None:
         self._argv = argv
+        self._plan = plan
+        self._copies: MountedCopies | None = None
         self._process = process
         self._outer = os.pidfd_open(process.pid)
         self._init: int | None = None  # the first process inside
@@ -87,6 +105,7 @@ class Bubble:
         self._crowded: int | None = None
         self._failed = False
         self._stopped = False
+        self._replaced: list[str] = []
 
     async def release(self, block: int, limits: ShellLimits) -> None:
         """Limit the sandbox as soon as it is there, then let the program start."""
@@ -100,11 +119,25 @@ class Bubble:
             with suppress(ProcessLookupError):  # it may have failed meanwhile
                 self._init, self._init_pid = os.pidfd_open(pid), pid
                 _limit(pid, limits)
+                await self._check_places()
                 self._watcher = asyncio.ensure_future(self._watch(limits.processes))
             with suppress(BrokenPipeError):
                 os.write(block, b".")
         finally:
             os.close(block)
+
+    async def _check_places(self) -> None:
+        """Wait until all is mounted, and see that it is where it belongs: a folder on the way may have been moved."""
+        assert self._init is not None
+        while not _is_set_up(self._init_pid):
+            if select.select([self._init], [], [], 0)[0]:
+                return  # bubblewrap failed, and tells why
+            await anyio.sleep(0.001)
+        mounted = {str(mount.at) for mount in host_mounts(self._init_pid)}
+        if missing := [place for place in self._plan.places if place not in mounted]:
+            raise PathFailed(f"{missing[0]!r} changed while the sandbox was set up, so nothing was run. Try again.")
+        if self._plan.copies:
+            self._copies = MountedCopies(self._init_pid, self._plan.copies)
 
     async def wait(self) -> int | None:
         await wait_exit(self._process.pid, self._outer)
@@ -131,12 +164,17 @@ class Bubble:
                 await anyio.wait_readable(self._init)
             await wait_exit(self._process.pid, self._outer)
             self._process.wait()
+            self._replaced = self._copies.replaced() if self._copies is not None else []
         finally:
+            if self._copies is not None:
+                self._copies.close()
             close_all(self._init, self._outer, self._status)
 
     def explain(self, said: str) -> str:
         if self._crowded:
             said += f"\nstopped: the program had {self._crowded} processes and threads, which is too many\n"
+        for place in self._replaced:
+            said += f"\n{place} was replaced while it ran, so it may not have run what was approved\n"
         if not self._failed:
             return said
         name = self._argv[0]
@@ -168,6 +206,50 @@ class Bubble:
             signal.pidfd_send_signal(self._init, signal.SIGKILL)
             if os.geteuid() == 0:  # among a crowd, its turn to end would come late
                 os.setpriority(os.PRIO_PROCESS, self._init_pid, -20)
+
+
+class MountedCopies:
+    """The private copies in a sandbox, to see afterwards whether they were there all the time.
+
+    A file that is replaced by a program outside of the sandbox takes the mount on it away, and no mount comes back.
+    """
+
+    def __init__(self, pid: int, places: Iterable[str]) -> None:
+        # The namespace lives as long as this descriptor, and the mounts with it.
+        self._namespace = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        self._root = _open_root(pid)
+        self._inodes = {place: self._inode(place) for place in places}
+
+    def replaced(self) -> list[str]:
+        """The places where something else is by now."""
+        return [place for place, inode in self._inodes.items() if self._inode(place) != inode]
+
+    def close(self) -> None:
+        close_all(self._namespace, self._root)
+
+    def _inode(self, place: str) -> tuple[int, int] | None:
+        with suppress(OSError):
+            status = os.stat(place.lstrip("/"), dir_fd=self._root)
+            return status.st_dev, status.st_ino
+        return None
+
+
+def _is_set_up(pid: int) -> bool:
+    """Whether bubblewrap has made the sandbox's root its own, which it does when all is mounted."""
+    try:
+        root = _open_root(pid)
+    except OSError:
+        return False
+    try:
+        # Before that it has our root, in which there may be such a folder, too.
+        return not os.path.samestat(os.fstat(root), os.stat("/")) and WORK.lstrip("/") in os.listdir(root)  # noqa: PTH116, PTH208
+    finally:
+        os.close(root)
+
+
+def _open_root(pid: int) -> int:
+    """Open the root of a process's file system, as it is for that process."""
+    return os.open(f"/proc/{pid}/root", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def in_memory(content: bytes) -> int:
@@ -208,7 +290,7 @@ def _kernel() -> tuple[int, ...]:
 
 def _count(pid: int, most: int) -> int:
     """How many processes and threads there are in a sandbox besides the first, as its own /proc shows them."""
-    root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    root = _open_root(pid)
     try:
         if os.path.samestat(os.fstat(root), os.stat("/")):  # noqa: PTH116
             return 0  # not set up yet: it still has our /proc

@@ -12,6 +12,7 @@ from ..errors import ContentError, LlmDoError
 from ..values import shorten
 from .manager import SandboxManager
 from .roots import CHANGES
+from .states import FileState
 
 _T = TypeVar("_T")
 _SHOWN = 400
@@ -60,23 +61,29 @@ class SandboxToolset:
         """Size, time and the like of a file."""
         return self.manager.root(root).stat(path)
 
-    def write_bytes(self, root: str, path: str, data: bytes) -> None:
-        """Create a file or replace its content; folders on the way are made."""
-        self.manager.root(root).write(path, data)
+    def state(self, root: str, path: str) -> FileState:
+        """A file as it is now. As `expected` of a change, it is for this very file, else it raises `PathChanged`."""
+        return self.manager.root(root).state(path)
 
-    def write_text(self, root: str, path: str, content: str) -> None:
+    def write_bytes(self, root: str, path: str, data: bytes, *, expected: FileState | None = None) -> None:
+        """Create a file or replace its content; folders on the way are made."""
+        self.manager.root(root).write(path, data, expected)
+
+    def write_text(self, root: str, path: str, content: str, *, expected: FileState | None = None) -> None:
         """Create a UTF-8 text file or replace its content; folders on the way are made."""
         try:
             data = content.encode()
         except UnicodeEncodeError as exc:
             shown = self.manager.root(root).shown(path)
             raise ContentError(f"The text for {shown} is no Unicode text at {exc.start}, so not UTF-8.") from None
-        self.write_bytes(root, path, data)
+        self.write_bytes(root, path, data, expected=expected)
 
-    def edit_text(self, root: str, path: str, old: str, new: str) -> None:
+    def edit_text(self, root: str, path: str, old: str, new: str, *, expected: FileState | None = None) -> None:
         """Replace `old`, which must be in the file exactly once, with `new`."""
         with CHANGES:
             text = self.read_text(root, path)
+            if expected is not None and text.encode() != expected.content:
+                raise self.manager.root(root).changed(path)
             # Two occurrences may overlap, so that counting finds one of them.
             if not old or (at := text.find(old)) < 0 or at != text.rfind(old):
                 shown, times = self.manager.root(root).shown(path), "more than once" if old and old in text else "not"
@@ -84,15 +91,17 @@ class SandboxToolset:
                     f"{shown} was not edited: the text to replace must be in it exactly once, with the same spaces and "
                     f"line ends, and {shorten(old)} is {times} there."
                 )
-            self.write_text(root, path, text.replace(old, new))
+            self.write_text(root, path, text.replace(old, new), expected=expected)
 
-    def delete(self, root: str, path: str) -> None:
+    def delete(self, root: str, path: str, *, expected: FileState | None = None) -> None:
         """Remove a file."""
-        self.manager.root(root).delete(path)
+        self.manager.root(root).delete(path, expected)
 
-    def move(self, root: str, source: str, destination_root: str, destination: str) -> None:
+    def move(
+        self, root: str, source: str, destination_root: str, destination: str, *, expected: FileState | None = None
+    ) -> None:
         """Move a file to where nothing is yet."""
-        self.manager.root(root).move(source, self.manager.root(destination_root), destination)
+        self.manager.root(root).move(source, self.manager.root(destination_root), destination, expected)
 
     def list_files(self, root: str, path: str = "", *, limit: int = 1000) -> Listing[str]:
         """The files and folders in a folder, relative to the root; folders end with a slash.

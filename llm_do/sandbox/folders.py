@@ -13,6 +13,9 @@ from functools import lru_cache
 from itertools import count
 from pathlib import Path
 
+from .renames import exchange, rename_to_free_name
+from .states import ABSENT, FileState
+
 Inode = tuple[int, int]
 
 MAX_DEPTH = 64
@@ -33,6 +36,10 @@ _UNREADABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\u
 
 class Refused(Exception):
     """Why a path is refused. A root, which knows how the caller wrote the path, makes it a `PathDenied`."""
+
+
+class Changed(Exception):
+    """A file is not the one that is to be changed. A root makes it a `PathChanged`."""
 
 
 @lru_cache(maxsize=1024)
@@ -158,19 +165,33 @@ class Folder:
             status = self._check(os.fstat(fd))
             if status.st_nlink > 1:
                 raise Refused("it is a hard link, perhaps another name of a file outside the root; use a copy")
-            check_size(status.st_size, limit)
-            chunks, size = [], 0
-            # A file may grow while it is read, and one without a size may have content (in /proc).
-            while chunk := os.read(fd, status.st_size + 4096):
-                chunks.append(chunk)
-                check_size(size := size + len(chunk), limit)
-            return b"".join(chunks)
+            return _content(fd, status, limit)
         finally:
             os.close(fd)
 
-    def replace(self, name: str, data: bytes, mode: int | None) -> None:
-        """Put a new file in the place of an old one or of none. It is there whole or not at all."""
-        temporary = f"{_TEMPORARY}{_PROCESS}-{os.getpid()}-{next(_NUMBERS)}"
+    def state(self, name: str, limit: int) -> FileState:
+        """A file as it is now, with its content if that has at most `limit` bytes."""
+        try:
+            fd = os.open(name, _READ_FLAGS, dir_fd=self.fd)
+        except FileNotFoundError:
+            return ABSENT
+        except OSError:  # a symlink, a socket, or not for us to read
+            return FileState.of_status(os.stat(name, dir_fd=self.fd, follow_symlinks=False))
+        try:
+            status = os.fstat(fd)
+            check_inode(status, self.protected)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
+                return FileState.of_status(status)
+            return FileState.of_content(_content(fd, status, limit), status.st_mode)
+        finally:
+            os.close(fd)
+
+    def replace(self, name: str, data: bytes, mode: int | None, expected: FileState | None, limit: int) -> None:
+        """Put a new file in the place of an old one or of none. It is there whole or not at all.
+
+        With `expected`, only in the place of that very one.
+        """
+        temporary = _temporary_name()
         fd = os.open(temporary, _CREATE_FLAGS, 0o644 if mode is None else 0o600, dir_fd=self.fd)
         try:
             try:
@@ -179,18 +200,86 @@ class Folder:
                     rest = rest[os.write(fd, rest) :]
                 if mode is not None:
                     os.fchmod(fd, mode & 0o777)
+                made = _inode(os.fstat(fd))
             finally:
                 os.close(fd)
-            os.replace(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+            if expected is None:
+                os.replace(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+            elif expected == ABSENT:
+                self._fill(temporary, name)
+            else:
+                self._exchange(temporary, name, made, expected, limit)
         except BaseException:
             self.unlink(temporary)
             raise
 
-    def claim(self, name: str) -> None:
-        """Create an empty file where nothing is: of all who try, one succeeds."""
-        os.close(os.open(name, _CREATE_FLAGS, 0o600, dir_fd=self.fd))
+    def _fill(self, temporary: str, name: str) -> None:
+        try:
+            rename_to_free_name(self.fd, temporary, self.fd, name)
+        except FileExistsError:
+            raise Changed from None
+
+    def _exchange(self, temporary: str, name: str, made: Inode, expected: FileState, limit: int) -> None:
+        """Put a file in the place of the expected one, and remove that.
+
+        What was there is compared once more when it is out of its place, where no other can get in between. Only who
+        has it open already can still write to it, and writes to a file that is removed.
+        """
+        if self.state(name, limit) != expected:
+            raise Changed
+        try:
+            if not exchange(self.fd, temporary, name):
+                # Without such a step of the system, a file that takes the place right now is lost.
+                os.replace(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+                return
+            if self.state(temporary, limit) == expected:
+                self.unlink(temporary)
+                return
+            exchange(self.fd, temporary, name)
+            if _inode(os.stat(temporary, dir_fd=self.fd, follow_symlinks=False)) != made:
+                exchange(self.fd, temporary, name)  # a third one came meanwhile, and is the newest
+        except FileNotFoundError:
+            pass
+        raise Changed
+
+    def move(self, name: str, target: Folder, new_name: str, expected: FileState | None, limit: int) -> None:
+        """Rename a file to a name that is free. With `expected`, only if it is that very one."""
+        if expected is not None and self.state(name, limit) != expected:
+            raise Changed
+        rename_to_free_name(self.fd, name, target.fd, new_name)
+        if expected is not None and target.state(new_name, limit) != expected:
+            with suppress(FileExistsError):  # then a newer one is there
+                rename_to_free_name(target.fd, new_name, self.fd, name)
+            target.unlink(new_name)
+            raise Changed
+
+    def remove(self, name: str, expected: FileState | None, limit: int) -> None:
+        """Remove a file. With `expected`, only that very one: it is compared when it is out of its place."""
+        if expected is None:
+            os.unlink(name, dir_fd=self.fd)
+            return
+        temporary = _temporary_name()
+        try:
+            self.move(name, self, temporary, expected, limit)
+        except FileNotFoundError:
+            raise Changed from None
+        self.unlink(temporary)
 
     def unlink(self, name: str) -> None:
         """Remove a name, if it is there."""
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self.fd)
+
+
+def _content(fd: int, status: os.stat_result, limit: int) -> bytes:
+    check_size(status.st_size, limit)
+    chunks, size = [], 0
+    # A file may grow while it is read, and one without a size may have content (in /proc).
+    while chunk := os.read(fd, status.st_size + 4096):
+        chunks.append(chunk)
+        check_size(size := size + len(chunk), limit)
+    return b"".join(chunks)
+
+
+def _temporary_name() -> str:
+    return f"{_TEMPORARY}{_PROCESS}-{os.getpid()}-{next(_NUMBERS)}"

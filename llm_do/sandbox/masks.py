@@ -10,7 +10,6 @@ from pathlib import Path, PurePosixPath
 
 from ..errors import PathDenied
 
-_MOUNTS = Path("/proc/self/mountinfo")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
@@ -23,10 +22,10 @@ class HostMount:
     at: PurePosixPath
 
 
-def host_mounts() -> list[HostMount]:
-    """The mounts of this process, the topmost last."""
+def host_mounts(pid: int | str = "self") -> list[HostMount]:
+    """The mounts of a process, the topmost last."""
     found = []
-    for line in _MOUNTS.read_bytes().decode(errors="surrogateescape").splitlines():
+    for line in Path(f"/proc/{pid}/mountinfo").read_bytes().decode(errors="surrogateescape").splitlines():
         _, _, disk, inside, at, *_ = line.split(" ")
         found.append(HostMount(disk, PurePosixPath(_unescape(inside)), PurePosixPath(_unescape(at))))
     return found

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 import anyio
 
 from ..commands import Command
-from ..errors import PathFailed
+from ..errors import LlmDoError, PathFailed
 
 T = TypeVar("T")
 Argv = tuple[str, ...]
@@ -48,6 +48,8 @@ class CommandResult:
     timed_out: bool
     left_out: int = 0
     """How many bytes of the output are not here."""
+    disabled: tuple[str, ...] = ()
+    """The repositories that it left in folders that it could write, and what was done about each."""
 
 
 class Running(Protocol):
@@ -159,6 +161,8 @@ async def _start_all(argvs: Sequence[Argv], start: Start, out: int, err: int, st
                 stdin = below
         argv = argvs[-1]
         started.append(await start(argv, stdin, out, err))
+    except LlmDoError:
+        raise
     except OSError as exc:
         raise PathFailed(f"{argv[0]!r} cannot be started: {exc.strerror}.") from None
     finally:

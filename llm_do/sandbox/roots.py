@@ -10,14 +10,14 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import wraps
 from itertools import islice
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-from ..errors import LlmDoError, PathDenied, PathFailed, PathMissing, did_you_mean
+from ..errors import LlmDoError, PathChanged, PathDenied, PathFailed, PathMissing, did_you_mean
 from ..values import shorten
 from .beneath import FOLDER_FLAGS, Opener, open_in, walk
 from .config import SandboxConfig
@@ -25,6 +25,7 @@ from .folders import (
     MAX_DEPTH,
     PROTECTED,
     SYMLINK,
+    Changed,
     Folder,
     Inode,
     Protected,
@@ -33,6 +34,8 @@ from .folders import (
     check_size,
     split_path,
 )
+from .repositories import is_repository, is_repository_name, repository_around
+from .states import ABSENT, FileState
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -40,6 +43,7 @@ _T = TypeVar("_T")
 CHANGES = threading.RLock()
 """Held while a file changes: an edit reads and then writes, and two workers may edit one file by two roots."""
 
+REPOSITORY = "it belongs to a repository, whose settings name programs that run outside of any sandbox"
 ROOT_SYMLINK = "there is a symlink on the way to the folder of its root; write where it leads, as an absolute path"
 
 _WHY = {
@@ -64,7 +68,7 @@ def _explained(method: Callable[Concatenate[Root, str, _P], _T]) -> Callable[Con
             return method(self, path, *args, **kwargs)
         except LlmDoError:
             raise
-        except (Refused, OSError) as exc:
+        except (Refused, Changed, OSError) as exc:
             error = self._explain(exc, path)
         raise error  # outside of the handler: the original names things of the host
 
@@ -100,6 +104,10 @@ class Root:
         """A path in this root as messages name it."""
         return shorten(f"{self.name}/{path}" if path else self.name, 200)
 
+    def changed(self, path: str) -> PathChanged:
+        """The error for a file that is not the expected one."""
+        return PathChanged(f"{self.shown(path)} has changed since it was looked at, and is left as it is.")
+
     @_explained
     def normalize(self, path: str) -> str:
         """A path that this root may have, without empty names and dots. Nothing is opened."""
@@ -125,52 +133,67 @@ class Root:
             return folder.status(name)
 
     @_explained
-    def write(self, path: str, data: bytes) -> None:
-        """Create a file or replace its content; folders on the way are made."""
+    def mode(self, path: str) -> int:
+        """The type and the mode of whatever is at a path, which may be no file at all."""
+        names = self._names(path)
+        try:
+            with self._folder(names[:-1]) as folder:
+                return os.stat(names[-1] if names else ".", dir_fd=folder.fd, follow_symlinks=False).st_mode
+        except NotADirectoryError as exc:
+            raise FileNotFoundError(exc.errno, exc.strerror) from None
+
+    @_explained
+    def state(self, path: str) -> FileState:
+        """A file as it is now, to be compared later."""
+        try:
+            folder, name = self._locate(path)
+        except FileNotFoundError:
+            return ABSENT
+        with folder:
+            return folder.state(name, self.config.max_file_bytes)
+
+    @_explained
+    def write(self, path: str, data: bytes, expected: FileState | None = None) -> None:
+        """Create a file or replace its content; folders on the way are made. With `expected`, only that very file."""
         self._check_writable(len(data))
-        folder, name = self._locate(path, make=True)
-        with folder, CHANGES:
+        with CHANGES, self._locate_to_change(path, make=True) as (folder, name):
             mode = None
             with suppress(FileNotFoundError):
                 mode = folder.status(name).st_mode
-            folder.replace(name, data, mode)
+            folder.replace(name, data, mode, expected, self.config.max_file_bytes)
 
     @_explained
-    def delete(self, path: str) -> None:
-        """Remove a file."""
+    def delete(self, path: str, expected: FileState | None = None) -> None:
+        """Remove a file. With `expected`, only that very one."""
         self._check_writable()
-        folder, name = self._locate(path)
-        with folder, CHANGES:
+        with CHANGES, self._locate_to_change(path) as (folder, name):
             folder.status(name)
-            os.unlink(name, dir_fd=folder.fd)
+            folder.remove(name, expected, self.config.max_file_bytes)
 
     @_explained
-    def move(self, path: str, other: Root, destination: str) -> None:
-        """Move a file to a path, in this root or another, where nothing is yet."""
+    def move(self, path: str, other: Root, destination: str, expected: FileState | None = None) -> None:
+        """Move a file to a path, in this root or another, where nothing is yet. With `expected`, only that very one."""
         self._check_writable()
-        folder, name = self._locate(path)
-        with folder, CHANGES:
+        with CHANGES, self._locate_to_change(path) as (folder, name):
             check_size(folder.status(name).st_size, self.config.max_file_bytes)
-            other._receive(destination, folder, name)
+            if not other._receive(destination, folder, name, expected):
+                raise Changed
 
     @_explained
-    def _receive(self, path: str, source: Folder, source_name: str) -> None:
-        status = source.status(source_name)
+    def _receive(self, path: str, source: Folder, source_name: str, expected: FileState | None) -> bool:
+        """Take a file over from a folder, and tell whether it was the expected one."""
+        status, limit = source.status(source_name), self.config.max_file_bytes
         self._check_writable(status.st_size)
-        folder, name = self._locate(path, make=True)
-        with folder:
-            folder.claim(name)
+        with self._locate_to_change(path, make=True) as (folder, name):
             try:
-                try:
-                    os.replace(source_name, name, src_dir_fd=source.fd, dst_dir_fd=folder.fd)
-                except OSError as exc:
-                    if exc.errno != errno.EXDEV:
-                        raise
-                    folder.replace(name, source.read(source_name, self.config.max_file_bytes), status.st_mode)
-                    os.unlink(source_name, dir_fd=source.fd)
-            except (OSError, Refused):  # and not an interrupt, which may come when the file is there already
-                folder.unlink(name)
-                raise
+                source.move(source_name, folder, name, expected, limit)
+            except Changed:
+                return False
+            except OSError as exc:
+                if exc.errno != errno.EXDEV:
+                    raise
+                return _move_by_copy(source, source_name, folder, name, expected, limit)
+        return True
 
     @_explained
     def entries(self, path: str, limit: int | None = None) -> list[str]:
@@ -239,6 +262,20 @@ class Root:
             raise Refused(f"root {self.name!r} has only files that end with {suffixes or 'nothing at all'}")
         return self._folder(names[:-1], make=make), names[-1]
 
+    @contextmanager
+    def _locate_to_change(self, path: str, *, make: bool = False) -> Iterator[tuple[Folder, str]]:
+        """The same for a file that is to be made, changed or removed: none of a repository, and none that makes one."""
+        names = self._names(path)
+        for depth, name in enumerate(names):
+            with suppress(FileNotFoundError), self._folder(names[:depth]) as above:
+                if is_repository(above.fd) or is_repository(above.fd, also=name):
+                    raise Refused(REPOSITORY)
+        if any(map(is_repository_name, names)):
+            raise Refused(REPOSITORY)
+        folder, name = self._locate(path, make=make)
+        with folder:
+            yield folder, name
+
     def _folder(self, names: tuple[str, ...], *, make: bool = False) -> Folder:
         protected = self._protected.inodes()
         with self._lock:  # a descriptor that is closed meanwhile could mean another folder
@@ -252,6 +289,8 @@ class Root:
             if self._protected.covers(self.folder):
                 raise Refused(PROTECTED)
             with Folder(os.open("/", FOLDER_FLAGS), (), protected) as slash:
+                if self.config.mode == "rw" and (repository := repository_around(self.folder)) is not None:
+                    raise Refused(f"its root cannot be writable: the folder {repository.name!r} is a repository")
                 try:
                     self._fd = self._enter(slash.fd, self.folder.parts[1:], protected, make).fd
                 except OSError as exc:
@@ -278,8 +317,10 @@ class Root:
             raise
         return folder
 
-    def _explain(self, exc: Refused | OSError, path: str) -> LlmDoError:
+    def _explain(self, exc: Refused | Changed | OSError, path: str) -> LlmDoError:
         shown = self.shown(path)
+        if isinstance(exc, Changed):
+            return self.changed(path)
         if isinstance(exc, FileNotFoundError):
             return PathMissing(f"{shown} does not exist. {self._whats_there(split_path(path))}")
         if why := str(exc) if isinstance(exc, Refused) else _WHY.get(exc.errno or 0):
@@ -300,6 +341,29 @@ class Root:
         return f"The folder of root {self.name!r} is not there" + (
             ": the first file that is written makes it." if self.config.mode == "rw" else "."
         )
+
+
+def _move_by_copy(
+    source: Folder, source_name: str, folder: Folder, name: str, expected: FileState | None, limit: int
+) -> bool:
+    """Move a file to another disk, and tell whether it was the expected one and stayed so."""
+    mode = source.status(source_name).st_mode
+    state = FileState.of_content(source.read(source_name, limit), mode)
+    assert state.content is not None
+    if expected not in (None, state):
+        return False
+    try:
+        folder.replace(name, state.content, mode, ABSENT, limit)
+    except Changed:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+    try:
+        source.remove(source_name, state, limit)
+    except (Changed, OSError) as exc:
+        folder.unlink(name)
+        if isinstance(exc, Changed):
+            return False
+        raise
+    return True
 
 
 def _after(steps: list[str], done: set[int], name: str) -> set[int]:

@@ -11,10 +11,11 @@ from pydantic_ai import BinaryContent, RunContext, Tool
 
 from ..context import Context
 from ..entries import ToolEntry
-from ..errors import ContentError, PathDenied, PathFailed, PathMissing
+from ..errors import ContentError, LlmDoError, PathChanged, PathDenied, PathFailed, PathMissing
 from ..frame import CallFrame
 from ..protocols import Effect
 from ..rules import UNKNOWN, Case, Grant, Places
+from ..sandbox import FileState, Pins
 
 T = TypeVar("T")
 
@@ -26,11 +27,13 @@ def _file_tool(
     effect: Effect,
     *paths: str,
     reads: str | None = None,
+    changes: str | None = None,
     cases: Callable[[dict[str, Any], CallFrame], Sequence[Case]] | None = None,
 ) -> Callable[[Callable[..., T]], ToolEntry[T]]:
     """Make a tool of a function. `paths` are its arguments that are paths, by which rules judge a call of it.
 
     `reads` is the one of them whose content gets out as well: whoever must not read a file must not move it either.
+    `changes` is the one whose file changes: if somebody is asked, it is the file that they were shown.
     """
 
     def make(function: Callable[..., T]) -> ToolEntry[T]:
@@ -38,9 +41,10 @@ def _file_tool(
             Tool(function),
             rule=f"sandbox.{effect}",
             effects=(effect,),
+            pin=partial(_pin, changes) if changes is not None else None,
             cases=cases or partial(_cases, paths, reads),
             offers=partial(_offers, paths, f"sandbox.{effect}") if effect == "write" else None,
-            tells=(PathDenied, PathMissing, PathFailed, ContentError),
+            tells=(PathDenied, PathChanged, PathMissing, PathFailed, ContentError),
         )
 
     return make
@@ -95,6 +99,22 @@ def _offers(paths: Sequence[str], rule: str, arguments: dict[str, Any], frame: C
     return [Grant(rule, {"path": f"{folder}/*"}, places)]
 
 
+def _pin(changes: str, arguments: dict[str, Any], frame: CallFrame) -> Pins:
+    """The file that a call changes, as it is now. One that cannot be looked at is equal to no other."""
+    path = arguments[changes]
+    root, rest = frame.files.manager.parse(path)
+    try:
+        return Pins({path: frame.files.state(root.name, rest)})
+    except LlmDoError as exc:
+        return Pins({path: FileState(str(exc))})
+
+
+def _expected(ctx: RunContext[Context], path: str) -> FileState | None:
+    """The file that somebody was asked about, if that is how the call came to run."""
+    pins = ctx.deps.frame.pins
+    return None if pins is None else pins.files[path]
+
+
 def _shown(lines: Iterable[str], truncated: bool) -> str:
     text = "\n".join(lines) or "(nothing)"
     return f"{text}\n(there is more)" if truncated else text
@@ -115,7 +135,7 @@ def read_file(ctx: RunContext[Context], path: str) -> str | BinaryContent:
     return BinaryContent(files.read_bytes(root.name, rest), media_type=media_type)
 
 
-@_file_tool("write", "path")
+@_file_tool("write", "path", changes="path")
 def write_file(ctx: RunContext[Context], path: str, content: str) -> str:
     """Write a text file, in place of whatever was there.
 
@@ -125,11 +145,11 @@ def write_file(ctx: RunContext[Context], path: str, content: str) -> str:
     """
     files = ctx.deps.sandbox_toolset
     root, rest = ctx.deps.sandbox_manager.parse(path)
-    files.write_text(root.name, rest, content)
+    files.write_text(root.name, rest, content, expected=_expected(ctx, path))
     return f"{path} is written."
 
 
-@_file_tool("write", "path", reads="path")
+@_file_tool("write", "path", reads="path", changes="path")
 def edit_file(ctx: RunContext[Context], path: str, old: str, new: str) -> str:
     """Replace a piece of a text file.
 
@@ -140,11 +160,11 @@ def edit_file(ctx: RunContext[Context], path: str, old: str, new: str) -> str:
     """
     files = ctx.deps.sandbox_toolset
     root, rest = ctx.deps.sandbox_manager.parse(path)
-    files.edit_text(root.name, rest, old, new)
+    files.edit_text(root.name, rest, old, new, expected=_expected(ctx, path))
     return f"{path} is changed."
 
 
-@_file_tool("write", "source", "destination", reads="source")
+@_file_tool("write", "source", "destination", reads="source", changes="source")
 def move_file(ctx: RunContext[Context], source: str, destination: str) -> str:
     """Move a file, or rename it. Nothing is overwritten.
 
@@ -155,11 +175,11 @@ def move_file(ctx: RunContext[Context], source: str, destination: str) -> str:
     files = ctx.deps.sandbox_toolset
     root, rest = ctx.deps.sandbox_manager.parse(source)
     to_root, to_rest = ctx.deps.sandbox_manager.parse(destination)
-    files.move(root.name, rest, to_root.name, to_rest)
+    files.move(root.name, rest, to_root.name, to_rest, expected=_expected(ctx, source))
     return f"{source} is now {destination}."
 
 
-@_file_tool("write", "path")
+@_file_tool("write", "path", changes="path")
 def delete_file(ctx: RunContext[Context], path: str) -> str:
     """Delete a file.
 
@@ -168,7 +188,7 @@ def delete_file(ctx: RunContext[Context], path: str) -> str:
     """
     files = ctx.deps.sandbox_toolset
     root, rest = ctx.deps.sandbox_manager.parse(path)
-    files.delete(root.name, rest)
+    files.delete(root.name, rest, expected=_expected(ctx, path))
     return f"{path} is deleted."
 
 

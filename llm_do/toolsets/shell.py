@@ -15,11 +15,12 @@ from pydantic_ai import RunContext, Tool
 from ..commands import WRAPPERS, Command, parse
 from ..context import Context
 from ..entries import ToolEntry
-from ..errors import CommandError, PathDenied, PathFailed, PathMissing
+from ..errors import CommandError, PathChanged, PathDenied, PathFailed, PathMissing
 from ..frame import CallFrame
 from ..rules import Case, Grant, Places
-from ..sandbox import SandboxManager
+from ..sandbox import Pins, SandboxManager
 from ..sandbox.bubble import CommandResult, Mount, ShellLimits, run_sandboxed, run_unsandboxed, why_not
+from .programs import check_programs, pin_programs, with_programs
 
 _WORD = re.compile(r"[A-Za-z][\w.-]*")
 
@@ -37,11 +38,13 @@ async def _shell(ctx: RunContext[Context], command: str, timeout: Annotated[floa
     frame, parsed = ctx.deps.frame, parse(command)
     manager = frame.files.manager
     limits = ShellLimits(seconds=timeout, file_bytes=_file_bytes(manager))
+    programs = frame.pins.files if frame.pins is not None else {}
     if _is_unsandboxed(frame):
+        check_programs(programs, manager)
         return _told(await run_unsandboxed(parsed, manager.base, limits), "")
     with _mounts(manager, frame) as (mounts, left_out):
         missing = f"\n(not there: {'; '.join(left_out)})" if left_out else ""
-        return _told(await run_sandboxed(parsed, mounts, limits), missing)
+        return _told(await run_sandboxed(parsed, mounts, limits, programs), missing)
 
 
 def _is_unsandboxed(frame: CallFrame) -> bool:
@@ -110,7 +113,8 @@ def _touches(pattern: str, folder: Path) -> bool:
 def _told(result: CommandResult, missing: str) -> str:
     late = "\n(stopped: its time was up)" if result.timed_out else ""
     code = f"\n(exit code {result.exit_code}){missing}" if result.exit_code and not late else ""
-    return f"{result.stdout}{result.stderr}{late}{code}" or "(it printed nothing)"
+    left = "".join(f"\n({each})" for each in result.disabled)
+    return f"{result.stdout}{result.stderr}{late}{code}{left}" or "(it printed nothing)"
 
 
 def _cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
@@ -124,8 +128,16 @@ def _programs(command: Command) -> list[tuple[str, ...]]:
     return [words for pipeline in command.pipelines for words in pipeline]
 
 
+def _pin(arguments: dict[str, Any], frame: CallFrame) -> Pins:
+    return pin_programs(parse(arguments["command"]), frame.files.manager, unsandboxed=_is_unsandboxed(frame))
+
+
 def _show(arguments: dict[str, Any], frame: CallFrame) -> dict[str, Any]:
-    """What runs, and where. Nobody is asked about what cannot run."""
+    """What runs, with the content of which files, and where. Nobody is asked about what cannot run."""
+    return with_programs(_show_command(arguments, frame), frame.pins)
+
+
+def _show_command(arguments: dict[str, Any], frame: CallFrame) -> dict[str, Any]:
     if _is_unsandboxed(frame):
         return {**arguments, "runs": "OUTSIDE of the sandbox, with all that you may do"}
     if problem := why_not():
@@ -157,6 +169,7 @@ shell = ToolEntry[str](
     effects=["execute"],
     cases=_cases,
     show=_show,
+    pin=_pin,
     offers=_offers,
-    tells=(CommandError, PathDenied, PathFailed, PathMissing),
+    tells=(CommandError, PathChanged, PathDenied, PathFailed, PathMissing),
 )

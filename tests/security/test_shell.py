@@ -2,6 +2,7 @@
 
 import os
 import stat
+import subprocess
 from typing import Any
 
 import pytest
@@ -443,3 +444,78 @@ def test_a_deny_on_files_holds_for_commands_too(shell: World, command: str) -> N
     shell.worker("a", ROOTS + f"tool_rules:\n  sandbox.read: {rule}\n  sandbox.write: {rule}\n")
     with shell.untouched():
         assert not shell.attack(call("shell", command=command), callback=Person()).told(CANARY)
+
+
+# -- prefix rules: what docs/rules.md says of them ---------------------------------------------------------
+
+BEHIND_A_PREFIX = [
+    "git -c core.fsmonitor='touch /work/out/ran; false' -C in/repo status",
+    "git -c alias.x='!touch /work/out/ran' x",
+    "git -C in/repo -c diff.external='touch /work/out/ran' diff HEAD~1",
+    "git -C in/repo grep -O'touch /work/out/ran; true' plain",
+    "git ls-remote --upload-pack='touch /work/out/ran;' in/repo",
+    "git -C in/repo log --output=/work/out/ran",
+    "tar -cf /dev/null --checkpoint=1 --checkpoint-action=exec='touch out/ran' in",
+    "tar -cf /dev/null -I 'touch out/ran; cat' in",
+    "tar -xf in/a.tar --to-command='touch out/ran'",
+    "tar -cf out/ran in",
+    "find in -maxdepth 0 -exec touch out/ran ';'",
+    "find in -maxdepth 0 -fprint out/ran",
+    "sort -o out/ran in/plain.txt",
+    "sed -n 'w out/ran' in/plain.txt",
+    "awk 'BEGIN { system(\"touch out/ran\") }'",
+]
+
+
+@pytest.mark.parametrize("command", BEHIND_A_PREFIX)
+def test_a_rule_that_allows_a_program_with_any_arguments_allows_all_that_it_can_do(world: World, command: str) -> None:
+    """It is no fence, as the documentation says; the sandbox is one."""
+    for words in ("init -q repo", "-C repo commit -q --allow-empty -m 1", "-C repo add .", "-C repo commit -q -m 2"):
+        if "add" in words:
+            world.write("in/repo/plain.txt", "plain\n")
+        names = {f"GIT_{who}_{what}": "x@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        subprocess.run(["git", *words.split()], cwd=world.project / "in", env={**os.environ, **names}, check=True)
+    subprocess.run(["tar", "-cf", "a.tar", "plain.txt"], cwd=world.project / "in", check=True)
+    program = command.split()[0]
+    world.worker("a", f"{ROOTS}tool_rules: {{shell: {{rule: allow, when: {{command: '{program} **'}}}}}}\n")
+    person = Person(False)
+    with world.untouched("out"):
+        outcome = world.attack(call("shell", command=command), callback=person)
+    assert not person.asked
+    assert (world.project / "out" / "ran").exists(), outcome.sent[-1][-600:]
+
+
+def test_an_exact_rule_allows_nothing_else(world: World) -> None:
+    world.worker("a", f"{ROOTS}tool_rules: {{shell: {{rule: allow, when: {{command: ['git -C in/repo status']}}}}}}\n")
+    person = Person(False)
+    world.attack(*(call("shell", command=command) for command in BEHIND_A_PREFIX), callback=person)
+    assert len(person.asked) == len(BEHIND_A_PREFIX)
+    assert not (world.project / "out" / "ran").exists()
+
+
+# -- what is no file ---------------------------------------------------------------------------------------
+
+
+def test_nothing_waits_for_a_pipe(world: World) -> None:
+    """Neither a tool nor an attachment nor a question about one opens a pipe that nothing writes to."""
+    os.mkfifo(world.project / "out" / "pipe")
+    os.mkfifo(world.project / "out" / "pipe.py")
+    allow = "tool_rules: {sandbox.write: {rule: ask}}\nallow_workers: [b]\ntoolsets: [shell]\n"
+    world.worker("a", ROOTS.replace("toolsets: [shell]\n", "") + allow)
+    world.worker("b", "attachment_policy: {max_attachments: 3}\n")
+    outcome = world.attack(
+        call("read_file", path="out/pipe"),
+        call("list_files", path="out"),
+        call("search_files", text="x", pattern="out/**"),
+        call("write_file", path="out/pipe", content="x"),
+        call("edit_file", path="out/pipe", old="x", new="y"),
+        call("move_file", source="out/pipe", destination="out/other"),
+        call("delete_file", path="out/pipe"),
+        call("shell", command="python3 out/pipe.py", timeout=1),
+        call("worker_call", worker="b", input_data="go", attachments=["out/pipe"]),
+        callback=Person(True),
+    )
+    assert outcome.error is None
+    assert stat.S_ISFIFO((world.project / "out" / "pipe").stat().st_mode)
+    attached = world.attack(data="go", attachments=[world.project / "out" / "pipe"], callback=Person(True))
+    assert "it is a pipe, a device or a socket" in str(attached.error)

@@ -22,7 +22,6 @@ from ...display import visible
 from ...entries import WorkerEntry
 from ...runtime import Runtime
 from ..conversation import Conversation, readable
-from ..evidence import reader
 from .approval import ApprovalPanel
 from .calls import Calls, compact
 from .feed import Asked, Feed, Happened, Spoken
@@ -210,8 +209,7 @@ class ChatApp(App[int]):
     async def _asked(self, asked: Asked) -> None:
         if asked.answer.done():
             return
-        present = reader(self.conversation.runtime, asked.request.worker)
-        panel = ApprovalPanel(asked.request, asked.answer, present, grace=self._grace)
+        panel = ApprovalPanel(asked.request, asked.answer, grace=self._grace)
         await self._talk.add(panel)
         self._talk.anchor()
         if not (self._prompt.has_focus and self._prompt.text):  # what somebody is writing is no answer

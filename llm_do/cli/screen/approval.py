@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import monotonic
 from typing import Any, ClassVar
 
@@ -85,18 +85,10 @@ class ApprovalPanel(Vertical):
     class Settled(Message):
         """The question is answered, or nobody wants to know any more."""
 
-    def __init__(
-        self,
-        request: ApprovalRequest,
-        answer: asyncio.Future[ApprovalDecision],
-        present: Callable[[str], str | None],
-        *,
-        grace: float,
-    ) -> None:
+    def __init__(self, request: ApprovalRequest, answer: asyncio.Future[ApprovalDecision], *, grace: float) -> None:
         super().__init__()
         self._request = request
         self._answer = answer
-        self._present = present
         self._full = False
         self._room: tuple[int, int] | None = None
         """The lines and columns that what would run was cut to."""
@@ -169,7 +161,7 @@ class ApprovalPanel(Vertical):
 
     def _show_evidence(self, room: int, width: int) -> None:
         self._room = room, width
-        evidence = gather(self._request, self._present, room=None if self._full else room, width=max(width, 20))
+        evidence = gather(self._request, room=None if self._full else room, width=max(width, 20))
         self.query_one(".evidence", Static).update(evidence.shown)
         choices = self.query_one(Choices)
         choices.clear_options()

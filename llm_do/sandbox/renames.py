@@ -1,0 +1,59 @@
+"""Renaming in one step of the kernel, without overwriting: `renameat2`, and what comes close to it elsewhere."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+
+_NO_REPLACE, _EXCHANGE = 1, 2
+_UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM)
+_CLAIM_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # glibc 2.28, musl 1.2.5
+if _renameat2 is not None:
+    _renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    _renameat2.restype = ctypes.c_int
+
+
+def exchange(folder: int, one: str, other: str) -> bool:
+    """Let two names in a folder change places. Return False where the system has no such step."""
+    try:
+        _rename(folder, one, folder, other, _EXCHANGE)
+    except OSError as exc:
+        if exc.errno not in _UNSUPPORTED:
+            raise
+        return False
+    return True
+
+
+def rename_to_free_name(source: int, name: str, target: int, new_name: str) -> None:
+    """Rename something to a name that is free, or raise `FileExistsError`: of all who try, one succeeds."""
+    try:
+        _rename(source, name, target, new_name, _NO_REPLACE)
+        return
+    except OSError as exc:
+        if exc.errno not in _UNSUPPORTED:
+            raise
+    try:
+        os.link(name, new_name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
+    except OSError as exc:
+        if exc.errno not in _UNSUPPORTED:
+            raise
+        # A disk without hard links: the name is taken first, and the file takes its place.
+        os.close(os.open(new_name, _CLAIM_FLAGS, 0o600, dir_fd=target))
+        try:
+            os.replace(name, new_name, src_dir_fd=source, dst_dir_fd=target)
+        except OSError:
+            os.unlink(new_name, dir_fd=target)
+            raise
+    else:
+        os.unlink(name, dir_fd=source)
+
+
+def _rename(source: int, name: str, target: int, new_name: str, flags: int) -> None:
+    if _renameat2 is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    if _renameat2(source, os.fsencode(name), target, os.fsencode(new_name), flags):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

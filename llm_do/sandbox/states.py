@@ -1,0 +1,64 @@
+"""A file as it was at one moment, so that a later change of it can be told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """A file as it was at one moment. Two states are equal if the content was."""
+
+    digest: str | None
+    """The SHA-256 of the content, or inode and time where that cannot be read; `None` if there was no file."""
+    content: bytes | None = field(default=None, compare=False, repr=False)
+    """The content, where it can be kept: that of a regular file that is not too large."""
+    mode: int = field(default=0o644, compare=False)
+
+    @classmethod
+    def of_content(cls, content: bytes, mode: int) -> FileState:
+        """Return the state of a file with this content."""
+        return cls(sha256(content).hexdigest(), content, mode & 0o777)
+
+    @classmethod
+    def of_status(cls, status: os.stat_result) -> FileState:
+        """Return the state of something that is too large to read, or no regular file."""
+        return cls(f"inode {status.st_dev}:{status.st_ino}, {status.st_size} bytes, {status.st_mtime_ns}")
+
+    def text(self) -> str | None:
+        """Return the content as text, if it is UTF-8."""
+        try:
+            return None if self.content is None else self.content.decode()
+        except UnicodeDecodeError:
+            return None
+
+
+ABSENT = FileState(None)
+"""No file at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """The files that a person is asked about with a call, as they were then."""
+
+    files: Mapping[str, FileState]
+    """By path, as the call names it."""
+    programs: bool = False
+    """Whether these files are run, so that no grant of any kind outlasts a change of them."""
+
+    @property
+    def digests(self) -> dict[str, str | None]:
+        """The states alone, to compare."""
+        return {path: state.digest for path, state in self.files.items()}
+
+    def before(self) -> dict[str, str | None]:
+        """Return the texts of the files. Those that are no text are left out; `None` stands for no file."""
+        shown = {path: state.text() for path, state in self.files.items()}
+        return {path: text for path, text in shown.items() if text is not None or self.files[path] == ABSENT}
+
+    def updated(self, newer: Pins) -> Pins:
+        """Return `newer`, with the states of this one for the files that both have."""
+        return replace(newer, files={path: self.files.get(path, state) for path, state in newer.files.items()})
