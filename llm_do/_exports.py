@@ -66,6 +66,7 @@ _NAMES = {
         "PathFailed",
         "PathMissing",
         "ProjectCodeError",
+        "RememberedError",
         "RuleError",
         "RunEnded",
         "ScopeBusyError",

@@ -29,7 +29,8 @@
     │   └── LimitExceeded                          a budget of the session is used up
     │       └── CallTimeout     (TimeoutError)     the time of a top-level call is up
     ├── the machine fails
-    │   └── PathFailed          (OSError)          the disk is full, or the like
+    │   ├── PathFailed          (OSError)          the disk is full, or the like
+    │   └── RememberedError     (OSError)          the file of remembered answers cannot be used
     └── a callee did not keep its word
         ├── OutputError         (ValueError)       the output does not fit what the entry declares
         ├── ModelBehaviorError                     the model cannot be brought to behave
@@ -124,6 +125,12 @@ class PathDenied(LlmDoError, PermissionError):
 
 class PathMissing(LlmDoError, FileNotFoundError):
     """The path is allowed, and nothing is there."""
+
+    __str__ = Exception.__str__
+
+
+class RememberedError(LlmDoError, OSError):
+    """The file of remembered answers cannot be read, believed or written."""
 
     __str__ = Exception.__str__
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
-import tempfile
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from .definition import WorkerDefinition, dump_worker, parse_worker
 from .errors import DuplicateEntryError, WorkerFileError
+from .fileio import locked, write_atomically
 from .names import is_name
 
 T = TypeVar("T")
@@ -136,7 +133,7 @@ class WorkerFiles:
         """Whether the project wrote every byte of a file that says it did."""
         if _text(file.seal) == self.read(name, file)[1]:
             return True
-        with _alone(file.path.parent):  # unless somebody is just replacing both
+        with locked(file.path.parent):  # unless somebody is just replacing both
             definition, digest = self.read(name, file)
             return definition.created_by == BY_PROJECT and _text(file.seal) == digest
 
@@ -145,7 +142,7 @@ class WorkerFiles:
         file = self._generated(definition.name)
         shown, text = self.shown(file.path), dump_worker(definition)
         file.path.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(file.path.parent):
+        with locked(file.path.parent):
             exists = file.path.exists()
             if exists and not force:
                 raise WorkerFileError(f"{shown}: the worker exists. With force it would be replaced.")
@@ -185,29 +182,3 @@ def _text(path: Path) -> str | None:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keep other threads and processes from creating workers in a folder. The lock ends with whoever holds it."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
-def write_atomically(path: Path, text: str, *, replace: bool) -> None:
-    """Write a file so that whoever reads it finds all of it or nothing, whatever fails."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        if replace:
-            Path(temporary).replace(path)
-        else:
-            os.link(temporary, path)  # which fails if somebody else was faster
-    finally:
-        Path(temporary).unlink(missing_ok=True)

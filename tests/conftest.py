@@ -8,6 +8,9 @@ USERS_CACHE = os.environ.get("LLM_DO_CACHE", "")
 _EMPTY = tempfile.TemporaryDirectory(prefix="llm-do-no-weights-")
 # Which weights somebody has on their machine decides no test. What is set here holds for the programs they start, too.
 os.environ["LLM_DO_CACHE"] = _EMPTY.name
+# Neither does what they said yes to once.
+_STATE = tempfile.TemporaryDirectory(prefix="llm-do-no-answers-")
+os.environ["XDG_STATE_HOME"] = _STATE.name
 
 
 @pytest.fixture

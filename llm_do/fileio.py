@@ -1,0 +1,81 @@
+"""Files of this machine, read within bounds and written atomically.
+
+A project comes from elsewhere: a pipe among its files must not keep a program waiting, and a device must not fill its
+memory. Everything that reads a file of a project reads it here. Only the standard library is imported.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+MAX_BYTES = 1_000_000
+"""How large a file of a project may be that is read as a whole: a worker, its code, the configuration."""
+
+# O_NONBLOCK: what was a file a moment ago may be a pipe now, and opening one waits for its other end.
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+def read_file(path: Path, limit: int = MAX_BYTES) -> bytes:
+    """Return the content of a regular file of at most `limit` bytes. Anything else is an `OSError` that says why."""
+    _check(path.stat(), path)  # opening a device may do something already
+    handle = os.open(path, _FLAGS)
+    try:
+        status = os.fstat(handle)
+        _check(status, path)
+        chunks, size = [], 0
+        # A file may grow while it is read, and one without a size may have content (in /proc).
+        while size <= limit and (chunk := os.read(handle, min(status.st_size, limit) + 1)):
+            chunks.append(chunk)
+            size += len(chunk)
+        if size > limit:
+            many = max(size, status.st_size)
+            raise OSError(errno.EFBIG, f"it has {many:,} bytes, and a file here has {limit:,} at most", str(path))
+        return b"".join(chunks)
+    finally:
+        os.close(handle)
+
+
+def _check(status: os.stat_result, path: Path) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file", str(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is a pipe, a device or a socket, not a regular file", str(path))
+
+
+def write_atomically(path: Path, text: str, *, replace: bool) -> None:
+    """Write a file so that a reader finds all of it or nothing, whatever fails. Only its owner can read it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        if replace:
+            Path(temporary).replace(path)
+        else:
+            os.link(temporary, path)  # which fails if another process was faster
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other threads and processes out of a folder that they lock as well. The lock ends with its process."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def own_users() -> set[int]:
+    """Return the users whose files are one's own: the current one and, for root, the one who called `sudo`."""
+    user, caller = os.geteuid(), os.environ.get("SUDO_UID", "")
+    return {user, int(caller)} if user == 0 and caller.isdecimal() else {user}

@@ -1,0 +1,130 @@
+"""Answers that the user gave once: kept outside of every project, and believed only if nobody else could write them."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from llm_do.errors import RememberedError
+from llm_do.remembered import Remembered, state_folder
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state" / "llm-do"
+
+
+def test_a_yes_is_remembered_by_other_processes(state: Path) -> None:
+    """What one process adds, another one finds: by kind and subject, and nothing else."""
+    Remembered.load().add("project", "/home/ada/letters")
+    again = Remembered.load()
+    assert again.has("project", "/home/ada/letters")
+    assert not again.has("project", "/home/ada")
+    assert not again.has("server", "/home/ada/letters")
+    again.remove("project", "/home/ada/letters")
+    assert not Remembered.load().has("project", "/home/ada/letters")
+
+
+def test_only_the_user_can_read_the_file(state: Path) -> None:
+    """The folder and the file are the user's own, whatever the umask is."""
+    before = os.umask(0)
+    try:
+        remembered = Remembered.load()
+        remembered.add("project", "/a")
+    finally:
+        os.umask(before)
+    assert remembered.path.parent == state
+    assert stat.S_IMODE(remembered.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(state.stat().st_mode) == 0o700
+
+
+def test_two_processes_lose_no_answer(state: Path) -> None:
+    """Answers that several processes add at the same time are all kept."""
+    add = (
+        "import sys; from llm_do.remembered import Remembered; r = Remembered.load()\n"
+        "for n in range(20): r.add('project', sys.argv[1] + str(n))"
+    )
+    running = [subprocess.Popen([sys.executable, "-c", add, name]) for name in ("a", "b")]
+    assert [process.wait() for process in running] == [0, 0]
+    assert len(Remembered.load().subjects("project")) == 40
+    assert [path.name for path in state.iterdir()] == ["remembered.json"]
+
+
+def test_names_of_files_that_are_no_text_are_remembered(state: Path) -> None:
+    """The path of a folder may be any bytes."""
+    subject = os.fsdecode(b"/home/ada/caf\xe9")
+    Remembered.load().add("project", subject)
+    assert Remembered.load().subjects("project") == [subject]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        '{"yes": {}}',
+        '{"version": 1}',
+        '{"version": 1, "yes": []}',
+        '{"version": 1, "yes": {"project": 1}}',
+        '{"version": 2, "yes": {}}',
+        "[" * 100_000,
+        "\udcff",
+    ],
+)
+def test_a_broken_file_is_a_clear_error(state: Path, content: str) -> None:
+    """A file that says something else is named in the error, and never taken for a yes or a no."""
+    state.mkdir(parents=True)
+    file = state / "remembered.json"
+    file.write_bytes(content.encode(errors="surrogateescape"))
+    with pytest.raises(RememberedError, match=r"remembered\.json.*[Mm]ove it away"):
+        Remembered.load()
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_a_file_that_others_can_write_is_not_believed(state: Path, mode: int) -> None:
+    """Where another user could have written the answer, it is none."""
+    remembered = Remembered.load()
+    remembered.add("project", "/a")
+    remembered.path.chmod(mode)
+    with pytest.raises(RememberedError, match="chmod 600"):
+        Remembered.load()
+
+
+def test_a_pipe_or_a_folder_in_its_place_is_a_clear_error(state: Path) -> None:
+    """Nothing waits for a pipe."""
+    state.mkdir(parents=True)
+    file = state / "remembered.json"
+    os.mkfifo(file)
+    with pytest.raises(RememberedError, match="pipe"):
+        Remembered.load()
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(RememberedError, match="folder"):
+        Remembered.load()
+
+
+def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who cannot keep an answer is told what to do."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    with pytest.raises(RememberedError, match="XDG_STATE_HOME"):
+        Remembered.load().add("project", "/a")
+
+
+def test_a_relative_state_folder_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen from the current folder, a clone could bring its own yes along."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_STATE_HOME", "state")
+    assert state_folder() == tmp_path / "home" / ".local" / "state" / "llm-do"
+    (tmp_path / "state" / "llm-do").mkdir(parents=True)
+    (tmp_path / "state" / "llm-do" / "remembered.json").write_text(
+        json.dumps({"version": 1, "yes": {"project": ["/"]}})
+    )
+    assert not Remembered.load().has("project", "/")
