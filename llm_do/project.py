@@ -25,6 +25,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from .definition import WorkerLimits
 from .entries import ToolEntry
 from .errors import ProjectCodeError, WorkerFileError, did_you_mean, summarize
+from .fileio import read_file
+from .importing import GUARD, SourceOnlyLoader
 from .protocols import Entry, EntryBase
 from .rules import ToolRule, ToolRules
 from .sandbox import SandboxConfig
@@ -100,12 +102,20 @@ class ProjectCode:
 
     def __init__(self, root: Path, writable: Callable[[], list[Path]] = list) -> None:
         """`writable` tells the folders that workers can change: nothing in them is ever run."""
-        self._root = root
+        self.root = root
         self._writable = writable
         self._modules: dict[str, ModuleType] = {}
         self._stamps: dict[Path, int] = {}
         self._importing = False
         """Whether this project's names are on the table. Only who holds `_IMPORTING` may ask."""
+        GUARD.watch(self)
+
+    def writable_folders(self, file: Path) -> list[Path]:
+        """Return the folders that workers can write, for the guard of imports.
+
+        No worker runs that could write the project's folder itself. So nothing has to be read for a file in there.
+        """
+        return [] if file.parent == self.root and not file.is_symlink() else self._writable()
 
     def stamp(self) -> tuple[int, ...]:
         """Something that changes when a file that was imported changes."""
@@ -117,15 +127,15 @@ class ProjectCode:
 
     def file(self, path: Path) -> ModuleType:
         """The module of a file; the same one, until a file of the project that was imported changes."""
-        relative = path.relative_to(self._root).with_suffix("")
+        relative = path.relative_to(self.root).with_suffix("")
         return self._import(".".join(relative.parts).removesuffix(".__init__"), path)
 
     def object(self, reference: str) -> Any:
         """What `module:Name` or `file.py:Name` refers to."""
         where, _, name = reference.partition(":")
-        if where.endswith(".py") and not (self._root / where).is_file():
+        if where.endswith(".py") and not (self.root / where).is_file():
             raise ProjectCodeError(f"{reference!r}: the project has no file {where!r}.")
-        module = self.file(self._root / where) if where.endswith(".py") else self._import(where)
+        module = self.file(self.root / where) if where.endswith(".py") else self._import(where)
         try:
             return reduce(getattr, name.split("."), module)
         except AttributeError:
@@ -137,10 +147,10 @@ class ProjectCode:
                 if path is None or name in self._modules or "." not in name:
                     return importlib.import_module(name)
                 # A file in a folder that is no package, such as workers/calc/tools.py.
-                self._check_unwritable(path)
                 loader = _ProjectLoader(name, str(path), self)
                 spec = importlib.util.spec_from_file_location(name, path, loader=loader)
                 assert spec is not None and spec.loader is not None
+                GUARD.check(spec)
                 module = sys.modules[name] = importlib.util.module_from_spec(spec)
                 try:
                     spec.loader.exec_module(module)
@@ -179,7 +189,7 @@ class ProjectCode:
             return True
         if top in sys.modules and top not in self._owners:
             return False
-        folders = [self._root, *([] if file is None else [Path(file).parent])]
+        folders = [self.root, *([] if file is None else [Path(file).parent])]
         return any((folder / top).is_dir() or (folder / f"{top}.py").is_file() for folder in folders)
 
     def find_spec(
@@ -189,22 +199,11 @@ class ProjectCode:
         spec = PathFinder.find_spec(name, path, target)
         if spec is None or not isinstance(spec.loader, SourceFileLoader) or not self._is_own(spec.loader.path):
             return None
-        self._check_unwritable(Path(spec.loader.path))
         spec.loader = _ProjectLoader(spec.loader.name, spec.loader.path, self)
         return spec
 
-    def _check_unwritable(self, file: Path) -> None:
-        """A worker that could change code could do all that the code can. What lies in the project's folder is safe."""
-        if file.parent == self._root:
-            return
-        real = file.resolve()
-        if folder := next((folder for folder in self._writable() if real.is_relative_to(folder)), None):
-            raise ImportError(
-                f"{file.relative_to(self._root)} is not run: workers can change what is in {folder.name}/"
-            )
-
     def _is_own(self, file: str) -> bool:
-        return "site-packages" not in file and Path(file).is_relative_to(self._root)
+        return "site-packages" not in file and Path(file).is_relative_to(self.root)
 
     @contextmanager
     def _installed(self, path: Path | None) -> Iterator[None]:
@@ -219,7 +218,7 @@ class ProjectCode:
                 sys.modules.pop(name, None)
         sys.modules.update(self._modules)
         before = set(sys.modules)
-        folders = [str(self._root), *([] if path is None else [str(path.parent)])]
+        folders = [str(self.root), *([] if path is None else [str(path.parent)])]
         sys.path[:0] = folders
         finder: Any = self
         sys.meta_path.insert(sys.meta_path.index(PathFinder), finder)
@@ -246,14 +245,14 @@ class ProjectCode:
 
     def _explain(self, what: str, exc: BaseException) -> ProjectCodeError:
         frames = traceback.extract_tb(exc.__traceback__)
-        own = [(frame.filename, frame.lineno) for frame in frames if Path(frame.filename).is_relative_to(self._root)]
+        own = [(frame.filename, frame.lineno) for frame in frames if Path(frame.filename).is_relative_to(self.root)]
         if isinstance(exc, SyntaxError) and exc.filename is not None:
             own.append((exc.filename, exc.lineno))
         where = f", line {own[-1][1]} of {Path(own[-1][0]).name}" if own else ""
         return ProjectCodeError(f"{what} cannot be imported{where}: {traceback.format_exception_only(exc)[-1].strip()}")
 
 
-class _ProjectLoader(SourceFileLoader):
+class _ProjectLoader(SourceOnlyLoader):
     """Loads a file of a project, whose imports find the project's other files at any time."""
 
     def __init__(self, name: str, path: str, code: ProjectCode) -> None:

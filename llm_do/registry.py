@@ -21,6 +21,7 @@ from .authority import cut
 from .definition import McpToolset, WorkerCreationDefaults, WorkerDefinition, WorkerSpec, define, native_tool
 from .entries import WorkerEntry
 from .errors import DuplicateEntryError, LlmDoError, RuleError, UnknownEntryError, WorkerFileError, did_you_mean
+from .importing import first_around, is_within, python_code_in
 from .inputs import OpenParameters, model_parameters
 from .names import describe, index_by_name, no_such_tool
 from .permission import parameters_of, rule_name
@@ -248,30 +249,35 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         for toolset in ("files", "shell"):
             if toolset in definition.toolsets and definition.sandbox is None:
                 raise WorkerFileError(f"{where}: the toolset {toolset!r} needs a sandbox with paths.")
-        for name, folder in self._writable(definition):
-            if self.root.resolve().is_relative_to(folder):
+        self._check_roots(definition.sandbox, self.root, where)
+
+    def _check_roots(self, sandbox: SandboxConfig | None, base: Path, where: str) -> None:
+        """Refuse a root in which a worker could write code that is imported later."""
+        for name, folder in _writable(sandbox, base):
+            if is_within(self.root, folder):
                 raise WorkerFileError(f"{where}: the root {name!r} is the project itself. What it runs stays as it is.")
             for code in self._code.files():
-                if code.is_relative_to(folder):
+                if first_around(code, [folder]):
                     shown = code.relative_to(self.root.resolve())
                     raise WorkerFileError(
                         f"{where}: the root {name!r} has code of the project in it, {shown}. Move it."
                     )
-
-    def _writable(self, definition: WorkerDefinition) -> list[tuple[str, Path]]:
-        """The folders that a worker can change."""
-        roots = definition.sandbox.paths if definition.sandbox is not None else {}
-        return [(name, root.folder(self.root)) for name, root in roots.items() if root.mode == "rw"]
+            if python := python_code_in(folder):
+                raise WorkerFileError(
+                    f"{where}: the root {name!r} has code in it that Python imports here, {python}. Use another folder."
+                )
 
     def _writable_folders(self) -> list[Path]:
-        """The folders that any worker of the project can change."""
-        found = [self.config.sandbox] if self.config.sandbox is not None else []
+        """The folders that any worker of the project can write. Workers that cannot be read do not run either."""
+        found: list[SandboxConfig | None] = []
+        with suppress(LlmDoError):
+            found.append(self.config.sandbox)
         for name in self.workers():
-            with suppress(LlmDoError):  # what is wrong with it is said when it is called
-                sandbox = self.definition(name).sandbox
-                found += [] if sandbox is None else [sandbox]
-        roots = [root for sandbox in found for root in sandbox.paths.values() if root.mode == "rw"]
-        return [root.folder(self.root) for root in roots]
+            with suppress(LlmDoError):
+                found.append(self.definition(name).sandbox)
+        folders = {folder for sandbox in found for _, folder in _writable(sandbox, self.root)}
+        # A worker with a root around the project is refused, so what is in there is not its work.
+        return [folder for folder in folders if not is_within(self.root, folder)]
 
     def _protected(self) -> list[Path]:
         """What no worker may touch, whatever its roots: what it is made of, and what would run the next time."""
@@ -357,8 +363,14 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
             path = self.root / "tools" / "__init__.py"
         if not path.is_file():
             return {}
-        make = lambda: index_by_name(entries_in(self._code.file(path)), f"the project ({path.name})")  # noqa: E731
-        return self._fresh.get(path, (path,), make, self._code.stamp())
+        return self._fresh.get(path, (path,), lambda: self._read_functions(path), self._code.stamp())
+
+    def _read_functions(self, path: Path) -> Mapping[str, Entry[Any]]:
+        found = index_by_name(entries_in(self._code.file(path)), f"the project ({path.name})")
+        for entry in found.values():
+            if isinstance(entry, WorkerEntry):
+                self._check_roots(entry.sandbox, entry.base.absolute(), f"{self._shown(path)}: worker {entry.name!r}")
+        return found
 
     def _shown(self, path: Path) -> str:
         return str(path.relative_to(self.root))
@@ -422,6 +434,12 @@ class ProjectTools:
 
 def _is_ours(toolset: str | McpToolset) -> bool:
     return isinstance(toolset, str) and toolset in _OURS
+
+
+def _writable(sandbox: SandboxConfig | None, base: Path) -> list[tuple[str, Path]]:
+    """The roots of a worker that it can write."""
+    roots = {} if sandbox is None else sandbox.paths
+    return [(name, root.folder(base)) for name, root in roots.items() if root.mode == "rw"]
 
 
 def _folders(sandbox: SandboxConfig | None, base: Path) -> dict[str, Hashable]:
