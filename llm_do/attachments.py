@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import mimetypes
-import os
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from pydantic_ai import BinaryContent
 
 from .definition import AttachmentPolicy
 from .errors import PathDenied, PathMissing
+from .fileio import read_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,27 +32,21 @@ AttachmentInput: TypeAlias = str | Path | AttachmentPayload
 """A path on this machine, or a name and bytes."""
 
 
-def load(attachment: AttachmentInput) -> AttachmentPayload:
-    """Read an attachment that a person, or a program of theirs, gives."""
+def load(attachments: Sequence[AttachmentInput], policy: AttachmentPolicy, worker: str) -> list[BinaryContent]:
+    """Read attachments that a person, or a program of theirs, gives, and check that the worker may have them."""
+    return check([_read(attachment, policy.max_total_bytes) for attachment in attachments], policy, worker)
+
+
+def _read(attachment: AttachmentInput, limit: int) -> AttachmentPayload:
     if isinstance(attachment, AttachmentPayload):
         return attachment
     path = Path(attachment)
     try:
-        return AttachmentPayload(path.name, _read(path))
+        return AttachmentPayload(path.name, read_file(path, limit))
     except FileNotFoundError:
         raise PathMissing(f"There is no file {str(path)!r} to attach.") from None
-    except PathDenied:
-        raise
     except OSError as exc:
-        raise PathDenied(f"{str(path)!r} cannot be attached: {exc.strerror}.") from exc
-
-
-def _read(path: Path) -> bytes:
-    """Read a regular file. Opening a pipe would wait for its other end, and a device may never end."""
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise PathDenied(f"{str(path)!r} cannot be attached: it is a pipe, a device or a socket. Attach a file.")
-        return file.read()
+        raise PathDenied(f"{str(path)!r} cannot be attached: {exc.strerror or exc}.") from exc
 
 
 def refuse_hidden(input_data: Any) -> None:

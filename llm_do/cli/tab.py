@@ -50,6 +50,7 @@ OPTIONS = {
     "rules": "--help",
     "rules why": "--args-json --json --help",
     "rules list": "--json --help",
+    "trust": "--list --remove --help",
     "models": "--help",
     "models forget": "--help",
     "models list": "--json --help",

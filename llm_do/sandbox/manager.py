@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import PathDenied
+from ..remembered import state_folder
 from ..values import shorten
 from .beneath import Opener, best_opener
 from .config import RootConfig, SandboxConfig
@@ -24,10 +25,13 @@ class SandboxManager:
         protected: Sequence[Path] = (),
         opener: Opener | None = None,
     ) -> None:
-        """`base` is the project folder; no root reaches what is at or below a path in `protected`."""
+        """`base` is the project folder; no root reaches what is at or below a path in `protected`.
+
+        What the user said yes to once, for all projects, is protected in any case.
+        """
         self.config = config
         self.base = base
-        guard = Protected(base / path for path in protected)
+        guard = Protected([*(base / path for path in protected), state_folder()])
         self.protected = guard.paths
         """What no root reaches."""
         self.roots = {
