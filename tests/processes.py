@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 120
+PATIENCE = 300
 """Seconds after which something that should have happened never will. Machines that run tests are busy."""
 
 

@@ -31,6 +31,7 @@ from llm_do.models import ModelChoice
 from llm_do.trace import TraceNode
 
 from .cli.server import Step, serve
+from .processes import PATIENCE
 from .scripted import answers, calls, says, scripted, tool_results
 
 ROOT = Path(__file__).parent.parent
@@ -73,7 +74,7 @@ def shell(command: str, clone: Path, *, typed: str = "", **variables: str) -> "s
         input=typed,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
 

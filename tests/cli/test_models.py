@@ -242,7 +242,6 @@ def test_nothing_is_tried_where_nothing_is(run: Run) -> None:
 # -- a worker without a model ------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(300)  # as long as a slow connection takes for 93 MB
 def test_yes_fetches_the_model_and_goes_on(start: Start, run: Run, cache: Path) -> None:
     terminal = start("run greeter 'I am Ada.'")
     seen = terminal.wait_for("[y/N]")

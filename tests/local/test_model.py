@@ -57,8 +57,6 @@ from llm_do.models.local.grammar import options
 from ..processes import start_interruptible
 from ..sealing import seal
 
-pytestmark = pytest.mark.timeout(120)  # on a machine with other things to do
-
 
 @pytest.fixture
 def model(smollm2: Path, monkeypatch: pytest.MonkeyPatch) -> LocalModel:

@@ -21,7 +21,7 @@ from ..conftest import SETTINGS
 from ..world import CANARY, COUNTED, Person, World, call, calls_made, everything
 from . import strategies
 
-pytestmark = pytest.mark.timeout(0 if os.environ.get("HYPOTHESIS_PROFILE") == "fuzz" else 60)
+pytestmark = pytest.mark.timeout(0 if os.environ.get("HYPOTHESIS_PROFILE") == "fuzz" else 600)
 
 
 @contextmanager
