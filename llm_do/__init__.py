@@ -1,9 +1,10 @@
 """llm-do: LLM workers and Python functions are the same kind of call."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+# Nothing is imported here: with `python -m llm_do`, it would be looked for in the current folder first.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from .api import (
         RuntimeCreator,
         RuntimeDelegator,
@@ -193,8 +194,10 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Import what is asked for when it is asked for: a command line that only shows its help needs none of it."""
+    from importlib import import_module  # noqa: PLC0415
+
     from ._exports import MODULES  # noqa: PLC0415
 
     if name not in MODULES:

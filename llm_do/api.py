@@ -21,7 +21,7 @@ from pydantic_ai.usage import RunUsage
 
 from . import toolsets
 from .approval import ApprovalCallback, Approver
-from .attachments import AttachmentInput, check, load, refuse_hidden
+from .attachments import AttachmentInput, load, refuse_hidden
 from .context import Context
 from .definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec
 from .entries import WorkerEntry
@@ -121,7 +121,7 @@ def _files(attachments: Sequence[AttachmentInput] | None, entry: Any) -> list[Bi
         return []
     if not isinstance(entry, WorkerEntry):
         raise ArgumentError(f"{entry.name!r} is a function: it takes the input that it declares, and no attachments.")
-    return check([load(item) for item in attachments], entry.attachment_policy, entry.name)
+    return load(attachments, entry.attachment_policy, entry.name)
 
 
 def _arguments(input_data: Any, files: list[BinaryContent], entry: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

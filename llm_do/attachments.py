@@ -12,6 +12,7 @@ from pydantic_ai import BinaryContent
 
 from .definition import AttachmentPolicy
 from .errors import PathDenied, PathMissing
+from .fileio import read_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +32,21 @@ AttachmentInput: TypeAlias = str | Path | AttachmentPayload
 """A path on this machine, or a name and bytes."""
 
 
-def load(attachment: AttachmentInput) -> AttachmentPayload:
-    """Read an attachment that a person, or a program of theirs, gives."""
+def load(attachments: Sequence[AttachmentInput], policy: AttachmentPolicy, worker: str) -> list[BinaryContent]:
+    """Read attachments that a person, or a program of theirs, gives, and check that the worker may have them."""
+    return check([_read(attachment, policy.max_total_bytes) for attachment in attachments], policy, worker)
+
+
+def _read(attachment: AttachmentInput, limit: int) -> AttachmentPayload:
     if isinstance(attachment, AttachmentPayload):
         return attachment
     path = Path(attachment)
     try:
-        return AttachmentPayload(path.name, path.read_bytes())
+        return AttachmentPayload(path.name, read_file(path, limit))
     except FileNotFoundError:
         raise PathMissing(f"There is no file {str(path)!r} to attach.") from None
     except OSError as exc:
-        raise PathDenied(f"{str(path)!r} cannot be attached: {exc.strerror}.") from exc
+        raise PathDenied(f"{str(path)!r} cannot be attached: {exc.strerror or exc}.") from exc
 
 
 def refuse_hidden(input_data: Any) -> None:

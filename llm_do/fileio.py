@@ -11,12 +11,14 @@ import fcntl
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 MAX_BYTES = 1_000_000
-"""How large a file of a project may be that is read as a whole: a worker, its code, the configuration."""
+"""How large the file of a worker may be."""
+MAX_CODE = 10_000_000
+"""How large a Python file of a project may be."""
 
 # O_NONBLOCK: what was a file a moment ago may be a pipe now, and opening one waits for its other end.
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -24,7 +26,7 @@ _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 def read_file(path: Path, limit: int = MAX_BYTES) -> bytes:
     """Return the content of a regular file of at most `limit` bytes. Anything else is an `OSError` that says why."""
-    _check(path.stat(), path)  # opening a device may do something already
+    check_regular(path)  # opening a device may do something already
     handle = os.open(path, _FLAGS)
     try:
         status = os.fstat(handle)
@@ -40,6 +42,11 @@ def read_file(path: Path, limit: int = MAX_BYTES) -> bytes:
         return b"".join(chunks)
     finally:
         os.close(handle)
+
+
+def check_regular(path: Path) -> None:
+    """Raise an `OSError` that says what is in the place of a regular file."""
+    _check(path.stat(), path)
 
 
 def _check(status: os.stat_result, path: Path) -> None:
@@ -73,6 +80,19 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def foreign_part(path: Path, folder: Path, users: Collection[int]) -> Path | None:
+    """Return the first part of a path, from a folder down to the file, that belongs to none of some users."""
+    below = [part for part in (path, *path.parents) if part.is_relative_to(folder)]
+    for part in reversed(below):
+        try:  # of a symlink, it matters who made it, and who made what it leads to
+            owners = {part.lstat().st_uid, part.stat().st_uid}
+        except OSError:  # reading it will say what is wrong
+            continue
+        if not owners <= set(users):
+            return part
+    return None
 
 
 def own_users() -> set[int]:

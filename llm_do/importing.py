@@ -20,12 +20,10 @@ from types import CodeType, ModuleType
 from typing import Protocol
 from weakref import WeakSet
 
-from .fileio import read_file
+from .fileio import MAX_CODE, read_file
 
 _MAX_LINKS = 40
 """As many symlinks as the kernel follows."""
-_MAX_SOURCE = 10_000_000
-"""How many bytes a Python file of a project may have."""
 
 
 class Watched(Protocol):
@@ -88,7 +86,7 @@ class SourceOnlyLoader(SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         try:
-            source = read_file(Path(self.path), _MAX_SOURCE)
+            source = read_file(Path(self.path), MAX_CODE)
         except OSError as exc:
             raise ImportError(f"{Path(self.path).name} cannot be read: {exc.strerror or exc}", name=fullname) from exc
         code: CodeType = self.source_to_code(source, self.path)

@@ -11,7 +11,7 @@ import sys
 import threading
 import tomllib
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from functools import reduce
@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from .definition import WorkerLimits
 from .entries import ToolEntry
 from .errors import ProjectCodeError, WorkerFileError, did_you_mean, summarize
-from .fileio import read_file
+from .fileio import check_regular, foreign_part, read_file
 from .importing import GUARD, SourceOnlyLoader
 from .protocols import Entry, EntryBase
 from .rules import ToolRule, ToolRules
@@ -33,6 +33,11 @@ from .sandbox import SandboxConfig
 from .usage import Limits
 
 CONFIG = "llm-do.toml"
+_MAX_CONFIG = 100_000
+"""How many bytes it may have."""
+_MAX_PARTS = 50
+"""How many dots a line of it may have that are not in quotes."""
+_QUOTED = re.compile(r'"[^"]*"|' r"'[^']*'")
 _IMPORTING = threading.RLock()
 
 
@@ -59,19 +64,29 @@ class ProjectConfig(BaseModel):
 def read_config(path: Path) -> ProjectConfig:
     """The configuration of a project; without a file, an empty one."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_file(path, _MAX_CONFIG).decode()
+        _check_keys(text, path.name)
         config = ProjectConfig.model_validate(tomllib.loads(text))
         return config.model_copy(update={"tool_rules": _with_lines(config.tool_rules, text, path.name)})
     except FileNotFoundError:
         return ProjectConfig()
     except OSError as exc:  # whatever it says, nothing starts without it
         raise WorkerFileError(f"{path.name} cannot be read: {exc.strerror or exc}.") from exc
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-        raise WorkerFileError(f"{path.name}: {exc}") from exc
     except ValidationError as exc:
         unknown = [str(error["loc"][0]) for error in exc.errors() if error["type"] == "extra_forbidden"]
         hint = did_you_mean(unknown[0], ProjectConfig.model_fields) if unknown else ""
         raise WorkerFileError(f"{path.name}: {summarize(exc)}.{hint}") from exc
+    except RecursionError as exc:
+        raise WorkerFileError(f"{path.name}: values are nested too deeply.") from exc
+    except ValueError as exc:  # no TOML, no UTF-8, or a number that is too long
+        raise WorkerFileError(f"{path.name}: {exc}") from exc
+
+
+def _check_keys(text: str, file: str) -> None:
+    """Refuse keys of thousands of parts: the time that Python's TOML parser takes grows with their square."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.count(".") > _MAX_PARTS and _QUOTED.sub("", line).count(".") > _MAX_PARTS:
+            raise WorkerFileError(f"{file}:{number}: a key of more than {_MAX_PARTS} parts is too long.")
 
 
 def _with_lines(rules: Mapping[str, tuple[ToolRule, ...]], text: str, file: str) -> dict[str, tuple[ToolRule, ...]]:
@@ -100,10 +115,16 @@ class ProjectCode:
     keeps_output_clean: ClassVar[bool] = False
     """Whether what a module prints while it is imported goes to standard error. The command line wants it so."""
 
-    def __init__(self, root: Path, writable: Callable[[], list[Path]] = list) -> None:
-        """`writable` tells the folders that workers can change: nothing in them is ever run."""
+    def __init__(
+        self, root: Path, writable: Callable[[], list[Path]] = list, owners: Collection[int] | None = None
+    ) -> None:
+        """`writable` tells the folders that workers can change: nothing in them is ever run.
+
+        With `owners`, no file of another user is run either.
+        """
         self.root = root
         self._writable = writable
+        self._owners_of_files = owners
         self._modules: dict[str, ModuleType] = {}
         self._stamps: dict[Path, int] = {}
         self._importing = False
@@ -144,6 +165,8 @@ class ProjectCode:
     def _import(self, name: str, path: Path | None = None) -> ModuleType:
         with _IMPORTING, self._installed(path), redirect_stdout(sys.stderr if self.keeps_output_clean else sys.stdout):
             try:
+                if path is not None:
+                    check_regular(path)
                 if path is None or name in self._modules or "." not in name:
                     return importlib.import_module(name)
                 # A file in a folder that is no package, such as workers/calc/tools.py.
@@ -151,6 +174,7 @@ class ProjectCode:
                 spec = importlib.util.spec_from_file_location(name, path, loader=loader)
                 assert spec is not None and spec.loader is not None
                 GUARD.check(spec)
+                self._check_owner(path)
                 module = sys.modules[name] = importlib.util.module_from_spec(spec)
                 try:
                     spec.loader.exec_module(module)
@@ -197,10 +221,22 @@ class ProjectCode:
     ) -> ModuleSpec | None:
         """Find what Python would find. Only the loader of a file of the project is another one."""
         spec = PathFinder.find_spec(name, path, target)
-        if spec is None or not isinstance(spec.loader, SourceFileLoader) or not self._is_own(spec.loader.path):
+        if spec is None or spec.origin is None or not self._is_own(spec.origin):
+            return None
+        self._check_owner(Path(spec.origin))
+        if not isinstance(spec.loader, SourceFileLoader):
             return None
         spec.loader = _ProjectLoader(spec.loader.name, spec.loader.path, self)
         return spec
+
+    def _check_owner(self, file: Path) -> None:
+        if self._owners_of_files is None:
+            return
+        if (part := foreign_part(file, self.root, self._owners_of_files)) is not None:
+            raise ImportError(
+                f"{file.relative_to(self.root)} is not run: {part} belongs to another user. "
+                f"If you trust the project: llm-do trust {self.root}"
+            )
 
     def _is_own(self, file: str) -> bool:
         return "site-packages" not in file and Path(file).is_relative_to(self.root)
@@ -249,6 +285,8 @@ class ProjectCode:
         if isinstance(exc, SyntaxError) and exc.filename is not None:
             own.append((exc.filename, exc.lineno))
         where = f", line {own[-1][1]} of {Path(own[-1][0]).name}" if own else ""
+        if isinstance(exc, OSError) and not own:  # the file itself
+            return ProjectCodeError(f"{what} cannot be imported: {exc.strerror or exc}.")
         return ProjectCodeError(f"{what} cannot be imported{where}: {traceback.format_exception_only(exc)[-1].strip()}")
 
 

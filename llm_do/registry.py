@@ -7,8 +7,9 @@ the next call. Reading definitions never imports the project's code. Calling doe
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from .authority import cut
 from .definition import McpToolset, WorkerCreationDefaults, WorkerDefinition, WorkerSpec, define, native_tool
 from .entries import WorkerEntry
 from .errors import DuplicateEntryError, LlmDoError, RuleError, UnknownEntryError, WorkerFileError, did_you_mean
+from .fileio import read_file
 from .importing import first_around, is_within, python_code_in
 from .inputs import OpenParameters, model_parameters
 from .names import describe, index_by_name, no_such_tool
@@ -28,10 +30,11 @@ from .permission import parameters_of, rule_name
 from .project import CONFIG, ProjectCode, ProjectConfig, entries_in, functions_in, read_config
 from .protocols import Entry, ToolsetFactory
 from .recorder import logger
+from .reserved import is_reserved
 from .rules import Places, RuleBook, Shape, check_rules, shape_of
 from .sandbox import SandboxConfig
 from .usage import Limits
-from .workerfiles import BY_PROJECT, RESERVED, Fresh, WorkerFile, WorkerFiles
+from .workerfiles import BY_PROJECT, Fresh, WorkerFile, WorkerFiles, check_owner
 
 _OURS = ("files", "shell", "worker_create")
 """Names among the toolsets of a file that stand for tools of our own."""
@@ -40,13 +43,20 @@ _OURS = ("files", "shell", "worker_create")
 class WorkerRegistry(Mapping[str, Entry[Any]]):
     """The workers and functions of a project, by name."""
 
-    def __init__(self, root: str | Path = ".", *, only: Path | None = None) -> None:
-        """`only` is the file of a lone worker, to be used without a project."""
+    def __init__(
+        self, root: str | Path = ".", *, only: Path | None = None, owners: Collection[int] | None = None
+    ) -> None:
+        """Open the project in a folder.
+
+        `only` is the file of a lone worker, to be used without a project. With `owners`, nothing is used that belongs
+        to other users than these.
+        """
         self.root = Path(root).absolute()
         if not self.root.is_dir():
             raise WorkerFileError(f"There is no project at {root}: it is not a folder.")
-        self._code = ProjectCode(self.root, self._writable_folders)
-        self._files = WorkerFiles(self.root, only)
+        self._owners = owners
+        self._code = ProjectCode(self.root, self._writable_folders, owners)
+        self._files = WorkerFiles(self.root, only, owners)
         self._fresh = Fresh()
         self._told: set[str] = set()
         """What the user was told about files that are no more what the project wrote."""
@@ -55,7 +65,12 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
     def config(self) -> ProjectConfig:
         """What `llm-do.toml` says."""
         path = self.root / CONFIG
-        return self._fresh.get(path, (path,), lambda: read_config(path))
+
+        def read() -> ProjectConfig:
+            check_owner(path, self.root, self._owners)
+            return read_config(path)
+
+        return self._fresh.get(path, (path,), read)
 
     def rule_book(self) -> RuleBook | None:
         """The rules of `llm-do.toml`, which hold in every session of the project."""
@@ -129,13 +144,13 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
             if definition.sandbox is None and self.config.sandbox is not None:
                 definition = definition.model_copy(update={"sandbox": self.config.sandbox})
             return definition
-        creator = definition.created_by
+        creator = self._files.creator(name, file)
         if creator == BY_PROJECT:
-            if self._files.is_projects_own(name, file):
-                return self._files.read(name, file)[0]
+            return self._files.read(name, file)[0]
+        if creator is None:
             return self._without_authority(definition, digest, file)
-        creator_file = self.file_of(creator) if creator is not None and creator not in (*below, name) else None
-        if creator is None or creator_file is None:
+        creator_file = self.file_of(creator) if creator not in (*below, name) else None
+        if creator_file is None:
             return cut(definition, None, self.root)
         above = self._effective(creator, creator_file, (*below, name))
         # The creator's own tools are its own: a name that means one of them cannot be handed on.
@@ -143,17 +158,15 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         shared = tuple(tool for tool in above.tools if tool not in own)
         return cut(definition, above.model_copy(update={"tools": shared}), self.root)
 
-    def _is_projects_own(self, definition: WorkerDefinition, file: WorkerFile) -> bool:
-        return definition.created_by == BY_PROJECT and self._files.is_projects_own(definition.name, file)
-
-    def _creators(self, definition: WorkerDefinition) -> list[str]:
+    def _creators(self, name: str, file: WorkerFile | None) -> list[str]:
         """Who created a generated worker, and so on up."""
         found: list[str] = []
-        creator = definition.created_by
-        while creator is not None and creator != BY_PROJECT and creator not in found:
+        while file is not None and file.generated:
+            creator = self._files.creator(name, file)
+            if creator is None or creator == BY_PROJECT or creator in found:
+                break
             found.append(creator)
-            file = self.file_of(creator)
-            creator = self._files.read(creator, file)[0].created_by if file is not None and file.generated else None
+            name, file = creator, self.file_of(creator)
         return found
 
     def _without_authority(self, definition: WorkerDefinition, digest: str, file: WorkerFile) -> WorkerDefinition:
@@ -161,8 +174,8 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         if have != definition and digest not in self._told:
             self._told.add(digest)
             logger.warning(
-                "%s was edited, or not created by the project, so it has nothing but its words. Move it to workers/ "
-                "to give it what it says, or create it anew.",
+                "%s was edited, or not created by a worker or a program, so it has nothing but its words. Move it to "
+                "workers/ to give it what it says, or create it anew.",
                 self._shown(file.path),
             )
         return have
@@ -203,8 +216,8 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
             limits=None if limits is None else Limits(**dict(limits)),
             capabilities=[NativeTool(native_tool(item)) for item in definition.native],
             definition=definition,
-            creators=self._creators(definition) if file.generated else (),
-            generated=file.generated and not self._is_projects_own(definition, file),
+            creators=self._creators(definition.name, file),
+            generated=file.generated and self._files.creator(definition.name, file) != BY_PROJECT,
             **output,
         )
 
@@ -225,12 +238,12 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
 
     def _line(self, where: str, word: str) -> int:
         """The line of a file where a name stands."""
-        lines = (self.root / where).read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = read_file(self.root / where).decode(errors="replace").splitlines()
         whole = re.compile(rf"(?<![\w-]){re.escape(word)}(?![\w-])")
         return next((number for number, line in enumerate(lines, 1) if whole.search(line)), 1)
 
     def _own_tools(self, file: WorkerFile) -> list[Entry[Any]]:
-        if file.own_tools is None or not file.own_tools.is_file():
+        if file.own_tools is None or not os.path.lexists(file.own_tools):
             return []
         return functions_in(self._code.file(file.own_tools))
 
@@ -274,7 +287,10 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
             found.append(self.config.sandbox)
         for name in self.workers():
             with suppress(LlmDoError):
-                found.append(self.definition(name).sandbox)
+                file = self.file_of(name)
+                # What a worker created has folders of that worker, or none.
+                if file is not None and (not file.generated or self._files.creator(name, file) == BY_PROJECT):
+                    found.append(self._files.read(name, file)[0].sandbox)
         folders = {folder for sandbox in found for _, folder in _writable(sandbox, self.root)}
         # A worker with a root around the project is refused, so what is in there is not its work.
         return [folder for folder in folders if not is_within(self.root, folder)]
@@ -306,11 +322,11 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
     ) -> WorkerDefinition:
         """Write `workers/generated/NAME.yaml`, all of it or nothing.
 
-        What is created for the project gets a seal beside it, without which the file would not be believed.
+        A seal beside it tells who created it, without which the file would not be believed.
         """
         definition = define(spec, defaults or WorkerCreationDefaults(), created_by or BY_PROJECT)
-        if definition.name in RESERVED:
-            raise WorkerFileError(f"No worker can be called {definition.name!r}. Choose another name.")
+        if is_reserved(definition.name):
+            raise WorkerFileError(f"No new worker can be called {definition.name!r}: the name means something else.")
         existing = self.file_of(definition.name)
         if existing is not None and not existing.generated:
             raise WorkerFileError(f"{self._shown(existing.path)}: there is a worker of that name. Choose another one.")
@@ -359,9 +375,9 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
 
     def _functions(self) -> Mapping[str, Entry[Any]]:
         path = self.root / "tools.py"
-        if not path.is_file():
+        if not os.path.lexists(path):
             path = self.root / "tools" / "__init__.py"
-        if not path.is_file():
+        if not os.path.lexists(path):
             return {}
         return self._fresh.get(path, (path,), lambda: self._read_functions(path), self._code.stamp())
 

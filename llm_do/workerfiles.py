@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable
+import json
+import os
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from .definition import WorkerDefinition, dump_worker, parse_worker
 from .errors import DuplicateEntryError, WorkerFileError
-from .fileio import locked, write_atomically
+from .fileio import foreign_part, locked, read_file, write_atomically
 from .names import is_name
+from .reserved import AMONG_FILES, is_standard_tool
 
 T = TypeVar("T")
 
-RESERVED = ("generated", "worker")
-"""Names that mean something else among the files."""
-
 BY_PROJECT = "(project)"
-"""The creator of a worker that a person made, with Python or the command line. No worker can be called so.
-
-A file can say so of itself, so it is believed only with a `WorkerFile.seal`.
-"""
+"""The creator of a worker that a person made, with Python or the command line. No worker can be called so."""
 
 GENERATED = "generated"
 """The folder below `workers/` for workers that were not written by a person."""
 
-SEAL = ".project"
-"""How the names of the files end that tell which generated workers are the project's own, word for word."""
+SEAL = ".seal"
+"""How the names of the files end that tell who created a generated worker, and what was written then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +44,7 @@ class WorkerFile:
 
     @property
     def seal(self) -> Path:
-        """The file with the digest of what the project wrote, where the project created the worker."""
+        """The file that tells who created a generated worker. What the worker's own file says of it is not believed."""
         return self.path.with_name(f".{self.path.stem}{SEAL}")
 
 
@@ -69,10 +66,11 @@ class Fresh:
 class WorkerFiles:
     """The files below `workers/` of a project. Nothing is read before it is needed."""
 
-    def __init__(self, root: Path, only: Path | None = None) -> None:
-        """`only` is a lone file, wherever it is, in place of all others."""
+    def __init__(self, root: Path, only: Path | None = None, owners: Collection[int] | None = None) -> None:
+        """`only` is a lone file, in place of all others. With `owners`, no file of other users is read."""
         self._root = root
         self._only = only
+        self._owners = owners
         self.folder = root / "workers"
         self._fresh = Fresh()
 
@@ -86,13 +84,13 @@ class WorkerFiles:
             return [self._only.stem]
         folder = self.folder
         found = {path.stem for pattern in ("*.md", "*.yaml") for path in folder.glob(pattern)}
-        found |= {path.parent.name for pattern in ("*/worker.md", "*/worker.yaml") for path in folder.glob(pattern)}
+        found |= {path.name for path in folder.glob("*") if not path.suffix and _has_worker(path)}
         found |= {path.stem for path in (folder / GENERATED).glob("*.yaml")}
-        return sorted(name for name in found if is_name(name) and name not in RESERVED)
+        return sorted(name for name in found if is_name(name) and name not in AMONG_FILES)
 
     def find(self, name: str) -> WorkerFile | None:
         """The file of a worker, if there is one. A file that a person wrote stands before a generated one."""
-        if not is_name(name) or name in RESERVED:
+        if not is_name(name) or name in AMONG_FILES:
             return None
         if self._only is not None:
             return (
@@ -109,36 +107,48 @@ class WorkerFiles:
         ]
         if (folder / f"{name}.yml").is_file():
             raise WorkerFileError(f"workers/{name}.yml: a worker's file ends with .yaml or .md. Rename it.")
-        found = [file for file in candidates if file.path.is_file()]
+        found = [file for file in candidates if os.path.lexists(file.path)]  # what is no file is an error to tell
         if len(found) > 1:
             both = " and ".join(self.shown(file.path) for file in found)
             raise DuplicateEntryError(f"Worker {name!r} has two files: {both}. Remove one.")
         generated = self._generated(name)
-        return found[0] if found else generated if generated.path.is_file() else None
+        return found[0] if found else generated if os.path.lexists(generated.path) else None
 
     def _generated(self, name: str) -> WorkerFile:
         return WorkerFile(self.folder / GENERATED / f"{name}.yaml", "yaml", generated=True)
 
     def read(self, name: str, file: WorkerFile) -> tuple[WorkerDefinition, str]:
         """What a file says, and the digest of the very bytes that say it."""
+        if is_standard_tool(name):
+            raise WorkerFileError(
+                f"{self.shown(file.path)}: {name!r} is a tool that llm-do brings, and rules could not tell them apart. "
+                "Rename the worker."
+            )
 
         def read() -> tuple[WorkerDefinition, str]:
-            content = file.path.read_bytes()
+            check_owner(file.path, self._root, self._owners)
+            try:
+                content = read_file(file.path)
+            except OSError as exc:
+                raise WorkerFileError(f"{self.shown(file.path)} cannot be read: {exc.strerror or exc}.") from exc
             definition = parse_worker(content, name=name, path=self.shown(file.path), format=file.format)
             return definition, _digest(content)
 
         return self._fresh.get(file, (file.path,), read)
 
-    def is_projects_own(self, name: str, file: WorkerFile) -> bool:
-        """Whether the project wrote every byte of a file that says it did."""
-        if _text(file.seal) == self.read(name, file)[1]:
-            return True
-        with locked(file.path.parent):  # unless somebody is just replacing both
-            definition, digest = self.read(name, file)
-            return definition.created_by == BY_PROJECT and _text(file.seal) == digest
+    def creator(self, name: str, file: WorkerFile) -> str | None:
+        """Return who created a generated worker, by its seal; `None` if it has no seal, or was changed since."""
+        if (creator := self._sealed(name, file)) is None:
+            with locked(file.path.parent):  # unless both are being replaced just now
+                creator = self._sealed(name, file)
+        return creator
+
+    def _sealed(self, name: str, file: WorkerFile) -> str | None:
+        seal = self._fresh.get(file.seal, (file.seal,), lambda: _read_seal(file.seal))
+        return seal[1] if seal is not None and seal[0] == self.read(name, file)[1] else None
 
     def store(self, definition: WorkerDefinition, *, force: bool, by_model: bool) -> None:
-        """Write the file of a generated worker, all of it or nothing. What the project creates gets a seal."""
+        """Write the file of a generated worker, all of it or nothing, and the seal that tells who created it."""
         file = self._generated(definition.name)
         shown, text = self.shown(file.path), dump_worker(definition)
         file.path.parent.mkdir(parents=True, exist_ok=True)
@@ -148,27 +158,39 @@ class WorkerFiles:
                 raise WorkerFileError(f"{shown}: the worker exists. With force it would be replaced.")
             if exists and by_model:
                 old, _ = self.read(definition.name, file)
-                if old.locked or old.created_by != definition.created_by:
+                if old.locked or self._sealed(definition.name, file) != definition.created_by:
                     raise WorkerFileError(f"{shown}: the worker is locked, or another one's. It stays.")
             for seal in file.path.parent.glob(f".*{SEAL}"):  # of workers that were deleted, or promoted
                 if not seal.with_name(seal.name[1 : -len(SEAL)] + ".yaml").exists():
                     seal.unlink()
-            by_project = definition.created_by == BY_PROJECT and not by_model
-            if not by_project:
-                file.seal.unlink(missing_ok=True)
             # The seal comes second: of a file that could not be replaced, the old seal stays good.
             try:
                 write_atomically(file.path, text, replace=force)
             except FileExistsError:
                 raise WorkerFileError(f"{shown}: the worker exists. With force it would be replaced.") from None
-            if by_project:
-                write_atomically(file.seal, _digest(text.encode()), replace=True)
+            if definition.created_by is None or (by_model and definition.created_by == BY_PROJECT):
+                file.seal.unlink(missing_ok=True)
+            else:
+                write_atomically(file.seal, seal_of(text.encode(), definition.created_by), replace=True)
+
+
+def check_owner(path: Path, root: Path, owners: Collection[int] | None) -> None:
+    """Refuse a file of a project that another user could have written."""
+    if owners is not None and (part := foreign_part(path, root, owners)) is not None:
+        raise WorkerFileError(
+            f"{path.relative_to(root)} is not used: {part} belongs to another user. "
+            f"If you trust the project: llm-do trust {root}"
+        )
+
+
+def _has_worker(folder: Path) -> bool:
+    return any(os.path.lexists(folder / name) for name in ("worker.md", "worker.yaml"))
 
 
 def _stamp(path: Path) -> Hashable:
     try:
         stat = path.stat()
-    except FileNotFoundError:
+    except OSError:  # reading it will say what is wrong
         return None
     return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
@@ -177,8 +199,15 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _text(path: Path) -> str | None:
+def seal_of(content: bytes, creator: str) -> str:
+    """Return the seal of a file: who created the worker, and the digest of the bytes that were written then."""
+    return json.dumps({"created_by": creator, "sha256": _digest(content)}) + "\n"
+
+
+def _read_seal(path: Path) -> tuple[str, str] | None:
+    """The digest and the creator. What is no seal is none, whatever it is."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        seal = json.loads(read_file(path))
+        return str(seal["sha256"]), str(seal["created_by"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -38,6 +38,7 @@ from llm_do import (
 from llm_do.definition import dump_worker
 
 from .scripted import answers, by_tools, calls, says, scripted, tool_results
+from .sealing import seal
 
 Make = Callable[[dict[str, str]], WorkerRegistry]
 
@@ -53,6 +54,7 @@ def make(tmp_path: Path) -> Make:
         for path, text in {"workers/.keep": "", **files}.items():
             (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / path).write_text(text)
+            seal(tmp_path / path)
         return WorkerRegistry(tmp_path)
 
     return project

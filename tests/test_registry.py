@@ -32,6 +32,7 @@ from llm_do import (
 )
 
 from .scripted import answers, by_tools, calls, says, scripted, tool_results
+from .sealing import seal
 
 Make = Callable[..., WorkerRegistry]
 
@@ -58,6 +59,7 @@ def make(tmp_path: Path) -> Make:
         for path, text in {"workers/.keep": "", **files}.items():
             (tmp_path / root / path).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / root / path).write_text(text)
+            seal(tmp_path / root / path)
         return WorkerRegistry(tmp_path / root)
 
     return project
@@ -83,6 +85,7 @@ def write(registry: WorkerRegistry, path: str, text: str) -> None:
     file = registry.root / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
+    seal(file)
     later = time.time() + next(_LATER)
     os.utime(file, (later, later))
 
@@ -659,7 +662,7 @@ async def test_a_created_worker_is_a_file_and_can_be_called_at_once(make: Make) 
     assert await runtime.call("boss", "go") == "helped [3]"
     assert [name for name, _ in guard.asked] == ["worker.create"]
     assert guard.asked[0][1]["name"] == "helper"
-    assert [path.name for path in (registry.root / "workers" / "generated").iterdir()] == ["helper.yaml"]
+    assert generated(registry) == [".helper.seal", "helper.yaml"]
     definition = registry.definition("helper")
     assert (definition.created_by, definition.tools, definition.description) == ("boss", ("add",), "Adds.")
     assert worker_of(registry, "helper").generated
@@ -861,8 +864,8 @@ def test_a_file_that_only_says_that_it_is_the_projects_has_nothing(
         assert tool_names(registry, "g") == []
         assert worker_of(registry, "g").sandbox is None
     assert [record.getMessage() for record in caplog.records] == [
-        "workers/generated/g.yaml was edited, or not created by the project, so it has nothing but its words. "
-        "Move it to workers/ to give it what it says, or create it anew."
+        "workers/generated/g.yaml was edited, or not created by a worker or a program, so it has nothing but its "
+        "words. Move it to workers/ to give it what it says, or create it anew."
     ]
 
 
@@ -879,7 +882,7 @@ def test_a_worker_of_the_project_loses_all_with_the_first_byte_that_is_edited(
     assert len(caplog.records) == 1
     write(registry, "workers/generated/g.yaml", text)
     assert tool_names(registry, "g") == ["add", "wipe"]
-    (registry.root / "workers/generated/.g.project").unlink()
+    (registry.root / "workers/generated/.g.seal").unlink()
     assert tool_names(registry, "g") == []
     registry.create(OWN, force=True)
     assert tool_names(registry, "g") == ["add", "wipe"]
@@ -902,22 +905,22 @@ def test_an_edit_that_asks_for_nothing_is_no_reason_to_warn(make: Make, caplog: 
 def test_a_seal_goes_with_its_worker(make: Make) -> None:
     registry = make({"tools.py": TOOLS, "workers/boss.yaml": "tools: [add]\n"})
     registry.create(OWN)
-    assert generated(registry) == [".g.project", "g.yaml"]
+    assert generated(registry) == [".g.seal", "g.yaml"]
     registry.create(WorkerSpec(name="g", tools=("add",), instructions="New."), force=True)
     assert tool_names(registry, "g") == ["add"]
-    # Another creator's has none, and a model cannot take one over.
+    # Another creator's is its own.
     for by_model in (False, True):
         registry.create(OWN, force=True)
         (registry.root / "workers/generated/g.yaml").unlink()
         spec = WorkerSpec(name="g", tools=("add",), instructions="Mine.")
         registry.create(spec, created_by="boss", by_model=by_model)
-        assert generated(registry) == ["g.yaml"]
+        assert generated(registry) == [".g.seal", "g.yaml"]
         assert tool_names(registry, "g") == ["add"]
     # Nor does one outlive a worker that was deleted, or promoted.
     registry.create(OWN, force=True)
     (registry.root / "workers/generated/g.yaml").rename(registry.root / "workers/g.yaml")
     registry.create(WorkerSpec(name="h", instructions="x"))
-    assert generated(registry) == [".h.project", "h.yaml"]
+    assert generated(registry) == [".h.seal", "h.yaml"]
     assert tool_names(registry, "g") == ["add", "wipe"]
 
 
@@ -926,7 +929,8 @@ def test_a_model_that_claims_to_be_the_project_gets_no_seal(make: Make) -> None:
     registry.create(OWN, by_model=True)
     assert generated(registry) == ["g.yaml"]
     assert tool_names(registry, "g") == []
-    registry.create(OWN, created_by="(project)", by_model=True, force=True)
+    with pytest.raises(WorkerFileError, match="another one's"):
+        registry.create(OWN, created_by="(project)", by_model=True, force=True)
     assert generated(registry) == ["g.yaml"]
 
 
@@ -963,7 +967,7 @@ def test_processes_that_replace_one_worker_at_once_leave_a_seal_that_fits(make: 
         assert "add" in tool_names(registry, "g")  # at any moment, too
     assert [process.returncode for process in running] == [0, 0, 0]
     assert tool_names(WorkerRegistry(registry.root), "g") == ["add"]
-    assert generated(registry) == [".g.project", "g.yaml"]
+    assert generated(registry) == [".g.seal", "g.yaml"]
 
 
 @pytest.mark.parametrize("root", ["workers", "workers/generated"])
@@ -971,17 +975,17 @@ async def test_no_root_reaches_a_seal(make: Make, root: str) -> None:
     sandbox = f"sandbox: {{paths: {{o: {{root: {root}, mode: rw}}}}}}\ntool_rules: {{sandbox.write: allow}}\n"
     registry = make({"workers/a.yaml": f"{sandbox}instructions: x\n", "tools.py": TOOLS})
     registry.create(WorkerSpec(name="g", tools=("add",), instructions="x"))
-    before = (registry.root / "workers/generated/.g.project").read_text()
-    for name in (".g.project", "generated/.g.project", ".new.project", "generated/.new.project"):
+    before = (registry.root / "workers/generated/.g.seal").read_text()
+    for name in (".g.seal", "generated/.g.seal", ".new.seal", "generated/.new.seal"):
         model = scripted(
             calls(("write_file", {"path": f"o/{name}", "content": "0"}), ("delete_file", {"path": f"o/{name}"})),
             says("done"),
         )
         with contextlib.suppress(LlmDoError):
             await Runtime(registry, model=model, approval_callback=approve_all_callback).call("a", "go")
-    assert generated(registry) == [".g.project", "g.yaml"]
-    assert not list(registry.root.rglob(".new.project"))
-    assert (registry.root / "workers/generated/.g.project").read_text() == before
+    assert generated(registry) == [".g.seal", "g.yaml"]
+    assert not list(registry.root.rglob(".new.seal"))
+    assert (registry.root / "workers/generated/.g.seal").read_text() == before
 
 
 async def test_a_grant_does_not_cross_to_a_path_with_a_generated_worker(make: Make) -> None:

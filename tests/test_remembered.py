@@ -57,7 +57,7 @@ def test_two_processes_lose_no_answer(state: Path) -> None:
 
 def test_names_of_files_that_are_no_text_are_remembered(state: Path) -> None:
     """The path of a folder may be any bytes."""
-    subject = os.fsdecode(b"/home/ada/caf\xe9")
+    subject = os.fsdecode(b"/home/ada/\xe9")
     Remembered.load().add("project", subject)
     assert Remembered.load().subjects("project") == [subject]
 

@@ -70,11 +70,11 @@ def _worker(registry: WorkerRegistry, name: str) -> WorkerEntry[Any]:
 
 
 def _files(entry: WorkerEntry[Any], paths: tuple[Path, ...]) -> list[BinaryContent]:
-    from ..attachments import check, load  # noqa: PLC0415
+    from ..attachments import load  # noqa: PLC0415
     from ..errors import PathDenied, PathMissing  # noqa: PLC0415
 
     try:
-        return check([load(path) for path in paths], entry.attachment_policy, entry.name)
+        return load(paths, entry.attachment_policy, entry.name)
     except (PathDenied, PathMissing) as exc:
         raise click.UsageError(str(exc)) from exc
 

@@ -41,7 +41,7 @@ def check_command(ctx: click.Context, /, as_json: bool, strict: bool) -> None:
     """  # noqa: D301 - \b is for click
     from .problems import find_problems  # noqa: PLC0415 - with it comes everything
 
-    registry = open_project(ctx)
+    registry = open_project(ctx, asks=True)
     found = find_problems(registry, strict=strict)
     counts = {level: sum(problem.level == level for problem in found.problems) for level in ("error", "warning")}
     if as_json:

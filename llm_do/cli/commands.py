@@ -8,6 +8,7 @@ COMMANDS = {
     "show": "Show what a model will see of a worker.",
     "check": "Check all files of a project.",
     "rules": "Say what the rules decide, and why.",
+    "trust": "Trust a project.",
     "models": "Fetch, list, remove and try models of this machine.",
     "schema": "Print the JSON Schema of worker files.",
     "doctor": "Look at this machine: programs, keys, models.",

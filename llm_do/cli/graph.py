@@ -6,14 +6,16 @@ import ast
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from ..fileio import MAX_CODE, read_file
+
 
 def mentioned(root: Path) -> set[str]:
     """The names that code of the project mentions, as text or as variables: it may call what is called so."""
     found: set[str] = set()
     for path in (*root.glob("*.py"), *root.glob("tools/*.py"), *root.glob("workers/*/*.py")):
         try:
-            tree = ast.parse(path.read_bytes())
-        except (OSError, SyntaxError, ValueError, RecursionError):
+            tree = ast.parse(read_file(path, MAX_CODE))
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             continue
         nodes = list(ast.walk(tree))
         functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]

@@ -15,6 +15,9 @@ from ..errors import did_you_mean
 from ..permission import parameters_of
 from ..protocols import Entry
 
+MAX_INPUT = 10_000_000
+"""How many bytes a text may have that is read from a file or from standard input."""
+
 
 def read_input(entry: Entry[Any], words: Sequence[str], input_json: str | None) -> Any:
     """What a command line gives an entry: a text, a mapping with the arguments, or nothing.
@@ -80,16 +83,23 @@ def _text(word: str) -> str:
     if word.startswith("@@"):  # a text that starts with an at sign
         return word[1:]
     try:
-        return Path(word[1:]).read_text(encoding="utf-8")
+        with Path(word[1:]).open("rb") as file:  # which may be a pipe: somebody named it, and waits for it
+            return _within_bounds(file.read(MAX_INPUT + 1), word[1:])
     except UnicodeDecodeError:
         raise click.UsageError(f"{word[1:]} is no text: attach it with -a.") from None
     except OSError as exc:
         raise click.UsageError(f"{word[1:]} cannot be read: {exc.strerror}.") from None
 
 
+def _within_bounds(content: bytes, what: str) -> str:
+    if len(content) > MAX_INPUT:
+        raise click.UsageError(f"{what} has more than {MAX_INPUT:,} bytes. Give less of it.")
+    return content.decode().replace("\r\n", "\n").replace("\r", "\n")
+
+
 def _piped() -> str:
     try:
-        return sys.stdin.read()
+        return _within_bounds(sys.stdin.buffer.read(MAX_INPUT + 1), "Standard input")
     except UnicodeDecodeError:
         raise click.UsageError("Standard input is no text: give it as a file, with -a.") from None
 

@@ -7,19 +7,21 @@ No code of the project runs.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..fileio import MAX_CODE, read_file
+from ..reserved import AMONG_FILES
 
 if TYPE_CHECKING:
     import ast
     from collections.abc import Iterable, Iterator
 
-RESERVED = ("generated", "worker")
-"""Names that no worker can have."""
 UNREADABLE = "it cannot be read: `llm-do check` says why"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-_MAX_BYTES = 1_000_000
+_MAX_DEPTH = 50
 _SUFFIXES = (".md", ".yaml")
 
 
@@ -58,13 +60,13 @@ def worker_files(root: Path) -> dict[str, list[Path]]:
         if path.suffix in _SUFFIXES:
             found.setdefault(path.stem, []).append(path)
         elif path.name != "generated" and path.is_dir():
-            own = [file for suffix in _SUFFIXES if (file := path / f"worker{suffix}").is_file()]
+            own = [file for suffix in _SUFFIXES if os.path.lexists(file := path / f"worker{suffix}")]
             if own:
                 found.setdefault(path.name, []).extend(own)
     for path in _inside(folder / "generated"):
         if path.suffix == ".yaml":
             found.setdefault(path.stem, [path])
-    return {name: found[name] for name in sorted(found) if is_name(name) and name not in RESERVED}
+    return {name: found[name] for name in sorted(found) if is_name(name) and name not in AMONG_FILES}
 
 
 def _inside(folder: Path) -> list[Path]:
@@ -107,12 +109,8 @@ _INDICATORS = "-?:,[]{}#&*!|>'\"%@`~"
 def header(path: Path) -> dict[str, str] | None:
     """`description` and `model` of a worker's file, where they are there; `None` where the file cannot be read."""
     try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_BYTES + 1)
-        text = data.decode().removeprefix("\ufeff").replace("\r\n", "\n")
+        text = read_file(path).decode().removeprefix("\ufeff").replace("\r\n", "\n")
     except (OSError, UnicodeDecodeError):
-        return None
-    if len(data) > _MAX_BYTES:
         return None
     lines = text.split("\n")
     if path.suffix == ".md":
@@ -151,15 +149,31 @@ def _plain_values(lines: list[str]) -> dict[str, str] | None:
 
 
 def _with_yaml(text: str) -> dict[str, str] | None:
+    """The values, as YAML says them. What the parser finds is taken one by one: no alias or merge key is followed."""
     import yaml  # noqa: PLC0415 - it takes as long as all else together, and is rarely needed
 
+    said, depth, key = dict[str, str](), 0, None
     try:
-        values: Any = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - it is a safe one
-    except (yaml.YAMLError, ValueError, RecursionError):
+        for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+            scalar = event.value if isinstance(event, yaml.ScalarEvent) else None
+            if depth == 0 and (scalar or isinstance(event, yaml.SequenceStartEvent | yaml.AliasEvent)):
+                return None
+            if depth > _MAX_DEPTH:  # the time that the parser takes grows with the square of it
+                return None
+            if depth == 1 and key is not None:
+                if key in ("description", "model") and scalar is not None and not _is_null(event):
+                    said[key] = scalar
+                key = None
+            elif depth == 1:
+                key = scalar if scalar is not None else ""
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError):
         return None
-    if not isinstance(values, dict):
-        return None if values is not None else {}
-    return {key: value for key in ("description", "model") if isinstance(value := values.get(key), str)}
+    return said
+
+
+def _is_null(event: Any) -> bool:
+    return event.implicit[0] and event.value in ("", "~", "null", "Null", "NULL")
 
 
 # -- functions ---------------------------------------------------------------------------------------
@@ -167,7 +181,8 @@ def _with_yaml(text: str) -> dict[str, str] | None:
 
 def tools_file(root: Path) -> Path | None:
     """The file with the functions of a project."""
-    return next((path for path in (root / "tools.py", root / "tools" / "__init__.py") if path.is_file()), None)
+    # What is there and is no file cannot be read, which is told.
+    return next((path for path in (root / "tools.py", root / "tools" / "__init__.py") if os.path.lexists(path)), None)
 
 
 def functions_of(root: Path) -> list[Found]:
@@ -184,7 +199,7 @@ def _entries_in(path: Path, root: Path, seen: set[Path], only: set[str] | None =
 
     file = str(path.relative_to(root))
     try:
-        tree = ast.parse(path.read_bytes())
+        tree = ast.parse(read_file(path, MAX_CODE))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         yield Found(path.stem, "function", None, None, file, problem=UNREADABLE)
         return

@@ -82,7 +82,7 @@ def show_command(ctx: click.Context, /, name: str, as_json: bool) -> None:
     """
     from .shown import describe, sections  # noqa: PLC0415 - with it comes everything
 
-    registry, name = open_worker(ctx, name)
+    registry, name = open_worker(ctx, name, asks=True)
     described = describe(registry, registry[name])
     if as_json:
         click.echo(json.dumps(described, indent=2, default=str))

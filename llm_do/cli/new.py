@@ -10,8 +10,9 @@ from typing import Any, NoReturn
 
 import click
 
+from ..reserved import is_reserved
 from .exits import Exit
-from .light import RESERVED, find_root, is_name, names_in, worker_files
+from .light import find_root, is_name, names_in, worker_files
 from .projects import root_of
 from .templates import PROJECT, WORKER
 
@@ -75,6 +76,7 @@ def project_command(ctx: click.Context, /, name: str, folder: Path | None) -> No
     except OSError as exc:
         shutil.rmtree(target, ignore_errors=True)  # all of it is ours, and a part of a project is none
         _fail(ctx, f"{target} cannot be written: {exc.strerror}.")
+    _trust(target)
     click.echo(target)
     _say(
         f"The project {name!r} is made. What to do next:",
@@ -139,12 +141,25 @@ def worker_command(
     )
 
 
+def _trust(target: Path) -> None:
+    """Remember a project as one's own. It is one as well where that cannot be written down."""
+    from ..errors import RememberedError  # noqa: PLC0415 - it imports pydantic
+    from .trust import trust  # noqa: PLC0415
+
+    try:
+        trust(target)
+    except RememberedError as exc:
+        _say(f"Note: {exc}")
+
+
 def _check_name(name: str, what: str) -> None:
-    if not is_name(name) or (what == "worker" and name in RESERVED):
+    if not is_name(name):
         raise click.UsageError(
             f"{name!r} cannot be the name of a {what}: use letters, digits, '_' and '-', starting with a letter or a "
-            f"digit, 64 characters at most{f', and not {name!r}' if name in RESERVED else ''}."
+            "digit, 64 characters at most."
         )
+    if what == "worker" and is_reserved(name):
+        raise click.UsageError(f"{name!r} cannot be the name of a worker: it means something else. Choose another one.")
 
 
 def _check_free(root: Path, name: str) -> None:

@@ -16,15 +16,17 @@ from pydantic import BaseModel, ValidationError
 from ..definition import McpToolset, WorkerDefinition, WorkerLimits, native_tool
 from ..entries import WorkerEntry
 from ..errors import LlmDoError, ProjectCodeError, did_you_mean
+from ..fileio import read_file
 from ..models import choose_default_model
 from ..names import no_such_tool
 from ..project import CONFIG, ProjectConfig
 from ..registry import ProjectTools, WorkerRegistry
+from ..reserved import AMONG_FILES
 from ..rules import Places, RuleBook, check_rules
 from ..sandbox import RootConfig
 from ..sandbox.bubble import why_not
 from .graph import circles, mentioned, way_round
-from .light import RESERVED, is_name, tools_file, worker_files
+from .light import is_name, tools_file, worker_files
 from .providers import ModelProblem, look_at_model
 
 MAX_DEPTH = 16
@@ -374,7 +376,7 @@ def _line_of(path: Path, word: str, below: str = "") -> int | None:
     """The line of a file where a word stands, in or after the line that starts with a key."""
     whole = re.compile(rf"(?<![\w-]){re.escape(word)}(?![\w-])")
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = read_file(path).decode(errors="replace").splitlines()
     except OSError:
         return None
     first = next((number for number, line in enumerate(lines) if line.startswith(below)), 0)
@@ -397,7 +399,7 @@ def _place(exc: BaseException, root: Path) -> tuple[str, int | None] | None:
 def _stray(path: Path, shown: str) -> Iterator[Problem]:
     if path.suffix == ".yml":
         yield Problem("error", "name", "a worker's file ends with .yaml or .md. Rename it.", shown)
-    elif path.stem in RESERVED:
+    elif path.stem in AMONG_FILES:
         yield Problem("error", "name", f"no worker can be called {path.stem!r}. Rename it.", shown)
     elif not is_name(path.stem):
         yield Problem("error", "name", _bad_name(path.stem), shown)

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .light import RESERVED, find_root, is_name, names_in
+from ..fileio import own_users
+from ..reserved import AMONG_FILES
+from .light import find_root, is_name, names_in
+from .trust import ask_before_code, is_trusted, refuse_foreign, refuse_foreign_code
 
 if TYPE_CHECKING:
     from ..registry import WorkerRegistry
@@ -24,22 +27,31 @@ def root_of(ctx: click.Context) -> Path:
             f"There is no project in {start} or above it: no folder with workers/ or llm-do.toml. "
             "Make one with `llm-do new`, or name another folder with -C."
         )
+    if root != start:  # nobody named it
+        refuse_foreign(root)
     return root
 
 
-def open_project(ctx: click.Context) -> WorkerRegistry:
-    """The project as a registry."""
+def open_project(ctx: click.Context, *, asks: bool = False) -> WorkerRegistry:
+    """The project as a registry. With `asks`, a person is asked before its code runs, unless it is trusted."""
+    root = root_of(ctx)
+    return _open(ctx, root, is_named=root == _start(ctx), asks=asks)
+
+
+def _open(ctx: click.Context, root: Path, *, is_named: bool, asks: bool) -> WorkerRegistry:
     from ..project import ProjectCode  # noqa: PLC0415 - with it comes everything
     from ..registry import WorkerRegistry  # noqa: PLC0415
 
+    if asks:
+        ask_before_code(root, ctx.command_path.partition(" ")[2])
     ProjectCode.keeps_output_clean = True
-    return WorkerRegistry(root_of(ctx))
+    return WorkerRegistry(root, owners=None if is_named or is_trusted(root) else own_users())
 
 
-def open_worker(ctx: click.Context, worker: str) -> tuple[WorkerRegistry, str]:
+def open_worker(ctx: click.Context, worker: str, *, asks: bool = False) -> tuple[WorkerRegistry, str]:
     """The registry that a worker is in, and its name there. A worker can be given as a file as well, seen from -C."""
     if "/" not in worker and not worker.endswith(WORKER_FILES):
-        return open_project(ctx), worker
+        return open_project(ctx, asks=asks), worker
     from ..registry import WorkerRegistry  # noqa: PLC0415
 
     file = _start(ctx) / worker
@@ -47,11 +59,15 @@ def open_worker(ctx: click.Context, worker: str) -> tuple[WorkerRegistry, str]:
     root = find_root(file.parent)
     if root is None or not file.is_relative_to(root / "workers"):
         _check_name(file.stem, worker)
+        refuse_foreign_code(file.parent)
+        if asks:
+            ask_before_code(file.parent, ctx.command_path.partition(" ")[2])
         return WorkerRegistry(file.parent, only=file), file.stem
     own_folder = file.stem == "worker" and file.parent != root / "workers"
     name = file.parent.name if own_folder else file.stem
     _check_name(name, worker)
-    registry = WorkerRegistry(root)
+    refuse_foreign(root)
+    registry = _open(ctx, root, is_named=False, asks=asks)
     found = registry.file_of(name)
     if found is None or not found.path.samefile(file):
         other = f"; {name!r} is {found.path.relative_to(root)}" if found is not None else ""
@@ -87,7 +103,7 @@ def _check_file(file: Path, given: str) -> None:
 
 def _check_name(name: str, given: str) -> None:
     """Say why the file of a worker cannot be called so: its name is the worker's."""
-    if name in RESERVED:
+    if name in AMONG_FILES:
         raise click.UsageError(f"{given!r}: no worker can be named {name!r}, which means something else. Rename it.")
     if not is_name(name):
         raise click.UsageError(

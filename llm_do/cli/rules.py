@@ -43,7 +43,7 @@ def why_command(
     from ..runtime import Runtime  # noqa: PLC0415 - with it comes everything
 
     given = _read_arguments(arguments, args_json)
-    registry, name = open_worker(ctx, worker)
+    registry, name = open_worker(ctx, worker, asks=True)
     caller = _worker(registry, name)
     runtime = Runtime(registry, tool_rules=registry.rule_book())
     called, ruling = _judge(runtime, registry, caller, tool, given)
@@ -72,7 +72,7 @@ def list_rules_command(ctx: click.Context, /, worker: str | None, as_json: bool)
     from ..display import visible  # noqa: PLC0415 - it imports pydantic
     from .shown import rules_of  # noqa: PLC0415 - with it comes everything
 
-    registry, names = (open_project(ctx), None) if worker is None else open_worker(ctx, worker)
+    registry, names = (open_project(ctx, asks=True), None) if worker is None else open_worker(ctx, worker, asks=True)
     workers = registry.workers() if names is None else [names]
     rules = rules_of(registry.rule_book())
     for name in workers:

@@ -49,6 +49,7 @@ OPTIONS = {
     "rules": "--help",
     "rules why": "--args-json --json --help",
     "rules list": "--json --help",
+    "trust": "--list --remove --help",
     "models": "--help",
     "models list": "--json --help",
     "models pull": "--help",

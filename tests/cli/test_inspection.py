@@ -26,9 +26,11 @@ from llm_do.cli.exits import Exit
 from llm_do.cli.graph import circles
 from llm_do.cli.main import program, run_program
 from llm_do.cli.problems import find_problems
+from llm_do.cli.trust import trust
 from llm_do.models.choice import KEY_OFFERS, LocalServer
 from llm_do.names import is_name
-from llm_do.workerfiles import RESERVED
+
+from ..sealing import seal
 
 LLM_DO = Path(sys.executable).with_name("llm-do")
 TOOLS = '''
@@ -94,6 +96,7 @@ def make(tmp_path: Path) -> Make:
         for path, text in {"workers/.keep": "", **files}.items():
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_text(text)
+        trust(root)
         return root
 
     return project
@@ -263,7 +266,6 @@ def test_names_are_what_the_registry_says(make: Make) -> None:
     assert light.names_in(root, functions=False) == sorted([*WorkerRegistry(root).workers(), "in-python"])
     for name in ("a", "", "a b", "-a", "a" * 64, "a" * 65, "ä", "a\n", "../a", "a.b", "1", "_a"):
         assert light.is_name(name) == is_name(name)
-    assert light.RESERVED == RESERVED
 
 
 def test_list_tells_all_at_a_glance(make: Make, run: Run) -> None:
@@ -396,6 +398,7 @@ def test_show_tells_what_is_left_of_a_generated_worker(make: Make, run: Run) -> 
     generated = root / "workers/generated"
     (generated / "forged.yaml").write_text("created_by: (project)\ntools: [add]\ninstructions: x\n")
     (generated / "child.yaml").write_text("created_by: boss\ntools: [add, wipe-all]\ninstructions: x\n")
+    seal(generated / "child.yaml")
     have = {
         name: [tool["name"] for tool in run("show", name, "--json", at=root).json["tools"]]
         for name in ("mine", "forged", "child")

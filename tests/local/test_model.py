@@ -52,6 +52,8 @@ from llm_do import (
 from llm_do.models.local.engine import End, Engine, Piece, engine_of
 from llm_do.models.local.grammar import options
 
+from ..sealing import seal
+
 pytestmark = pytest.mark.timeout(120)  # on a machine with other things to do
 
 
@@ -688,5 +690,6 @@ def test_a_generated_worker_cannot_name_a_file_as_its_model(tmp_path: Path) -> N
     (tmp_path / "workers" / "maker.md").write_text("---\ntoolsets: [worker_create]\nmodel: test\n---\nMake workers.\n")
     made = tmp_path / "workers" / "generated" / "made.yaml"
     made.write_text("instructions: Hello.\ncreated_by: maker\nmodel: local:/tmp/evil.gguf\n")
+    seal(made)
     entry = WorkerRegistry(tmp_path)["made"]
     assert isinstance(entry, WorkerEntry) and entry.model == "test"

@@ -96,7 +96,7 @@ WAYS_IN = {
     "a_worker": "all/workers/a.yaml",
     "a_new_worker": "all/workers/new.yaml",
     "a_generated_worker": "all/workers/generated/new.yaml",
-    "a_seal": "all/workers/generated/.new.project",
+    "a_seal": "all/workers/generated/.new.seal",
     "a_worker_in_capitals": "all/WORKERS/new.yaml",
     "the_history": "all/.git/config",
     "a_hook": "all/.git/hooks/pre-commit",

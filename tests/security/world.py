@@ -21,6 +21,8 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from llm_do import ApprovalDecision, Runtime, WorkerEntry, WorkerRegistry, WorkerRunResult, run_worker
 
+from ..sealing import seal
+
 CANARY = "canary-4f1d9c"
 """What stands in every file that must not be read."""
 
@@ -137,6 +139,8 @@ class World:
         file = self.project / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(text if isinstance(text, bytes) else text.encode())
+        if file.parent.name == "generated":
+            seal(file)
         return file
 
     def worker(self, name: str, head: str = "", *, path: str | None = None) -> Path:

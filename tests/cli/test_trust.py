@@ -1,0 +1,337 @@
+"""Whose project runs: one of another user is refused, and looking at one asks before its code is imported."""
+
+import os
+import pty
+import select
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from llm_do import SandboxConfig, SandboxManager, WorkerFileError, WorkerRegistry
+from llm_do.errors import PathDenied, ProjectCodeError
+from llm_do.fileio import foreign_part, own_users
+from llm_do.remembered import Remembered
+
+pytestmark = pytest.mark.timeout(240)  # most tests start several programs
+LLM_DO = str(Path(sys.executable).with_name("llm-do"))
+OTHER = 54321
+"""A user who is not the one of the tests."""
+AS_ROOT = os.geteuid() == 0
+needs_root = pytest.mark.skipif(not AS_ROOT, reason="only root can be another user than the owner of a whole folder")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with code that leaves a mark when it runs, and a folder below it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("LLM_DO_NO_LOCAL", "1")
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    root = tmp_path / "project"
+    (root / "workers/calc").mkdir(parents=True)
+    (root / "sub").mkdir()
+    (root / "workers/helper.md").write_text("---\nmodel: test\ntools: [add]\n---\nHelp.\n")
+    (root / "workers/calc/worker.md").write_text("Count.\n")
+    (root / "workers/calc/tools.py").write_text("def one() -> int:\n    return 1\n")
+    (root / "shapes.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    (root / "tools.py").write_text(
+        "import shapes\nfrom llm_do import entry\n@entry\ndef add(a: int) -> int:\n    return a + 1\n"
+    )
+    return root
+
+
+def llm_do(*args: str, cwd: Path, user: int | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [LLM_DO, *args], cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, user=user
+    )
+
+
+def at_a_terminal(*args: str, cwd: Path, answer: str = "") -> tuple[int, str]:
+    """Run the program at a terminal, and answer when it asks whether the project is trusted."""
+    pid, terminal = pty.fork()
+    if pid == 0:  # pragma: no cover - another process
+        os.chdir(cwd)
+        os.execv(LLM_DO, [LLM_DO, *args])
+    said, until = "", time.monotonic() + 120
+    while time.monotonic() < until:
+        if not select.select([terminal], [], [], 0.5)[0]:
+            continue
+        try:
+            said += os.read(terminal, 4096).decode(errors="replace")
+        except OSError:  # it has ended
+            break
+        if answer and "Do you trust this project?" in said:
+            os.write(terminal, f"{answer}\n".encode())
+            answer = ""
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), said
+
+
+def give_away(path: Path) -> None:
+    """Make something belong to another user. Who is not root puts a link to something of root in its place."""
+    if AS_ROOT:
+        os.chown(path, OTHER, -1)
+    elif path.is_dir():
+        shutil.rmtree(path)
+        path.symlink_to("/etc")
+    else:
+        path.unlink()
+        path.symlink_to("/etc/passwd")
+
+
+def ran(project: Path) -> bool:
+    """Whether code of the project ran since the last time."""
+    mark = project.parent / "ran"
+    found = mark.exists()
+    mark.unlink(missing_ok=True)
+    return found
+
+
+# -- projects of other users -----------------------------------------------------------------------------
+
+
+PARTS = [
+    pytest.param(".", marks=needs_root),
+    "workers",
+    "tools.py",
+    "shapes.py",
+    "workers/helper.md",
+    "workers/calc",
+    "workers/calc/tools.py",
+]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_project_above_of_another_user_is_refused(project: Path, part: str) -> None:
+    """Neither the project nor any file of it that would run may belong to another user. `llm-do trust` says yes."""
+    give_away(project / part)
+    name = "calc" if part.startswith("workers/calc") else "helper"
+    done = llm_do("run", name, "x", "-m", "test", cwd=project / "sub")
+    assert done.returncode != 0
+    assert "belongs to another user" in done.stderr and f"llm-do trust {project}" in done.stderr
+    if part != "workers/helper.md" and not part.startswith("workers/calc"):
+        assert not ran(project)
+    assert llm_do("trust", str(project), cwd=project).returncode == 0
+    done = llm_do("run", name, "x", "-m", "test", cwd=project / "sub")
+    assert "belongs to another user" not in done.stderr
+    assert done.returncode == 0 or not AS_ROOT  # what is in /etc is no worker
+
+
+@needs_root
+def test_a_link_of_another_user_is_not_followed(project: Path) -> None:
+    """A link to one's own file is still somebody else's choice of what runs."""
+    (project / "tools.py").rename(project.parent / "mine.py")
+    (project / "tools.py").symlink_to(project.parent / "mine.py")
+    os.chown(project / "tools.py", OTHER, -1, follow_symlinks=False)
+    assert "belongs to another user" in llm_do("run", "helper", "x", cwd=project / "sub").stderr
+    assert not ran(project)
+
+
+@needs_root
+def test_a_project_that_is_named_runs(project: Path) -> None:
+    """Who goes to its folder, or names it, wants it."""
+    for path in (project, *project.rglob("*")):
+        os.chown(path, OTHER, -1)
+    assert llm_do("run", "add", "a=1", cwd=project).stdout == "2\n"
+    assert llm_do("-C", str(project), "run", "add", "a=1", cwd=project / "sub").stdout == "2\n"
+    assert llm_do("-C", str(project / "sub"), "run", "add", "a=1", cwd=project).returncode == 2
+
+
+@needs_root
+def test_files_of_the_user_who_called_sudo_are_ones_own(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As git does it."""
+    for path in (project, *project.rglob("*")):
+        os.chown(path, OTHER, -1)
+    assert llm_do("run", "add", "a=1", cwd=project / "sub").returncode == 2
+    monkeypatch.setenv("SUDO_UID", str(OTHER))
+    assert llm_do("run", "add", "a=1", cwd=project / "sub").stdout == "2\n"
+
+
+def test_code_of_another_user_beside_a_lone_worker_is_refused(project: Path) -> None:
+    """A worker in a folder for everybody, such as /tmp, brings no code of others along."""
+    lone = project / "sub" / "lone.md"
+    lone.write_text("---\nmodel: test\n---\nHelp.\n")
+    (project / "sub/tools.py").write_text((project / "shapes.py").read_text())
+    if AS_ROOT:
+        give_away(project / "sub")
+    assert llm_do("run", "./lone.md", "x", cwd=project / "sub").returncode == 0
+    assert ran(project)
+    give_away(project / "sub/tools.py")
+    done = llm_do("run", "./lone.md", "x", cwd=project / "sub")
+    assert (done.returncode, "belongs to another user" in done.stderr, ran(project)) == (2, True, False)
+
+
+def test_a_planted_project_in_a_folder_for_everybody_is_refused(project: Path) -> None:
+    """What another user left in /tmp is not the project of a folder below it."""
+    top = project.parent
+    top.chmod(0o1777)
+    (top / "workers").mkdir()
+    (top / "tools.py").write_text((project / "shapes.py").read_text())
+    give_away(top / "tools.py")
+    shutil.rmtree(project)
+    (top / "mine").mkdir()
+    done = llm_do("run", "add", "a=1", cwd=top / "mine")
+    assert (done.returncode, "belongs to another user" in done.stderr) == (2, True)
+    assert not (top / "ran").exists()
+
+
+@needs_root
+def test_an_ordinary_user_is_held_to_the_same(project: Path) -> None:
+    """Files of root are those of another user, too."""
+    for folder in (project.parent, *project.parent.parents):
+        if not os.access(folder, os.X_OK) or not folder.stat().st_mode & stat.S_IXOTH:
+            pytest.skip(f"no other user can enter {folder}")
+    done = llm_do("list", cwd=project / "sub", user=OTHER)
+    assert "belongs to another user" in done.stderr
+
+
+def test_what_belongs_to_root_is_foreign_to_others() -> None:
+    """For whoever runs the tests: files of the system belong to root."""
+    etc = Path("/etc/passwd")
+    assert foreign_part(etc, Path("/etc"), {OTHER}) == Path("/etc")
+    assert foreign_part(etc, Path("/etc"), {0}) is None
+    assert os.geteuid() in own_users()
+
+
+@pytest.mark.parametrize("what", ["worker", "config", "code", "own_tools"])
+def test_a_registry_uses_no_file_of_others(project: Path, what: str) -> None:
+    """The same for Python: `owners` are the users whose files are used."""
+    (project / "llm-do.toml").write_text("")
+    registry = WorkerRegistry(project, owners={OTHER})  # the files are those of the user of the tests
+    with pytest.raises((WorkerFileError, ProjectCodeError), match="belongs to another user"):
+        if what == "worker":
+            registry.definition("helper")
+        elif what == "config":
+            _ = registry.config
+        elif what == "code":
+            registry["add"]
+        else:
+            registry.own_tools("calc")
+    assert not ran(project)
+    assert WorkerRegistry(project, owners=own_users())["add"].name == "add"
+
+
+# -- asking before code runs -----------------------------------------------------------------------------
+
+
+COMMANDS = [["check"], ["show", "helper"], ["rules", "list"], ["rules", "why", "helper", "add", "a=1"]]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_looking_at_a_project_asks_once_at_a_terminal(project: Path, command: list[str]) -> None:
+    """A no runs nothing, and a yes is remembered."""
+    code, said = at_a_terminal(*command, cwd=project, answer="n")
+    assert (code, "not trusted" in said, ran(project)) == (2, True, False)
+    code, said = at_a_terminal(*command, cwd=project, answer="y")
+    assert (code, ran(project)) == (0, True)
+    assert f"imports the Python code of {project}" in " ".join(said.split())
+    code, said = at_a_terminal(*command, cwd=project)
+    assert (code, "trust" in said, ran(project)) == (0, False, True)
+
+
+def test_without_a_terminal_it_is_said_in_one_line(project: Path) -> None:
+    """In CI, nobody could answer."""
+    done = llm_do("check", "--json", cwd=project)
+    assert (done.returncode, ran(project)) == (0, True)
+    assert len(done.stderr.splitlines()) == 1 and f"imports the Python code of {project}" in done.stderr
+    assert done.stdout.startswith("{")
+    llm_do("trust", cwd=project / "sub")
+    assert llm_do("check", "--json", cwd=project).stderr == ""
+
+
+def test_a_project_without_code_is_not_asked_about(project: Path) -> None:
+    """There is nothing that could run."""
+    for file in project.rglob("*.py"):
+        file.unlink()
+    (project / "workers/helper.md").write_text("---\nmodel: test\n---\nHelp.\n")
+    assert llm_do("check", cwd=project).stderr == ""
+
+
+def test_running_asks_nothing_about_trust(project: Path) -> None:
+    """To run a project of one's own is to trust it, also at a terminal."""
+    code, said = at_a_terminal("run", "add", "a=1", cwd=project)
+    assert (code, "trust" in said, ran(project)) == (0, False, True)
+
+
+def test_what_new_made_is_trusted(project: Path) -> None:
+    """The first hour has no question about it."""
+    done = llm_do("new", "project", "mine", cwd=project.parent)
+    assert done.returncode == 0 and "trust" not in done.stderr
+    made = project.parent / "mine"
+    for command in (["check"], ["show", "helper"], ["rules", "list"]):
+        code, said = at_a_terminal(*command, cwd=made)
+        assert (code, "trust" in said) == (0, False)
+
+
+def test_a_project_is_made_though_nothing_can_be_remembered(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home that cannot be written is no reason to fail."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(project / "tools.py"))
+    done = llm_do("new", "project", "mine", cwd=project.parent)
+    assert (done.returncode, (project.parent / "mine/workers").is_dir()) == (0, True)
+    assert "the answer is not remembered" in done.stderr
+
+
+# -- llm-do trust ----------------------------------------------------------------------------------------
+
+
+def test_trust_is_listed_and_removed(project: Path) -> None:
+    """By real paths, also when the folder is gone."""
+    (project.parent / "link").symlink_to(project)
+    assert llm_do("trust", "link", cwd=project.parent).returncode == 0
+    assert llm_do("trust", "--list", cwd=project).stdout == f"{project}\n"
+    shutil.rmtree(project)
+    assert llm_do("trust", "--remove", str(project), cwd=project.parent).returncode == 0
+    assert llm_do("trust", "--list", cwd=project.parent).stdout == ""
+    done = llm_do("trust", "--remove", str(project), cwd=project.parent)
+    assert (done.returncode, "is not trusted" in done.stderr) == (2, True)
+    assert "There is no folder" in llm_do("trust", str(project), cwd=project.parent).stderr
+
+
+def test_a_broken_file_of_answers_is_told(project: Path) -> None:
+    """It is neither a yes nor a traceback."""
+    file = project.parent / "state/llm-do/remembered.json"
+    file.parent.mkdir(parents=True)
+    file.write_text("{")
+    done = llm_do("check", cwd=project)
+    assert (done.returncode, "Traceback" in done.stderr, ran(project)) == (1, False, False)
+    assert f"{file} is broken: move it away" in done.stderr
+
+
+@pytest.fixture
+def answers(project: Path) -> Path:
+    Remembered.load().add("project", "/somewhere")
+    return project.parent / "state"
+
+
+@pytest.mark.parametrize("path", ["llm-do/remembered.json", "LLM-DO/Remembered.json", "llm-do/new.json"])
+def test_no_root_reaches_the_answers(answers: Path, path: str) -> None:
+    """A worker with a folder around them neither reads nor writes them."""
+    config = SandboxConfig.model_validate({"paths": {"home": {"root": str(answers), "mode": "rw"}}})
+    with SandboxManager(config, base=answers) as manager:
+        with pytest.raises(PathDenied):
+            manager.root("home").read(path)
+        with pytest.raises(PathDenied):
+            manager.root("home").write(path, b"{}")
+    assert Remembered.load().subjects("project") == ["/somewhere"]
+
+
+# -- python -m llm_do ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("args", [["--help"], ["list"], ["check"]], ids=" ".join)
+def test_the_module_imports_nothing_from_the_current_folder(project: Path, args: list[str]) -> None:
+    """A file there that is called like a library does not run, though Python looks there first."""
+    here = project / "sub" / "here"
+    here.mkdir()
+    names = ("typing", "json", "click", "pathlib", "yaml", "rich", "pydantic", "re", "shutil", "llm_do_plugin", "anyio")
+    for name in names:
+        (here / f"{name}.py").write_text("open('ran-here', 'w').close()\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "llm_do", *args], cwd=here, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert not (here / "ran-here").exists()
