@@ -864,8 +864,8 @@ def test_a_file_that_only_says_that_it_is_the_projects_has_nothing(
         assert tool_names(registry, "g") == []
         assert worker_of(registry, "g").sandbox is None
     assert [record.getMessage() for record in caplog.records] == [
-        "workers/generated/g.yaml was edited, or not created by the project, so it has nothing but its words. "
-        "Move it to workers/ to give it what it says, or create it anew."
+        "workers/generated/g.yaml was edited, or not created by a worker or a program, so it has nothing but its "
+        "words. Move it to workers/ to give it what it says, or create it anew."
     ]
 
 
