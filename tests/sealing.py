@@ -8,6 +8,8 @@ from llm_do.workerfiles import BY_PROJECT, WorkerFile, seal_of
 
 def seal(file: Path) -> None:
     """Seal a file of `workers/generated/` in the name of the worker that it says created it."""
-    said = re.search(r"^created_by: (\S+)$", file.read_text(), re.MULTILINE) if file.suffix == ".yaml" else None
-    if said is not None and said[1] != BY_PROJECT and file.parent.name == "generated":
+    if file.suffix != ".yaml" or file.parent.name != "generated":
+        return
+    said = re.search(r'^created_by: "?([\w-]+)"?$', file.read_text(), re.MULTILINE)
+    if said is not None and said[1] != BY_PROJECT:
         WorkerFile(file, "yaml").seal.write_text(seal_of(file.read_bytes(), said[1]))

@@ -459,7 +459,7 @@ def test_a_worker_is_created_on_behalf_of_the_project(make: Make) -> None:
     with pytest.raises(ValueError, match="cannot be an entry's name"):
         WorkerSpec(name="../../evil", instructions="x")
     files = sorted(path.name for path in (registry.root / "workers" / "generated").iterdir())
-    assert files == [".new-worker.project", "new-worker.yaml"]
+    assert files == [".new-worker.seal", "new-worker.yaml"]
 
 
 # -- toolsets --------------------------------------------------------------------------------------------------
@@ -536,7 +536,7 @@ def test_rules_on_tools_of_a_server_are_checked_when_it_is_connected(make: Make,
 def test_rules_that_cannot_be_read_refuse_to_start(make: Make) -> None:
     registry = make({"workers/a.yaml": "instructions: x\n"})
     (registry.root / "llm-do.toml").mkdir()
-    with pytest.raises(WorkerFileError, match="llm-do.toml cannot be read: Is a directory"):
+    with pytest.raises(WorkerFileError, match="llm-do.toml cannot be read: it is a folder"):
         run_worker(registry=registry, worker="a", input_data="go", cli_model=scripted(says("x")))
 
 

@@ -33,6 +33,7 @@ from llm_do.trace import TraceNode
 from .cli.server import Step, serve
 from .processes import PATIENCE
 from .scripted import answers, calls, says, scripted, tool_results
+from .sealing import seal
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -500,6 +501,7 @@ async def test_what_was_created_has_no_more_than_its_creator(examples: Path) -> 
         "tool_rules": {"worker.create": "allow", "sandbox.write": "allow"},
     }
     file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **greedy}))
+    seal(file)  # as if the architect had written it so
     seen.clear()
 
     def look(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:

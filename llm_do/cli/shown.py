@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,6 +23,7 @@ from ..protocols import Entry, EntryBase
 from ..registry import WorkerRegistry
 from ..rules import STANDARD, RuleBook
 from ..state import SessionState
+from ..usage import Limits
 from .providers import ModelProblem, look_at_model
 
 Described: TypeAlias = dict[str, Any]
@@ -72,8 +74,8 @@ def _worker(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Described:
         "rules": rules_of(entry.rule_book) + rules_of(session_rules),
         "roots": _roots(entry),
         "attachments": entry.attachment_policy.model_dump(mode="json"),
-        "limits": None if entry.limits is None else _given(asdict(entry.limits)),
-        "session_limits": _given(asdict(registry.config.session_limits())),
+        "limits": None if entry.limits is None else _given_limits(entry.limits),
+        "session_limits": _given_limits(registry.config.session_limits()),
     }
 
 
@@ -192,8 +194,12 @@ def _roots(entry: WorkerEntry[Any]) -> list[Described]:
     ]
 
 
-def _given(values: Mapping[str, Any]) -> Described:
-    return {key: value for key, value in values.items() if value is not None}
+def _given_limits(limits: Limits) -> Described:
+    return {
+        key: float(value) if isinstance(value, Decimal) else value
+        for key, value in asdict(limits).items()
+        if value is not None
+    }
 
 
 def _shown_path(path: Path, root: Path) -> str:

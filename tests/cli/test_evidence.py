@@ -64,7 +64,7 @@ def test_a_long_argument_does_not_push_another_one_out() -> None:
 def test_the_end_of_a_long_argument_is_seen_and_no_wrong_number_of_lines_is_told() -> None:
     """A value that was abridged before has more lines than are counted."""
     request = asked("send", text="\n".join(f"line {number}" for number in range(1000)))
-    shown = on_screen(gather(request, lambda path: None, room=8))
+    shown = on_screen(gather(request, room=8))
     assert shown == [
         "text:",
         *(f"  │ line {number}" for number in range(5)),

@@ -739,8 +739,10 @@ def test_rules_are_listed_with_where_they_stand(ruled: Path, run: Run) -> None:
         "workers/secretary.md:8",
         "workers/secretary.md:9",
         "workers/web.yaml:5",
+        "workers/web.yaml:5",
+        "workers/web.yaml:5",
     ]
-    assert len(run("rules", "list", "web", "--json", at=ruled).json) == 2
+    assert len(run("rules", "list", "web", "--json", at=ruled).json) == 4
     (ruled / "llm-do.toml").unlink()
     (ruled / "workers/web.yaml").write_text("instructions: x")
     said = run("rules", "list", "web", at=ruled)

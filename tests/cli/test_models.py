@@ -186,7 +186,7 @@ def test_tab_knows_the_catalogue(project: Path) -> None:
         assert (done.returncode, done.stderr) == (0, "")
         return [line.partition(",")[2] for line in done.stdout.splitlines()]
 
-    assert offered("models", "") == ["list", "pull", "rm", "test"]
+    assert offered("models", "") == ["forget", "list", "pull", "rm", "test"]
     assert offered("models", "pull", "q") == ["qwen2.5-0.5b", "qwen2.5-1.5b"]
     assert offered("models", "pull", EMBEDDED, "") == []
     assert offered("models", "rm", EMBEDDED, "") == ["qwen2.5-0.5b", "qwen2.5-1.5b"]
@@ -423,7 +423,9 @@ def test_the_doctor_says_whether_models_can_run_here(run: Run, cache: Path, tmp_
     fake_weights(cache)
     found = findings(run)
     assert found["local models"] == ("ok", f"{EMBEDDED} (98 MB) in {cache}/models")
-    assert found["default model"][1].startswith(f"local:{EMBEDDED} (neither a usable key nor a model server was found")
+    assert found["default model"][1].startswith(
+        f"local:{EMBEDDED} (there is no usable key and no model server that may be used"
+    )
     without_packages(tmp_path, "openai", "xllamacpp")
     assert findings(run)["xllamacpp"] == ("missing", "for models that run here: pip install 'llm-do[local]'")
 
