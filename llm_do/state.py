@@ -100,7 +100,7 @@ class SessionState:
             {**(entries.model_prices() if isinstance(entries, HasPrices) else {}), **(prices or {})}
         )
         self.limit_callback = limit_callback
-        self._limit_question: asyncio.Future[bool] | None = None
+        self._limit_question: asyncio.Future[bool | None] | None = None
         self.root = CallFrame(None, None)
         books = [book for book in (self.approvals.rule_book, projects) if book is not None]
         if books:  # what a program allows cannot take back what the project denies
@@ -234,23 +234,28 @@ class SessionState:
         if deadline is not None:
             deadline.pause()
         try:
-            if self._limit_question is not None:
-                return await asyncio.shield(self._limit_question)
-            question = self._limit_question = asyncio.get_running_loop().create_future()
-            agreed = False
-            try:
-                answer = self.limit_callback(problem, self.meter.limits)
-                limits = await answer if inspect.isawaitable(answer) else answer
-                if agreed := isinstance(limits, Limits):
-                    self.meter.limits = limits
-                    self.ledger.serve()
-                return agreed
-            finally:
-                self._limit_question = None
-                question.set_result(agreed)
+            while self._limit_question is not None:
+                if (agreed := await asyncio.shield(self._limit_question)) is not None:
+                    return agreed
+            return await self._ask_for_limits(self.limit_callback, problem)
         finally:
             if deadline is not None:
                 deadline.resume()
+
+    async def _ask_for_limits(self, callback: LimitCallback, problem: str) -> bool:
+        question = self._limit_question = asyncio.get_running_loop().create_future()
+        agreed: bool | None = None  # without an answer, the next call that waits asks
+        try:
+            answer = callback(problem, self.meter.limits)
+            limits = await answer if inspect.isawaitable(answer) else answer
+            agreed = isinstance(limits, Limits)
+            if isinstance(limits, Limits):
+                self.meter.limits = limits
+                self.ledger.serve()
+            return agreed
+        finally:
+            self._limit_question = None
+            question.set_result(agreed)
 
     def timed_out(self, deadline: Deadline, path: str) -> CallTimeout:
         return CallTimeout(

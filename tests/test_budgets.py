@@ -486,6 +486,25 @@ async def test_at_a_limit_of_the_session_somebody_may_be_asked_to_go_on() -> Non
     assert runtime.budget.left == 0
 
 
+async def test_a_call_that_is_cancelled_while_it_asks_for_more_leaves_the_question_to_the_next() -> None:
+    asked: list[asyncio.Event] = []
+
+    async def more(problem: str, limits: Limits) -> Limits | None:
+        asked.append(asyncio.Event())
+        await asked[-1].wait()
+        return Limits(max_cost=1)
+
+    runtime = Runtime(model=paid(), limits=Limits(max_cost=0), prices=CENT, limit_callback=more)
+    calls = [asyncio.create_task(runtime.call(WorkerEntry(name="w"), "x")) for _ in range(2)]
+    while not asked:
+        await asyncio.sleep(0)
+    calls[0].cancel()
+    while len(asked) < 2:
+        await asyncio.sleep(0)
+    asked[1].set()
+    assert await calls[1] == "ok"
+
+
 async def test_a_limit_callback_that_fails_fails_the_call_and_not_those_beside_it() -> None:
     def broken(problem: str, limits: Limits) -> Limits | None:
         raise RuntimeError("no terminal")
