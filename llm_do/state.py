@@ -227,7 +227,10 @@ class SessionState:
             meter.count_call()
 
     async def raise_limits(self, frame: CallFrame, problem: str) -> bool:
-        """Ask whether to go on, where a limit of the session says no. All calls that wait share one answer."""
+        """Ask whether to go on, where a limit of the session says no. All calls that wait share one answer.
+
+        The same limits are no others to go on with: the request would be refused, and asked about, without end.
+        """
         if self.limit_callback is None:
             return False
         deadline = frame.deadline
@@ -241,7 +244,7 @@ class SessionState:
             try:
                 answer = self.limit_callback(problem, self.meter.limits)
                 limits = await answer if inspect.isawaitable(answer) else answer
-                if agreed := isinstance(limits, Limits):
+                if agreed := isinstance(limits, Limits) and limits != self.meter.limits:
                     self.meter.limits = limits
                     self.ledger.serve()
                 return agreed
