@@ -135,6 +135,7 @@ def _meant(registry: WorkerRegistry, caller: WorkerEntry[Any], tool: str) -> lis
     if caller.toolsets and not is_ours(tool):  # no toolset can have such a name
         click.echo(f"llm-do: {tool} is taken for a tool of a toolset, which only a run can tell.", err=True)
         entry = NativeEntry(tool.partition("/")[2] or tool)
+        entry.kind = "tool"
         entry.qualified_name = tool if "/" in tool else None
         entry.requires_approval = any(not isinstance(item, str) for item in definition.toolsets) if definition else True
         return [entry]
