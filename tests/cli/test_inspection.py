@@ -703,6 +703,10 @@ def test_why_says_what_is_decided(words: str, decision: str, where: str | None, 
     assert run("rules", "why", *words.split(), at=ruled).out.splitlines()[0] == decision
 
 
+def test_why_calls_a_tool_of_a_server_a_tool(ruled: Path, run: Run) -> None:
+    assert "because: tool 'gitlab/wipe' requires approval" in run("rules", "why", "web", "gitlab/wipe", at=ruled).out
+
+
 @pytest.mark.parametrize("name", ["shell", "sandbox.write", "write_file"])
 def test_why_takes_no_name_of_our_own_for_a_tool_of_a_server(name: str, ruled: Path, run: Run) -> None:
     said = run("rules", "why", "web", name, at=ruled)
