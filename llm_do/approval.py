@@ -88,7 +88,7 @@ class ApprovalDecision:
     arguments: dict[str, Any] | None = None
     """Arguments to run with, in place of those that were asked about. They are validated and judged again."""
     end_run: bool = False
-    """Refuse all identical calls that wait, and end the run: whoever called gets no chance to go on."""
+    """Refuse all identical calls that wait, and end the run: the caller gets no chance to go on."""
     all_calls: bool = False
     """Answer all `count` calls of the request, be it yes or no. Otherwise one is answered, and the next is asked about.
 
@@ -235,7 +235,7 @@ class ApprovalController:
     ) -> Answer:
         """Decide one call. `subject` says who calls what: equal names alone never share a grant.
 
-        `on_ask` is called with the request that is made, when somebody is really asked. Identical calls stand in line:
+        `on_ask` is called with the request that is made, when the approver is really asked. Identical calls wait:
         the first one asks, and none runs before an answer covers it. `settle` lets those that are under way join the
         line before they are counted, which takes a few turns of the event loop.
         """
@@ -284,7 +284,7 @@ class ApprovalController:
 
     @property
     def _shows_count(self) -> bool:
-        """Whether who is asked sees how many calls wait."""
+        """Whether the approver sees how many calls wait."""
         return callable(getattr(self.approval_callback, "ask", None))
 
     async def _ask_first(

@@ -21,6 +21,7 @@ DEFAULT_OUTPUT_TOKENS = 8_192
 """The `max_tokens` that is sent under a limit of money or tokens where the settings have none."""
 LEAST_OUTPUT_TOKENS = 256
 """How far that is lowered when the rest of a budget buys no more."""
+GIVE_PRICE = "give its price under [prices] in llm-do.toml, or with Runtime(prices=...)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +89,8 @@ class Reservation:
     def settle(self, usage: RequestUsage | None, *, whole: bool = True) -> bool:
         """Count what a request used. Return whether that is more than was reserved.
 
-        Where `usage` is `None`, or not the `whole` of what was used, the rest of the reservation counts as
-        estimated: the request was sent, and may be paid.
+        Where `usage` is not the `whole` of what was used, the rest of the reservation counts as estimated: the request
+        was sent, and may be paid. `None` is nothing.
         """
         over = False
         for meter in self._meters:
@@ -214,8 +215,8 @@ def _claims(meter: UsageMeter, quote: Quote) -> list[_Claim] | Refusal:
         claims.append(_Claim(meter.unpriced, meter, quote.input_tokens, 1))
     else:
         return Refusal(
-            f"no price is known for model {quote.model!r}, so Limits.max_cost cannot be kept; "
-            "give one with `prices`, or limit max_tokens instead",
+            f"no price is known for model {quote.model!r}, so Limits.max_cost cannot be kept; {GIVE_PRICE}, or set "
+            "max_tokens in place of max_cost",
             meter,
         )
     return claims

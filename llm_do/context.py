@@ -341,7 +341,7 @@ async def _ask_and_run(
     """Ask about a call that turned out to need it, and run it again.
 
     `ApprovalRequired` is PydanticAI's way for a tool to ask from within. `PathChanged` says that a file is no longer
-    the one that somebody was shown.
+    the one that a person was shown.
     """
     frame, from_within = child.frame, False
     for _ in range(_MOST_QUESTIONS):

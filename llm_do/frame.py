@@ -82,7 +82,7 @@ class CallFrame:
     call: Call | None = None
     """The call as the rules saw it."""
     pins: Pins | None = None
-    """The files that somebody was asked about with the call, as they were then."""
+    """The files that a person was asked about with the call, as they were then."""
     cancelled = False
     thread_dropped = False
     """Whether a thread that could not be stopped was left to run out by itself."""

@@ -26,7 +26,7 @@ from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
-from .budgets import DEFAULT_OUTPUT_TOKENS, LEAST_OUTPUT_TOKENS, Quote, Refusal, Reservation
+from .budgets import DEFAULT_OUTPUT_TOKENS, GIVE_PRICE, LEAST_OUTPUT_TOKENS, Quote, Refusal, Reservation
 from .errors import CallCancelled, LimitExceeded, ModelChoiceError
 from .estimates import InputBound
 from .frame import CallFrame
@@ -204,7 +204,7 @@ class MeteredModel(WrapperModel):
             session.recorder.notice(
                 self._frame,
                 f"The price of model {self.model_name!r} is not known, so its tokens are limited in place of its cost. "
-                "Give its price with `prices`.",
+                f"To limit that, {GIVE_PRICE}.",
             )
         if price == FREE and not any(meter.tokens.limit is not None for meter in meters):
             return replace(_NOTHING, price=price)

@@ -14,23 +14,6 @@ from .protocols import Entry, EntryBase, ToolsetFactory
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
-STANDARD_TOOLS = frozenset(
-    {
-        "delete_file",
-        "edit_file",
-        "find_files",
-        "list_files",
-        "move_file",
-        "read_file",
-        "search_files",
-        "shell",
-        "worker_call",
-        "worker_create",
-        "write_file",
-    }
-)
-"""Names of the tools that llm-do brings, which mean nothing else anywhere."""
-
 
 def is_name(name: Any) -> bool:
     """Whether an entry may have this name."""

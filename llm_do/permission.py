@@ -17,9 +17,10 @@ from .errors import ApprovalDenied, CallCancelled, LlmDoError, RunEnded
 from .events import ApprovalDecided, ApprovalRequested
 from .frame import CallFrame
 from .inputs import OpenParameters, Parameters, model_parameters
-from .names import STANDARD_TOOLS, check_entry, describe, workers_below
+from .names import check_entry, describe, workers_below
 from .protocols import Entry, EntryBase
 from .recorder import Recorder, tags
+from .reserved import is_ours
 from .rules import Call, Case, RuleBook, Ruling, Shape, by_default, check_rules, judge, shape_of
 from .sandbox import Pins
 from .texts import described
@@ -105,7 +106,7 @@ class Permissions:
 
         Tools of providers, and the own tools of other workers, count only where a rule speaks of the name.
         """
-        if name in STANDARD_TOOLS or name.startswith(("sandbox.", "worker.")):
+        if is_ours(name):
             return "a tool of llm-do's own"
         if name in self._entries:
             return "an entry of the project"

@@ -145,7 +145,7 @@ MessageCallback: TypeAlias = Callable[["Event"], None]
 """A function that observes a session: the short form of a `Sink`."""
 
 LimitCallback: TypeAlias = Callable[[str, "Limits"], "Limits | Awaitable[Limits | None] | None"]
-"""Gets the reason why a limit of the session refuses a request, and the limits. It returns limits to go on with."""
+"""Gets the reason why a limit of the session refuses a request, and the limits. It returns others to go on with."""
 
 ToolsetFactory: TypeAlias = Callable[["Context"], "AbstractToolset[Any] | Awaitable[AbstractToolset[Any]]"]
 """Makes a toolset for one call. Toolsets hold state and connections, so each call gets its own."""

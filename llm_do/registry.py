@@ -160,7 +160,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
             return definition
         creator = self._files.creator(name, file)
         if creator == BY_PROJECT:
-            return self._files.read(name, file)[0]
+            return definition
         if creator is None:
             return self._without_authority(definition, digest, file)
         creator_file = self.file_of(creator) if creator not in (*below, name) else None

@@ -9,7 +9,7 @@ STANDARD_TOOLS = (
     *("read_file", "write_file", "edit_file", "move_file", "delete_file", "list_files", "find_files", "search_files"),
     *("shell", "worker_call", "worker_create"),
 )
-"""Tools that llm-do brings: a model, a rule or a person could take one for the other. A test compares them."""
+"""Tools that llm-do brings, whose names mean nothing else anywhere. A test compares the list with the tools."""
 
 _FOR_NEW_WORKERS = frozenset(
     (
@@ -28,6 +28,11 @@ _FOR_NEW_WORKERS = frozenset(
 def is_standard_tool(name: str) -> bool:
     """Whether a worker of this name could be taken for a tool that llm-do brings."""
     return name.casefold() in STANDARD_TOOLS
+
+
+def is_ours(name: str) -> bool:
+    """Whether this name means a tool that llm-do brings, in every rule."""
+    return name in STANDARD_TOOLS or name.startswith(("sandbox.", "worker."))
 
 
 def is_reserved(name: str) -> bool:

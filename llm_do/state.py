@@ -227,7 +227,10 @@ class SessionState:
             meter.count_call()
 
     async def raise_limits(self, frame: CallFrame, problem: str) -> bool:
-        """Ask whether to go on, where a limit of the session says no. All calls that wait share one answer."""
+        """Ask whether to go on, where a limit of the session says no. All calls that wait share one answer.
+
+        The same limits are no others to go on with: the request would be refused, and asked about, without end.
+        """
         if self.limit_callback is None:
             return False
         deadline = frame.deadline
@@ -248,10 +251,11 @@ class SessionState:
         try:
             answer = callback(problem, self.meter.limits)
             limits = await answer if inspect.isawaitable(answer) else answer
-            agreed = isinstance(limits, Limits)
-            if isinstance(limits, Limits):
+            agreed = isinstance(limits, Limits) and limits != self.meter.limits
+            if isinstance(limits, Limits) and agreed:
                 self.meter.limits = limits
                 self.ledger.serve()
+                await asyncio.sleep(0)  # limits that never suffice must not keep a timeout from ending it
             return agreed
         finally:
             self._limit_question = None

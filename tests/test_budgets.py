@@ -346,7 +346,7 @@ async def test_a_model_without_a_price_is_refused_before_its_request() -> None:
         return says("ok")
 
     model = FunctionModel(note, model_name="home-made")
-    with pytest.raises(LimitExceeded, match="no price is known for model 'home-made'.*give one with `prices`"):
+    with pytest.raises(LimitExceeded, match="no price is known for model 'home-made'.*give its price under"):
         await Runtime(model=model, limits=Limits(max_cost=1)).call(WorkerEntry(name="w"), "x")
     assert not asked
     limited = Runtime(model=model, limits=Limits(max_cost=1, max_unpriced_tokens=200))
@@ -484,6 +484,13 @@ async def test_at_a_limit_of_the_session_somebody_may_be_asked_to_go_on() -> Non
     assert len(asked) == 2
     assert runtime.budget.limit == Decimal("0.04")
     assert runtime.budget.left == 0
+
+
+async def test_a_limit_callback_that_returns_the_same_limits_says_no() -> None:
+    """Otherwise the request would be refused, and asked about, for ever."""
+    runtime = Runtime(model=paid(), limits=Limits(max_cost=0), prices=CENT, limit_callback=lambda why, limits: limits)
+    with pytest.raises(LimitExceeded):
+        await runtime.call(WorkerEntry(name="helper"), "Go.")
 
 
 async def test_a_call_that_is_cancelled_while_it_asks_for_more_leaves_the_question_to_the_next() -> None:

@@ -68,6 +68,10 @@ class LiveTree:
         self._live.stop()
         self._live = Live(console=self._console, get_renderable=self._render, transient=True, refresh_per_second=8)
 
+    def print_above(self, text: str) -> None:
+        """Print a line that stays, above the tree. Printed otherwise, it would be drawn into it."""
+        self._console.print(text, markup=False, soft_wrap=True)
+
     def on_event(self, event: Event) -> None:
         self.tree.on_event(event)
 

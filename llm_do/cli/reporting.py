@@ -62,7 +62,7 @@ class Reporter:
         if self.style == "events":
             sinks.append(self)
         elif not self.options.quiet:
-            sinks.append(Notices())
+            sinks.append(Notices(echo_line if live is None else live.print_above))
         runtime = self._runtime = open_session(
             registry,
             self.options,
@@ -194,12 +194,20 @@ class Reporter:
             console.print(usage_line(self._runtime), style="dim", markup=False)
 
 
+@dataclass
 class Notices:
-    """Prints what a person should know, on standard error."""
+    """Tells a person what they should know, in a line each."""
+
+    tell: Callable[[str], None]
 
     def on_event(self, event: Event) -> None:
         if event.type == "notice":
-            click.echo(f"llm-do: {visible(event.text)}", err=True)
+            self.tell(f"llm-do: {visible(event.text)}")
+
+
+def echo_line(text: str) -> None:
+    """Print a line on standard error."""
+    click.echo(text, err=True)
 
 
 def sees_progress() -> bool:

@@ -118,8 +118,8 @@ def _judge(
 
 def _meant(registry: WorkerRegistry, caller: WorkerEntry[Any], tool: str) -> list[Entry[Any]]:
     from ..errors import UnknownEntryError, did_you_mean  # noqa: PLC0415
-    from ..names import STANDARD_TOOLS  # noqa: PLC0415
     from ..permission import NativeEntry, rule_name  # noqa: PLC0415
+    from ..reserved import is_ours  # noqa: PLC0415
     from .shown import meant  # noqa: PLC0415
 
     own = meant(registry, caller)
@@ -132,10 +132,10 @@ def _meant(registry: WorkerRegistry, caller: WorkerEntry[Any], tool: str) -> lis
     native = [item if isinstance(item, str) else item["kind"] for item in definition.native] if definition else []
     if tool in native:
         return [NativeEntry(tool)]
-    ours = tool in STANDARD_TOOLS or tool.startswith(("sandbox.", "worker."))  # which no toolset can have
-    if caller.toolsets and not ours:
+    if caller.toolsets and not is_ours(tool):  # no toolset can have such a name
         click.echo(f"llm-do: {tool} is taken for a tool of a toolset, which only a run can tell.", err=True)
         entry = NativeEntry(tool.partition("/")[2] or tool)
+        entry.kind = "tool"
         entry.qualified_name = tool if "/" in tool else None
         entry.requires_approval = any(not isinstance(item, str) for item in definition.toolsets) if definition else True
         return [entry]

@@ -25,6 +25,7 @@ from ..rules import STANDARD, RuleBook
 from ..state import SessionState
 from ..usage import Limits
 from .providers import ModelProblem, look_at_model
+from .sessions import SessionOptions, session_limits
 
 Described: TypeAlias = dict[str, Any]
 Section: TypeAlias = tuple[str, list[str]]
@@ -60,7 +61,7 @@ def _worker(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Described:
         "description": entry.description,
         "file": _shown_path(file.path, registry.root) if file is not None else entry.source,
         "generated": entry.generated,
-        "created_by": definition.created_by if definition is not None else None,
+        "created_by": _creator(entry),
         "locked": definition.locked if definition is not None else False,
         "model": _model(registry, entry),
         "model_settings": dict(entry.model_settings) if entry.model_settings else None,
@@ -75,8 +76,15 @@ def _worker(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Described:
         "roots": _roots(entry),
         "attachments": entry.attachment_policy.model_dump(mode="json"),
         "limits": None if entry.limits is None else _given_limits(entry.limits),
-        "session_limits": _given_limits(registry.config.session_limits()),
+        "session_limits": _given_limits(session_limits(registry.config.session_limits(), SessionOptions())),
     }
+
+
+def _creator(worker: WorkerEntry[Any]) -> str | None:
+    """Return who created a worker. Of a generated one, its seal tells, and not what its file says."""
+    if worker.generated:
+        return next(iter(worker.creators), None)
+    return worker.definition.created_by if worker.definition is not None else None
 
 
 def _function(registry: WorkerRegistry, entry: Entry[Any]) -> Described:
@@ -236,7 +244,8 @@ def _function_sections(described: Described) -> Iterator[Section]:
 
 
 def _worker_sections(described: Described) -> Iterator[Section]:
-    generated = f", created by {described['created_by']}" if described["generated"] else ""
+    creator = described["created_by"] or "no one that its seal names"
+    generated = f", created by {creator}" if described["generated"] else ""
     yield f"{described['name']}: a worker ({described['file']}{generated})", _lines(described["description"])
     model, settings = described["model"], described["model_settings"]
     yield (

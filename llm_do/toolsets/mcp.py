@@ -19,7 +19,7 @@ from ..definition import McpToolset
 from ..errors import ToolsetError
 from ..secrets import HIDDEN
 
-CONNECTING_SECONDS = 30.0
+CONNECTING_SECONDS = 60.0
 """How long a server may take to start, or to list its tools."""
 
 

@@ -403,11 +403,17 @@ def test_show_tells_what_is_left_of_a_generated_worker(make: Make, run: Run) -> 
     (generated / "forged.yaml").write_text("created_by: (project)\ntools: [add]\ninstructions: x\n")
     (generated / "child.yaml").write_text("created_by: boss\ntools: [add, wipe-all]\ninstructions: x\n")
     seal(generated / "child.yaml")
-    have = {
-        name: [tool["name"] for tool in run("show", name, "--json", at=root).json["tools"]]
-        for name in ("mine", "forged", "child")
-    }
+    told = {name: run("show", name, "--json", at=root).json for name in ("mine", "forged", "child")}
+    have = {name: [tool["name"] for tool in told[name]["tools"]] for name in told}
     assert have == {"mine": ["add"], "forged": [], "child": ["add"]}
+    creators = {name: told[name]["created_by"] for name in told}
+    assert creators == {"mine": "(project)", "forged": None, "child": "boss"}
+
+
+def test_show_tells_the_limit_of_money_that_a_run_has(make: Make, run: Run) -> None:
+    root = make({"workers/a.md": "x"})
+    assert run("show", "a", "--json", at=root).json["session_limits"]["max_cost"] == 5
+    assert "max_cost 5.0" in run("show", "a", at=root).out
 
 
 def test_show_hides_what_is_a_key_as_a_rule(make: Make, run: Run) -> None:
@@ -695,6 +701,10 @@ def test_why_says_what_is_decided(words: str, decision: str, where: str | None, 
     assert said.code == 0, said.err
     assert (said.json["decision"], said.json["where"]) == (decision, where)
     assert run("rules", "why", *words.split(), at=ruled).out.splitlines()[0] == decision
+
+
+def test_why_calls_a_tool_of_a_server_a_tool(ruled: Path, run: Run) -> None:
+    assert "because: tool 'gitlab/wipe' requires approval" in run("rules", "why", "web", "gitlab/wipe", at=ruled).out
 
 
 @pytest.mark.parametrize("name", ["shell", "sandbox.write", "write_file"])

@@ -35,6 +35,11 @@ async def pay(amount: int) -> None:
 async def pay_all(ctx: RunContext[Context], number: int) -> str:
     made = await asyncio.gather(*(ctx.deps.call("pay", 5) for _ in range(number)), return_exceptions=True)
     return f"{made.count(None)} paid"
+
+@entry
+async def ask_later(ctx: RunContext[Context], question: str) -> str:
+    await asyncio.sleep(1)
+    return await ctx.deps.call("adder", question)
 """,
     "workers/adder.md": "---\ntools: [add]\n---\nAdd.",
     "workers/boss.md": (
@@ -92,6 +97,16 @@ def test_the_tree_lives_while_it_runs_and_leaves_the_answer(start: Start) -> Non
     assert "It is three." in seen
     assert "scripted: 4 requests" in seen
     assert "✓" not in seen  # the tree is gone
+
+
+def test_a_notice_is_a_line_of_its_own_above_the_tree(start: Start) -> None:
+    with serve(Step("It is three.", seconds=1)) as server:
+        terminal = start(server, "{program} ask_later 'What is 1 + 2?'", width=200)
+        terminal.wait_for("… ask_later")
+        seen = terminal.wait_for("code 0")
+    notice = [line for line in seen.splitlines() if "The price of model" in line]
+    assert [line.startswith("llm-do: The price of model 'scripted' is not known") for line in notice] == [True]
+    assert "ask_later  " not in seen  # the tree is gone
 
 
 @pytest.mark.parametrize(

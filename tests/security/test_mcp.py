@@ -27,8 +27,7 @@ from llm_do import (
     entry,
 )
 from llm_do.models.local.schema import Enforceable
-from llm_do.names import STANDARD_TOOLS
-from llm_do.toolsets import FILE_TOOLS, McpFactory, shell, worker_call, worker_create
+from llm_do.toolsets import McpFactory
 from llm_do.validation import schema_validator
 
 from ..hostile_mcp import Closed, HostileServer, Raw, events, serving, text, tool
@@ -60,10 +59,6 @@ def look(seen: list[Any]) -> Any:
 
 
 # -- names ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_names_of_our_own_tools_are_known() -> None:
-    assert {each.name for each in (*FILE_TOOLS, shell, worker_call, worker_create)} == STANDARD_TOOLS
 
 
 @pytest.mark.parametrize("name", ["shell", "sandbox.write", "worker.create", "write_file", "worker_call", "pay"])
