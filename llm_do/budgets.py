@@ -63,13 +63,13 @@ class _Claim:
         """Return how many of the `wanted` output tokens can be had; -1 where not even none can."""
         if left < self.fixed:
             return -1
-        return wanted if not self.per_token else min(wanted, int((left - self.fixed) // self.per_token))
+        return wanted if left >= self.amount(wanted) else int((left - self.fixed) // self.per_token)
 
 
 class Reservation:
     """What one request holds until it is settled. It is settled once."""
 
-    __slots__ = ("_ledger", "_meters", "_price", "_shares", "output_tokens")
+    __slots__ = ("_is_open", "_ledger", "_meters", "_price", "_shares", "output_tokens")
 
     def __init__(
         self, ledger: Ledger, meters: Sequence[UsageMeter], claims: Sequence[_Claim], quote: Quote, output_tokens: int
@@ -80,17 +80,21 @@ class Reservation:
         self._price = quote.price
         self.output_tokens = output_tokens
         """How many output tokens the request may have."""
+        self._is_open = True
         for pool, share in self._shares.items():
             pool.reserve(share)
         for meter in meters:
             meter.requests += 1
 
     def settle(self, usage: RequestUsage | None, *, whole: bool = True) -> bool:
-        """Count what a request used. Return whether that is more than was reserved.
+        """Count what a request used, unless it is settled. Return whether that is more than was reserved.
 
         Where `usage` is `None`, or not the `whole` of what was used, the rest of the reservation counts as
         estimated: the request was sent, and may be paid.
         """
+        if not self._is_open:
+            return False
+        self._is_open = False
         over = False
         for meter in self._meters:
             for pool in (meter.cost, meter.tokens, meter.unpriced):
@@ -115,6 +119,7 @@ class Reservation:
 
     def cancel(self) -> None:
         """Give everything back: the request was not sent."""
+        self._is_open = False
         for pool, share in self._shares.items():
             pool.release(share)
         for meter in self._meters:
@@ -211,6 +216,8 @@ def _claims(meter: UsageMeter, quote: Quote) -> list[_Claim] | Refusal:
         per_token = Decimal(quote.price.output) / MILLION
         claims.append(_Claim(meter.cost, meter, quote.price.of(quote.input_tokens, 0), per_token))
     elif meter.unpriced.limit is not None:
+        if 0 < meter.cost.spent >= meter.cost.limit:  # what it costs is known only when its provider has told
+            return Refusal(meter.cost.lacks(None), meter)
         claims.append(_Claim(meter.unpriced, meter, quote.input_tokens, 1))
     else:
         return Refusal(

@@ -100,7 +100,7 @@ class SessionState:
             {**(entries.model_prices() if isinstance(entries, HasPrices) else {}), **(prices or {})}
         )
         self.limit_callback = limit_callback
-        self._limit_question: asyncio.Future[bool] | None = None
+        self._limit_question: asyncio.Future[bool | None] | None = None
         self.root = CallFrame(None, None)
         books = [book for book in (self.approvals.rule_book, projects) if book is not None]
         if books:  # what a program allows cannot take back what the project denies
@@ -163,6 +163,7 @@ class SessionState:
         self._thread_limiters = {}
         self.root.worker_slots = None
         self.ledger.forget_waiting()
+        self._limit_question = None
 
     def running_loop(self) -> asyncio.AbstractEventLoop | None:
         """The loop that serves the session, if it runs."""
@@ -234,17 +235,23 @@ class SessionState:
         if deadline is not None:
             deadline.pause()
         try:
-            if self._limit_question is not None:
-                return await asyncio.shield(self._limit_question)
+            while self._limit_question is not None:
+                if (shared := await asyncio.shield(self._limit_question)) is not None:
+                    return shared
             question = self._limit_question = asyncio.get_running_loop().create_future()
-            agreed = False
+            agreed: bool | None = False
             try:
                 answer = self.limit_callback(problem, self.meter.limits)
                 limits = await answer if inspect.isawaitable(answer) else answer
-                if agreed := isinstance(limits, Limits):
-                    self.meter.limits = limits
+                if not isinstance(limits, Limits | None):
+                    raise TypeError(f"limit_callback must return Limits or None, got {limits!r:.80}.")
+                if limits is not None:
+                    agreed, self.meter.limits = True, limits
                     self.ledger.serve()
-                return agreed
+                return limits is not None
+            except asyncio.CancelledError:
+                agreed = None  # no answer: the next one who waits for it asks
+                raise
             finally:
                 self._limit_question = None
                 question.set_result(agreed)
