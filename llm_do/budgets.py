@@ -81,6 +81,8 @@ class Reservation:
         self.output_tokens = output_tokens
         """How many output tokens the request may have."""
         self._is_open = True
+        if self._shares:
+            ledger.in_flight.add(self)
         for pool, share in self._shares.items():
             pool.reserve(share)
         for meter in meters:
@@ -94,7 +96,7 @@ class Reservation:
         """
         if not self._is_open:
             return False
-        self._is_open = False
+        self._close()
         over = False
         for meter in self._meters:
             for pool in (meter.cost, meter.tokens, meter.unpriced):
@@ -119,12 +121,18 @@ class Reservation:
 
     def cancel(self) -> None:
         """Give everything back: the request was not sent."""
-        self._is_open = False
+        if not self._is_open:
+            return
+        self._close()
         for pool, share in self._shares.items():
             pool.release(share)
         for meter in self._meters:
             meter.requests -= 1
         self._ledger.serve()
+
+    def _close(self) -> None:
+        self._is_open = False
+        self._ledger.in_flight.discard(self)
 
 
 class _Waiter:
@@ -141,6 +149,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._waiting: deque[_Waiter] = deque()
+        self.in_flight: set[Reservation] = set()
 
     async def reserve(self, meters: Sequence[UsageMeter], quote: Quote) -> Reservation | Refusal:
         """Reserve a request in all `meters`, or say why it is refused. It may have to wait."""
@@ -177,9 +186,11 @@ class Ledger:
                 waiter.answer.set_result(answer)
         self._waiting = still
 
-    def forget_waiting(self) -> None:
-        """Drop the requests of an event loop that has ended."""
+    def leave_loop(self) -> None:
+        """Drop the requests of an event loop that has ended. Those in flight get no report any more."""
         self._waiting.clear()
+        for reservation in list(self.in_flight):
+            reservation.settle(None, whole=False)
 
     def _attempt(
         self, meters: Sequence[UsageMeter], quote: Quote, awaited: Set[Pool] = frozenset()

@@ -26,7 +26,7 @@ def money(value: Any, what: str) -> Decimal:
         raise TypeError(f"{what} must be a number, got {value!r}.")
     amount = Decimal(str(value)) if isinstance(value, float) else Decimal(value)
     if not amount.is_finite():
-        raise TypeError(f"{what} must be a number, got {value!r}.")
+        raise ValueError(f"{what} must be a finite number, got {value!r}.")
     if amount < 0:
         raise ValueError(f"{what} must not be negative, got {value!r}.")
     return amount

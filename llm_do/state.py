@@ -162,7 +162,7 @@ class SessionState:
         self.request_slots = anyio.Semaphore(self.max_concurrency, fast_acquire=True)
         self._thread_limiters = {}
         self.root.worker_slots = None
-        self.ledger.forget_waiting()
+        self.ledger.leave_loop()
         self._limit_question = None
 
     def running_loop(self) -> asyncio.AbstractEventLoop | None:

@@ -102,6 +102,37 @@ async def test_a_usage_that_cannot_be_is_estimated(usage: dict[str, Any]) -> Non
     assert budget.estimated > Decimal("0.8")
 
 
+def test_a_request_in_flight_when_its_event_loop_ended_is_estimated() -> None:
+    """Its report will never come, and the next loop would wait for it for ever."""
+    stuck = True
+
+    async def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        if stuck:
+            await asyncio.Event().wait()
+        return says("ok", input_tokens=1)
+
+    runtime = Runtime(
+        model=FunctionModel(answer, model_name="paid"), limits=Limits(max_cost=1), prices={"paid": Price(request=0.4)}
+    )
+
+    async def until_it_is_sent() -> None:
+        while not runtime.budget.reserved:
+            await asyncio.sleep(0)
+
+    first = asyncio.new_event_loop()
+    task = first.create_task(runtime.call(WORKER, "x"))
+    first.run_until_complete(until_it_is_sent())
+    stuck = False
+    assert runtime.call_sync(WORKER, "y") == "ok"
+    with pytest.raises(LimitExceeded, match="may use"):
+        runtime.call_sync(WORKER, "z")
+    task.cancel()
+    first.run_until_complete(asyncio.wait([task]))
+    first.close()
+    budget = runtime.budget
+    assert (budget.spent, budget.estimated, budget.reserved) == (Decimal("0.4"), Decimal("0.4"), 0)
+
+
 # -- what is sent ------------------------------------------------------------------------------------------
 
 
@@ -180,6 +211,13 @@ async def test_a_limit_of_tokens_that_is_written_as_a_float_is_that_number() -> 
 def test_a_limit_that_counts_is_a_whole_number(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"Limits.{name} must be a whole number"):
         Limits(**{name: value})
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), Decimal("NaN")])
+def test_a_price_that_is_not_finite_is_an_error_of_its_value(value: Any) -> None:
+    """So the message of a project names the file and the model."""
+    with pytest.raises(ValueError, match="must be a finite number"):
+        Price(input=value)
 
 
 # -- going on ----------------------------------------------------------------------------------------------
