@@ -64,13 +64,13 @@ class _Claim:
         """Return how many of the `wanted` output tokens can be had; -1 where not even none can."""
         if left < self.fixed:
             return -1
-        return wanted if not self.per_token else min(wanted, int((left - self.fixed) // self.per_token))
+        return wanted if left >= self.amount(wanted) else int((left - self.fixed) // self.per_token)
 
 
 class Reservation:
     """What one request holds until it is settled. It is settled once."""
 
-    __slots__ = ("_ledger", "_meters", "_price", "_shares", "output_tokens")
+    __slots__ = ("_is_open", "_ledger", "_meters", "_price", "_shares", "output_tokens")
 
     def __init__(
         self, ledger: Ledger, meters: Sequence[UsageMeter], claims: Sequence[_Claim], quote: Quote, output_tokens: int
@@ -81,17 +81,23 @@ class Reservation:
         self._price = quote.price
         self.output_tokens = output_tokens
         """How many output tokens the request may have."""
+        self._is_open = True
+        if self._shares:
+            ledger.in_flight.add(self)
         for pool, share in self._shares.items():
             pool.reserve(share)
         for meter in meters:
             meter.requests += 1
 
     def settle(self, usage: RequestUsage | None, *, whole: bool = True) -> bool:
-        """Count what a request used. Return whether that is more than was reserved.
+        """Count what a request used, unless it is settled. Return whether that is more than was reserved.
 
         Where `usage` is not the `whole` of what was used, the rest of the reservation counts as estimated: the request
         was sent, and may be paid. `None` is nothing.
         """
+        if not self._is_open:
+            return False
+        self._close()
         over = False
         for meter in self._meters:
             for pool in (meter.cost, meter.tokens, meter.unpriced):
@@ -116,11 +122,18 @@ class Reservation:
 
     def cancel(self) -> None:
         """Give everything back: the request was not sent."""
+        if not self._is_open:
+            return
+        self._close()
         for pool, share in self._shares.items():
             pool.release(share)
         for meter in self._meters:
             meter.requests -= 1
         self._ledger.serve()
+
+    def _close(self) -> None:
+        self._is_open = False
+        self._ledger.in_flight.discard(self)
 
 
 class _Waiter:
@@ -137,6 +150,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._waiting: deque[_Waiter] = deque()
+        self.in_flight: set[Reservation] = set()
 
     async def reserve(self, meters: Sequence[UsageMeter], quote: Quote) -> Reservation | Refusal:
         """Reserve a request in all `meters`, or say why it is refused. It may have to wait."""
@@ -173,9 +187,11 @@ class Ledger:
                 waiter.answer.set_result(answer)
         self._waiting = still
 
-    def forget_waiting(self) -> None:
-        """Drop the requests of an event loop that has ended."""
+    def leave_loop(self) -> None:
+        """Drop the requests of an event loop that has ended. Those in flight get no report any more."""
         self._waiting.clear()
+        for reservation in list(self.in_flight):
+            reservation.settle(None, whole=False)
 
     def _attempt(
         self, meters: Sequence[UsageMeter], quote: Quote, awaited: Set[Pool] = frozenset()
@@ -212,6 +228,8 @@ def _claims(meter: UsageMeter, quote: Quote) -> list[_Claim] | Refusal:
         per_token = Decimal(quote.price.output) / MILLION
         claims.append(_Claim(meter.cost, meter, quote.price.of(quote.input_tokens, 0), per_token))
     elif meter.unpriced.limit is not None:
+        if 0 < meter.cost.spent >= meter.cost.limit:  # what it costs is known only when its provider has told
+            return Refusal(meter.cost.lacks(None), meter)
         claims.append(_Claim(meter.unpriced, meter, quote.input_tokens, 1))
     else:
         return Refusal(

@@ -103,7 +103,9 @@ class InputBound:
             self.tokens += PER_IMAGE
             return
         self.tokens += len(file.data)
-        if file.is_document and not file.media_type.startswith("text/"):
+        if file.is_audio or file.is_video:  # silence, and a picture that stands still, take almost no bytes
+            self.unbounded = f"a recording ({file.media_type}), which may be of any length"
+        elif file.is_document and not file.media_type.startswith("text/"):
             self.unbounded = f"a document ({file.media_type}), whose pages may hold any amount of text"
 
 

@@ -23,14 +23,14 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import Model, ModelRequestContext, ModelRequestParameters, StreamedResponse
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.wrapper import WrapperModel
-from pydantic_ai.settings import ModelSettings
+from pydantic_ai.settings import ModelSettings, merge_model_settings
 from pydantic_ai.usage import RequestUsage
 
 from .budgets import DEFAULT_OUTPUT_TOKENS, GIVE_PRICE, LEAST_OUTPUT_TOKENS, Quote, Refusal, Reservation
 from .errors import CallCancelled, LimitExceeded, ModelChoiceError
 from .estimates import InputBound
 from .frame import CallFrame
-from .prices import FREE, was_reported
+from .prices import FREE, can_be, was_reported
 from .secrets import Values
 from .state import SessionState
 
@@ -41,6 +41,8 @@ _TURNED_AWAY = frozenset({*range(400, 500), 501, 503, 529})
 
 def metered(model: Model, session: SessionState, frame: CallFrame) -> Model:
     """Return `model` with a meter around it; around each candidate, where it tries several one after the other."""
+    if is_metered(model, frame):
+        return model
     if isinstance(model, FallbackModel):
         several = copy(model)
         several.models = [metered(each, session, frame) for each in model.models]
@@ -52,13 +54,13 @@ def metered(model: Model, session: SessionState, frame: CallFrame) -> Model:
     return MeteredModel(model, session, frame)
 
 
-def is_metered(model: Any) -> bool:
-    """Tell whether a model, or one that it hands requests on to, counts them."""
-    if isinstance(model, MeteredModel):
+def is_metered(model: Any, frame: CallFrame) -> bool:
+    """Tell whether every request to a model is counted for this call, by the model or by one that it hands it on to."""
+    if isinstance(model, MeteredModel) and model._frame is frame:
         return True
     if isinstance(model, WrapperModel):
-        return is_metered(model.wrapped)
-    return isinstance(model, FallbackModel) and any(map(is_metered, model.models))
+        return is_metered(model.wrapped, frame)
+    return isinstance(model, FallbackModel) and all(is_metered(each, frame) for each in model.models)
 
 
 def _tries_several(model: Model) -> bool:
@@ -106,7 +108,7 @@ class MeteredModel(WrapperModel):
             except BaseException as exc:
                 self._fail(request, exc)
                 raise
-        self._finish(request, response)
+            self._finish(request, response)
         return response
 
     @asynccontextmanager
@@ -131,7 +133,7 @@ class MeteredModel(WrapperModel):
                 else:  # it was broken off, and what it has used is spent all the same
                     self._finish(request, stream.get())
                 raise
-        self._finish(request, stream.get())
+            self._finish(request, stream.get())
 
     async def compact_messages(
         self, request_context: ModelRequestContext, *, instructions: str | None = None
@@ -146,7 +148,7 @@ class MeteredModel(WrapperModel):
             except BaseException as exc:
                 self._fail(request, exc)
                 raise
-        self._finish(request, response)
+            self._finish(request, response)
         return response
 
     async def batch_create(self, requests: Any) -> NoReturn:
@@ -182,18 +184,26 @@ class MeteredModel(WrapperModel):
             raise CallCancelled(f"{frame.path} stops: somebody ended the run.")
         if session.recorder.secrets.configured is not None:
             messages = self._without_secrets(messages, session.recorder.secrets.configured)
-        own = _max_tokens(settings) or _max_tokens(self.wrapped.settings)
-        quote = self._quote(messages, asked, own)
         meters = (session.meter, *frame.meters)
-        while isinstance(answer := await session.ledger.reserve(meters, quote), Refusal):
-            if answer.meter is not session.meter or not await session.raise_limits(frame, answer.problem):
-                raise LimitExceeded(f"{frame.path} stops: {answer.problem}.")
-        by_budget = own is None and answer.output_tokens > 0
+        told = None
+        while isinstance(
+            answer := await session.ledger.reserve(meters, self._quote(messages, settings, asked)), Refusal
+        ):
+            # Limits that leave the problem as it was are no answer, and would be asked for again and again.
+            again, told = answer.problem == told, answer.problem
+            if again or answer.meter is not session.meter or not await session.raise_limits(frame, told):
+                raise LimitExceeded(f"{frame.path} stops: {told}.")
+        by_budget = self._max_tokens(settings) is None and answer.output_tokens > 0
         if by_budget:
             settings = cast(ModelSettings, {**(settings or {}), "max_tokens": answer.output_tokens})
         return _Request(messages, settings, asked, answer, by_budget)
 
-    def _quote(self, messages: list[ModelMessage], asked: ModelRequestParameters, max_tokens: int | None) -> Quote:
+    def _max_tokens(self, settings: ModelSettings | None) -> int | None:
+        return _max_tokens(merge_model_settings(self.wrapped.settings, settings))
+
+    def _quote(
+        self, messages: list[ModelMessage], settings: ModelSettings | None, asked: ModelRequestParameters
+    ) -> Quote:
         """Return the worst case of a request; nothing, where no budget asks for it."""
         session = self._session
         meters = [meter for meter in (session.meter, *self._frame.meters) if meter.reserves]
@@ -208,7 +218,8 @@ class MeteredModel(WrapperModel):
             )
         if price == FREE and not any(meter.tokens.limit is not None for meter in meters):
             return replace(_NOTHING, price=price)
-        bound = InputBound(messages, asked)
+        # Some models are sent schemas in another form, which may be much longer.
+        bound = InputBound(messages, self.wrapped.prepare_request(settings, asked)[1])
         if bound.unbounded is not None:
             session.recorder.notice(
                 self._frame,
@@ -216,6 +227,7 @@ class MeteredModel(WrapperModel):
                 "requests in flight.",
             )
         default: int = getattr(self.wrapped, "default_max_tokens", DEFAULT_OUTPUT_TOKENS)
+        max_tokens = self._max_tokens(settings)
         wanted = max_tokens or default
         return Quote(
             model=self.model_name,
@@ -227,7 +239,7 @@ class MeteredModel(WrapperModel):
 
     @asynccontextmanager
     async def _sending(self, request: _Request) -> AsyncIterator[None]:
-        """Hold one of the session's slots. A request that gets none was not sent."""
+        """Hold one of the session's slots. A request that gets none was not sent. None is left open in the end."""
         slots = self._session.request_slots
         try:
             self._session.recorder.log_message(self._frame, request.messages[-1])
@@ -239,6 +251,7 @@ class MeteredModel(WrapperModel):
             yield
         finally:
             slots.release()
+            request.reservation.settle(None, whole=False)  # where settling it failed
 
     def _fail(self, request: _Request, exc: BaseException) -> None:
         """Settle a request without a response. It may be paid, unless the provider cannot have worked on it."""
@@ -249,9 +262,10 @@ class MeteredModel(WrapperModel):
         session, record = self._session, self._frame.record
         assert record is not None
         usage, model = response.usage, response.model_name or self.model_name
-        usage.cost = session.prices.cost(self.wrapped, response)  # PydanticAI keeps what is there
-        whole = was_reported(usage) and response.state != "incomplete" and response.state != "interrupted"
-        if request.reservation.settle(usage, whole=whole):
+        told = can_be(usage)
+        usage.cost = session.prices.cost(self.wrapped, response) if told else None  # PydanticAI keeps what is there
+        whole = told and was_reported(usage) and response.state != "incomplete" and response.state != "interrupted"
+        if request.reservation.settle(usage if told else None, whole=whole):
             session.recorder.notice(
                 self._frame, f"Model {model!r} used more than the most that was reserved for a request. It is counted."
             )

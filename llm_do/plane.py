@@ -34,7 +34,7 @@ from .errors import (
 )
 from .foreign import check_tools, fingerprint, qualified_name, shapes_of
 from .inputs import Parameters
-from .metering import is_metered, metered
+from .metering import metered
 from .protocols import Entry, EntryBase
 from .schemas import Vocabulary
 from .secrets import Marks
@@ -263,4 +263,4 @@ class Governor(AbstractCapability[Context]):
         return GovernedToolset(toolset, SameObject(self.context.frame.entry), self.own_names, with_own=True)
 
     def get_wrapper_model(self, model: Model) -> Model | None:
-        return None if is_metered(model) else metered(model, self.context.session, self.context.frame)
+        return metered(model, self.context.session, self.context.frame)

@@ -26,7 +26,7 @@ def money(value: Any, what: str) -> Decimal:
         raise TypeError(f"{what} must be a number, got {value!r}.")
     amount = Decimal(str(value)) if isinstance(value, float) else Decimal(value)
     if not amount.is_finite():
-        raise TypeError(f"{what} must be a number, got {value!r}.")
+        raise ValueError(f"{what} must be a finite number, got {value!r}.")
     if amount < 0:
         raise ValueError(f"{what} must not be negative, got {value!r}.")
     return amount
@@ -85,9 +85,11 @@ class PriceList:
         """Return the cost of a response; `None` where it is not known."""
         if (given := self._given_to(model)) is not None:
             return given.of(response.usage.input_tokens, response.usage.output_tokens)
+        if (reported := _amount(response.usage.cost)) is not None:
+            return reported
         answered = (response.provider_name, response.model_name)
-        if response.usage.cost is not None or not response.model_name or answered in self._unknown:
-            return response.usage.cost
+        if not response.model_name or answered in self._unknown:
+            return None
         try:
             return response.cost().total_price
         except LookupError:
@@ -107,9 +109,22 @@ class PriceList:
         return FREE if model.system in _FREE else None
 
 
+def can_be(usage: RequestUsage) -> bool:
+    """Tell whether a usage is one that a request can have: its numbers are what a provider, or a program, wrote."""
+    return all(isinstance(count, int) and count >= 0 for count in (usage.input_tokens, usage.output_tokens))
+
+
 def was_reported(usage: RequestUsage) -> bool:
     """Tell whether a provider said what a request used."""
     return usage.total_tokens > 0 and not usage.unmeasured_requests
+
+
+def _amount(cost: Any) -> Decimal | None:
+    """Return the cost that a provider reported, if it is an amount of money."""
+    try:
+        return None if cost is None else money(cost, "cost")
+    except (TypeError, ValueError):
+        return None
 
 
 def _read(name: str, price: Price | Mapping[str, Any]) -> Price:

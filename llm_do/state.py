@@ -162,7 +162,8 @@ class SessionState:
         self.request_slots = anyio.Semaphore(self.max_concurrency, fast_acquire=True)
         self._thread_limiters = {}
         self.root.worker_slots = None
-        self.ledger.forget_waiting()
+        self.ledger.leave_loop()
+        self._limit_question = None
 
     def running_loop(self) -> asyncio.AbstractEventLoop | None:
         """The loop that serves the session, if it runs."""
@@ -251,8 +252,10 @@ class SessionState:
         try:
             answer = callback(problem, self.meter.limits)
             limits = await answer if inspect.isawaitable(answer) else answer
-            agreed = isinstance(limits, Limits) and limits != self.meter.limits
-            if isinstance(limits, Limits) and agreed:
+            if not isinstance(limits, Limits | None):
+                raise TypeError(f"limit_callback must return Limits or None, got {limits!r:.80}.")
+            agreed = limits is not None and limits != self.meter.limits
+            if limits is not None and agreed:
                 self.meter.limits = limits
                 self.ledger.serve()
                 await asyncio.sleep(0)  # limits that never suffice must not keep a timeout from ending it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TypeAlias
@@ -36,6 +37,10 @@ class Limits:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float | Decimal | None):
                 raise TypeError(f"Limits.{name} must be a number or None, got {value!r}.")
+            if name != "timeout" and isinstance(value, float | Decimal):
+                if not math.isfinite(value) or value != int(value):
+                    raise ValueError(f"Limits.{name} must be a whole number, or None for no limit; got {value!r}.")
+                object.__setattr__(self, name, int(value))
             if value is not None and not value >= 0:
                 raise ValueError(f"Limits.{name} must not be negative, got {value!r}.")
         if self.max_cost is not None:
@@ -108,19 +113,22 @@ class Pool:
     def account(self) -> Account:
         return Account(limit=self.limit, spent=self.spent, estimated=self.estimated, reserved=self.reserved)
 
-    def lacks(self, amount: Amount) -> str:
-        """Say why `amount` cannot be had."""
+    def lacks(self, amount: Amount | None) -> str:
+        """Say why `amount` cannot be had; `None` is not known."""
         assert self.limit is not None
         used = f"{_number(self.spent)} of {_shown(self.limit)} of {self.owner} are used"
         if self.estimated:
             used += f", up to {_shown(self.estimated)} more by requests that reported nothing"
         if self.reserved:
             used += f", up to {_shown(self.reserved)} by requests in flight"
-        return f"{used}, and the next request may use {_shown(amount)} (Limits.{self.limit_name})"
+        more = "any amount" if amount is None else _shown(amount)
+        return f"{used}, and the next request may use {more} (Limits.{self.limit_name})"
 
 
 def _number(amount: Amount) -> str:
-    return str(amount) if isinstance(amount, int) else f"${amount.quantize(Decimal('0.000001')).normalize():f}"
+    if isinstance(amount, int):
+        return str(amount)
+    return f"${amount:.3e}" if amount.adjusted() > 15 else f"${amount:.6f}".rstrip("0").rstrip(".")
 
 
 def _shown(amount: Amount) -> str:
