@@ -342,6 +342,63 @@ def test_a_schema_is_compared_in_bounded_time() -> None:
         schema_validator(many)
 
 
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+DOUBLING = {f"d{n}": {"dependentSchemas": {key: {"$ref": f"#/$defs/d{n - 1}"} for key in "ab"}} for n in range(1, 60)}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "problem"),
+    [
+        ({"properties": {"x": {"$schema": DRAFT_7, "pattern": PATTERN}}}, {"x": BAD_TEXT}, "does not match"),
+        ({"$schema": DRAFT_7, "pattern": PATTERN, "items": {"$ref": "#"}}, [BAD_TEXT], "does not match"),
+        (
+            {"$ref": "#/default", "default": {"patternProperties": {PATTERN: {}}, "unevaluatedProperties": False}},
+            {BAD_TEXT: 1},
+            None,
+        ),
+        (
+            {"unevaluatedProperties": False, "$ref": "#/$defs/d59", "$defs": {"d0": {}, **DOUBLING}},
+            {"a": 1, "b": 1},
+            "its schema takes too long to check",
+        ),
+        (
+            {"allOf": [{"pattern": rf"\w{{99}}{'x' * n}"} for n in range(1_000)]},
+            "a",
+            "its schema takes too long to check",
+        ),
+        (
+            {
+                "$defs": {f"d{n}": {"$anchor": f"a{n}"} for n in range(1_000)},
+                "allOf": [{"$ref": "#a999"}] * 900,
+            },
+            1,
+            None,
+        ),
+    ],
+    ids=["dialect of a part", "dialect of the whole", "in a value", "doubling", "many large patterns", "anchors"],
+)
+def test_no_part_of_a_schema_leaves_the_bounds(schema: dict[str, Any], value: Any, problem: str | None) -> None:
+    """Neither with another `$schema`, nor where jsonschema looks for itself, nor by what all of its patterns take."""
+    found = schema_validator(schema, foreign=True)(value)
+    assert found is None if problem is None else problem in str(found)
+
+
+def test_the_patterns_of_a_worker_are_bounded_together() -> None:
+    with pytest.raises(ValueError, match="patterns of the JSON Schema are too large together"):
+        schema_validator({"allOf": [{"pattern": rf"\w{{99}}{'x' * n}"} for n in range(900)]})
+    ids = {"items": {"type": "string", "pattern": r"^\w{1,64}$"}}
+    assert schema_validator(ids)(["some_id"] * 1_000) is None
+
+
+def test_a_schema_of_an_older_draft_means_what_that_draft_says() -> None:
+    """Servers in TypeScript have draft 7, where `items` can be a list."""
+    pair = {"$schema": DRAFT_7, "properties": {"at": {"items": [{"type": "number"}, {"type": "number"}]}}}
+    check = schema_validator(pair, foreign=True)
+    assert check({"at": [1, 2]}) is None
+    assert check({"at": [1, "2"]}) == "at.1: '2' is not of type 'number'"
+    assert "dependency" in str(schema_validator({"$schema": DRAFT_7, "dependencies": {"a": ["b"]}})({"a": 1}))
+
+
 def test_a_local_model_is_given_no_schema_without_end() -> None:
     again = {"allOf": [{"$ref": "#/$defs/a"}] * 50}
     with pytest.raises(UserError, match="too much for a local model"):
