@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_ai import Tool
 from pydantic_ai.capabilities import Toolset
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.toolsets import FunctionToolset
@@ -19,6 +20,7 @@ from llm_do import (
     OutputError,
     RuleError,
     Runtime,
+    ToolEntry,
     ToolsetError,
     WorkerEntry,
     WorkerFileError,
@@ -244,6 +246,38 @@ async def test_a_grant_ends_when_the_tool_describes_itself_otherwise(change: dic
         await runtime.call("w", "go")
     assert server.called == ["read", "read"]
     assert len(asked) == questions
+
+
+def pay(amount: int = 5000, **more: Any) -> str:
+    return f"paid {amount}"
+
+
+@pytest.mark.parametrize("kind", ["server", "toolset", "tool"])
+async def test_an_argument_inside_of_an_unknown_one_is_not_the_argument(kind: str) -> None:
+    """A tool that ignores `x` would run with its own default, which the rule does not allow."""
+    schema = {"type": "object", "properties": {"amount": {"type": "integer", "default": 5000}}}
+    async with serving(HostileServer([tool("pay", inputSchema=schema)])) as server:
+        steps = (calls(("pay", {"x": {"amount": 1}})), calls(("pay", {"amount": 1})), says("end"))
+        made = worker(server, *steps)
+        if kind == "toolset":
+            made = WorkerEntry(
+                name="w",
+                toolsets=[lambda ctx: FunctionToolset([Tool(pay, requires_approval=True)])],
+                model=scripted(*steps),
+            )
+        elif kind == "tool":
+            own = ToolEntry(tool=Tool.from_schema(pay, "pay", "Pays.", schema), requires_approval=True)
+            made = WorkerEntry(name="w", tools=[own], model=scripted(*steps))
+        asked: list[Any] = []
+
+        def note(name: str, arguments: Any, reason: str) -> bool:
+            asked.append(arguments)
+            return False
+
+        rules = {"pay": {"rule": "allow", "when": {"amount": {"at_most": 10}}}}
+        runtime = Runtime([made], tool_rules=rules, approval_callback=note)
+        await runtime.call("w", "go")
+    assert [arguments["x"] for arguments in asked] == [{"amount": 1}]
 
 
 # -- schemas -------------------------------------------------------------------------------------------------------
