@@ -104,13 +104,13 @@ class Marks:
         return _with(value, fields, split)
 
     def _alternatives(self, schemas: Iterable[Any]) -> Iterator[dict[str, Any]]:
-        """Schemas with references and unions taken apart."""
-        todo, seen = list(schemas), 0
-        while todo and seen < 1000:
+        """Schemas with references and unions taken apart, each once."""
+        todo, seen = list(schemas), set[int]()
+        while todo and len(seen) < 1000:
             part = todo.pop()
-            if not isinstance(part, dict):
+            if not isinstance(part, dict) or id(part) in seen:
                 continue
-            seen += 1
+            seen.add(id(part))
             yield part
             for key in ("anyOf", "oneOf", "allOf"):
                 todo.extend(_list(part, key))
