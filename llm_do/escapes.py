@@ -3,7 +3,7 @@ r"""Texts behind escapes: of URLs (`%2B`), JSON and Python (`\u002b`, `\/`) and 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from html import unescape
 
@@ -35,11 +35,11 @@ class Reading:
     escapes: re.Pattern[str] = _ALL
     """Those that were taken off it."""
 
-    def place(self, start: int, end: int) -> tuple[int, int]:
-        """Return where a part of it stands in the text that has all escapes."""
+    def places(self, parts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return where parts of it, in their order, stand in the text that has all escapes."""
         if self.above is None:
-            return start, end
-        return self.above.place(*_place(self.above.text, self.escapes, start, end))
+            return list(parts)
+        return self.above.places(_places(self.above.text, self.escapes, parts))
 
 
 def readings(text: str, *, spaces: bool = False, mixed: bool = False) -> Iterator[Reading]:
@@ -109,18 +109,25 @@ def _pieces(text: str, escapes: re.Pattern[str]) -> Iterator[tuple[int, int, int
             yield start, end, len(meaning)
 
 
-def _place(text: str, escapes: re.Pattern[str], start: int, end: int) -> tuple[int, int]:
-    """Return where a part of what is behind the escapes of a text stands in that text."""
+def _places(text: str, escapes: re.Pattern[str], parts: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield where parts of what is behind the escapes of a text stand in that text. They are in order, and apart."""
+    pieces = _pieces(text, escapes)
     shift = 0
-    first: int | None = None
-    for escape_start, escape_end, length in _pieces(text, escapes):
-        below_start = escape_start - shift
-        below_end = below_start + length
-        if first is None and start < below_end:
-            first = escape_start if start >= below_start else start + shift
-        if end <= below_start:
-            break
-        if end <= below_end:
-            return first or 0, escape_end
-        shift = escape_end - below_end
-    return start + shift if first is None else first, end + shift
+    piece = next(pieces, None)
+    for start, end in parts:
+        first: int | None = None
+        last: int | None = None
+        while piece is not None:
+            escape_start, escape_end, length = piece
+            below_start = escape_start - shift
+            below_end = below_start + length
+            if first is None and start < below_end:
+                first = escape_start if start >= below_start else start + shift
+            if end <= below_start:
+                break
+            if end <= below_end:
+                last = escape_end  # the next part may begin in the same escape
+                break
+            shift = escape_end - below_end
+            piece = next(pieces, None)
+        yield start + shift if first is None else first, end + shift if last is None else last

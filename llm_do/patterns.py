@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +23,8 @@ MOST_WORK = 5_000_000
 
 MOST_PARTS = 1_000
 """The most schemas in a JSON Schema."""
+MOST_STEPS = 20_000
+"""The most steps that it takes to compile all patterns of a JSON Schema: about a second, and 150 MB."""
 
 _TOKEN = re.compile(
     r"""(?P<count>\{\s*(?P<least>\d*)\s*(?:,\s*(?P<most>\d*)\s*)?\})
@@ -31,6 +34,9 @@ _TOKEN = re.compile(
       | \\[pP]\{[^}]*\}|\[\^?\]?(?:\\.|[^\]\\])*\]|\\.|.""",
     re.VERBOSE | re.DOTALL,
 )
+_HAS_MANY_CHARACTERS = re.compile(r"\\[wWpP]")
+_MANY = 100
+"""What a class of all letters counts for each time: it compiles to as much as this many characters do."""
 _IGNORES_SPACES = re.compile(r"\(\?[a-zA-Z-]*x[a-zA-Z-]*[:)]")
 
 
@@ -41,15 +47,15 @@ class UncheckablePattern(ValueError):
 class Pattern:
     """A pattern that can be matched within bounds."""
 
-    __slots__ = ("_size", "_validator")
+    __slots__ = ("_positions", "_validator")
 
     def __init__(self, pattern: str) -> None:
         if len(pattern) > LONGEST:
             raise UncheckablePattern(f"it has more than {LONGEST} characters")
         if _IGNORES_SPACES.search(pattern):
             raise UncheckablePattern("the flag x is not supported")
-        self._size = _size(pattern)
-        if self._size > LARGEST:
+        self._positions = measure(pattern).positions
+        if self._positions > LARGEST:
             raise UncheckablePattern(f"its repetitions come to more than {LARGEST} positions")
         try:
             self._validator = SchemaValidator(core_schema.str_schema(pattern=pattern))
@@ -59,21 +65,54 @@ class Pattern:
 
     def matches(self, text: str) -> bool | None:
         """Whether some part of a text fits; `None` if the text is too long to tell."""
-        if self._size * len(text) > MOST_WORK:
+        if self._positions * len(text) > MOST_WORK:
             return None
         return self._validator.isinstance_python(text)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=32)  # each may have 7 MB
 def compile_pattern(pattern: str) -> Pattern:
     """Compile a pattern, or raise `UncheckablePattern`."""
     return Pattern(pattern)
 
 
-def _size(pattern: str) -> int:
-    """Count the positions of a pattern with its repetitions spelled out."""
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """The size of a pattern with its repetitions spelled out."""
+
+    positions: int
+    compiled: int
+    """The positions, with those of large classes as many times as they are compiled to."""
+
+    @property
+    def steps_to_compile(self) -> int:
+        """The steps, of some microseconds, that it takes to compile the pattern. One that is too large is not."""
+        return 1 + self.compiled // 10 if self.positions <= LARGEST else 1
+
+    def steps_to_match(self, length: int) -> int:
+        """Return what it takes to match a text of some length. One that is too long is not matched."""
+        work = self.positions * length
+        return work // 1_000 if work <= MOST_WORK else 0
+
+
+def measure(pattern: str) -> Measure:
+    """Measure a pattern. What is longer than any that is compiled is not looked at."""
+    if len(pattern) > LONGEST:
+        return Measure(LARGEST + 1, LARGEST + 1)
+    return _measure(pattern)
+
+
+@lru_cache(maxsize=1024)
+def _measure(pattern: str) -> Measure:
+    tokens = list(_TOKEN.finditer(pattern))
+    compiled = [_MANY if _HAS_MANY_CHARACTERS.search(token[0]) else 1 for token in tokens]
+    return Measure(_total(tokens, [1] * len(tokens)), _total(tokens, compiled))
+
+
+def _total(tokens: list[re.Match[str]], sizes: list[int]) -> int:
+    """Add up the sizes of what a pattern has, each as often as it is repeated."""
     groups, last = [0], 0
-    for token in _TOKEN.finditer(pattern):
+    for token, size in zip(tokens, sizes, strict=True):
         if token["open"]:
             groups.append(0)
             last = 0
@@ -85,8 +124,8 @@ def _size(pattern: str) -> int:
             groups[-1] += last * (times - 1)
             last *= times
         elif not token["none"]:
-            last = 1
-            groups[-1] += 1
+            last = size
+            groups[-1] += size
     return max(1, sum(groups))
 
 
@@ -110,14 +149,34 @@ def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
                     waiting.append(inner)
 
 
+def mentions(schema: Any, keyword: str) -> bool:
+    """Whether a keyword is anywhere in a JSON Schema, also in values, such as a `default`: a `$ref` can lead there."""
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            if keyword in part:
+                return True
+            waiting.extend(part.values())
+        elif isinstance(part, list):
+            waiting.extend(part)
+    return False
+
+
 def check_bounds(schema: Any) -> None:
-    """Raise `ValueError` for a JSON Schema that is too large, or has a pattern that cannot be matched within bounds."""
+    """Raise `ValueError` for a JSON Schema that is too large, or has patterns that cannot be matched within bounds."""
+    patterns: set[str] = set()
+    steps = 0
     for count, part in enumerate(subschemas(schema)):
         if count >= MOST_PARTS:
             raise ValueError(f"the JSON Schema has more than {MOST_PARTS} parts. Make it smaller.")
         by_name = part.get("patternProperties")
         for pattern in (part.get("pattern"), *(by_name if isinstance(by_name, dict) else ())):
-            if isinstance(pattern, str):
+            if isinstance(pattern, str) and pattern not in patterns:
+                patterns.add(pattern)
+                steps += measure(pattern).steps_to_compile
+                if steps > MOST_STEPS:
+                    raise ValueError("the patterns of the JSON Schema are too large together. Write simpler ones.")
                 try:
                     compile_pattern(pattern)
                 except UncheckablePattern as why:

@@ -117,7 +117,8 @@ class ForeignParameters:
         self.json_schema = tool.tool_def.parameters_json_schema
         self.validator = tool.args_validator
         self.marks = Marks.of(self.json_schema)
-        self.vocabulary = Vocabulary(name, self.json_schema, unchecked=True)
+        may_wrap = not _keeps_names(self.validator)
+        self.vocabulary = Vocabulary(name, self.json_schema, unchecked=True, may_wrap=may_wrap)
         self.secret_names: frozenset[str] = frozenset() if self.marks is None else self.marks.names
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
@@ -127,6 +128,15 @@ class ForeignParameters:
         except ValidationError as exc:
             raise ArgumentError(f"{self._name}(): {summarize(exc)}") from exc
         return bound
+
+
+def _keeps_names(validator: Any) -> bool:
+    """Whether a validator passes on any argument by its name, as that of an MCP server's tool does."""
+    unknown: dict[str, Any] = {"no argument has this name": {}}
+    try:
+        return bool(validator.validate_python(unknown) == unknown)
+    except Exception:  # of a function's own validators too
+        return False
 
 
 class ToolsetToolEntry(EntryBase):

@@ -32,6 +32,8 @@ class Vocabulary:
     """The type of that argument."""
     unchecked: bool = False
     """Whether nobody has compared the arguments with the schema."""
+    may_wrap: bool = False
+    """Whether the validator may put all that a model sends into one argument, whose name the schema does not have."""
 
     @cached_property
     def shape(self) -> dict[str, Any]:
@@ -102,7 +104,7 @@ class Vocabulary:
 
     def _only_stranger(self, arguments: Mapping[str, Any]) -> str | None:
         """The one argument of a tool of somebody else that stands for all that its schema names."""
-        if not self.unchecked or len(arguments) != 1:
+        if not self.may_wrap or len(arguments) != 1:
             return None
         name, value = next(iter(arguments.items()))
         has_fields = isinstance(value, Mapping) or fields_of(value) is not None

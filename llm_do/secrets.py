@@ -104,13 +104,13 @@ class Marks:
         return _with(value, fields, split)
 
     def _alternatives(self, schemas: Iterable[Any]) -> Iterator[dict[str, Any]]:
-        """Schemas with references and unions taken apart."""
-        todo, seen = list(schemas), 0
-        while todo and seen < 1000:
+        """Schemas with references and unions taken apart, each once."""
+        todo, seen = list(schemas), set[int]()
+        while todo and len(seen) < 1000:
             part = todo.pop()
-            if not isinstance(part, dict):
+            if not isinstance(part, dict) or id(part) in seen:
                 continue
-            seen += 1
+            seen.add(id(part))
             yield part
             for key in ("anyOf", "oneOf", "allOf"):
                 todo.extend(_list(part, key))
@@ -269,10 +269,9 @@ class Values:
                 yield 0, len(text), label
             # Looking for each is fast, and most texts have none: a pattern of all of them would not be.
             for value in [value for value in tuple(self._texts) if value in reading.text]:
-                at = reading.text.find(value)
-                while at >= 0:
-                    yield *reading.place(at, at + len(value)), self._texts.get(value, HIDDEN)
-                    at = reading.text.find(value, at + len(value))
+                label = self._texts.get(value, HIDDEN)
+                for start, end in reading.places(_occurrences(reading.text, value)):
+                    yield start, end, label
 
     def redact(self, value: Any) -> Any:
         """A value of any kind without them: itself where nothing was found, else a copy."""
@@ -405,6 +404,13 @@ class StreamedText:
         """What is left when the text is over."""
         held, self._held = self._held, ""
         return held
+
+
+def _occurrences(text: str, value: str) -> Iterator[tuple[int, int]]:
+    at = text.find(value)
+    while at >= 0:
+        yield at, at + len(value)
+        at = text.find(value, at + len(value))
 
 
 def _plain(value: Any) -> str:

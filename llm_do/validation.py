@@ -1,16 +1,18 @@
 """Compare values with JSON Schemas that anybody may have written, in bounded time.
 
 A schema of a server, or of a worker that a model wrote, can refer to itself without end, double its work with every
-reference, or have a pattern that takes years. So patterns run on `patterns`, and every step is counted.
+reference, or have a pattern that takes years. So patterns run on `patterns`, and every step is counted. No part of a
+schema can choose another validator: `$schema` counts at the top only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from itertools import islice
 from typing import Any
 
-from .patterns import UncheckablePattern, check_bounds, compile_pattern, subschemas
+from .patterns import Pattern, UncheckablePattern, check_bounds, compile_pattern, measure, mentions
 from .secrets import HIDDEN, Marks
 
 Problem = str | None
@@ -34,24 +36,21 @@ def schema_validator(
     no value.
     """
     # Most programs have no bare JSON Schema, and importing this costs more than all of llm-do's own calls.
-    import jsonschema  # noqa: PLC0415
     import referencing  # noqa: PLC0415
 
+    dialect = _dialect(schema)
     if not foreign:  # others' schemas would have to be small, since this takes long
-        _check_schema(schema)
+        _check_schema(schema, dialect)
     steps = _Steps()
-    keywords = {name: steps.counted(check) for name, check in _Keywords(schema, foreign).all.items()}
-    extend: Any = jsonschema.validators.extend
-    bounded = extend(jsonschema.Draft202012Validator, keywords)
-    # A registry of nothing: what a schema refers to elsewhere is not fetched.
-    checker = bounded(schema, registry=referencing.Registry())
+    keywords = _Keywords(schema, foreign, dialect, steps).all
+    make_checker = cache(partial(_bounded, schema, dialect, keywords, steps))
 
     def validate(value: Any) -> Problem:
         try:
-            steps.left = _STEPS + _STEPS_FOR_EACH_VALUE * _size(value)
-            found = list(islice(checker.iter_errors(value), 100))
+            steps.begin(_STEPS + _STEPS_FOR_EACH_VALUE * _size(value))
+            found = list(islice(make_checker().iter_errors(value), 100))
         except referencing.exceptions.Unresolvable as exc:
-            return f"its schema refers to what is not there: {exc}"
+            return f"its schema refers to what is not there: {exc!s:.200}"
         except RecursionError:
             return "its schema, or the value, is nested without end"
         except _TooManyStepsError:
@@ -71,14 +70,47 @@ def schema_validator(
     return validate
 
 
-def _check_schema(schema: dict[str, Any]) -> None:
+def _dialect(schema: dict[str, Any]) -> Any:
+    """Return the validator of the draft that a schema names: many servers have draft 7. Without one, it is 2020-12."""
+    import jsonschema  # noqa: PLC0415
+
+    drafts = (jsonschema.Draft7Validator, jsonschema.Draft6Validator, jsonschema.Draft4Validator)
+    named = str(schema.get("$schema", "")).rstrip("#")
+    found = (draft for draft in drafts if str(draft.META_SCHEMA["$schema"]).rstrip("#") == named)
+    return next(found, jsonschema.Draft202012Validator)
+
+
+def _bounded(schema: dict[str, Any], dialect: Any, keywords: dict[str, Any], steps: _Steps) -> Any:
+    """Return the validator of a schema whose every step is counted."""
+    import jsonschema  # noqa: PLC0415
+    import referencing.jsonschema  # noqa: PLC0415
+
+    extend: Any = jsonschema.validators.extend
+    bounded = extend(dialect, {name: steps.counted(check) for name, check in keywords.items()})
+    evolve = bounded.evolve
+
+    def evolve_counted(self: Any, **changes: Any) -> Any:
+        steps.spend(1)
+        part = changes.get("schema", self.schema)
+        if isinstance(part, dict) and "$schema" in part:  # jsonschema would go on with a validator of its own
+            changes["schema"] = {key: value for key, value in part.items() if key != "$schema"}
+        return evolve(self, **changes)
+
+    bounded.evolve = evolve_counted
+    specification = referencing.jsonschema.specification_with(str(dialect.META_SCHEMA["$schema"]))
+    root = specification.create_resource(schema)
+    # A registry of nothing else: what a schema refers to elsewhere is not fetched. Anchors are looked for once, here.
+    registry = referencing.Registry().with_resource(root.id() or "", root).crawl()
+    return bounded(schema, registry=registry, _resolver=registry.resolver(root.id() or ""))
+
+
+def _check_schema(schema: dict[str, Any], dialect: Any) -> None:
     """Raise `ValueError` for a schema that is not valid, too large, or has a pattern that cannot be checked."""
     import jsonschema  # noqa: PLC0415
 
     check_bounds(schema)
-    check: Any = jsonschema.Draft202012Validator.check_schema
     try:
-        check(schema, format_checker=None)  # which would compile patterns for another engine
+        dialect.check_schema(schema, format_checker=None)  # which would compile patterns for another engine
     except jsonschema.SchemaError as error:
         where = "/".join(map(str, error.absolute_path))
         raise ValueError(f"the JSON Schema is not valid: {where or 'schema'}: {error.message[:200]}") from None
@@ -109,16 +141,31 @@ class _Steps:
     """Counts the work of one comparison."""
 
     def __init__(self) -> None:
-        self.left = 0
+        self._left = 0
+        self._compiled: dict[str, Pattern | None] = {}
+
+    def begin(self, steps: int) -> None:
+        self._left = steps
+        self._compiled.clear()
 
     def spend(self, steps: int) -> None:
-        self.left -= steps
-        if self.left < 0:
+        self._left -= steps
+        if self._left < 0:
             raise _TooManyStepsError
+
+    def fits(self, pattern: str, text: str) -> bool | None:
+        """Whether a pattern fits some part of a text; `None` if that cannot be told within bounds."""
+        size = measure(pattern)
+        if pattern not in self._compiled:
+            self.spend(size.steps_to_compile)
+            self._compiled[pattern] = _compile(pattern)
+        self.spend(size.steps_to_match(len(text)))
+        compiled = self._compiled[pattern]
+        return None if compiled is None else compiled.matches(text)
 
     def counted(self, check: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
         def check_counted(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
-            self.spend(1 + (len(value) if isinstance(value, list | dict) else 0))
+            self.spend(1 + (len(value) if isinstance(value, list | dict) else len(str(value)[:100_000]) // 20))
             for error in check(validator, value, instance, schema) or ():
                 self.spend(_size(instance))  # which the message quotes
                 yield error
@@ -129,21 +176,22 @@ class _Steps:
 class _Keywords:
     """The keywords that have patterns, and one that jsonschema does by comparing all with all."""
 
-    def __init__(self, schema: dict[str, Any], foreign: bool) -> None:
+    def __init__(self, schema: dict[str, Any], foreign: bool, dialect: Any, steps: _Steps) -> None:
         import jsonschema  # noqa: PLC0415
 
         self._error: Any = jsonschema.ValidationError
         self._foreign = foreign
+        self._steps = steps
         self.all: dict[str, Callable[..., Any]] = {
-            **jsonschema.Draft202012Validator.VALIDATORS,
+            **dialect.VALIDATORS,
             "pattern": self._pattern,
             "patternProperties": self._pattern_properties,
             "additionalProperties": self._additional_properties,
             "uniqueItems": self._unique_items,
         }
-        if any("patternProperties" in part for part in subschemas(schema)):
+        if mentions(schema, "patternProperties"):
             # jsonschema looks for these by itself, with Python's regular expressions.
-            if not foreign and any("unevaluatedProperties" in part for part in subschemas(schema)):
+            if not foreign and mentions(schema, "unevaluatedProperties"):
                 raise ValueError("unevaluatedProperties does not go with patternProperties: use additionalProperties")
             self.all["unevaluatedProperties"] = lambda *_: ()
 
@@ -152,7 +200,7 @@ class _Keywords:
             yield from self._mismatch(pattern, value)
 
     def _mismatch(self, pattern: str, text: str) -> Iterator[Any]:
-        fits = _fits(pattern, text)
+        fits = self._steps.fits(pattern, text)
         if fits is None and not self._foreign:
             yield self._error(f"a text of {len(text)} characters is too long to compare with the pattern {pattern!r}")
         elif fits is False:
@@ -161,7 +209,7 @@ class _Keywords:
     def _pattern_properties(self, validator: Any, inner: dict[str, Any], value: Any, schema: Any) -> Iterator[Any]:
         for pattern, subschema in inner.items():
             for name, item in value.items() if isinstance(value, dict) else ():
-                fits = _fits(pattern, name)
+                fits = self._steps.fits(pattern, name)
                 if fits is None:
                     yield from self._mismatch(pattern, name)
                 elif fits:
@@ -171,7 +219,7 @@ class _Keywords:
         known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
         others = [name for name in value if name not in known] if isinstance(value, dict) else []
         # Of a pattern that cannot be checked, the server that wrote it knows what it means.
-        extras = [name for name in others if all(_fits(pattern, name) is False for pattern in patterns)]
+        extras = [name for name in others if all(self._steps.fits(pattern, name) is False for pattern in patterns)]
         for name in extras if isinstance(allowed, dict) else ():
             yield from validator.descend(value[name], allowed, path=name)
         if allowed is False and extras:
@@ -184,9 +232,9 @@ class _Keywords:
             yield self._error(f"{value!r} has non-unique elements")
 
 
-def _fits(pattern: str, text: str) -> bool | None:
+def _compile(pattern: str) -> Pattern | None:
     try:
-        return compile_pattern(pattern).matches(text)
+        return compile_pattern(pattern)
     except UncheckablePattern:
         return None
 

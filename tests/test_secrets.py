@@ -651,3 +651,17 @@ async def test_every_session_of_a_project_keeps_its_secrets(tmp_path: Path, monk
         record = runtime.trace[0]
         assert record.input_data == {"input": "[secret MY_TOKEN]"}
         assert record.output_data == f"[secret MY_TOKEN] {'[secret OTHER_TOKEN]' if options else 'other-4711'}"
+
+
+def test_a_text_that_repeats_an_escaped_secret_is_searched_once() -> None:
+    """A server that knows a value can send it any number of times: each time costs the same."""
+    hidden = Secrets(["KEY"], {"KEY": "sk+Ab/9%zQ"})
+    assert hidden.redact("sk%2BAb%2F9%25zQ " * 40_000) == "[secret KEY] " * 40_000
+
+
+def test_marks_are_found_in_a_schema_that_refers_to_itself_many_times() -> None:
+    """A server that writes such a schema would stop everything else."""
+    again = {"$ref": "#/$defs/a"}
+    part = {"anyOf": [again] * 300, "patternProperties": {f"p{n}": dict(again) for n in range(40_000)}}
+    schema = {"$defs": {"a": part}, "properties": {"x": again, "key": {"writeOnly": True}}}
+    assert Marks(schema).names == {"key"}

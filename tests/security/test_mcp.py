@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_ai import Tool
 from pydantic_ai.capabilities import Toolset
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.toolsets import FunctionToolset
@@ -19,6 +20,7 @@ from llm_do import (
     OutputError,
     RuleError,
     Runtime,
+    ToolEntry,
     ToolsetError,
     WorkerEntry,
     WorkerFileError,
@@ -241,6 +243,38 @@ async def test_a_grant_ends_when_the_tool_describes_itself_otherwise(change: dic
     assert len(asked) == questions
 
 
+def pay(amount: int = 5000, **more: Any) -> str:
+    return f"paid {amount}"
+
+
+@pytest.mark.parametrize("kind", ["server", "toolset", "tool"])
+async def test_an_argument_inside_of_an_unknown_one_is_not_the_argument(kind: str) -> None:
+    """A tool that ignores `x` would run with its own default, which the rule does not allow."""
+    schema = {"type": "object", "properties": {"amount": {"type": "integer", "default": 5000}}}
+    async with serving(HostileServer([tool("pay", inputSchema=schema)])) as server:
+        steps = (calls(("pay", {"x": {"amount": 1}})), calls(("pay", {"amount": 1})), says("end"))
+        made = worker(server, *steps)
+        if kind == "toolset":
+            made = WorkerEntry(
+                name="w",
+                toolsets=[lambda ctx: FunctionToolset([Tool(pay, requires_approval=True)])],
+                model=scripted(*steps),
+            )
+        elif kind == "tool":
+            own = ToolEntry(tool=Tool.from_schema(pay, "pay", "Pays.", schema), requires_approval=True)
+            made = WorkerEntry(name="w", tools=[own], model=scripted(*steps))
+        asked: list[Any] = []
+
+        def note(name: str, arguments: Any, reason: str) -> bool:
+            asked.append(arguments)
+            return False
+
+        rules = {"pay": {"rule": "allow", "when": {"amount": {"at_most": 10}}}}
+        runtime = Runtime([made], tool_rules=rules, approval_callback=note)
+        await runtime.call("w", "go")
+    assert [arguments["x"] for arguments in asked] == [{"amount": 1}]
+
+
 # -- schemas -------------------------------------------------------------------------------------------------------
 
 
@@ -335,6 +369,63 @@ def test_a_schema_is_compared_in_bounded_time() -> None:
     many = {"properties": {f"p{n}": {} for n in range(2000)}}
     with pytest.raises(ValueError, match="more than 1000 parts"):
         schema_validator(many)
+
+
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+DOUBLING = {f"d{n}": {"dependentSchemas": {key: {"$ref": f"#/$defs/d{n - 1}"} for key in "ab"}} for n in range(1, 60)}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "problem"),
+    [
+        ({"properties": {"x": {"$schema": DRAFT_7, "pattern": PATTERN}}}, {"x": BAD_TEXT}, "does not match"),
+        ({"$schema": DRAFT_7, "pattern": PATTERN, "items": {"$ref": "#"}}, [BAD_TEXT], "does not match"),
+        (
+            {"$ref": "#/default", "default": {"patternProperties": {PATTERN: {}}, "unevaluatedProperties": False}},
+            {BAD_TEXT: 1},
+            None,
+        ),
+        (
+            {"unevaluatedProperties": False, "$ref": "#/$defs/d59", "$defs": {"d0": {}, **DOUBLING}},
+            {"a": 1, "b": 1},
+            "its schema takes too long to check",
+        ),
+        (
+            {"allOf": [{"pattern": rf"\w{{99}}{'x' * n}"} for n in range(1_000)]},
+            "a",
+            "its schema takes too long to check",
+        ),
+        (
+            {
+                "$defs": {f"d{n}": {"$anchor": f"a{n}"} for n in range(1_000)},
+                "allOf": [{"$ref": "#a999"}] * 900,
+            },
+            1,
+            None,
+        ),
+    ],
+    ids=["dialect of a part", "dialect of the whole", "in a value", "doubling", "many large patterns", "anchors"],
+)
+def test_no_part_of_a_schema_leaves_the_bounds(schema: dict[str, Any], value: Any, problem: str | None) -> None:
+    """Neither with another `$schema`, nor where jsonschema looks for itself, nor by what all of its patterns take."""
+    found = schema_validator(schema, foreign=True)(value)
+    assert found is None if problem is None else problem in str(found)
+
+
+def test_the_patterns_of_a_worker_are_bounded_together() -> None:
+    with pytest.raises(ValueError, match="patterns of the JSON Schema are too large together"):
+        schema_validator({"allOf": [{"pattern": rf"\w{{99}}{'x' * n}"} for n in range(900)]})
+    ids = {"items": {"type": "string", "pattern": r"^\w{1,64}$"}}
+    assert schema_validator(ids)(["some_id"] * 1_000) is None
+
+
+def test_a_schema_of_an_older_draft_means_what_that_draft_says() -> None:
+    """Servers in TypeScript have draft 7, where `items` can be a list."""
+    pair = {"$schema": DRAFT_7, "properties": {"at": {"items": [{"type": "number"}, {"type": "number"}]}}}
+    check = schema_validator(pair, foreign=True)
+    assert check({"at": [1, 2]}) is None
+    assert check({"at": [1, "2"]}) == "at.1: '2' is not of type 'number'"
+    assert "dependency" in str(schema_validator({"$schema": DRAFT_7, "dependencies": {"a": ["b"]}})({"a": 1}))
 
 
 def test_a_local_model_is_given_no_schema_without_end() -> None:
