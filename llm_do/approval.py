@@ -230,10 +230,13 @@ class ApprovalController:
         call: Call,
         *,
         subject: Hashable,
+        evidence: Hashable = None,
         on_ask: Callable[[ApprovalRequest], None] = lambda request: None,
         settle: bool = True,
     ) -> Answer:
         """Decide one call. `subject` says who calls what: equal names alone never share a grant.
+
+        `evidence` is what else is shown: calls that differ in it are asked about one by one, and share a grant.
 
         `on_ask` is called with the request that is made, when the approver is really asked. Identical calls wait:
         the first one asks, and none runs before an answer covers it. `settle` lets those that are under way join the
@@ -245,7 +248,8 @@ class ApprovalController:
             key = None  # identical to no other call
         if (granted := self._granted(key, subject, call)) is not None:
             return granted
-        line = _Line() if key is None else self._lines.setdefault(key, _Line())
+        place_of = (key, evidence)
+        line = _Line() if key is None else self._lines.setdefault(place_of, _Line())
         place = line.join()
         try:
             while place.answer is None:
@@ -263,7 +267,7 @@ class ApprovalController:
         finally:
             line.leave(place)
             if not line.places:
-                self._lines.pop(key, None)
+                self._lines.pop(place_of, None)
 
     async def confirm(self, request: ApprovalRequest) -> bool:
         """Ask a `question` that is about no call, and to which the answer is yes or no."""

@@ -9,8 +9,8 @@ from html import unescape
 
 DEEPEST = 3
 """How many escapes are taken off, one from inside the other: `%252B` has two."""
-LONGEST = 10
-"""How many characters an escape can take for each byte of a character."""
+LONGEST = 64
+"""How many characters of a reading the beginning of an escape can take, also of one that is inside of others."""
 
 _URL = r"(?:%[0-9A-Fa-f]{2})+"
 _BACKSLASH = r"(?:\\u[0-9A-Fa-f]{4})+|\\U[0-9A-Fa-f]{8}|\\x[0-9A-Fa-f]{2}|\\[^uUx]"

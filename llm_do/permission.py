@@ -238,8 +238,8 @@ class Permissions:
         try:
             subject = self._subject(frame, ruling)
             # The same question is one about the same files.
-            same = asked if frame.pins is None else {"arguments": asked, "files": frame.pins.digests}
-            return await self._approvals.decide(request, same, call, subject=subject, on_ask=on_ask)
+            files = None if frame.pins is None else canonical(frame.pins.digests)
+            return await self._approvals.decide(request, asked, call, subject=subject, evidence=files, on_ask=on_ask)
         finally:
             if deadline is not None:
                 deadline.resume()

@@ -23,7 +23,7 @@ from uuid import UUID
 from pydantic import BaseModel, GetJsonSchemaHandler, SecretBytes, SecretStr
 from pydantic_core import CoreSchema
 
-from .escapes import LONGEST, has_escapes, readings
+from .escapes import LONGEST, Reading, has_escapes, readings
 from .fields import Fields, fields_of, other_names
 from .values import SameObject
 
@@ -264,7 +264,7 @@ class Values:
 
     def _found(self, text: str) -> Iterator[tuple[int, int, str]]:
         """Yield where they stand in a text, and what is written in their place."""
-        for reading in readings(text, spaces=self._has_spaces, mixed=self._has_escapes):
+        for reading in self.readings(text):
             if label := self._whole.get(reading.text):
                 yield 0, len(text), label
             # Looking for each is fast, and most texts have none: a pattern of all of them would not be.
@@ -272,6 +272,10 @@ class Values:
                 label = self._texts.get(value, HIDDEN)
                 for start, end in reading.places(_occurrences(reading.text, value)):
                     yield start, end, label
+
+    def readings(self, text: str) -> Iterator[Reading]:
+        """Yield a text in all ways in which they are looked for in it."""
+        return readings(text, spaces=self._has_spaces, mixed=self._has_escapes)
 
     def redact(self, value: Any) -> Any:
         """A value of any kind without them: itself where nothing was found, else a copy."""
@@ -364,8 +368,13 @@ class Secrets:
 
     def tail(self, text: str) -> int:
         """Return how many characters at the end of a text may be the beginning of a secret."""
-        escaped = LONGEST * self._all.longest
-        return max(escaped if has_escapes(text[-escaped:]) else self._all.longest, 1) - 1
+        longest = self._all.longest
+        if not has_escapes(text):
+            return max(longest, 1) - 1
+        return len(text) - min(
+            reading.places([(max(0, len(reading.text) - longest - LONGEST), len(reading.text))])[0][0]
+            for reading in self._all.readings(text)
+        )
 
     def redact(self, value: Any) -> Any:
         """`value` without secrets: itself where there is nothing to hide, else a copy."""

@@ -665,3 +665,23 @@ def test_marks_are_found_in_a_schema_that_refers_to_itself_many_times() -> None:
     part = {"anyOf": [again] * 300, "patternProperties": {f"p{n}": dict(again) for n in range(40_000)}}
     schema = {"$defs": {"a": part}, "properties": {"x": again, "key": {"writeOnly": True}}}
     assert Marks(schema).names == {"key"}
+
+
+@pytest.mark.parametrize("size", [1, 5, 50])
+@pytest.mark.parametrize(
+    "escape",
+    [
+        lambda key: "".join(f"\\u{ord(char):04x}" for each in key for char in f"&#{ord(each)};"),
+        lambda key: "".join(f"%{ord(char):02X}" for each in key for char in f"&#{ord(each)};"),
+        lambda key: json.dumps("".join(f"\\U{ord(char):08x}" for char in key)),
+    ],
+    ids=["html in json", "html in a url", "python in json"],
+)
+def test_a_streamed_text_hides_what_is_behind_two_escapes(escape: Callable[[str], str], size: int) -> None:
+    """Each character may take more than thirty of the text, and comes in pieces."""
+    secrets = Secrets(["KEY"], {"KEY": "sk+Ab/9zQ=x7"})
+    text = f"start {escape('sk+Ab/9zQ=x7')} tail {'y' * 300}"
+    stream = StreamedText(secrets)
+    told = "".join(stream.add(text[at : at + size]) for at in range(0, len(text), size)) + stream.rest()
+    assert told.startswith("start ") and told.endswith("y")
+    assert "[secret KEY]" in told
