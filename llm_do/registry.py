@@ -462,13 +462,14 @@ class ProjectTools:
 
     def _below(self) -> list[str]:
         """The workers that can be called from here, at any depth. One that cannot be read says so when it is called."""
-        registry, found = self._registry, list[str]()
+        registry, found, seen = self._registry, list[str](), set[str]()
         waiting = registry.workers() if self._worker is None else [*self._worker.tools, *self._worker.allow_workers]
         while waiting:
             name = waiting.pop()
             if name == "*":
                 waiting = registry.workers()
-            elif name not in found:
+            elif name not in seen:
+                seen.add(name)
                 with suppress(LlmDoError):
                     definition = registry.definition(name)
                     found.append(name)

@@ -103,6 +103,7 @@ def _worker(root: Path, name: str, files: list[Path]) -> Found:
 # -- workers -----------------------------------------------------------------------------------------
 
 _KEY = re.compile(r"(description|model):(?: +(.*))?")
+_DIRECTIVE = re.compile(r"^%[A-Z]", re.MULTILINE)
 _INDICATORS = "-?:,[]{}#&*!|>'\"%@`~"
 
 
@@ -128,8 +129,9 @@ def header(path: Path) -> dict[str, str] | None:
 def _plain_values(lines: list[str]) -> dict[str, str] | None:
     """The values, if they are plain text in one line, as nearly all are. YAML has many ways to say the same."""
     said = {}
-    for number, line in enumerate(lines):
-        if not line or line[0].isspace() or line[0] == "#":
+    filled = [line for line in lines if line.strip()]
+    for line, following in zip(filled, [*filled[1:], ""], strict=True):
+        if line[0].isspace() or line[0] == "#":
             continue
         if line[0] in _INDICATORS and line[0] != "-":
             return None  # a quoted key, or a mapping in braces
@@ -140,7 +142,6 @@ def _plain_values(lines: list[str]) -> dict[str, str] | None:
         value = key[2] or ""
         if not value or value[0] in _INDICATORS or ": " in value or " #" in value or "\t" in value or value[-1] == ":":
             return None
-        following = next((line for line in lines[number + 1 :] if line.strip()), "")
         if following[:1].isspace():
             return None  # it goes on in the next line
         if value.lower() != "null":
@@ -152,6 +153,8 @@ def _with_yaml(text: str) -> dict[str, str] | None:
     """The values, as YAML says them. What the parser finds is taken one by one: no alias or merge key is followed."""
     import yaml  # noqa: PLC0415 - it takes as long as all else together, and is rarely needed
 
+    if _DIRECTIVE.search(text):  # the time that the parser takes grows with the square of their number
+        return None
     said, depth, key = dict[str, str](), 0, None
     try:
         for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):

@@ -109,6 +109,11 @@ BOMBS = {
     "sixties": f"description: 'x'\na: {':'.join(['59'] * 200_000)}\n",
     "dates": "description: 'x'\na: 9999999-99-99T99:99:99Z\n",
     "many_aliases": "a: &a x\nb:\n" + "- *a\n" * 100_000 + "description: 'x'\n",
+    "a_key_again_and_again": "model: x\n" * 100_000,
+    "directives": "".join(f"%TAG !a{n}! b\n" for n in range(60_000)) + "---\ndescription: 'x'\n",
+    "tools_that_are_not_there": f"tools: [{', '.join(f'a{n}' for n in range(100_000))}]\n",
+    "a_tool_again_and_again": f"tools: [{'a, ' * 300_000}]\n",
+    "workers_that_are_not_there": f"allow_workers: [{', '.join(f'a{n}' for n in range(100_000))}]\n",
     "a_key_without_end": f"? {'a' * 900_000}\n: 'x'\n",
 }
 
