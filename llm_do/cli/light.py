@@ -7,12 +7,13 @@ No code of the project runs.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..fileio import MAX_CODE, read_file
+from ..fileio import read_file
 from ..reserved import AMONG_FILES
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 UNREADABLE = "it cannot be read: `llm-do check` says why"
+TOO_LARGE = "it is too large to be read at a glance: `llm-do check` imports it"
+_MAX_CODE = 500_000
+"""How many bytes of code are looked at: of ten million, the syntax tree takes half a minute and gigabytes."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _MAX_DEPTH = 50
 _SUFFIXES = (".md", ".yaml")
@@ -202,9 +206,10 @@ def _entries_in(path: Path, root: Path, seen: set[Path], only: set[str] | None =
 
     file = str(path.relative_to(root))
     try:
-        tree = ast.parse(read_file(path, MAX_CODE))
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        yield Found(path.stem, "function", None, None, file, problem=UNREADABLE)
+        tree = ast.parse(read_file(path, _MAX_CODE))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as exc:
+        problem = TOO_LARGE if isinstance(exc, OSError) and exc.errno == errno.EFBIG else UNREADABLE
+        yield Found(path.stem, "function", None, None, file, problem=problem)
         return
     for node in _statements(tree.body):
         if isinstance(node, ast.ImportFrom):

@@ -183,6 +183,13 @@ def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
     assert read_file(Path("/proc/self/stat")).startswith(str(os.getpid()).encode())
 
 
+def test_code_that_is_too_large_for_a_glance_is_told(project: Path, run: Run) -> None:
+    """The syntax tree of ten megabytes of statements takes half a minute. `list` and TAB must answer at once."""
+    (project / "tools.py").write_text("a\n" * 4_900_000)
+    code, said = run("-C", project, "list")
+    assert (code, "too large to be read at a glance" in said, "good" in said) == (Exit.OK, True, True)
+
+
 def test_a_lone_file_that_is_a_pipe_is_an_error(tmp_path: Path, run: Run) -> None:
     """A worker's file can be given by its path."""
     os.mkfifo(tmp_path / "lone.md")
