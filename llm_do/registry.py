@@ -351,6 +351,9 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
             raise WorkerFileError(f"{self._shown(existing.path)}: there is a worker of that name. Choose another one.")
         if definition.name in self._functions():
             raise WorkerFileError(f"{definition.name!r} is the name of a function of the project. Choose another one.")
+        for name in (*self.workers(), *self._functions()):  # a person, or a disk, could take one for the other
+            if name != definition.name and name.casefold() == definition.name.casefold():
+                raise WorkerFileError(f"{definition.name!r} differs from {name!r} only in case. Choose another one.")
         if created_by is not None:
             self._check_authority(definition, created_by)
         self._files.store(definition, force=force, by_model=by_model)
