@@ -101,7 +101,7 @@ PARTS = [
     "tools.py",
     "shapes.py",
     "workers/helper.md",
-    "workers/calc",
+    pytest.param("workers/calc", marks=needs_root),
     "workers/calc/tools.py",
 ]
 
@@ -133,7 +133,6 @@ def test_a_link_of_another_user_is_not_followed(project: Path) -> None:
 
 
 @needs_root
-@needs_root
 def test_a_link_of_another_user_that_leads_nowhere_is_foreign_too(tmp_path: Path) -> None:
     """What it leads to may come to be between the check and the use."""
     link = tmp_path / "tools.py"
@@ -142,6 +141,7 @@ def test_a_link_of_another_user_that_leads_nowhere_is_foreign_too(tmp_path: Path
     assert foreign_part(link, tmp_path, own_users()) == link
 
 
+@needs_root
 def test_a_project_that_is_named_runs(project: Path) -> None:
     """Who goes to its folder, or names it, wants it."""
     for path in (project, *project.rglob("*")):
