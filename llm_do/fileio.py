@@ -86,12 +86,13 @@ def foreign_part(path: Path, folder: Path, users: Collection[int]) -> Path | Non
     """Return the first part of a path, from a folder down to the file, that belongs to none of some users."""
     below = [part for part in (path, *path.parents) if part.is_relative_to(folder)]
     for part in reversed(below):
-        try:  # of a symlink, it matters who made it, and who made what it leads to
-            owners = {part.lstat().st_uid, part.stat().st_uid}
-        except OSError:  # reading it will say what is wrong
-            continue
-        if not owners <= set(users):
-            return part
+        for status in (part.lstat, part.stat):  # of a symlink, it matters who made it, and who made what it leads to
+            try:
+                owner = status().st_uid
+            except OSError:  # reading it will say what is wrong
+                break
+            if owner not in users:
+                return part
     return None
 
 

@@ -11,6 +11,7 @@ import os
 import site
 import sys
 import sysconfig
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib.abc import MetaPathFinder
@@ -18,7 +19,7 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Protocol
-from weakref import WeakSet
+from weakref import ref
 
 from .fileio import MAX_CODE, read_file
 
@@ -39,13 +40,16 @@ class ImportGuard(MetaPathFinder):
     """Finds what the other finders find, and refuses what workers can write. It stands before all others."""
 
     def __init__(self) -> None:
-        self._projects: WeakSet[Watched] = WeakSet()
+        self._projects: tuple[ref[Watched], ...] = ()
+        """Replaced as a whole: other threads may import meanwhile."""
+        self._lock = threading.Lock()
 
     def watch(self, project: Watched) -> None:
         """Refuse modules that workers of a project can write, for as long as the project is there."""
-        self._projects.add(project)
-        if self not in sys.meta_path:
-            sys.meta_path.insert(0, self)
+        with self._lock:
+            self._projects = (*(each for each in self._projects if each() is not None), ref(project))
+            if self not in sys.meta_path:
+                sys.meta_path.insert(0, self)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -70,7 +74,7 @@ class ImportGuard(MetaPathFinder):
         for file in map(Path, filter(None, (spec.origin, bytecode))):
             if _is_of_python(file):
                 continue
-            for project in list(self._projects):
+            for project in filter(None, [each() for each in self._projects]):
                 if folder := first_around(file, project.writable_folders(file)):
                     shown = file.relative_to(project.root) if file.is_relative_to(project.root) else file
                     raise ImportError(

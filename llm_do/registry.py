@@ -351,6 +351,9 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
             raise WorkerFileError(f"{self._shown(existing.path)}: there is a worker of that name. Choose another one.")
         if definition.name in self._functions():
             raise WorkerFileError(f"{definition.name!r} is the name of a function of the project. Choose another one.")
+        for name in (*self.workers(), *self._functions()):  # a person, or a disk, could take one for the other
+            if name != definition.name and name.casefold() == definition.name.casefold():
+                raise WorkerFileError(f"{definition.name!r} differs from {name!r} only in case. Choose another one.")
         if created_by is not None:
             self._check_authority(definition, created_by)
         self._files.store(definition, force=force, by_model=by_model)
@@ -462,13 +465,14 @@ class ProjectTools:
 
     def _below(self) -> list[str]:
         """The workers that can be called from here, at any depth. One that cannot be read says so when it is called."""
-        registry, found = self._registry, list[str]()
+        registry, found, seen = self._registry, list[str](), set[str]()
         waiting = registry.workers() if self._worker is None else [*self._worker.tools, *self._worker.allow_workers]
         while waiting:
             name = waiting.pop()
             if name == "*":
                 waiting = registry.workers()
-            elif name not in found:
+            elif name not in seen:
+                seen.add(name)
                 with suppress(LlmDoError):
                     definition = registry.definition(name)
                     found.append(name)

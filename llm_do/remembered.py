@@ -22,13 +22,17 @@ VERSION = 1
 """The version of the file's format."""
 
 
-def state_folder() -> Path:
-    """Return the folder of what llm-do remembers of this user. It need not exist."""
+def state_folder() -> Path | None:
+    """Return the folder of what llm-do remembers of this user, which need not exist; `None` for who has no home."""
     named = os.environ.get("XDG_STATE_HOME", "").strip()
     if named and not Path(named).is_absolute():
         # The specification says to ignore it. Seen from the current folder, a clone could bring the file along.
-        return Path("~/.local/state/llm-do").expanduser()
-    return user_state_path("llm-do")
+        folder = os.path.expanduser("~/.local/state/llm-do")  # noqa: PTH111 - without a home, it stays as it is
+        return Path(folder) if os.path.isabs(folder) else None  # noqa: PTH117
+    try:
+        return user_state_path("llm-do")
+    except RuntimeError:  # as in a container whose user is a bare number
+        return None
 
 
 class Remembered:
@@ -45,10 +49,8 @@ class Remembered:
     @classmethod
     def load(cls) -> Remembered:
         """Read the file of this user."""
-        try:
-            folder = state_folder()
-        except RuntimeError as exc:  # as in a container whose user is a bare number
-            raise RememberedError("There is no home folder to keep answers in: set HOME, or XDG_STATE_HOME.") from exc
+        if (folder := state_folder()) is None:
+            raise RememberedError("There is no home folder to keep answers in: set HOME, or XDG_STATE_HOME.")
         return cls(folder / "remembered.json")
 
     def has(self, kind: str, subject: str) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator
-from posixpath import basename
+from itertools import islice
+from posixpath import basename, join
 
 from .commands import SHELLS, Command, is_wrapper, word_set
 
@@ -14,7 +15,7 @@ _OPTIONS_ONLY = word_set("awk gawk mawk nawk sed make gmake bmake jq sqlite3 psq
 _INTERPRETERS = _OPTIONS_ONLY | word_set(
     "python pypy ipython jython pytest py.test uv node nodejs deno bun tsx ts-node ruby jruby perl raku php Rscript "
     "lua luajit texlua tclsh wish expect julia guile racket octave gnuplot groovy scala kotlin swift go elixir "
-    "escript java dotnet mono osascript sbcl clisp"
+    "escript java dotnet mono osascript sbcl clisp coverage pdb m4 capsh npx bunx poetry pipx pipenv hatch pdm"
 )
 """Programs that run a file which is named among their arguments."""
 _FILE_OPTIONS = word_set("-f --file --makefile --from-file --script -init -P -S -x -l --load")
@@ -29,8 +30,13 @@ _INLINE = {
 }
 """Options after which code stands in the command itself. The words after it are data."""
 _INLINE_ELSEWHERE = re.compile(r"-e|--eval")
+_RUNNERS = word_set("pdb cProfile profile trace runpy coverage pytest doctest IPython ipdb debugpy kernprof")
+"""Modules of Python that run a file which is named among their arguments."""
+_ENV_FOLDER = re.compile(r"(?:-C|--chdir=)(.+)|-C|--chdir")
+_ENV_TEXT = re.compile(r"(?:-[iv0]*S|--split-string=)(.+)|-[iv0]*S|--split-string", re.DOTALL)
 _VERSION = re.compile(r"[-.0-9]+$")
 _DEEPEST = 3
+_SED_FILE = re.compile(r"-[A-Za-z]*f")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _OPENING = frozenset(("if", "then", "else", "elif", "do", "while", "until", "!", "{", "time", "exec", "command"))
 
@@ -40,9 +46,38 @@ ModeOf = Callable[[str], int | None]
 
 def files_run(command: Command, mode_of: ModeOf) -> list[str]:
     """The words of a command that name files which it runs, as far as the words tell."""
-    programs = [words for pipeline in command.pipelines for words in pipeline] or list(_shell_programs(command.text))
-    found = (word for words in programs for word in _of_program(words, mode_of, 0))
-    return list(dict.fromkeys(found))
+    if not command.pipelines:
+        return list(dict.fromkeys(_of_shell(command.text, mode_of, 0)))
+    programs = (words for pipeline in command.pipelines for words in pipeline)
+    return list(dict.fromkeys(word for words in programs for word in _of_program(words, mode_of, 0)))
+
+
+def _of_shell(text: str, mode_of: ModeOf, depth: int) -> Iterator[str]:
+    """The files that a text for a shell runs. After `cd`, words are looked for in both folders: it may not last."""
+    folders = [""]
+    for words in _shell_programs(text):
+        if words[:1] == ("cd",) and len(words) > 1:
+            folders.append(join(folders[-1], words[-1]))
+        for folder in dict.fromkeys(folders):
+            yield from _in_folder(folder, words, mode_of, depth)
+
+
+def _in_folder(folder: str, words: tuple[str, ...], mode_of: ModeOf, depth: int) -> Iterator[str]:
+    """The files that one program runs if it is started in a folder."""
+    for word in _of_program(words, lambda word: mode_of(join(folder, word)), depth):
+        yield join(folder, word)
+
+
+def _of_env(words: tuple[str, ...], mode_of: ModeOf, depth: int) -> Iterator[str]:
+    """The files that `env` runs in another folder, or by a text that it splits into words."""
+    for number, word in enumerate(words):
+        rest = words[number + 1 :]
+        if found := _ENV_FOLDER.fullmatch(word):
+            folder, after = (found[1], rest) if found[1] else ("".join(rest[:1]), rest[1:])
+            for at in range(len(after)):
+                yield from _in_folder(folder, after[at:], mode_of, depth + 1)
+        elif found := _ENV_TEXT.fullmatch(word):
+            yield from _of_shell(found[1] or "".join(rest[:1]), mode_of, depth + 1)
 
 
 def _of_program(words: tuple[str, ...], mode_of: ModeOf, depth: int) -> Iterator[str]:
@@ -53,13 +88,15 @@ def _of_program(words: tuple[str, ...], mode_of: ModeOf, depth: int) -> Iterator
     # Of the arguments of a wrapper, only what can be executed may be the program.
     if "/" in program and (mode := mode_of(program)) is not None and (not depth or mode & 0o111):
         yield program
-    name = _VERSION.sub("", basename(program))
+    name = basename(program)
+    name = name if name in _INTERPRETERS else _VERSION.sub("", name)
+    if name == "env":
+        yield from _of_env(rest, mode_of, depth)
     if is_wrapper(program):
         for at in range(len(rest)):  # which of its arguments is the program, only the wrapper knows
             yield from _of_program(rest[at:], mode_of, depth + 1)
-    elif name in SHELLS and (code := _code_of_shell(rest)) is not None:
-        for inner in _shell_programs(code):
-            yield from _of_program(inner, mode_of, depth + 1)
+    if name in SHELLS and (code := _code_of_shell(rest)) is not None:
+        yield from _of_shell(code, mode_of, depth + 1)
     elif name in _INTERPRETERS or name in SHELLS or program in (".", "source"):
         yield from _of_interpreter(name, rest, mode_of)
 
@@ -79,9 +116,11 @@ def _of_interpreter(name: str, words: tuple[str, ...], mode_of: ModeOf) -> Itera
             return
         elif is_python and word == "-m":
             yield from _modules(words[number + 1 : number + 2], mode_of)
+            if words[number + 1 : number + 2] and words[number + 1] in _RUNNERS:
+                yield from islice((file for file in words[number + 2 :] if mode_of(file) is not None), 1)
             return
         elif word.startswith("-"):
-            after_option = word in options
+            after_option = word in options or (name == "sed" and _SED_FILE.fullmatch(word) is not None)
             attached = word.partition("=")[2] if "=" in word else word[2:]
             if "/" in attached and mode_of(attached) is not None:
                 yield attached

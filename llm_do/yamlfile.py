@@ -78,6 +78,7 @@ class Document:
 _CONTROL = re.compile("[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 # YAML reads on in a new line after these, which editors show within one, such as at the end of a comment.
 _HIDDEN = re.compile("[\u2028\u2029\ufeff]")
+_DIRECTIVE = re.compile(r"^%[A-Z]", re.MULTILINE)
 
 
 def is_plain_text(text: str) -> bool:
@@ -147,6 +148,9 @@ def plain_value(text: str) -> Any:
 
 def read_yaml(text: str, *, first_line: int = 1) -> Document:
     """Read one document from a decoded text that starts in line `first_line` of its file."""
+    if directive := _DIRECTIVE.search(text):  # the time that the parser takes grows with the square of their number
+        line = text.count("\n", 0, directive.start()) + first_line
+        raise UnreadableError(Problem(line, "directives (%YAML, %TAG) are not allowed."))
     _refuse(_HIDDEN, text, first_line, 'the character {} is not allowed here; in double quotes, write "\\u....".')
     reader = _Reader(text, first_line)
     try:
@@ -198,8 +202,6 @@ class _Reader:
                 if documents > 1:
                     self._problem(event, (-1,), "a second document starts here; a worker file is one.")
                     return
-                if event.version or event.tags:
-                    self._problem(event, (-1,), "directives (%YAML, %TAG) are not allowed.")
                 self.document.value = self._value(next(self._events), ())
 
     def _problem(self, event: yaml.Event, at: Place, message: str) -> None:

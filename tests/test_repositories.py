@@ -3,7 +3,9 @@
 import asyncio
 import logging
 import os
+import shutil
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from llm_do import (
     PathDenied,
+    PathFailed,
     RootConfig,
     SandboxConfig,
     SandboxManager,
@@ -19,7 +22,8 @@ from llm_do import (
     WorkerRegistry,
 )
 from llm_do.commands import parse
-from llm_do.sandbox.bubble import CommandResult, Mount, ShellLimits, run_sandboxed
+from llm_do.sandbox.bubble import CommandResult, Mount, ShellLimits, run_sandboxed, why_not
+from llm_do.sandbox.mounts import RepositoryGuard, open_mount, plan_mounts
 from llm_do.sandbox.repositories import DISABLED, is_repository_name, repository_around
 
 SETTINGS = "[core]\n\trepositoryformatversion = 0\n\tfsmonitor = touch {}\n"
@@ -195,6 +199,60 @@ async def test_a_repository_that_is_moved_with_its_folder_stays_what_it_is(out: 
     result = await command(out, script("mv out/repo out/moved", "git init -q out/repo"))
     assert (out / "moved" / ".git" / "HEAD").exists()
     assert [each.split()[0] for each in result.disabled] == ["out/repo/.git", f"out/repo/.git{DISABLED}/HEAD"]
+
+
+async def test_a_repository_in_the_deepest_folder_that_git_enters_is_disabled(out: Path, tmp_path: Path) -> None:
+    """A link with a short name leads a person there, and git follows as long as the whole path is not too long."""
+    mark = tmp_path / "mark"
+    length = 4095 - len(f"{out}//.git/objects")
+    names = ["d" * 250] * (length // 251)
+    names += ["e" * (length - 251 * len(names))]
+    (out / "docs").symlink_to("/".join(names))
+    lines = [f"cd {name}" for name in ("out", *names)]
+    result = await command(out, script(*(f"mkdir -p {line[3:]}; {line}" for line in lines), *planted(".git", mark)))
+    assert result.disabled, result
+    git(out / "docs", "status")
+    assert not mark.exists()
+
+
+async def test_a_repository_that_is_moved_while_a_command_starts_is_not_left_open(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another command may move its folder between the search and the mount. Then nothing runs."""
+    git(out, "init", "repo")
+    before = (out / "repo/.git/config").read_text()
+    real = shutil.which("bwrap")
+    bwrap = tmp_path / "bin" / "bwrap"
+    bwrap.parent.mkdir()
+    bwrap.write_text(f'#!/bin/sh\nif [ -e {out}/repo ]; then /bin/mv {out}/repo {out}/moved; fi\nexec {real} "$@"\n')
+    bwrap.chmod(0o755)
+    assert why_not() is None  # which is found out with the real one
+    monkeypatch.setenv("PATH", f"{bwrap.parent}:{os.environ['PATH']}")
+    with pytest.raises(PathFailed, match="changed while the sandbox was set up"):
+        await command(out, script("echo planted >> out/moved/.git/config"))
+    assert (out / "moved/.git/config").read_text() == before
+
+
+def test_a_repository_that_is_gone_when_it_is_to_be_mounted_stops_the_command(out: Path) -> None:
+    """It may be elsewhere, where the command could change it."""
+    git(out, "init", "repo")
+    with ExitStack() as stack:
+        mounts = [open_mount(Mount(name="out", folder=out, writable=True), stack)]
+        guard = RepositoryGuard(mounts)
+        (out / "repo").rename(out / "moved")
+        for again in (False, True):
+            if again:
+                git(out, "init", "repo")
+            with pytest.raises(PathFailed, match="changed while the sandbox was set up"):
+                plan_mounts(mounts, guard, stack, {})
+
+
+async def test_what_is_called_like_a_repository_and_cannot_be_kept_read_only_is_renamed(out: Path) -> None:
+    """A command could replace a pipe by a folder with the same inode, which would be taken for what was there."""
+    os.mkfifo(out / ".git")
+    result = await command(out, "true")
+    assert result.disabled, result
+    assert not (out / ".git").exists()
 
 
 async def test_what_is_no_repository_is_left_alone(out: Path) -> None:

@@ -32,11 +32,23 @@ RUN = {
     "env A=1 nice out/tool": ["out/tool"],
     "flock out/log out/tool out/data.csv": ["out/tool"],
     "find in -exec out/tool '{}' ';'": ["out/tool"],
+    "expect out/x.sh": ["out/x.sh"],
+    "env -C out python3 build.py": ["out/build.py"],
+    "env --chdir=out A=1 nice python3 build.py": ["out/build.py"],
+    "env -S 'python3 -u out/build.py'": ["out/build.py"],
+    "python3 -m cProfile -s time out/build.py out/data.csv": ["out/build.py"],
+    "coverage run out/build.py out/data.csv": ["out/build.py"],
+    "npx tsx out/a.js": ["out/a.js"],
+    "sed -nf out/x.awk out/data.csv": ["out/x.awk"],
+    "sqlite3 -init out/x.sh out/data.csv": ["out/x.sh"],
     "cat out/data.csv | python3 out/build.py && out/tool": ["out/build.py", "out/tool"],
     # for a shell
     "bash -x out/x.sh out/data.csv": ["out/x.sh"],
     "sh -ec 'python3 out/build.py > out/log'": ["out/build.py"],
     "X=1 python3 out/build.py > out/log; . out/x.sh": ["out/build.py", "out/x.sh"],
+    "cd out && python3 build.py data.csv": ["out/build.py"],
+    "sh -c 'cd out; sh x.sh > log'": ["out/x.sh"],
+    "(cd out && true); python3 out/build.py": ["out/build.py"],
     "if true; then out/tool; fi": ["out/tool"],
     "echo $(python3 out/build.py)": ["out/build.py"],
 }
@@ -50,6 +62,8 @@ DATA = [
     "node -e x out/data.csv",
     "awk '{ print }' out/data.csv",
     "make out/log",
+    "python3 -m json.tool out/data.csv out/log",
+    "cd out && sort -o data.csv data.csv",
     "timeout 5 sort -o out/data.csv",
 ]
 

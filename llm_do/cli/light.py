@@ -7,12 +7,13 @@ No code of the project runs.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..fileio import MAX_CODE, read_file
+from ..fileio import read_file
 from ..reserved import AMONG_FILES
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 UNREADABLE = "it cannot be read: `llm-do check` says why"
+TOO_LARGE = "it is too large to be read at a glance: `llm-do check` imports it"
+_MAX_CODE = 500_000
+"""How many bytes of code are looked at: of ten million, the syntax tree takes half a minute and gigabytes."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _MAX_DEPTH = 50
 _SUFFIXES = (".md", ".yaml")
@@ -103,6 +107,7 @@ def _worker(root: Path, name: str, files: list[Path]) -> Found:
 # -- workers -----------------------------------------------------------------------------------------
 
 _KEY = re.compile(r"(description|model):(?: +(.*))?")
+_DIRECTIVE = re.compile(r"^%[A-Z]", re.MULTILINE)
 _INDICATORS = "-?:,[]{}#&*!|>'\"%@`~"
 
 
@@ -128,8 +133,9 @@ def header(path: Path) -> dict[str, str] | None:
 def _plain_values(lines: list[str]) -> dict[str, str] | None:
     """The values, if they are plain text in one line, as nearly all are. YAML has many ways to say the same."""
     said = {}
-    for number, line in enumerate(lines):
-        if not line or line[0].isspace() or line[0] == "#":
+    filled = [line for line in lines if line.strip()]
+    for line, following in zip(filled, [*filled[1:], ""], strict=True):
+        if line[0].isspace() or line[0] == "#":
             continue
         if line[0] in _INDICATORS and line[0] != "-":
             return None  # a quoted key, or a mapping in braces
@@ -140,7 +146,6 @@ def _plain_values(lines: list[str]) -> dict[str, str] | None:
         value = key[2] or ""
         if not value or value[0] in _INDICATORS or ": " in value or " #" in value or "\t" in value or value[-1] == ":":
             return None
-        following = next((line for line in lines[number + 1 :] if line.strip()), "")
         if following[:1].isspace():
             return None  # it goes on in the next line
         if value.lower() != "null":
@@ -152,6 +157,8 @@ def _with_yaml(text: str) -> dict[str, str] | None:
     """The values, as YAML says them. What the parser finds is taken one by one: no alias or merge key is followed."""
     import yaml  # noqa: PLC0415 - it takes as long as all else together, and is rarely needed
 
+    if _DIRECTIVE.search(text):  # the time that the parser takes grows with the square of their number
+        return None
     said, depth, key = dict[str, str](), 0, None
     try:
         for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
@@ -199,9 +206,10 @@ def _entries_in(path: Path, root: Path, seen: set[Path], only: set[str] | None =
 
     file = str(path.relative_to(root))
     try:
-        tree = ast.parse(read_file(path, MAX_CODE))
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        yield Found(path.stem, "function", None, None, file, problem=UNREADABLE)
+        tree = ast.parse(read_file(path, _MAX_CODE))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as exc:
+        problem = TOO_LARGE if isinstance(exc, OSError) and exc.errno == errno.EFBIG else UNREADABLE
+        yield Found(path.stem, "function", None, None, file, problem=problem)
         return
     for node in _statements(tree.body):
         if isinstance(node, ast.ImportFrom):

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +36,7 @@ MAX_DEPTH = 16
 _PLACED = re.compile(r"(?P<file>[^\s:][^:\n]*?):(?P<line>\d+): (?P<message>.*)", re.DOTALL)
 _IN_FILE = re.compile(r"(?P<file>[^\s:]+\.(?:toml|md|ya?ml|py)): (?P<message>.*)", re.DOTALL)
 _IMPORT = re.compile(r"(?:, )?line (?P<line>\d+) of (?P<file>[^:]+\.py)(?=: )")
+_MOST_MISSING = 100
 _TOML = re.compile(r"\(at line (?P<line>\d+), column \d+\)")
 _PARTS: Mapping[str, type[BaseModel]] = {"limits": WorkerLimits}
 
@@ -186,14 +188,16 @@ class _Checker:
         registry = self._registry
         path, workers = registry.root / where, self._names
         known = {*workers, *self.functions, *self._own.get(definition.name, ())}
-        for tool in definition.tools:
-            if tool not in known:
-                message = no_such_tool(tool, known)
-                yield Problem("error", "no-tool", message, where, _line_of(path, tool, "tools"), (tool,))
-        for worker in definition.allow_workers:
-            if worker != "*" and worker not in workers:
-                message = f"there is no worker {worker!r}.{did_you_mean(worker, workers)}"
-                yield Problem("error", "no-worker", message, where, _line_of(path, worker, "allow_workers"), (worker,))
+        # Of a file with thousands of them, the first ones say what is wrong.
+        for tool in islice((tool for tool in dict.fromkeys(definition.tools) if tool not in known), _MOST_MISSING):
+            message = no_such_tool(tool, known)
+            yield Problem("error", "no-tool", message, where, _line_of(path, tool, "tools"), (tool,))
+        there = {"*", *workers}
+        for worker in islice(
+            (each for each in dict.fromkeys(definition.allow_workers) if each not in there), _MOST_MISSING
+        ):
+            message = f"there is no worker {worker!r}.{did_you_mean(worker, workers)}"
+            yield Problem("error", "no-worker", message, where, _line_of(path, worker, "allow_workers"), (worker,))
 
     def _around(self, entry: WorkerEntry[Any], where: str) -> Iterator[Problem]:
         """What a worker needs of this machine: folders, programs, the kernel."""

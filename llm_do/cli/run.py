@@ -118,6 +118,10 @@ def run_until_over(reporter: Reporter, work: Callable[[], Awaitable[None]]) -> i
         return code
 
 
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a run in order, with a search of what a command left. The last one is a terminal that is closed."""
+
+
 async def _interruptible(work: Callable[[], Awaitable[None]], reporter: Reporter, ended_by: list[int]) -> None:
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
@@ -131,7 +135,7 @@ async def _interruptible(work: Callable[[], Awaitable[None]], reporter: Reporter
         task.cancel()
 
     # What was started with an interrupt ignored, as a script starts things in the background, goes on ignoring it.
-    heeded = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
+    heeded = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]
     for number in heeded:
         loop.add_signal_handler(number, interrupt, number)
     try:

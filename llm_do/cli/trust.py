@@ -61,10 +61,10 @@ def _found(ctx: click.Context) -> Path:
 
 
 def is_trusted(root: Path) -> bool:
-    """Whether the user trusts a project."""
-    from ..remembered import Remembered  # noqa: PLC0415 - it imports pydantic
+    """Whether the user trusts a project. Who has no home has said yes to none."""
+    from ..remembered import Remembered, state_folder  # noqa: PLC0415 - it imports pydantic
 
-    return Remembered.load().has(_KIND, str(root.resolve()))
+    return state_folder() is not None and Remembered.load().has(_KIND, str(root.resolve()))
 
 
 def trust(root: Path) -> None:
@@ -112,8 +112,8 @@ def ask_before_code(root: Path, command: str) -> None:
 def _has_code(root: Path) -> bool:
     """Whether there is anything in a project that Python could import. A large one is not searched to its end."""
     endings = tuple(all_suffixes())
-    for number, (_, folders, files) in enumerate(islice(os.walk(root), _MOST_FOLDERS + 1)):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+    # Also through links, which may lead to hidden folders: Python follows them. One that leads round ends at the limit.
+    for number, (_, _, files) in enumerate(islice(os.walk(root, followlinks=True), _MOST_FOLDERS + 1)):
         if number == _MOST_FOLDERS or any(name.endswith(endings) for name in files):
             return True
     return False

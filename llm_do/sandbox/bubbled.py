@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import anyio
 
 from ..errors import PathFailed
-from .masks import host_mounts
+from .masks import host_mounts, mounted_on_themselves
 from .processes import Argv, ShellLimits, close_all, exit_code, wait_exit
 from .seccomp import system_call_filter
 from .states import FileState
@@ -41,6 +41,8 @@ class Plan:
     """Files that are covered by an empty one."""
     places: Sequence[str]
     """Where something must be mounted before the program starts."""
+    on_themselves: Sequence[str]
+    """Where that is what is there anyway, with other rights."""
     copies: Mapping[str, FileState] = field(default_factory=dict)
     """Files in whose place a private copy is mounted, with this content."""
 
@@ -133,8 +135,12 @@ class Bubble:
             if select.select([self._init], [], [], 0)[0]:
                 return  # bubblewrap failed, and tells why
             await anyio.sleep(0.001)
-        mounted = {str(mount.at) for mount in host_mounts(self._init_pid)}
-        if missing := [place for place in self._plan.places if place not in mounted]:
+        mounts = host_mounts(self._init_pid)
+        mounted, on_themselves = {str(mount.at) for mount in mounts}, mounted_on_themselves(mounts)
+        missing = [place for place in self._plan.places if place not in mounted]
+        # Bubblewrap makes a folder where there is none, while what was there is elsewhere and not covered.
+        missing += [place for place in self._plan.on_themselves if place not in on_themselves]
+        if missing:
             raise PathFailed(f"{missing[0]!r} changed while the sandbox was set up, so nothing was run. Try again.")
         if self._plan.copies:
             self._copies = MountedCopies(self._init_pid, self._plan.copies)

@@ -31,7 +31,9 @@ class SandboxManager:
         """
         self.config = config
         self.base = base
-        guard = Protected([*(base / path for path in protected), state_folder()])
+        answers = state_folder()
+        kept = [] if answers is None else [answers]
+        guard = Protected([*(base / path for path in protected), *kept])
         self.protected = guard.paths
         """What no root reaches."""
         self.roots = {

@@ -20,14 +20,31 @@ class HostMount:
     disk: str
     inside: PurePosixPath
     at: PurePosixPath
+    number: int
+    parent: int
+    """The number of the mount that it is in."""
 
 
 def host_mounts(pid: int | str = "self") -> list[HostMount]:
     """The mounts of a process, the topmost last."""
     found = []
     for line in Path(f"/proc/{pid}/mountinfo").read_bytes().decode(errors="surrogateescape").splitlines():
-        _, _, disk, inside, at, *_ = line.split(" ")
-        found.append(HostMount(disk, PurePosixPath(_unescape(inside)), PurePosixPath(_unescape(at))))
+        number, parent, disk, inside, at, *_ = line.split(" ")
+        paths = PurePosixPath(_unescape(inside)), PurePosixPath(_unescape(at))
+        found.append(HostMount(disk, *paths, int(number), int(parent)))
+    return found
+
+
+def mounted_on_themselves(mounts: Sequence[HostMount]) -> set[str]:
+    """Where a file or a folder is mounted on itself, and not on another that has taken its path."""
+    numbered = {mount.number: mount for mount in mounts}
+    found = set()
+    for mount in mounts:
+        around = numbered.get(mount.parent)
+        if around is None or around.disk != mount.disk or not mount.at.is_relative_to(around.at):
+            continue
+        if mount.inside == around.inside / mount.at.relative_to(around.at):
+            found.add(str(mount.at))
     return found
 
 

@@ -10,11 +10,11 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import PathChanged, PathDenied
+from ..errors import PathChanged, PathDenied, PathFailed
 from .beneath import FOLDER_FLAGS, best_opener
 from .bubbled import WORK, Plan
 from .masks import host_mounts, masks
-from .repositories import disable_new, find_repositories
+from .repositories import Identity, Names, disable_new, find_repositories
 from .states import FileState
 
 logger = logging.getLogger("llm_do")
@@ -64,10 +64,10 @@ class RepositoryGuard:
                 )
         self._known = frozenset(each for found in self._found.values() for each in found.known)
 
-    def places(self, mount: OpenMount) -> tuple[tuple[str, ...], ...]:
-        """Where there are repositories in a mount."""
+    def places(self, mount: OpenMount) -> Mapping[Names, Identity | None]:
+        """Where there are repositories in a mount, and what they are."""
         found = self._found.get(mount.mount.name)
-        return () if found is None else found.places
+        return {} if found is None else found.places
 
     def disable_new(self) -> tuple[str, ...]:
         """Make harmless what has become a repository meanwhile, and tell what it was."""
@@ -86,7 +86,7 @@ def plan_mounts(
 ) -> Plan:
     """Options for the mounts, the descriptors that they name, and the files that are to be covered."""
     options, fds, files, places = list[str](), list[int](), list[str](), list[str]()
-    placed = dict[str, FileState]()
+    placed, on_themselves = dict[str, FileState](), list[str]()
     seen = host_mounts()
 
     def bind(fd: int, to: str, writable: bool) -> None:
@@ -106,11 +106,12 @@ def plan_mounts(
         around = {above for name in covered for above in name.parents if above.parts} if mount.writable else set()
         for name in sorted(around):
             bind(best_opener()(each.fd, name.parts), f"{to}/{name}", True)
-        for names in guard.places(each):
+        for names, identity in guard.places(each).items():
             name = Path(*names)
             if not _is_covered(name, covered):
-                for fd, below in _open_place(each.fd, names):
+                for fd, below in _open_place(each.fd, names, identity):
                     bind(fd, "/".join((to, *below)), False)
+                    on_themselves.append(places[-1])
         for path, state in copies.items():
             name, at = Path(*path.split("/")[1:]), f"{WORK}/{path}"
             if path.partition("/")[0] == mount.name and not _is_covered(name, covered):
@@ -123,7 +124,7 @@ def plan_mounts(
                 options += _empty(f"{to}/{name}")
             else:
                 files.append(f"{to}/{name}")
-    return Plan(options, fds, files, places, placed)
+    return Plan(options, fds, files, places, on_themselves, placed)
 
 
 def _is_covered(name: Path, covered: Iterable[Path]) -> bool:
@@ -142,28 +143,32 @@ def _check_file(top: int, name: Path, path: str) -> None:
     raise PathChanged(f"{path!r} has changed since it was looked at, and nothing was run.")
 
 
-def _open_place(top: int, names: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Open a repository, or the nearest folder around it that can be opened. A symlink cannot be mounted on."""
+def _open_place(top: int, names: Names, identity: Identity | None) -> Iterator[tuple[int, Names]]:
+    """Open a repository, or the nearest folder around it that can be opened. A symlink cannot be mounted on.
+
+    One that is not there any more may be elsewhere, where the command could change it: then nothing is run.
+    """
     for end in range(len(names), 0, -1):
         try:
             parent = best_opener()(top, names[: end - 1])
+            try:
+                fd = os.open(names[end - 1], os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+            finally:
+                os.close(parent)
         except PermissionError:
             continue
         except OSError:
-            return  # gone meanwhile: the command cannot have it either
-        try:
-            fd = os.open(names[end - 1], os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-        except PermissionError:
-            continue
-        except OSError:
-            return
-        finally:
-            os.close(parent)
-        if stat.S_ISDIR(mode := os.fstat(fd).st_mode) or stat.S_ISREG(mode):
+            break
+        status = os.fstat(fd)
+        same = identity is None or (status.st_dev, status.st_ino) == (identity.device, identity.inode)
+        if (same or end < len(names)) and (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):
             yield fd, names[:end]
-        else:
-            os.close(fd)
-        return
+            return
+        os.close(fd)
+        if same:
+            return
+        break
+    raise PathFailed(f"{'/'.join(names)!r} changed while the sandbox was set up, so nothing was run. Try again.")
 
 
 def open_mount(mount: Mount, stack: ExitStack) -> OpenMount:

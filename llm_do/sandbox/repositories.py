@@ -9,18 +9,29 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 from .beneath import FOLDER_FLAGS, best_opener
 from .renames import rename_to_free_name
 
 Names = tuple[str, ...]
-Identity = tuple[int, int, str]
-"""Device, inode, and where a symlink leads."""
+
+
+class Identity(NamedTuple):
+    """What something is, whatever its name."""
+
+    device: int
+    inode: int
+    mode: int
+    """Whether it is a folder, a file or something else."""
+    target: str
+    """Where a symlink leads."""
+
 
 DISABLED = ".disabled-by-llm-do"
 HEAD = "head"
@@ -28,8 +39,8 @@ _PATH_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC if hasat
 _PARTS = frozenset(("config", "objects", "refs", "commondir"))
 _LONGEST_PART = max(map(len, _PARTS))
 _OWN_FOLDERS = frozenset(("hooks", "info", "logs", "modules", "objects", "refs", "worktrees"))
-_LONGEST = 4000
-"""Of a path, in bytes: git does not get into a folder whose path is longer than the system's limit."""
+_LONGEST = 4095
+"""Of a path, in bytes: the system's limit. Git does not get into a folder whose path is longer."""
 
 # What some file systems take for the same name, as git guards against it (`core.protectHFS`, `core.protectNTFS`):
 # characters that are ignored, dots and spaces at the end, streams, short names.
@@ -79,29 +90,33 @@ def repository_around(folder: Path) -> Path | None:
 class Found:
     """The repositories below a folder."""
 
-    places: tuple[Names, ...]
-    """Where they are. A folder that cannot be looked into counts as one."""
-    known: frozenset[Identity]
-    """What they are, wherever they are moved to."""
+    places: Mapping[Names, Identity | None]
+    """Where they are, and what. A folder that cannot be looked into counts as one; of some, no more is known."""
+
+    @property
+    def known(self) -> frozenset[Identity]:
+        """What they are, wherever they are moved to."""
+        return frozenset(filter(None, self.places.values()))
 
 
 def find_repositories(top: int) -> Found:
     """Find the repositories below an open folder."""
-    places, known, closed = list[Names](), set[Identity](), list[Names]()
+    places, closed = dict[Names, Identity | None](), list[Names]()
     for names, fd, listed in _walk(top, frozenset(), closed, repair=False):
         if names and makes_repository(listed):
-            places.append(names)
-            known.add(_identity(fd, "."))
+            places[names] = _identity(fd, ".")
             listed.clear()  # what is inside goes with it
         for name in [name for name in listed if is_repository_name(name)]:
             del listed[name]
             with suppress(FileNotFoundError):
-                known.add(_identity(fd, name))
-                places.append((*names, name))
+                # A pipe or a socket is no repository, and nothing keeps it from being replaced by one.
+                if (found := _identity(fd, name)).mode in (stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK):
+                    places[*names, name] = found
     for names in closed:
+        places[names] = None
         with suppress(OSError):
-            known.add(_identity(top, "/".join(names)))
-    return Found((*places, *closed), frozenset(known))
+            places[names] = _identity(top, "/".join(names))
+    return Found(places)
 
 
 def disable_new(top: int, known: frozenset[Identity]) -> tuple[list[str], list[str]]:
@@ -172,7 +187,7 @@ def _walk(
         finally:
             os.close(fd)
         below = ((*names, name) for name, is_folder in listed.items() if is_folder)
-        waiting += [each for each in below if sum(map(len, map(os.fsencode, each))) + len(each) < _LONGEST]
+        waiting += [each for each in below if sum(map(len, map(os.fsencode, each))) + len(each) - 1 <= _LONGEST]
 
 
 def _open_closed(top: int, names: Names) -> int | None:
@@ -211,4 +226,4 @@ def _exists(folder: int, name: str) -> bool:
 def _identity(folder: int, name: str) -> Identity:
     status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     target = os.readlink(name, dir_fd=folder) if stat.S_ISLNK(status.st_mode) else ""
-    return status.st_dev, status.st_ino, target
+    return Identity(status.st_dev, status.st_ino, stat.S_IFMT(status.st_mode), target)

@@ -109,6 +109,11 @@ BOMBS = {
     "sixties": f"description: 'x'\na: {':'.join(['59'] * 200_000)}\n",
     "dates": "description: 'x'\na: 9999999-99-99T99:99:99Z\n",
     "many_aliases": "a: &a x\nb:\n" + "- *a\n" * 100_000 + "description: 'x'\n",
+    "a_key_again_and_again": "model: x\n" * 100_000,
+    "directives": "".join(f"%TAG !a{n}! b\n" for n in range(60_000)) + "---\ndescription: 'x'\n",
+    "tools_that_are_not_there": f"tools: [{', '.join(f'a{n}' for n in range(100_000))}]\n",
+    "a_tool_again_and_again": f"tools: [{'a, ' * 300_000}]\n",
+    "workers_that_are_not_there": f"allow_workers: [{', '.join(f'a{n}' for n in range(100_000))}]\n",
     "a_key_without_end": f"? {'a' * 900_000}\n: 'x'\n",
 }
 
@@ -176,6 +181,13 @@ def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="it has 5 bytes, and a file here has 4 at most"):
         read_file(tmp_path / "a", 4)
     assert read_file(Path("/proc/self/stat")).startswith(str(os.getpid()).encode())
+
+
+def test_code_that_is_too_large_for_a_glance_is_told(project: Path, run: Run) -> None:
+    """The syntax tree of ten megabytes of statements takes half a minute. `list` and TAB must answer at once."""
+    (project / "tools.py").write_text("a\n" * 4_900_000)
+    code, said = run("-C", project, "list")
+    assert (code, "too large to be read at a glance" in said, "good" in said) == (Exit.OK, True, True)
 
 
 def test_a_lone_file_that_is_a_pipe_is_an_error(tmp_path: Path, run: Run) -> None:

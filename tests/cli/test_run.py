@@ -354,6 +354,27 @@ def test_an_interrupt_that_was_ignored_when_it_started_stays_ignored(project: Pa
     assert run(signal.SIGTERM) == (128 + signal.SIGTERM, "")
 
 
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_is_ended_ends_in_order(tmp_path: Path, end: signal.Signals) -> None:
+    """Also when its terminal is closed: what has to be done at the end of a call is done."""
+    (tmp_path / "workers").mkdir()
+    (tmp_path / "tools.py").write_text(
+        "import asyncio, os, signal\nfrom llm_do import entry\n@entry\nasync def wait(end: int) -> str:\n"
+        "    try:\n        os.kill(os.getpid(), end)\n        await asyncio.Event().wait()\n"
+        "    finally:\n        open('done', 'w').close()\n    return ''\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "llm_do", "run", "wait", f"end={int(end)}"],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=120,
+        preexec_fn=lambda: signal.signal(end, signal.SIG_DFL),
+    )
+    assert done.returncode == 128 + end, done
+    assert (tmp_path / "done").exists()
+
+
 # -- what is told, and what is not -------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from llm_do import SandboxConfig, SandboxManager, WorkerFileError, WorkerRegistry
+from llm_do.cli.trust import is_trusted
 from llm_do.errors import PathDenied, ProjectCodeError
 from llm_do.fileio import foreign_part, own_users
 from llm_do.remembered import Remembered
@@ -100,7 +101,7 @@ PARTS = [
     "tools.py",
     "shapes.py",
     "workers/helper.md",
-    "workers/calc",
+    pytest.param("workers/calc", marks=needs_root),
     "workers/calc/tools.py",
 ]
 
@@ -129,6 +130,15 @@ def test_a_link_of_another_user_is_not_followed(project: Path) -> None:
     os.chown(project / "tools.py", OTHER, -1, follow_symlinks=False)
     assert "belongs to another user" in llm_do("run", "helper", "x", cwd=project / "sub").stderr
     assert not ran(project)
+
+
+@needs_root
+def test_a_link_of_another_user_that_leads_nowhere_is_foreign_too(tmp_path: Path) -> None:
+    """What it leads to may come to be between the check and the use."""
+    link = tmp_path / "tools.py"
+    link.symlink_to(tmp_path / "missing")
+    os.chown(link, OTHER, -1, follow_symlinks=False)
+    assert foreign_part(link, tmp_path, own_users()) == link
 
 
 @needs_root
@@ -231,6 +241,35 @@ def test_looking_at_a_project_asks_once_at_a_terminal(project: Path, command: li
     assert f"imports the Python code of {project}" in " ".join(said.split())
     code, said = at_a_terminal(*command, cwd=project)
     assert (code, "trust" in said, ran(project)) == (0, False, True)
+
+
+@pytest.mark.parametrize("hidden", [".lib", "lib"])
+def test_code_behind_a_link_is_asked_about(project: Path, hidden: str) -> None:
+    """Python follows links, also into folders that are hidden."""
+    away = project / hidden if hidden.startswith(".") else project.parent / hidden
+    for file in project.rglob("*.py"):
+        file.unlink()
+    away.mkdir()
+    (away / "__init__.py").write_text(f"open({str(project.parent / 'ran')!r}, 'w').close()\n")
+    (project / "tools").symlink_to(away)
+    (project / "workers/helper.md").write_text("---\nmodel: test\n---\nHelp.\n")
+    code, said = at_a_terminal("check", cwd=project, answer="n")
+    assert (code, "not trusted" in said, ran(project)) == (2, True, False)
+
+
+def test_who_has_no_home_works_without_answers(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's user may be a bare number. Such a user has said yes to nothing, and workers have their files."""
+
+    def no_such_user(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", no_such_user)
+    for named in ("", "relative"):
+        monkeypatch.setenv("XDG_STATE_HOME", named)
+        assert not is_trusted(project)
+        config = SandboxConfig.model_validate({"paths": {"in": {"root": "sub"}}})
+        assert SandboxManager(config, base=project).protected == []
 
 
 def test_without_a_terminal_it_is_said_in_one_line(project: Path) -> None:

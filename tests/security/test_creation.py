@@ -336,3 +336,11 @@ def test_the_names_of_tools_that_are_reserved_are_those_of_the_tools() -> None:
     ours = [*toolsets.FILE_TOOLS, toolsets.shell, toolsets.worker_call, toolsets.worker_create]
     assert {tool.name for tool in ours} == set(STANDARD_TOOLS)
     assert all(is_reserved(name) for name in NATIVE_TOOL_TYPES)
+
+
+@pytest.mark.parametrize("name", ["BOSS", "Weak", "LOOK"])
+def test_no_new_worker_has_a_name_that_differs_only_in_case(boss: World, name: str) -> None:
+    """A person who is asked, and some disks, would take one for the other."""
+    boss.worker("weak")
+    with pytest.raises(WorkerFileError, match="only in case"):
+        WorkerRegistry(boss.project).create(WorkerSpec(name=name, instructions="x"), created_by="boss", by_model=True)

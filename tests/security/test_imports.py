@@ -2,12 +2,14 @@
 
 import importlib
 import importlib._bootstrap_external as external
+import importlib.util
 import itertools
 import os
 import py_compile
 import shutil
 import subprocess
 import sys
+import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from llm_do import LlmDoError, Runtime, WorkerFileError, WorkerRegistry
+from llm_do.importing import ImportGuard
 
 _NUMBERS = itertools.count()
 WRITES = "sandbox: {paths: {o: {root: out, mode: rw}}}\ninstructions: x\n"
@@ -277,3 +280,30 @@ def test_a_worker_made_in_python_has_no_root_with_code_either(project: Project) 
     project.write("lib/__init__.py", "")
     project.write("tools.py", FUNCTION.format(top=top, inside="pass"))
     assert "tools.py: worker 'w': the root 'l' has code of the project in it, lib/__init__.py" in project.use()
+
+
+def test_projects_are_opened_while_other_threads_import(project: Project) -> None:
+    """A project that is opened while the guard goes through all of them disturbs no import."""
+    guard = ImportGuard()
+
+    class Opened:
+        root = project.root
+
+        def writable_folders(self, file: Path) -> list[Path]:
+            return []
+
+    spec = importlib.util.spec_from_file_location("x", project.root / "x.py")
+    assert spec is not None
+    kept = [Opened() for _ in range(1000)]
+    opening = threading.Thread(target=lambda: [guard.watch(each) for each in kept])
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        guard.watch(kept[0])
+        opening.start()
+        while opening.is_alive():
+            guard.check(spec)
+    finally:
+        sys.setswitchinterval(before)
+        opening.join()
+        sys.meta_path.remove(guard)
