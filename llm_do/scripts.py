@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator
-from posixpath import basename
+from collections.abc import Callable, Iterable, Iterator
+from posixpath import basename, join
 
 from .commands import SHELLS, Command, is_wrapper, word_set
 
@@ -41,8 +41,23 @@ ModeOf = Callable[[str], int | None]
 def files_run(command: Command, mode_of: ModeOf) -> list[str]:
     """The words of a command that name files which it runs, as far as the words tell."""
     programs = [words for pipeline in command.pipelines for words in pipeline] or list(_shell_programs(command.text))
-    found = (word for words in programs for word in _of_program(words, mode_of, 0))
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(_of_programs(programs, mode_of, 0)))
+
+
+def _of_programs(programs: Iterable[tuple[str, ...]], mode_of: ModeOf, depth: int) -> Iterator[str]:
+    """The files that programs run one after the other, also in the folder that a `cd` before them names."""
+    folder = ""
+    for words in programs:
+        if len(words) == 2 and words[0] == "cd":
+            folder = join(folder, words[1])
+            continue
+        yield from _of_program(words, mode_of, depth)
+        if folder:
+            yield from (join(folder, word) for word in _of_program(words, _inside(folder, mode_of), depth))
+
+
+def _inside(folder: str, mode_of: ModeOf) -> ModeOf:
+    return lambda word: mode_of(join(folder, word))
 
 
 def _of_program(words: tuple[str, ...], mode_of: ModeOf, depth: int) -> Iterator[str]:
@@ -57,9 +72,10 @@ def _of_program(words: tuple[str, ...], mode_of: ModeOf, depth: int) -> Iterator
     if is_wrapper(program):
         for at in range(len(rest)):  # which of its arguments is the program, only the wrapper knows
             yield from _of_program(rest[at:], mode_of, depth + 1)
+        if name in _INTERPRETERS:
+            yield from _of_interpreter(name, rest, mode_of)
     elif name in SHELLS and (code := _code_of_shell(rest)) is not None:
-        for inner in _shell_programs(code):
-            yield from _of_program(inner, mode_of, depth + 1)
+        yield from _of_programs(_shell_programs(code), mode_of, depth + 1)
     elif name in _INTERPRETERS or name in SHELLS or program in (".", "source"):
         yield from _of_interpreter(name, rest, mode_of)
 
