@@ -337,6 +337,17 @@ def test_what_a_shell_runs_is_the_content_that_was_approved(shell: Shell, projec
     assert printed(result) == ["approved\n", "another one\n"]
 
 
+def test_a_script_in_the_folder_that_a_command_goes_to_is_the_one_that_was_approved(
+    shell: Shell, project: Path
+) -> None:
+    file = project / "out" / "build.py"
+    file.write_text(APPROVED)
+    person = Person(replaced(file, OTHER, YES))
+    result = shell("cd out && python3 build.py", rules=rule("{rule: ask, shell: true}"), callback=person)
+    assert printed(result) == ["approved\n"]
+    assert file.read_text() == OTHER
+
+
 def test_a_grant_for_a_command_ends_when_the_content_of_its_program_changes(shell: Shell, project: Path) -> None:
     file = project / "out" / "build.py"
     file.write_text(APPROVED)
