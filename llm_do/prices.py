@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Protocol, runtime_checkable
+from urllib.parse import urlsplit
 
 from genai_prices.data_snapshot import get_snapshot
 from genai_prices.types import ModelInfo, ModelPrice, TieredPrices, TimeOfDateConstraint
@@ -106,7 +107,12 @@ class PriceList:
             # One provider has several names: `openai`, `openai-chat` and `openai-responses` cost the same.
             if rest == model.model_name and provider.partition("-")[0] == model.system.partition("-")[0]:
                 return price
-        return FREE if model.system in _FREE else None
+        return FREE if model.system in _FREE or _is_ollama_here(model) else None
+
+
+def _is_ollama_here(model: Model) -> bool:
+    """Tell whether a model is served by Ollama on this machine, which charges for no token."""
+    return model.system == "ollama" and urlsplit(_base_url(model) or "").hostname in ("127.0.0.1", "::1", "localhost")
 
 
 def can_be(usage: RequestUsage) -> bool:

@@ -15,12 +15,15 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.instrumented import InstrumentedModel
+from pydantic_ai.models.ollama import OllamaModel
 from pydantic_ai.models.test import TestModel
+from pydantic_ai.providers.ollama import OllamaProvider
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
 from llm_do import Context, Event, LimitExceeded, Limits, Price, Runtime, WorkerEntry, entry
 from llm_do.budgets import DEFAULT_OUTPUT_TOKENS, LEAST_OUTPUT_TOKENS
+from llm_do.prices import PriceList
 
 from .scripted import calls, says, scripted
 
@@ -359,6 +362,14 @@ async def test_models_of_this_program_cost_nothing() -> None:
     runtime = Runtime(model=TestModel(), limits=Limits(max_cost=0))
     await runtime.call(WorkerEntry(name="w"), "x")
     assert runtime.usage["test"].cost == runtime.budget.spent == 0
+
+
+def test_ollama_on_this_machine_costs_nothing() -> None:
+    def price(url: str) -> Price | None:
+        return PriceList().dearest(OllamaModel("tiny", provider=OllamaProvider(base_url=url, api_key="none")))
+
+    assert price("http://127.0.0.1:11434/v1") == price("http://localhost:1/v1") == Price()
+    assert price("http://gpubox:11434/v1") is None
 
 
 async def test_a_given_price_is_that_of_the_whole_session() -> None:

@@ -20,7 +20,6 @@ RUN = {
     "python3 out/pkg": ["out/pkg/__main__.py"],
     "/usr/bin/python3 out/build.py": ["out/build.py"],
     "out/tool out/data.csv": ["out/tool"],
-    "cd out && python3 build.py data.csv": ["out/build.py"],
     "cd out; cd pkg; python3 m.py": ["out/pkg/m.py"],
     "sh -c 'cd out && sh x.sh'": ["out/x.sh"],
     "cd out && timeout 5 sh -c 'python3 build.py'": ["out/build.py"],
