@@ -12,6 +12,8 @@ os.environ["LLM_DO_CACHE"] = _EMPTY.name
 # Neither does what they said yes to once.
 _STATE = tempfile.TemporaryDirectory(prefix="llm-do-no-answers-")
 os.environ["XDG_STATE_HOME"] = _STATE.name
+# Neither does who started them: a CI job is asked nothing, whatever its terminal.
+os.environ.pop("CI", None)
 # How fast a machine is decides no test either.
 settings.register_profile("llm-do", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("llm-do")
