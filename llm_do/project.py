@@ -276,11 +276,14 @@ class ProjectCode:
     def _adopt(self, name: str) -> None:
         module = sys.modules[name]
         file = getattr(module, "__file__", None)
-        if file is None or not self._is_own(file):
+        # A folder without an `__init__.py` is a package, too.
+        places = [file] if file is not None else [str(folder) for folder in getattr(module, "__path__", ())]
+        if not any(self._is_own(place) for place in places):
             return  # a library, wherever its environment lies
         self._modules[name] = module
         self._owners[name] = self
-        self._stamps[Path(file)] = _mtime(Path(file))
+        if file is not None:
+            self._stamps[Path(file)] = _mtime(Path(file))
 
     def _explain(self, what: str, exc: BaseException) -> ProjectCodeError:
         frames = traceback.extract_tb(exc.__traceback__)

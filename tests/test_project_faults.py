@@ -428,3 +428,15 @@ def test_run_worker_in_a_thread_of_a_loop(make: Make) -> None:
         return (await asyncio.to_thread(run, registry, "a")).output
 
     assert anyio.run(main) == "k"
+
+
+def test_a_folder_that_is_a_package_of_one_project_is_none_of_another(tmp_path: Path) -> None:
+    """Also a folder without an `__init__.py`, which Python takes for a package."""
+    code = "from llm_do import entry\nimport parts.{0}\n\n@entry\ndef own() -> str:\n    return parts.{0}.NAME\n"
+    for name in ("one", "two"):
+        (tmp_path / name / "parts").mkdir(parents=True)
+        (tmp_path / name / f"parts/{name}.py").write_text(f"NAME = {name!r}\n")
+        (tmp_path / name / "tools.py").write_text(code.format(name))
+    (tmp_path / "two/parts/__init__.py").write_text("")
+    for name in ("one", "two", "one"):
+        assert Runtime(WorkerRegistry(tmp_path / name)).call_sync("own") == name
