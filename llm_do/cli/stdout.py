@@ -53,11 +53,13 @@ class Output:
         try:
             self._stream.write(text.encode(errors="backslashreplace").decode())
             self._stream.flush()
-        except BrokenPipeError:
-            # Python would complain once more when it closes it.
+        except OSError as exc:
+            # Python would complain once more when it closes it, and end with a code of its own.
             with suppress(OSError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
-            raise ReaderLeft from None
+            if isinstance(exc, BrokenPipeError):
+                raise ReaderLeft from None
+            raise
 
 
 def _check_file(path: Path) -> None:

@@ -115,4 +115,4 @@ def test_nothing_of_a_file_steers_the_screen(project: Path) -> None:
 def test_the_title_of_what_is_shown_is_clean(project: Path) -> None:
     (project / "workers/generated/made.yaml").write_text('created_by: "a\\e[31m"\ninstructions: x\n')
     done = llm_do("show", "made", cwd=project)
-    assert "created by a\\x1b[31m)" in done.stdout and "\x1b" not in done.stdout
+    assert "created by no one that its seal names)" in done.stdout and "\x1b" not in done.stdout
