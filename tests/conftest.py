@@ -1,5 +1,7 @@
 import os
+import sys
 import tempfile
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,3 +24,11 @@ settings.load_profile("llm-do")
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def _forget_projects() -> Iterator[None]:
+    """Let no import look at the projects of earlier tests, which the command line keeps from the garbage collector."""
+    yield
+    if (importing := sys.modules.get("llm_do.importing")) is not None:
+        importing.GUARD._projects = ()
