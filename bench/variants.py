@@ -1,7 +1,7 @@
 """What is compared: the same trees of agents, in raw PydanticAI and as workers, under one fake model."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter, time
@@ -47,10 +47,10 @@ TOOLSET: FunctionToolset[Any] = FunctionToolset([TOOL])
 LEAF = ToolEntry(TOOL)
 
 
-def session() -> Runtime:
+def session(entries: Sequence[ToolEntry[Any]] = (LEAF,)) -> Runtime:
     """A session with everything on: trace, usage, message log, and somebody to ask."""
     limits = Limits(max_calls=None, max_requests=None)
-    return Runtime([LEAF], model=MODEL, approval_callback=approve_all_callback, limits=limits)
+    return Runtime(entries, model=MODEL, approval_callback=approve_all_callback, limits=limits)
 
 
 def raw_tree(depth: int) -> Agent[None, str]:
@@ -84,7 +84,7 @@ def raw_runs(agent: Agent[None, str], times: int, **options: Any) -> tuple[Work,
 
 def worker_runs(worker: WorkerEntry, times: int) -> tuple[Work, int]:
     # A session keeps what happened in it, so each sample has its own, and pays for it.
-    return repeated(lambda: partial(session().call, worker), times)
+    return repeated(lambda: partial(session(()).call, worker), times)
 
 
 @dataclass(slots=True)
