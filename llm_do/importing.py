@@ -32,8 +32,8 @@ class Watched(Protocol):
 
     root: Path
 
-    def writable_folders(self, file: Path) -> list[Path]:
-        """Return the folders that its workers can write; none for a file that is out of their reach anyway."""
+    def writable_folders(self, files: Sequence[Path]) -> list[Path]:
+        """Return the folders that its workers can write; none for files that are out of their reach anyway."""
 
 
 class ImportGuard(MetaPathFinder):
@@ -71,11 +71,11 @@ class ImportGuard(MetaPathFinder):
             return
         # Where there is bytecode of a source, it runs in place of the source.
         bytecode = None if isinstance(spec.loader, SourceOnlyLoader) else spec.cached
-        for file in map(Path, filter(None, (spec.origin, bytecode))):
-            if _is_of_python(file):
-                continue
-            for project in filter(None, [each() for each in self._projects]):
-                if folder := first_around(file, project.writable_folders(file)):
+        files = [file for file in map(Path, filter(None, (spec.origin, bytecode))) if not _is_of_python(file)]
+        for project in filter(None, [each() for each in self._projects] if files else ()):
+            folders = project.writable_folders(files)
+            for file in files:
+                if folder := first_around(file, folders):
                     shown = file.relative_to(project.root) if file.is_relative_to(project.root) else file
                     raise ImportError(
                         f"{shown} is not run: workers can change what is in {folder.name}/. "
@@ -126,21 +126,21 @@ def is_within(path: Path, folder: Path) -> bool:
 
 
 def first_around(file: Path, folders: Iterable[Path]) -> Path | None:
-    """Return the first of some folders in which a part of the way to a file lies: the file, or a symlink to it.
+    """Return the first of some folders in which a part of the way to a file lies: the file, or a symlink to it."""
+    return next(iter(all_around(file, folders)), None)
+
+
+def all_around(file: Path, folders: Iterable[Path]) -> list[Path]:
+    """Return those of some folders in which a part of the way to a file lies.
 
     Folders are compared by what they are, and not only by their names: one may have several, by a bind mount or on a
     disk that takes upper and lower case for the same.
     """
-    folders = list(folders)
-    if not folders:
-        return None
-    known = {inode: folder for folder in folders if (inode := _inode(folder)) is not None}
-    for way in dict.fromkeys(_folders_on_the_way(file)):
-        if way in folders:
-            return way
-        if known and (inode := _inode(way)) in known:
-            return known[inode]
-    return None
+    if not (folders := list(folders)):
+        return []
+    ways = set(_folders_on_the_way(file))
+    inodes = {_inode(way) for way in ways} - {None}
+    return [folder for folder in folders if folder in ways or _inode(folder) in inodes]
 
 
 def _folders_on_the_way(path: Path) -> Iterator[Path]:

@@ -134,12 +134,13 @@ class ProjectCode:
         """Whether this project's names are on the table. Only who holds `_IMPORTING` may ask."""
         GUARD.watch(self)
 
-    def writable_folders(self, file: Path) -> list[Path]:
+    def writable_folders(self, files: Sequence[Path]) -> list[Path]:
         """Return the folders that workers can write, for the guard of imports.
 
-        No worker runs that could write the project's folder itself. So nothing has to be read for a file in there.
+        No worker runs that could write the project's folder itself. So nothing has to be read for files in there.
         """
-        return [] if file.parent == self.root and not file.is_symlink() else self._writable()
+        safe = all(file.parent == self.root and not file.is_symlink() for file in files)
+        return [] if safe else self._writable()
 
     def stamp(self) -> tuple[int, ...]:
         """Something that changes when a file that was imported changes."""

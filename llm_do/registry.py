@@ -23,7 +23,7 @@ from .definition import McpToolset, WorkerCreationDefaults, WorkerDefinition, Wo
 from .entries import WorkerEntry
 from .errors import DuplicateEntryError, LlmDoError, RuleError, UnknownEntryError, WorkerFileError, did_you_mean
 from .fileio import read_file
-from .importing import first_around, is_within, python_code_in
+from .importing import all_around, first_around, is_within, python_code_in
 from .inputs import OpenParameters, model_parameters
 from .names import describe, index_by_name, no_such_tool
 from .permission import parameters_of, rule_name
@@ -33,7 +33,7 @@ from .protocols import Entry, ToolsetFactory
 from .recorder import logger
 from .reserved import is_reserved
 from .rules import Places, RuleBook, Shape, check_rules, shape_of
-from .sandbox import SandboxConfig
+from .sandbox import RootConfig, SandboxConfig
 from .sandbox.repositories import repository_around
 from .usage import Limits
 from .workerfiles import BY_PROJECT, Fresh, WorkerFile, WorkerFiles, check_owner
@@ -300,7 +300,15 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
                 )
 
     def _writable_folders(self) -> list[Path]:
-        """The folders that any worker of the project can write. Workers that cannot be read do not run either."""
+        """The folders that any worker of the project can write."""
+        roots = self._fresh.get("writable", (self.root / CONFIG,), self._writable_roots, self._files.stamp())
+        # What a root's path leads to is looked at every time: it may be a symlink.
+        folders = {root.folder(self.root) for root in roots}
+        # A worker with a root around the project is refused, so what is in there is not its work.
+        return list(folders.difference(all_around(self.root / "_", folders)))
+
+    def _writable_roots(self) -> list[RootConfig]:
+        """The roots that any worker of the project can write. Workers that cannot be read do not run either."""
         found: list[SandboxConfig | None] = []
         with suppress(LlmDoError):
             found.append(self.config.sandbox)
@@ -310,9 +318,8 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
                 # What a worker created has folders of that worker, or none.
                 if file is not None and (not file.generated or self._files.creator(name, file) == BY_PROJECT):
                     found.append(self._files.read(name, file)[0].sandbox)
-        folders = {folder for sandbox in found for _, folder in _writable(sandbox, self.root)}
-        # A worker with a root around the project is refused, so what is in there is not its work.
-        return [folder for folder in folders if not is_within(self.root, folder)]
+        roots = [root for sandbox in found if sandbox is not None for root in sandbox.paths.values()]
+        return list({root.root: root for root in roots if root.mode == "rw"}.values())
 
     def _protected(self) -> list[Path]:
         """What no worker may touch, whatever its roots: what it is made of, and what would run the next time."""

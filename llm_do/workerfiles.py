@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -87,6 +87,12 @@ class WorkerFiles:
         found |= {path.name for path in folder.glob("*") if not path.suffix and _has_worker(path)}
         found |= {path.stem for path in (folder / GENERATED).glob("*.yaml")}
         return sorted(name for name in found if is_name(name) and name not in AMONG_FILES)
+
+    def stamp(self) -> Hashable:
+        """Return something that changes when any worker is added, changed or removed. No file is read."""
+        if self._only is not None:
+            return _stamp(self._only)
+        return tuple(_stamps_below(self.folder, depth=2))
 
     def find(self, name: str) -> WorkerFile | None:
         """The file of a worker, if there is one. A file that a person wrote stands before a generated one."""
@@ -187,12 +193,23 @@ def _has_worker(folder: Path) -> bool:
     return any(os.path.lexists(folder / name) for name in ("worker.md", "worker.yaml"))
 
 
-def _stamp(path: Path) -> Hashable:
+def _stamp(path: Path | os.DirEntry[str]) -> Hashable:
     try:
         stat = path.stat()
     except OSError:  # reading it will say what is wrong
         return None
     return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+
+def _stamps_below(folder: Path | os.DirEntry[str], depth: int) -> Iterator[Hashable]:
+    try:
+        entries = list(os.scandir(folder))
+    except OSError:  # no folder, or none that anything could be found in
+        return
+    for entry in entries:
+        yield entry.name, _stamp(entry)
+        if depth > 1 and entry.is_dir():
+            yield from _stamps_below(entry, depth - 1)
 
 
 def _digest(content: bytes) -> str:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -223,6 +223,28 @@ def test_a_folder_that_is_made_later_is_guarded(project: Project) -> None:
     assert not project.mark.exists()
 
 
+@pytest.mark.parametrize("file", ["workers/late.yaml", "workers/late/worker.yaml", "llm-do.toml"])
+def test_a_root_that_is_declared_later_is_guarded(project: Project, file: str) -> None:
+    """Which folders workers can write is kept between imports, and read again when a file that says it changes."""
+    project.write("tools.py", FUNCTION.format(top="", inside="importlib.import_module(os.environ['LATE'])"))
+    runtime = Runtime(WorkerRegistry(project.root))
+    late = project.root / "late"
+    late.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(late)
+        for name in ("before", "after"):
+            (late / f"{name}_{project.name}.py").write_text(project.code)
+        patch.setenv("LATE", f"before_{project.name}")
+        assert runtime.call_sync("use") == "used"
+        project.mark.unlink()
+        declared = WRITES.replace("root: out", "root: late")
+        project.write(file, "[sandbox.paths.o]\nroot = 'late'\nmode = 'rw'\n" if "toml" in file else declared)
+        patch.setenv("LATE", f"after_{project.name}")
+        with pytest.raises(ImportError, match="is not run: workers can change what is in late/"):
+            runtime.call_sync("use")
+    assert not project.mark.exists()
+
+
 def test_a_folder_with_two_names_is_one_folder(project: Project, tmp_path: Path) -> None:
     """A root that is written as a link to a folder is that folder."""
     (tmp_path / "other-name").symlink_to(project.root / "out")
@@ -289,7 +311,7 @@ def test_projects_are_opened_while_other_threads_import(project: Project) -> Non
     class Opened:
         root = project.root
 
-        def writable_folders(self, file: Path) -> list[Path]:
+        def writable_folders(self, files: Sequence[Path]) -> list[Path]:
             return []
 
     spec = importlib.util.spec_from_file_location("x", project.root / "x.py")
