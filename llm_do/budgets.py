@@ -43,6 +43,8 @@ class Refusal:
     """Why a request cannot be sent, and whose limit says so."""
 
     problem: str
+    limit: str
+    """The field of `Limits`; empty where no higher number would help."""
     meter: UsageMeter
 
 
@@ -56,6 +58,9 @@ class _Claim:
     """What it takes without any output."""
     per_token: Amount
     """What each token of output adds."""
+
+    def refusal(self, amount: Amount) -> Refusal:
+        return Refusal(self.pool.lacks(amount, self.meter.owner), self.pool.name, self.meter)
 
     def amount(self, output_tokens: int) -> Amount:
         return self.fixed + self.per_token * output_tokens
@@ -200,7 +205,7 @@ class Ledger:
         claims: list[_Claim] = []
         for meter in meters:
             if (problem := meter.no_more_requests()) is not None:
-                return Refusal(problem, meter)
+                return Refusal(problem, "max_requests", meter)
             if isinstance(made := _claims(meter, quote), Refusal):
                 return made
             claims += made
@@ -208,7 +213,7 @@ class Ledger:
         for claim in claims:
             most = claim.affords(claim.pool.left_at_best, output)
             if most < quote.least_output_tokens:
-                return Refusal(claim.pool.lacks(claim.amount(quote.least_output_tokens)), claim.meter)
+                return claim.refusal(claim.amount(quote.least_output_tokens))
             if not claim.pool.in_flight:  # nothing will be refunded here, so the output has to be shorter
                 output = most
         short = {
@@ -229,12 +234,13 @@ def _claims(meter: UsageMeter, quote: Quote) -> list[_Claim] | Refusal:
         claims.append(_Claim(meter.cost, meter, quote.price.of(quote.input_tokens, 0), per_token))
     elif meter.unpriced.limit is not None:
         if 0 < meter.cost.spent >= meter.cost.limit:  # what it costs is known only when its provider has told
-            return Refusal(meter.cost.lacks(None), meter)
+            return Refusal(meter.cost.lacks(None, meter.owner), meter.cost.name, meter)
         claims.append(_Claim(meter.unpriced, meter, quote.input_tokens, 1))
     else:
         return Refusal(
             f"no price is known for model {quote.model!r}, so Limits.max_cost cannot be kept; {GIVE_PRICE}, or set "
             "max_tokens in place of max_cost",
+            "",
             meter,
         )
     return claims

@@ -311,7 +311,7 @@ async def dispatch(
             choose_model(child)
             if isinstance(entry, EntryBase) and entry.limits is not None:
                 frame.hands_down = True
-                frame.meters = (*ctx.frame.meters, UsageMeter(entry.limits, f"worker {entry.name!r}"))
+                frame.meters = (*ctx.frame.meters, UsageMeter(entry.limits, entry.name))
         # `run_ctx` is None for an entry that says it needs none, whatever the protocol promises to others.
         own: Any = run_context(child, entry, run_ctx) if getattr(entry, "needs_run_context", True) else None
         output: T

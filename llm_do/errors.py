@@ -192,6 +192,13 @@ class CallCancelled(LlmDoError):
 class LimitExceeded(LlmDoError):
     """A budget over the whole tree of calls is used up."""
 
+    def __init__(self, message: str = "", limit: str = "", worker: str | None = None) -> None:
+        super().__init__(message)
+        self.limit = limit
+        """The field of `Limits` that says no, such as `max_cost`; empty where no higher number would help."""
+        self.worker = worker
+        """The worker whose own limit it is. `None` is the session's."""
+
 
 class CallTimeout(LimitExceeded, TimeoutError):
     """A top-level call or turn took longer than `Limits.timeout`."""

@@ -191,8 +191,9 @@ class MeteredModel(WrapperModel):
         ):
             # Limits that leave the problem as it was are no answer, and would be asked for again and again.
             again, told = answer.problem == told, answer.problem
-            if again or answer.meter is not session.meter or not await session.raise_limits(frame, told):
-                raise LimitExceeded(f"{frame.path} stops: {told}.")
+            exceeded = LimitExceeded(f"{frame.path} stops: {told}.", answer.limit, answer.meter.worker)
+            if again or exceeded.worker is not None or not await session.raise_limits(frame, exceeded):
+                raise exceeded
         by_budget = self._max_tokens(settings) is None and answer.output_tokens > 0
         if by_budget:
             settings = cast(ModelSettings, {**(settings or {}), "max_tokens": answer.output_tokens})

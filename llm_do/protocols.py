@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pydantic_ai.toolsets import AbstractToolset
 
     from .context import Context
+    from .errors import LimitExceeded
     from .events import Event
     from .frame import CallFrame
     from .inputs import Parameters
@@ -144,8 +145,8 @@ class Executor(Protocol):
 MessageCallback: TypeAlias = Callable[["Event"], None]
 """A function that observes a session: the short form of a `Sink`."""
 
-LimitCallback: TypeAlias = Callable[[str, "Limits"], "Limits | Awaitable[Limits | None] | None"]
-"""Gets the reason why a limit of the session refuses a request, and the limits. It returns others to go on with."""
+LimitCallback: TypeAlias = Callable[["LimitExceeded", "Limits"], "Limits | Awaitable[Limits | None] | None"]
+"""Gets the error that a limit of the session would raise, and the limits. It returns others to go on with."""
 
 ToolsetFactory: TypeAlias = Callable[["Context"], "AbstractToolset[Any] | Awaitable[AbstractToolset[Any]]"]
 """Makes a toolset for one call. Toolsets hold state and connections, so each call gets its own."""

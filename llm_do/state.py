@@ -223,11 +223,11 @@ class SessionState:
         meters = (self.meter, *parent.meters)
         for meter in meters:  # a call counts in all of them, or in none
             if (problem := meter.no_more_calls()) is not None:
-                raise LimitExceeded(f"{frame.path} does not run: {problem}.")
+                raise LimitExceeded(f"{frame.path} does not run: {problem}.", "max_calls", meter.worker)
         for meter in meters:
             meter.count_call()
 
-    async def raise_limits(self, frame: CallFrame, problem: str) -> bool:
+    async def raise_limits(self, frame: CallFrame, exceeded: LimitExceeded) -> bool:
         """Ask whether to go on, where a limit of the session says no. All calls that wait share one answer.
 
         The same limits are no others to go on with: the request would be refused, and asked about, without end.
@@ -241,16 +241,16 @@ class SessionState:
             while self._limit_question is not None:
                 if (agreed := await asyncio.shield(self._limit_question)) is not None:
                     return agreed
-            return await self._ask_for_limits(self.limit_callback, problem)
+            return await self._ask_for_limits(self.limit_callback, exceeded)
         finally:
             if deadline is not None:
                 deadline.resume()
 
-    async def _ask_for_limits(self, callback: LimitCallback, problem: str) -> bool:
+    async def _ask_for_limits(self, callback: LimitCallback, exceeded: LimitExceeded) -> bool:
         question = self._limit_question = asyncio.get_running_loop().create_future()
         agreed: bool | None = None  # without an answer, the next call that waits asks
         try:
-            answer = callback(problem, self.meter.limits)
+            answer = callback(exceeded, self.meter.limits)
             limits = await answer if inspect.isawaitable(answer) else answer
             if not isinstance(limits, Limits | None):
                 raise TypeError(f"limit_callback must return Limits or None, got {limits!r:.80}.")
@@ -266,7 +266,7 @@ class SessionState:
 
     def timed_out(self, deadline: Deadline, path: str) -> CallTimeout:
         return CallTimeout(
-            f"Time is up after {deadline.seconds:g} s (Limits.timeout), in {deadline.interrupted or path}."
+            f"Time is up after {deadline.seconds:g} s (Limits.timeout), in {deadline.interrupted or path}.", "timeout"
         )
 
     # -- models ------------------------------------------------------------------------------------

@@ -77,13 +77,13 @@ class Budget(Account):
 class Pool:
     """One budget of one meter, in dollars or in tokens."""
 
-    __slots__ = ("estimated", "in_flight", "limit", "limit_name", "owner", "reserved", "spent", "zero")
+    __slots__ = ("estimated", "in_flight", "limit", "name", "reserved", "spent", "zero")
 
-    def __init__(self, limit_name: str, zero: Amount, owner: str) -> None:
-        self.limit_name = limit_name
+    def __init__(self, name: str, zero: Amount) -> None:
+        self.name = name
+        """The field of `Limits` that has its limit."""
         self.zero = zero
         """Nothing, in the unit of this budget."""
-        self.owner = owner
         self.limit: Amount | None = None
         self.spent: Amount = zero
         self.estimated: Amount = zero
@@ -113,16 +113,16 @@ class Pool:
     def account(self) -> Account:
         return Account(limit=self.limit, spent=self.spent, estimated=self.estimated, reserved=self.reserved)
 
-    def lacks(self, amount: Amount | None) -> str:
+    def lacks(self, amount: Amount | None, owner: str) -> str:
         """Say why `amount` cannot be had; `None` is not known."""
         assert self.limit is not None
-        used = f"{_number(self.spent)} of {_shown(self.limit)} of {self.owner} are used"
+        used = f"{_number(self.spent)} of {_shown(self.limit)} of {owner} are used"
         if self.estimated:
             used += f", up to {_shown(self.estimated)} more by requests that reported nothing"
         if self.reserved:
             used += f", up to {_shown(self.reserved)} by requests in flight"
         more = "any amount" if amount is None else _shown(amount)
-        return f"{used}, and the next request may use {more} (Limits.{self.limit_name})"
+        return f"{used}, and the next request may use {more} (Limits.{self.name})"
 
 
 def _number(amount: Amount) -> str:
@@ -138,16 +138,17 @@ def _shown(amount: Amount) -> str:
 class UsageMeter:
     """Counts calls, requests, tokens and money of the session, or of one call of a worker with limits."""
 
-    __slots__ = ("_calls", "_limits", "by_model", "cost", "owner", "requests", "tokens", "unpriced")
+    __slots__ = ("_calls", "_limits", "by_model", "cost", "requests", "tokens", "unpriced", "worker")
 
-    def __init__(self, limits: Limits, owner: str = "the session") -> None:
-        self.owner = owner
+    def __init__(self, limits: Limits, worker: str | None = None) -> None:
+        self.worker = worker
+        """The worker whose call this is about; `None` is the session."""
         self.by_model: dict[str, RunUsage] = {}
         self._calls = 0
         self.requests = 0
-        self.cost = Pool("max_cost", Decimal(0), owner)
-        self.tokens = Pool("max_tokens", 0, owner)
-        self.unpriced = Pool("max_unpriced_tokens", 0, owner)
+        self.cost = Pool("max_cost", Decimal(0))
+        self.tokens = Pool("max_tokens", 0)
+        self.unpriced = Pool("max_unpriced_tokens", 0)
         self.limits = limits
 
     @property
@@ -159,6 +160,10 @@ class UsageMeter:
         self._limits = limits
         self.cost.limit = None if limits.max_cost is None else money(limits.max_cost, "Limits.max_cost")
         self.tokens.limit, self.unpriced.limit = limits.max_tokens, limits.max_unpriced_tokens
+
+    @property
+    def owner(self) -> str:
+        return "the session" if self.worker is None else f"worker {self.worker!r}"
 
     @property
     def reserves(self) -> bool:

@@ -227,8 +227,8 @@ async def test_a_callback_that_raises_nothing_is_asked_once() -> None:
     """It would be asked for ever, and nothing else would run meanwhile."""
     asked: list[str] = []
 
-    def same(problem: str, limits: Limits) -> Limits:
-        asked.append(problem)
+    def same(exceeded: LimitExceeded, limits: Limits) -> Limits:
+        asked.append(exceeded.limit)
         assert len(asked) < 5, "it is asked again and again"
         return limits
 
@@ -242,7 +242,7 @@ async def test_a_callback_that_raises_nothing_is_asked_once() -> None:
 
 async def test_a_callback_that_returns_no_limits_is_an_error() -> None:
     limits, prices = Limits(max_cost=0.01), {"paid": Price(request=0.02)}
-    runtime = Runtime(model=paid(), limits=limits, prices=prices, limit_callback=lambda problem, limits: True)  # type: ignore[arg-type,return-value]
+    runtime = Runtime(model=paid(), limits=limits, prices=prices, limit_callback=lambda exceeded, limits: True)  # type: ignore[arg-type,return-value]
     with pytest.raises(TypeError, match="limit_callback must return Limits or None, got True"):
         await runtime.call(WORKER, "x")
 
@@ -250,7 +250,7 @@ async def test_a_callback_that_returns_no_limits_is_an_error() -> None:
 async def test_who_waits_for_an_answer_asks_when_the_one_who_asked_is_cancelled() -> None:
     asked: list[asyncio.Event] = []
 
-    async def ask(problem: str, limits: Limits) -> Limits:
+    async def ask(exceeded: LimitExceeded, limits: Limits) -> Limits:
         asked.append(answer := asyncio.Event())
         await answer.wait()
         return Limits(max_cost=1)
@@ -275,7 +275,7 @@ async def test_a_limit_of_another_kind_holds_from_the_request_that_was_asked_abo
         model=paid(),
         limits=Limits(max_requests=0),
         prices={"paid": Price(request=0.4)},
-        limit_callback=lambda problem, now: limits if now.max_cost is None else None,
+        limit_callback=lambda exceeded, now: limits if now.max_cost is None else None,
     )
     assert (await outcomes(runtime))[:2] == ["ok", "ok"]
     assert runtime.budget.spent == Decimal("0.8")

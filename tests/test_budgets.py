@@ -483,8 +483,8 @@ async def test_a_workers_limit_is_a_ceiling_inside_its_callers() -> None:
 async def test_at_a_limit_of_the_session_somebody_may_be_asked_to_go_on() -> None:
     asked: list[str] = []
 
-    async def more(problem: str, limits: Limits) -> Limits | None:
-        asked.append(problem)
+    async def more(exceeded: LimitExceeded, limits: Limits) -> Limits | None:
+        asked.append(exceeded.limit)
         await asyncio.sleep(0.01)
         return Limits(max_cost=0.04) if len(asked) == 1 else None
 
@@ -499,7 +499,9 @@ async def test_at_a_limit_of_the_session_somebody_may_be_asked_to_go_on() -> Non
 
 async def test_a_limit_callback_that_returns_the_same_limits_says_no() -> None:
     """Otherwise the request would be refused, and asked about, for ever."""
-    runtime = Runtime(model=paid(), limits=Limits(max_cost=0), prices=CENT, limit_callback=lambda why, limits: limits)
+    runtime = Runtime(
+        model=paid(), limits=Limits(max_cost=0), prices=CENT, limit_callback=lambda exceeded, limits: limits
+    )
     with pytest.raises(LimitExceeded):
         await runtime.call(WorkerEntry(name="helper"), "Go.")
 
@@ -507,7 +509,7 @@ async def test_a_limit_callback_that_returns_the_same_limits_says_no() -> None:
 async def test_a_call_that_is_cancelled_while_it_asks_for_more_leaves_the_question_to_the_next() -> None:
     asked: list[asyncio.Event] = []
 
-    async def more(problem: str, limits: Limits) -> Limits | None:
+    async def more(exceeded: LimitExceeded, limits: Limits) -> Limits | None:
         asked.append(asyncio.Event())
         await asked[-1].wait()
         return Limits(max_cost=1)
@@ -524,7 +526,7 @@ async def test_a_call_that_is_cancelled_while_it_asks_for_more_leaves_the_questi
 
 
 async def test_a_limit_callback_that_fails_fails_the_call_and_not_those_beside_it() -> None:
-    def broken(problem: str, limits: Limits) -> Limits | None:
+    def broken(exceeded: LimitExceeded, limits: Limits) -> Limits | None:
         raise RuntimeError("no terminal")
 
     runtime = Runtime(model=paid(), limits=Limits(max_cost=0), prices=CENT, limit_callback=broken)

@@ -18,7 +18,8 @@ from ..approval import (
     approve_all_callback,
     strict_mode_callback,
 )
-from ..protocols import LimitCallback, ModelLike, Sink
+from ..errors import LimitExceeded
+from ..protocols import ModelLike, Sink
 from ..registry import WorkerRegistry
 from ..runtime import Runtime
 from ..usage import Limits
@@ -105,6 +106,10 @@ def open_session(
     limits = session_limits(config.session_limits(), options)
     callback: ApprovalCallback | Approver | None
     callback = approve_all_callback if options.approve_all else strict_mode_callback if options.strict else approver
+
+    async def ask_for_more(exceeded: LimitExceeded, now: Limits) -> Limits | None:
+        return await _ask_for_more(runtime.context().session.approvals, exceeded, now, limits)
+
     runtime = Runtime(
         registry,
         model=options.model,
@@ -114,10 +119,8 @@ def open_session(
         sinks=sinks,
         text_deltas=text_deltas,
         max_depth=options.max_depth or DEFAULT_DEPTH,
+        limit_callback=ask_for_more if asks_for_more and approver is not None and callback is approver else None,
     )
-    if asks_for_more and approver is not None and callback is approver:
-        session = runtime.context().session
-        session.limit_callback = _ask_for_more(session.approvals, limits)
     return runtime
 
 
@@ -135,23 +138,19 @@ def session_limits(limits: Limits, options: SessionOptions) -> Limits:
     return replace(limits, max_cost=DEFAULT_MAX_COST, max_unpriced_tokens=unpriced)
 
 
-def _ask_for_more(approvals: ApprovalController, first: Limits) -> LimitCallback:
+async def _ask_for_more(
+    approvals: ApprovalController, exceeded: LimitExceeded, now: Limits, first: Limits
+) -> Limits | None:
     """Ask the person who approves calls. Each yes allows as much again as the session had at first."""
-
-    async def ask(problem: str, limits: Limits) -> Limits | None:
-        request = ApprovalRequest(
-            tool_name="limits",
-            entry="limits",
-            question="A limit of this session is reached. Go on, with as much again?",
-            payload={},
-            reason=problem,
-        )
-        return _raised(limits, first) if await approvals.confirm(request) else None
-
-    return ask
-
-
-def _raised(limits: Limits, by: Limits) -> Limits:
-    names = ("max_requests", "max_tokens", "max_cost", "max_unpriced_tokens")
-    given = {name: (getattr(limits, name), getattr(by, name)) for name in names}
-    return replace(limits, **{name: now + more for name, (now, more) in given.items() if now is not None})
+    at_first = getattr(first, exceeded.limit, None)
+    if not at_first:  # as much again would not help
+        return None
+    request = ApprovalRequest(
+        tool_name="limits",
+        entry="limits",
+        question="A limit of this session is reached. Go on, with as much again?",
+        payload={},
+        reason=str(exceeded),
+    )
+    more = {exceeded.limit: getattr(now, exceeded.limit) + at_first}
+    return replace(now, **more) if await approvals.confirm(request) else None

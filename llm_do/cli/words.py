@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..errors import LimitExceeded
 
 # What moves a cursor, turns the direction of writing or takes no room. Unlike `visible` this leaves alone what plain
 # writing has: joiners and variation selectors, which emoji and many scripts are made of, and backslashes.
@@ -38,7 +41,7 @@ def _said(exc: BaseException, redact: Callable[[str], str]) -> str:
         case ours.RunEnded():
             return f"You ended the run.{f' ({exc.note})' if exc.note else ''}"
         case ours.LimitExceeded():
-            return f"{exc}{_how_to_raise(str(exc))}"
+            return f"{exc}{_how_to_raise(exc)}"
         case ours.LlmDoError() | theirs.UserError():  # a missing key, a limit, an argument: they are sentences
             return str(exc) or type(exc).__name__
         case theirs.ModelHTTPError():
@@ -52,7 +55,7 @@ def _said(exc: BaseException, redact: Callable[[str], str]) -> str:
     return f"{type(exc).__name__}: {text}" if (text := text_of(exc)) else type(exc).__name__
 
 
-def _how_to_raise(problem: str) -> str:
+def _how_to_raise(exceeded: LimitExceeded) -> str:
     """The option for a limit of the session, if it has one. A worker's own limit stands in its file."""
     options = {
         "max_cost": "--max-cost DOLLARS",
@@ -60,10 +63,8 @@ def _how_to_raise(problem: str) -> str:
         "max_tokens": "--max-tokens N",
         "timeout": "--timeout SECONDS",
     }
-    for name, option in options.items():
-        if f"(Limits.{name})" in problem and "of worker '" not in problem:
-            return f" Raise it with {option}."
-    return ""
+    option = options.get(exceeded.limit) if exceeded.worker is None else None
+    return f" Raise it with {option}." if option else ""
 
 
 def _status(code: int) -> str:

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from llm_do import WorkerRegistry
+from llm_do import ApprovalDecision, ApprovalRequest, LimitExceeded, WorkerRegistry
 from llm_do.cli.exits import Exit
 from llm_do.cli.screen.app import ChatApp
 from llm_do.cli.sessions import SessionOptions, open_session
@@ -98,3 +99,36 @@ async def test_a_chat_asks_at_the_limit_whether_to_go_on(tmp_path: Path, key: st
         assert sum("fine" in text for text in person.said()) == answers
         assert app.conversation.runtime.usage["scripted"].requests == answers
     await app.close()
+
+
+class Agreeing:
+    """An approver that says yes to everything, and counts."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    async def ask(self, request: ApprovalRequest) -> ApprovalDecision:
+        self.reasons.append(request.reason)
+        return ApprovalDecision(approved=True)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("limits", "asked"),
+    [("max_requests = 1", True), ("max_requests = 0", False), ("max_cost = 0", False), ("max_cost = 1", False)],
+)
+async def test_a_yes_raises_the_limit_that_was_reached_and_no_other(tmp_path: Path, limits: str, asked: bool) -> None:
+    """Nobody is asked where as much again would not help: twice nothing, or a model without a price."""
+    (tmp_path / "workers").mkdir()
+    (tmp_path / "workers/helper.md").write_text("Help.")
+    price = "" if limits == "max_cost = 1" else "[prices.scripted]\nrequest = 0.02\n"
+    (tmp_path / "llm-do.toml").write_text(f"{price}[limits]\n{limits}\n")
+    person, options = Agreeing(), SessionOptions(model=scripted(*[says("fine", input_tokens=1)] * 2))
+    runtime = open_session(WorkerRegistry(tmp_path), options, approver=person, asks_for_more=True)
+    with nullcontext() if asked else pytest.raises(LimitExceeded):
+        for text in ("one", "two"):
+            await runtime.call("helper", text)
+    assert len(person.reasons) == asked
+    now = runtime.context().session.meter.limits
+    assert now.max_requests == {"max_requests = 1": 2, "max_requests = 0": 0}.get(limits, 1000)
+    assert now.max_cost == {"max_cost = 0": 0, "max_cost = 1": 1}.get(limits, 5)
