@@ -14,7 +14,7 @@ from decimal import Decimal
 
 from pydantic_ai.usage import RequestUsage
 
-from .prices import MILLION, Price
+from .prices import MILLION, Price, exactly
 from .usage import Amount, Pool, UsageMeter
 
 DEFAULT_OUTPUT_TOKENS = 8_192
@@ -94,11 +94,12 @@ class Reservation:
         for meter in meters:
             meter.requests += 1
 
-    def settle(self, usage: RequestUsage | None, *, whole: bool = True) -> bool:
+    @exactly()
+    def settle(self, usages: Sequence[RequestUsage], *, whole: bool) -> bool:
         """Count what a request used, unless it is settled. Return whether that is more than was reserved.
 
-        Where `usage` is not the `whole` of what was used, the rest of the reservation counts as estimated: the request
-        was sent, and may be paid. `None` is nothing.
+        Where `usages`, of the response and of attempts before it, are not the `whole` of what was used, the rest of the
+        reservation counts as estimated: the request was sent, and may be paid.
         """
         if not self._is_open:
             return False
@@ -106,7 +107,10 @@ class Reservation:
         over = False
         for meter in self._meters:
             for pool in (meter.cost, meter.tokens, meter.unpriced):
-                spent, estimated = self._used(meter, pool, usage)
+                spent, estimated = pool.zero, pool.zero
+                for usage in usages:
+                    reported, by_price = self._used(meter, pool, usage)
+                    spent, estimated = spent + reported, estimated + by_price
                 pool.spent += spent
                 if (share := self._shares.get(pool)) is not None:
                     pool.release(share)
@@ -115,9 +119,9 @@ class Reservation:
         self._ledger.serve()
         return over
 
-    def _used(self, meter: UsageMeter, pool: Pool, usage: RequestUsage | None) -> tuple[Amount, Amount]:
+    def _used(self, meter: UsageMeter, pool: Pool, usage: RequestUsage) -> tuple[Amount, Amount]:
         """Return what was used of one budget, and what was used by an estimate."""
-        if usage is None or (pool is meter.unpriced and self._price is not None):
+        if pool is meter.unpriced and self._price is not None:
             return pool.zero, pool.zero
         if pool is not meter.cost:
             return usage.total_tokens, 0
@@ -125,6 +129,7 @@ class Reservation:
             return pool.zero, self._price.of(usage.input_tokens, usage.output_tokens)
         return usage.cost or pool.zero, pool.zero
 
+    @exactly()
     def cancel(self) -> None:
         """Give everything back: the request was not sent."""
         if not self._is_open:
@@ -196,8 +201,9 @@ class Ledger:
         """Drop the requests of an event loop that has ended. Those in flight get no report any more."""
         self._waiting.clear()
         for reservation in list(self.in_flight):
-            reservation.settle(None, whole=False)
+            reservation.settle((), whole=False)
 
+    @exactly()
     def _attempt(
         self, meters: Sequence[UsageMeter], quote: Quote, awaited: Set[Pool] = frozenset()
     ) -> Reservation | Refusal | Set[Pool]:

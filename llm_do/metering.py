@@ -24,7 +24,6 @@ from pydantic_ai.models import Model, ModelRequestContext, ModelRequestParameter
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings, merge_model_settings
-from pydantic_ai.usage import RequestUsage
 
 from .budgets import DEFAULT_OUTPUT_TOKENS, GIVE_PRICE, LEAST_OUTPUT_TOKENS, Quote, Refusal, Reservation
 from .errors import CallCancelled, LimitExceeded, ModelChoiceError
@@ -252,11 +251,11 @@ class MeteredModel(WrapperModel):
             yield
         finally:
             slots.release()
-            request.reservation.settle(None, whole=False)  # where settling it failed
+            request.reservation.settle((), whole=False)  # where settling it failed
 
     def _fail(self, request: _Request, exc: BaseException) -> None:
         """Settle a request without a response. It may be paid, unless the provider cannot have worked on it."""
-        request.reservation.settle(None, whole=_was_not_worked_on(exc))
+        request.reservation.settle((), whole=_was_not_worked_on(exc))
 
     def _finish(self, request: _Request, response: ModelResponse) -> None:
         """Settle a request by its response, and log that."""
@@ -266,7 +265,14 @@ class MeteredModel(WrapperModel):
         told = can_be(usage)
         usage.cost = session.prices.cost(self.wrapped, response) if told else None  # PydanticAI keeps what is there
         whole = told and was_reported(usage) and response.state != "incomplete" and response.state != "interrupted"
-        if request.reservation.settle(usage if told else None, whole=whole):
+        # A model that tries several by itself moved on from some attempts, and they are paid all the same.
+        attempts = [
+            (attempt.model_name, attempt.usage)
+            for attempt in response.failed_attempts or ()
+            if attempt.usage is not None and can_be(attempt.usage)
+        ]
+        usages = [*(used for _, used in attempts), usage]
+        if request.reservation.settle(usages if told else usages[:-1], whole=whole):
             session.recorder.notice(
                 self._frame, f"Model {model!r} used more than the most that was reserved for a request. It is counted."
             )
@@ -276,13 +282,10 @@ class MeteredModel(WrapperModel):
                 f"An answer was cut off after the {request.reservation.output_tokens} tokens that are sent as "
                 "`max_tokens` under a limit. Set `max_tokens` in the settings of the worker or the model.",
             )
-        # A model that tries several by itself moved on from some attempts, and they are paid all the same.
-        attempts = [attempt for attempt in response.failed_attempts or () if attempt.usage is not None]
         for meter in (session.meter, *self._frame.meters):
-            for attempt in attempts:
-                meter.count_usage(attempt.model_name, attempt.usage or RequestUsage())
-            meter.count_usage(model, usage)
-        record.requests = [*record.requests, *(attempt.usage or RequestUsage() for attempt in attempts), usage]
+            for name, used in (*attempts, (model, usage)):
+                meter.count_usage(name, used)
+        record.requests = [*record.requests, *usages]
         asked = request.asked
         session.recorder.log_message(self._frame, response, (*asked.function_tools, *asked.output_tools))
         for part in response.parts:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from decimal import Decimal
+from decimal import ROUND_HALF_EVEN, Context, Decimal, DivisionByZero, InvalidOperation, Overflow, localcontext
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
@@ -17,8 +18,18 @@ from pydantic_ai.models import Model
 from pydantic_ai.usage import RequestUsage
 
 MILLION = Decimal(1_000_000)
+_ARITHMETIC = Context(
+    prec=28, rounding=ROUND_HALF_EVEN, Emin=-999_999, Emax=999_999, traps=[DivisionByZero, InvalidOperation, Overflow]
+)
 _FREE = frozenset({"local", "test"})
 """Providers that run in this program: the embedded models, and PydanticAI's `TestModel`."""
+
+
+@contextmanager
+def exactly() -> Iterator[None]:
+    """Calculate with money as always, whatever precision the program has set for numbers of its own."""
+    with localcontext(_ARITHMETIC):
+        yield
 
 
 def money(value: Any, what: str) -> Decimal:
@@ -75,6 +86,7 @@ class PriceList:
         self._unknown: set[tuple[str | None, str | None]] = set()
         """Models that answered, and that the list does not have: it is slow to say so."""
 
+    @exactly()
     def dearest(self, model: Model) -> Price | None:
         """Return the highest price that a request to `model` can have; `None` where none is known."""
         key = (model.model_id, _base_url(model))
@@ -82,6 +94,7 @@ class PriceList:
             self._dearest[key] = self._given_to(model) or _listed(model)
         return self._dearest[key]
 
+    @exactly()
     def cost(self, model: Model, response: ModelResponse) -> Decimal | None:
         """Return the cost of a response; `None` where it is not known."""
         if (given := self._given_to(model)) is not None:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from pydantic_ai.usage import RequestUsage, RunUsage
 
-from .prices import money
+from .prices import exactly, money
 
 Amount: TypeAlias = Decimal | int
 """US dollars, or tokens."""
@@ -61,6 +61,7 @@ class Account:
     """The most that the requests in flight can use."""
 
     @property
+    @exactly()
     def left(self) -> Amount | None:
         """The rest. It is negative where a provider reported more than was reserved."""
         return None if self.limit is None else self.limit - self.spent - self.estimated - self.reserved

@@ -1,14 +1,15 @@
 """Budgets hold against models, providers, capabilities and callbacks that do what they should not."""
 
 import asyncio
-from decimal import Decimal
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal, localcontext
 from typing import Annotated, Any
 
 import pytest
 from pydantic import BaseModel, Field
 from pydantic_ai import BinaryContent
 from pydantic_ai.capabilities import AbstractCapability
-from pydantic_ai.messages import ModelMessage, ModelResponse
+from pydantic_ai.messages import ModelMessage, ModelRequestAttempt, ModelResponse
 from pydantic_ai.models import Model
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import AgentInfo, FunctionModel
@@ -57,6 +58,43 @@ async def test_a_candidate_that_a_capability_adds_is_counted(wrap: Any) -> None:
     assert answers.count("ok") == 2
     assert (runtime.budget.spent, runtime.budget.left) == (Decimal("0.8"), Decimal("0.2"))
     assert runtime.usage["spare"].requests == 2
+
+
+async def test_attempts_that_a_model_moved_on_from_by_itself_are_spent() -> None:
+    """A model of somebody else's tries two, and tells what the first one used on the response of the second."""
+    attempt = ModelRequestAttempt(
+        model_name="first",
+        outcome="rejected",
+        timestamp=datetime.now(UTC),
+        duration=timedelta(seconds=1),
+        usage=RequestUsage(input_tokens=7, cost=Decimal("0.3")),
+    )
+
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        return ModelResponse(parts=says("ok").parts, usage=RequestUsage(input_tokens=2), failed_attempts=[attempt])
+
+    runtime = Runtime(
+        model=FunctionModel(answer, model_name="paid"),
+        limits=Limits(max_cost=1, max_tokens=1_000_000),
+        prices={"paid": Price(request=0.1)},
+    )
+    assert (await outcomes(runtime)).count("ok") == 3
+    assert (runtime.budget.spent, runtime.budget.tokens.spent) == (Decimal("1.2"), 27)
+    assert {name: usage.requests for name, usage in runtime.usage.items()} == {"first": 3, "paid": 3}
+
+
+# -- numbers -----------------------------------------------------------------------------------------------
+
+
+async def test_the_precision_of_the_programs_own_numbers_does_not_matter() -> None:
+    """With one digit, 0.09 and 0.001 make 0.09: such a sum reaches no limit."""
+    runtime = Runtime(model=paid(), limits=Limits(max_cost=0.1), prices={"paid": Price(request=0.001)})
+    with localcontext() as context:
+        context.prec = 1
+        answers = await outcomes(runtime, count=120)
+        assert runtime.budget.left == 0
+    assert answers.count("ok") == 100
+    assert runtime.budget.spent == Decimal("0.1")
 
 
 # -- reports -----------------------------------------------------------------------------------------------
