@@ -16,13 +16,13 @@ def main() -> None:
         _open_streams()
         _answer()
     except SystemExit as exc:
-        _leave(exc)
+        _leave(exc.code if isinstance(exc.code, int) else 0 if exc.code is None else 1)
     except KeyboardInterrupt:  # while something was imported
         sys.stderr.write("Interrupted.\n")
         sys.stderr.flush()
         os._exit(130)
-    except BrokenPipeError:  # whoever read the help has seen enough
-        os._exit(0)
+    except OSError as exc:  # of the help; what else is written tells it itself
+        _leave(_tell_unwritten(exc))
 
 
 def _open_streams() -> None:
@@ -32,15 +32,29 @@ def _open_streams() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
-def _leave(end: SystemExit) -> NoReturn:
+def _leave(code: int) -> NoReturn:
     """End the process. A thread that could not be stopped would keep it for as long as it runs: it is left behind."""
-    if threading.active_count() == 1:
-        raise end
     try:
         sys.stdout.flush()
+    except OSError as exc:
+        code = code or _tell_unwritten(exc)
+        from .stdout import abandon  # noqa: PLC0415 - it imports more than an end needs
+
+        abandon(sys.stdout)
+    if threading.active_count() == 1:
+        sys.exit(code)
+    try:
         sys.stderr.flush()
     finally:
-        os._exit(end.code if isinstance(end.code, int) else 1)
+        os._exit(code)
+
+
+def _tell_unwritten(exc: OSError) -> int:
+    """Say that there is no room for the output, and return the code for it. A reader who left has seen enough."""
+    if isinstance(exc, BrokenPipeError):
+        return 0
+    sys.stderr.write(f"Error: the output cannot be written: {exc.strerror}.\n")
+    return 1
 
 
 def _answer() -> None:
@@ -50,7 +64,7 @@ def _answer() -> None:
         complete()
     elif sys.argv[1:] in (["--help"], ["-h"], []):
         sys.stdout.write(HELP)
-        sys.stdout.flush()
+        sys.exit()
     else:
         from .main import run_program  # noqa: PLC0415 - click is most of the time that help takes
 

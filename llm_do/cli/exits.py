@@ -35,6 +35,9 @@ def report(exc: BaseException, redact: Callable[[str], str] = str) -> int:
     if isinstance(exc, click.exceptions.Abort | KeyboardInterrupt):
         click.echo("Interrupted.", err=True)
         return Exit.INTERRUPTED
+    if isinstance(exc, click.exceptions.NoArgsIsHelpError):
+        exc.show()
+        return Exit.USAGE
     from .words import in_words, readable  # noqa: PLC0415 - with it comes whatever an error may be about
 
     if isinstance(exc, click.ClickException):

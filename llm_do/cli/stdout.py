@@ -54,12 +54,16 @@ class Output:
             self._stream.write(text.encode(errors="backslashreplace").decode())
             self._stream.flush()
         except OSError as exc:
-            # Python would complain once more when it closes it, and end with a code of its own.
-            with suppress(OSError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            abandon(self._stream)
             if isinstance(exc, BrokenPipeError):
                 raise ReaderLeft from None
             raise
+
+
+def abandon(stream: TextIO) -> None:
+    """Give up a stream that takes no more. Otherwise Python complains when it closes it, with a code of its own."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _check_file(path: Path) -> None:

@@ -179,6 +179,14 @@ def test_each_command_has_the_short_help_of_the_table(name: str, run: Run) -> No
     assert said.code == 0 and said.err == "" and f"llm-do {name}" in said.out
 
 
+@pytest.mark.parametrize("group", ["rules", "models"])
+def test_a_group_without_a_command_shows_its_help(group: str, run: Run) -> None:
+    said = run(group)
+    assert said.code == Exit.USAGE
+    assert said.err.startswith(f"Usage: llm-do {group}")
+    assert "Error:" not in said.err
+
+
 def test_help_can_be_read_in_a_narrow_terminal(run: Run) -> None:
     said = run("check", "--help").out
     assert "\b" not in said and "\n  Warnings  what will not work here" in said

@@ -194,29 +194,18 @@ def test_the_answer_can_go_to_a_file(run: Run, project: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-def test_a_full_disk_is_an_error_and_a_reader_that_left_is_none(run: Run, project: Path) -> None:
-    command = f"{sys.executable} -m llm_do run text what=hello"
-    full = subprocess.run(
-        f"{command} > /dev/full",
-        shell=True,
-        cwd=project,
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
+@pytest.mark.parametrize("command", ["run text what=hello", "list", "list --help", "--help", ""])
+def test_a_full_disk_is_an_error_and_a_reader_that_left_is_none(project: Path, command: str) -> None:
+    def in_shell(line: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            line, shell=True, cwd=project, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+        )
+
+    full = in_shell(f"{sys.executable} -m llm_do {command} > /dev/full")
     assert full.returncode == Exit.FAILED
     assert "No space left" in full.stderr
-    assert "Traceback" not in full.stderr
-    left = subprocess.run(
-        f"{command} | true",
-        shell=True,
-        cwd=project,
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
+    assert len(full.stderr.splitlines()) == 1
+    left = in_shell(f"{sys.executable} -m llm_do {command} | true")
     assert left.stderr == ""
 
 
