@@ -527,7 +527,10 @@ async def test_all_of_a_long_text_is_shown_from_its_beginning() -> None:
         await person.be_asked()
         await person.press("f")
         await person.until(lambda: "line 1 " in person.screen() and "send wants to run" in person.screen())
-        await person.press(*["pagedown"] * 200)
+        for _ in range(200):
+            await person.press("pagedown")
+            if "line 999" in person.screen():
+                break
         await person.until(lambda: "line 999" in person.screen())
         await person.decide("q")
 
