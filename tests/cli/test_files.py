@@ -10,6 +10,9 @@ import pytest
 from llm_do.cli.exits import Exit
 
 from ..processes import PATIENCE
+from .in_process import RunHere, run_here
+
+__all__ = ["run_here"]
 
 
 @pytest.fixture
@@ -53,8 +56,10 @@ def llm_do(*args: object, cwd: Path, **env: str) -> subprocess.CompletedProcess[
         ("p/deep", "../workers/hi.md", "hi: a worker (workers/hi.md)"),
     ],
 )
-def test_a_file_is_seen_from_the_folder_that_is_named(project: Path, folder: str, file: str, title: str) -> None:
-    done = llm_do("-C", folder, "show", file, cwd=project.parent)
+def test_a_file_is_seen_from_the_folder_that_is_named(
+    run_here: RunHere, project: Path, folder: str, file: str, title: str
+) -> None:
+    done = run_here("-C", folder, "show", file, cwd=project.parent)
     assert done.stdout.startswith(title), done.stderr
 
 
@@ -78,8 +83,8 @@ def test_a_file_of_another_folder_runs(project: Path) -> None:
         (f"{'x' * 5000}.md", "There is no file"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(project: Path, file: str, said: str) -> None:
-    done = llm_do("run", file, "x", cwd=project)
+def test_what_is_wrong_with_a_file_is_said(run_here: RunHere, project: Path, file: str, said: str) -> None:
+    done = run_here("run", file, "x", cwd=project)
     assert (done.returncode, done.stdout) == (Exit.USAGE, "")
     assert said in " ".join(done.stderr.split()) and "\x1b" not in done.stderr and "Traceback" not in done.stderr
 

@@ -14,11 +14,12 @@ from llm_do.cli.screen.app import ChatApp
 from llm_do.cli.sessions import SessionOptions, open_session
 
 from ..scripted import says, scripted
+from .in_process import RunHere, run_here
 from .server import Step, serve
 from .test_chat import Chat
 from .test_run import Run, project, run
 
-__all__ = ["project", "run"]
+__all__ = ["project", "run", "run_here"]
 
 PRICES = '[prices."openai-chat:scripted"]\nrequest = 0.02\n'
 
@@ -67,8 +68,8 @@ def test_tokens_can_be_limited(run: Run) -> None:
 
 
 @pytest.mark.parametrize("amount", ["-1", "nan", "inf", "much", ""])
-def test_an_amount_that_is_none_is_told(run: Run, amount: str) -> None:
-    done = run("add", "1", "--max-cost", amount)
+def test_an_amount_that_is_none_is_told(run_here: RunHere, project: Path, amount: str) -> None:
+    done = run_here("run", "add", "1", "--max-cost", amount, cwd=project)
     assert done.returncode == Exit.USAGE
     assert "is no amount: give dollars, such as 2.50, or none for no limit" in done.stderr
 

@@ -15,6 +15,7 @@ import pytest
 from llm_do.cli.exits import Exit
 
 from ..processes import PATIENCE, start_interruptible, start_uninterruptible
+from .in_process import RunHere, run_here
 from .server import Server, Step, serve
 
 TOOLS = '''
@@ -46,6 +47,8 @@ PROJECT = {
         "input: {type: object, properties: {name: {type: string}, age: {type: integer}}, required: [name]}\n"
     ),
 }
+__all__ = ["run_here"]
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -102,9 +105,11 @@ def test_the_answer_alone_is_on_standard_output(run: Run) -> None:
         (["text", "-"], "piped in", "piped in\n"),
     ],
 )
-def test_a_function_runs_like_a_worker(run: Run, project: Path, words: list[str], piped: str, expected: str) -> None:
+def test_a_function_runs_like_a_worker(
+    run_here: RunHere, project: Path, words: list[str], piped: str, expected: str
+) -> None:
     (project / "words.txt").write_text("from a file\n")
-    done = run(*words, input=piped)
+    done = run_here("run", *words, cwd=project, input=piped)
     assert (done.returncode, done.stdout, done.stderr) == (Exit.OK, expected, "")
 
 
@@ -131,8 +136,10 @@ def test_a_function_runs_like_a_worker(run: Run, project: Path, words: list[str]
         (["greeter", "x", "-m", "openai:gpt-5"], "", "OPENAI_API_KEY"),
     ],
 )
-def test_what_is_wrong_with_a_command_line(run: Run, words: list[str], piped: str, message: str) -> None:
-    done = run(*words, input=piped)
+def test_what_is_wrong_with_a_command_line(
+    run_here: RunHere, project: Path, words: list[str], piped: str, message: str
+) -> None:
+    done = run_here("run", *words, cwd=project, input=piped)
     assert done.returncode == Exit.USAGE
     assert done.stdout == ""
     assert message in done.stderr
