@@ -2,9 +2,7 @@
 
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,19 +10,17 @@ import pytest
 from llm_do.cli.exits import Exit
 from llm_do.models.choice import KEY_OFFERS
 
+from .programs import Run, Start, run, start
 from .server import Server, Step, serve
-from .test_terminal_chat import Terminal
 
-PROGRAM = [sys.executable, "-m", "llm_do"]
+__all__ = ["run", "start"]
+
 USUAL_PORT = """
 import os
 from llm_do.models import addresses, servers
 address = addresses.Address(port=int(os.environ["TEST_USUAL_PORT"]))
 object.__setattr__(servers.MODEL_SERVERS[0], "address", address)
 """
-pytestmark = pytest.mark.timeout(300)  # each test starts several programs
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
-Start = Callable[..., Terminal]
 
 
 @pytest.fixture
@@ -52,41 +48,6 @@ def machine(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("PYDANTIC_AI_NO_BANNER", "1")
     monkeypatch.setenv("TEST_USUAL_PORT", server.url.rpartition(":")[2])
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-
-
-@pytest.fixture
-def run(project: Path) -> Run:
-    """Runs `llm-do` without a terminal."""
-
-    def start(*words: str, **env: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [*PROGRAM, *words],
-            cwd=project,
-            env={**os.environ, **env},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            check=False,
-        )
-
-    return start
-
-
-@pytest.fixture
-def start(project: Path) -> Iterator[Start]:
-    """Starts `llm-do` in a terminal."""
-    opened: list[Terminal] = []
-
-    def begin(words: str, **env: str) -> Terminal:
-        terminal = Terminal(project, width=110, height=40)
-        opened.append(terminal)
-        values = " ".join(f"{name}='{value}'" for name, value in {"TERM": "screen-256color", **env}.items())
-        terminal.type(f"unset COLUMNS LINES; clear; {values} {' '.join(PROGRAM)} {words}; echo code $?")
-        return terminal
-
-    yield begin
-    for terminal in opened:
-        terminal.close()
 
 
 def test_a_yes_at_a_terminal_is_asked_for_once(start: Start, run: Run, server: Server) -> None:

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,10 @@ from llm_do.models.local.catalogue import CATALOGUE, EMBEDDED
 from ..local.conftest import smollm2 as smollm2
 from ..local.weights_servers import Server, serving
 from ..processes import PATIENCE
-from .test_terminal_chat import Terminal
+from .programs import Run, Start, run, start
 
-PROGRAM = [sys.executable, "-m", "llm_do"]
+__all__ = ["run", "start"]
+
 PROJECT = {
     "tools.py": "from llm_do import entry\n\n@entry\ndef add(a: int, b: int) -> int:\n    return a + b\n",
     "workers/greeter.md": "---\nlimits: {max_requests: 2}\n---\nGreet the user in one sentence.",
@@ -29,8 +30,6 @@ PROJECT = {
     "workers/boss.md": "---\nmodel: test\ntools: [own]\n---\nx",
 }
 FILE = CATALOGUE[EMBEDDED].file
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
-Start = Callable[..., Terminal]
 
 
 @pytest.fixture
@@ -65,42 +64,6 @@ def without_packages(tmp_path: Path, *names: str) -> None:
     (tmp_path / "site").mkdir(exist_ok=True)
     lines = [f"sys.modules[{name!r}] = None\n" for name in names]
     (tmp_path / "site" / "sitecustomize.py").write_text("import sys\n" + "".join(lines))
-
-
-@pytest.fixture
-def run(project: Path) -> Run:
-    """Runs `llm-do` where nobody sits at a terminal."""
-
-    def start(*words: str, **env: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [*PROGRAM, *words],
-            cwd=project,
-            env={**os.environ, **env},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            timeout=PATIENCE,
-            check=False,
-        )
-
-    return start
-
-
-@pytest.fixture
-def start(project: Path) -> Iterator[Start]:
-    """Starts `llm-do` in a terminal."""
-    opened: list[Terminal] = []
-
-    def begin(words: str, **env: str) -> Terminal:
-        terminal = Terminal(project, width=100, height=40)
-        opened.append(terminal)
-        values = " ".join(f"{name}='{value}'" for name, value in {"TERM": "screen-256color", **env}.items())
-        terminal.type(f"unset COLUMNS LINES; clear; {values} {' '.join(PROGRAM)} {words}; echo code $?")
-        return terminal
-
-    yield begin
-    for terminal in opened:
-        terminal.close()
 
 
 def left_in(cache: Path) -> list[str]:

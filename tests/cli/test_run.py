@@ -364,7 +364,7 @@ def test_a_run_that_is_ended_ends_in_order(tmp_path: Path, end: signal.Signals) 
         cwd=tmp_path,
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=120,
+        timeout=PATIENCE,
         preexec_fn=lambda: signal.signal(end, signal.SIG_DFL),
     )
     assert done.returncode == 128 + end, done

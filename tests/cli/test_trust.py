@@ -18,7 +18,8 @@ from llm_do.errors import PathDenied, ProjectCodeError
 from llm_do.fileio import foreign_part, own_users
 from llm_do.remembered import Remembered
 
-pytestmark = pytest.mark.timeout(240)  # most tests start several programs
+from ..processes import PATIENCE
+
 LLM_DO = str(Path(sys.executable).with_name("llm-do"))
 OTHER = 54321
 """A user who is not the one of the tests."""
@@ -47,7 +48,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def llm_do(*args: str, cwd: Path, user: int | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [LLM_DO, *args], cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, user=user
+        [LLM_DO, *args], cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE, user=user
     )
 
 
@@ -57,7 +58,7 @@ def at_a_terminal(*args: str, cwd: Path, answer: str = "") -> tuple[int, str]:
     if pid == 0:  # pragma: no cover - another process
         os.chdir(cwd)
         os.execv(LLM_DO, [LLM_DO, *args])
-    said, until = "", time.monotonic() + 120
+    said, until = "", time.monotonic() + PATIENCE
     while time.monotonic() < until:
         if not select.select([terminal], [], [], 0.5)[0]:
             continue
@@ -370,7 +371,7 @@ def test_the_module_imports_nothing_from_the_current_folder(project: Path, args:
     for name in names:
         (here / f"{name}.py").write_text("open('ran-here', 'w').close()\n")
     done = subprocess.run(
-        [sys.executable, "-m", "llm_do", *args], cwd=here, capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "llm_do", *args], cwd=here, capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
     assert not (here / "ran-here").exists()

@@ -54,7 +54,7 @@ from llm_do import (
 from llm_do.models.local.engine import End, Engine, Piece, engine_of
 from llm_do.models.local.grammar import options
 
-from ..processes import start_interruptible
+from ..processes import PATIENCE, start_interruptible
 from ..sealing import seal
 
 
@@ -663,7 +663,7 @@ def test_an_event_loop_that_was_closed_frees_the_engine(environ: dict[str, str])
         "print(bool(agent.run_sync('Hello!', model_settings={'max_tokens': 3}).output))\n"
     )
     # 5000 tokens would take more than a minute.
-    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout) == (0, "True\n")
 
 
