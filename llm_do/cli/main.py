@@ -53,6 +53,10 @@ class LazyGroup(click.Group):
 @click.pass_context
 def program(ctx: click.Context, folder: Path | None) -> None:
     """LLM workers and Python functions are the same kind of call."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise click.ClickException("The current folder does not exist any more. Change to another one.") from None
     ctx.obj = folder
 
 

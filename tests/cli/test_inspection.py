@@ -187,6 +187,15 @@ def test_a_group_without_a_command_shows_its_help(group: str, run: Run) -> None:
     assert "Error:" not in said.err
 
 
+def test_a_current_folder_that_was_removed_is_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    said = run("list")
+    assert (said.code, said.out) == (Exit.FAILED, "")
+    assert said.err == "Error: The current folder does not exist any more. Change to another one.\n"
+
+
 def test_help_can_be_read_in_a_narrow_terminal(run: Run) -> None:
     said = run("check", "--help").out
     assert "\b" not in said and "\n  Warnings  what will not work here" in said
