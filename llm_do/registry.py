@@ -363,7 +363,12 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
                 raise WorkerFileError(f"{definition.name!r} differs from {name!r} only in case. Choose another one.")
         if created_by is not None:
             self._check_authority(definition, created_by)
-        self._files.store(definition, force=force, by_model=by_model)
+        try:
+            self._files.store(definition, force=force, by_model=by_model)
+        except OSError as exc:
+            raise WorkerFileError(
+                f"Worker {definition.name!r} cannot be written in workers/generated/: {exc.strerror or exc}."
+            ) from exc
         return definition
 
     def _check_authority(self, wanted: WorkerDefinition, creator: str) -> None:

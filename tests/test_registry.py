@@ -136,6 +136,12 @@ def test_a_registry_is_a_mapping_of_workers_and_functions(make: Make) -> None:
     assert "nothing" not in registry
 
 
+async def test_a_disk_that_takes_no_worker_is_an_error_for_the_model(make: Make) -> None:
+    """Its run goes on, as with any other creation that is refused."""
+    registry = make({"workers/boss.yaml": BOSS, "tools.py": TOOLS, "workers/generated": "in the way of the folder"})
+    assert "Worker 'helper' cannot be written in workers/generated/: " in await create_by_model(registry, "helper")
+
+
 @pytest.mark.parametrize("name", ["../../evil", "greeter\n", "grеeter", "", ".", "greeter.md", "a/b", "/etc/passwd"])
 async def test_a_name_that_is_none_finds_nothing(make: Make, name: str) -> None:
     registry = make({"workers/greeter.md": "Hello."})
