@@ -244,8 +244,7 @@ def _claims(meter: UsageMeter, quote: Quote) -> list[_Claim] | Refusal:
         claims.append(_Claim(meter.unpriced, meter, quote.input_tokens, 1))
     else:
         return Refusal(
-            f"no price is known for model {quote.model!r}, so Limits.max_cost cannot be kept; {GIVE_PRICE}, or set "
-            "max_tokens in place of max_cost",
+            f"no price is known for model {quote.model!r}, so Limits.max_cost cannot be kept; {GIVE_PRICE}",
             "",
             meter,
         )

@@ -192,8 +192,10 @@ class CallCancelled(LlmDoError):
 class LimitExceeded(LlmDoError):
     """A budget over the whole tree of calls is used up."""
 
-    def __init__(self, message: str = "", limit: str = "", worker: str | None = None) -> None:
+    def __init__(self, message: str = "", *, problem: str = "", limit: str = "", worker: str | None = None) -> None:
         super().__init__(message)
+        self.problem = problem
+        """What is used up, without the call that it stops."""
         self.limit = limit
         """The field of `Limits` that says no, such as `max_cost`; empty where no higher number would help."""
         self.worker = worker

@@ -6,7 +6,7 @@ tokens. Roles, separators and the wrapping of tools are covered by constants.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic_ai.messages import (
@@ -23,6 +23,8 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.profiles.anthropic import ANTHROPIC_THINKING_BUDGET_MAP
+from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 from pydantic_core import to_json
 
@@ -32,6 +34,12 @@ WITH_TOOLS = 600
 """For the words with which providers explain tools to a model."""
 PER_IMAGE = 50_000
 """The most that a provider counts for one image, of any size, that is sent as bytes."""
+_KEPT_BY_PROVIDER = ("previous_response_id", "conversation_id", "cached_content")
+"""How settings end that refer to texts which the provider adds to the request."""
+_THINKING = frozenset({"budget_tokens", "thinking_budget"})
+"""Settings, at any depth, of how many tokens a model may think for."""
+_ANSWERS = frozenset({"n", "best_of"})
+"""Settings, at any depth, of how many answers there are to one request."""
 
 
 class InputBound:
@@ -39,11 +47,14 @@ class InputBound:
 
     __slots__ = ("tokens", "unbounded")
 
-    def __init__(self, messages: Sequence[ModelMessage], asked: ModelRequestParameters) -> None:
+    def __init__(
+        self, messages: Sequence[ModelMessage], asked: ModelRequestParameters, settings: ModelSettings | None = None
+    ) -> None:
         self.tokens = PER_REQUEST
         self.unbounded: str | None = None
         """A part of the request that can have any number of tokens, if there is one."""
         self._add_parameters(asked)
+        self._look_at(settings)
         instructions = 0
         for message in messages:
             self.tokens += PER_MESSAGE
@@ -64,6 +75,13 @@ class InputBound:
             self.unbounded = f"the provider's own tool {asked.native_tools[0].kind!r}"
         if asked.allow_image_output:
             self.unbounded = "an image as output"
+
+    def _look_at(self, settings: ModelSettings | None) -> None:
+        for name, value in _settings(settings or {}):
+            if name.endswith(_KEPT_BY_PROVIDER) and value and value != "auto":  # "auto" is of these very messages
+                self.unbounded = f"a text that the provider keeps ({name})"
+            if name in _ANSWERS and isinstance(value, int) and value > 1:
+                self.unbounded = f"several answers to one request ({name}={value})"
 
     def _add_part(self, part: Any) -> None:
         self.tokens += PER_MESSAGE
@@ -107,6 +125,23 @@ class InputBound:
             self.unbounded = f"a recording ({file.media_type}), which may be of any length"
         elif file.is_document and not file.media_type.startswith("text/"):
             self.unbounded = f"a document ({file.media_type}), whose pages may hold any amount of text"
+
+
+def thinking_tokens(settings: ModelSettings | None) -> int:
+    """Return how many tokens settings give a model to think. Providers count them as output."""
+    if not settings:
+        return 0
+    level = settings.get("thinking")
+    given = [value for name, value in _settings(settings) if name in _THINKING and isinstance(value, int)]
+    return max([ANTHROPIC_THINKING_BUDGET_MAP.get(level, 0) if level else 0, *given])
+
+
+def _settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield settings and those inside of them, such as what is added to the body of the request."""
+    for name, value in settings.items():
+        yield str(name), value
+        if isinstance(value, Mapping):
+            yield from _settings(value)
 
 
 def _bytes(text: str) -> int:

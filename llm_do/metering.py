@@ -27,7 +27,7 @@ from pydantic_ai.settings import ModelSettings, merge_model_settings
 
 from .budgets import DEFAULT_OUTPUT_TOKENS, GIVE_PRICE, LEAST_OUTPUT_TOKENS, Quote, Refusal, Reservation
 from .errors import CallCancelled, LimitExceeded, ModelChoiceError
-from .estimates import InputBound
+from .estimates import InputBound, thinking_tokens
 from .frame import CallFrame
 from .prices import FREE, can_be, was_reported
 from .secrets import Values
@@ -184,22 +184,24 @@ class MeteredModel(WrapperModel):
         if session.recorder.secrets.configured is not None:
             messages = self._without_secrets(messages, session.recorder.secrets.configured)
         meters = (session.meter, *frame.meters)
-        told = None
+        agreed_to = None
         while isinstance(
             answer := await session.ledger.reserve(meters, self._quote(messages, settings, asked)), Refusal
         ):
+            problem, limit, worker = answer.problem, answer.limit, answer.meter.worker
+            exceeded = LimitExceeded(f"{frame.path} stops: {problem}.", problem=problem, limit=limit, worker=worker)
             # Limits that leave the problem as it was are no answer, and would be asked for again and again.
-            again, told = answer.problem == told, answer.problem
-            exceeded = LimitExceeded(f"{frame.path} stops: {told}.", answer.limit, answer.meter.worker)
-            if again or exceeded.worker is not None or not await session.raise_limits(frame, exceeded):
+            if not limit or worker is not None or problem == agreed_to:
                 raise exceeded
-        by_budget = self._max_tokens(settings) is None and answer.output_tokens > 0
+            agreed = await session.raise_limits(frame, exceeded)
+            if agreed is False:
+                raise exceeded
+            agreed_to = problem if agreed else agreed_to
+        sent = merge_model_settings(self.wrapped.settings, settings)
+        by_budget = _max_tokens(sent) is None and answer.output_tokens > 0
         if by_budget:
             settings = cast(ModelSettings, {**(settings or {}), "max_tokens": answer.output_tokens})
         return _Request(messages, settings, asked, answer, by_budget)
-
-    def _max_tokens(self, settings: ModelSettings | None) -> int | None:
-        return _max_tokens(merge_model_settings(self.wrapped.settings, settings))
 
     def _quote(
         self, messages: list[ModelMessage], settings: ModelSettings | None, asked: ModelRequestParameters
@@ -219,7 +221,8 @@ class MeteredModel(WrapperModel):
         if price == FREE and not any(meter.tokens.limit is not None for meter in meters):
             return replace(_NOTHING, price=price)
         # Some models are sent schemas in another form, which may be much longer.
-        bound = InputBound(messages, self.wrapped.prepare_request(settings, asked)[1])
+        sent = merge_model_settings(self.wrapped.settings, settings)
+        bound = InputBound(messages, self.wrapped.prepare_request(settings, asked)[1], sent)
         if bound.unbounded is not None:
             session.recorder.notice(
                 self._frame,
@@ -227,13 +230,13 @@ class MeteredModel(WrapperModel):
                 "requests in flight.",
             )
         default: int = getattr(self.wrapped, "default_max_tokens", DEFAULT_OUTPUT_TOKENS)
-        max_tokens = self._max_tokens(settings)
-        wanted = max_tokens or default
+        thinking, max_tokens = thinking_tokens(sent), _max_tokens(sent)
+        wanted = max_tokens or thinking + default
         return Quote(
             model=self.model_name,
             input_tokens=bound.tokens,
             output_tokens=wanted,
-            least_output_tokens=max_tokens or min(wanted, LEAST_OUTPUT_TOKENS),
+            least_output_tokens=max_tokens or min(wanted, thinking + LEAST_OUTPUT_TOKENS),
             price=price,
         )
 
@@ -256,6 +259,11 @@ class MeteredModel(WrapperModel):
     def _fail(self, request: _Request, exc: BaseException) -> None:
         """Settle a request without a response. It may be paid, unless the provider cannot have worked on it."""
         request.reservation.settle((), whole=_was_not_worked_on(exc))
+        if request.bounded_by_budget and isinstance(exc, ModelHTTPError) and exc.status_code in (400, 422):
+            exc.add_note(
+                f"max_tokens={request.reservation.output_tokens} was sent because there is a limit of money or tokens. "
+                "If the provider refuses that number, set `max_tokens` in `model_settings` of the worker."
+            )
 
     def _finish(self, request: _Request, response: ModelResponse) -> None:
         """Settle a request by its response, and log that."""

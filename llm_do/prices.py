@@ -80,8 +80,9 @@ class HasPrices(Protocol):
 class PriceList:
     """The prices of a session. Given ones come first, then what a provider reports, then the public list."""
 
-    def __init__(self, given: Mapping[str, Price | Mapping[str, Any]] | None = None) -> None:
-        self._given = {name: _read(name, price) for name, price in (given or {}).items()}
+    def __init__(self, *given: Mapping[str, Price | Mapping[str, Any]]) -> None:
+        """Take the prices that are given, the most important ones first."""
+        self._given = [{name: _read(name, price) for name, price in prices.items()} for prices in given]
         self._dearest: dict[tuple[str, str | None], Price | None] = {}
         self._unknown: set[tuple[str | None, str | None]] = set()
         """Models that answered, and that the list does not have: it is slow to say so."""
@@ -113,13 +114,14 @@ class PriceList:
         return None
 
     def _given_to(self, model: Model) -> Price | None:
-        if self._given and (price := self._given.get(model.model_name)) is not None:
-            return price
-        for name, price in self._given.items():
-            provider, _, rest = name.partition(":")
-            # One provider has several names: `openai`, `openai-chat` and `openai-responses` cost the same.
-            if rest == model.model_name and provider.partition("-")[0] == model.system.partition("-")[0]:
-                return price
+        for prices in self._given:
+            for name, price in prices.items():
+                provider, _, rest = name.partition(":")
+                # One provider has several names: `openai`, `openai-chat` and `openai-responses` cost the same.
+                if rest == model.model_name and provider.partition("-")[0] == model.system.partition("-")[0]:
+                    return price
+            if (price_of_name := prices.get(model.model_name)) is not None:
+                return price_of_name
         return FREE if model.system in _FREE or _is_ollama_here(model) else None
 
 

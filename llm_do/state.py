@@ -96,11 +96,11 @@ class SessionState:
         self._ended = self.permissions.ended
         self.meter = UsageMeter(self.limits)
         self.ledger = Ledger()
-        self.prices = PriceList(
-            {**(entries.model_prices() if isinstance(entries, HasPrices) else {}), **(prices or {})}
-        )
+        projects_prices = self.entries.model_prices() if isinstance(self.entries, HasPrices) else {}
+        self.prices = PriceList(prices or {}, projects_prices)
         self.limit_callback = limit_callback
-        self._limit_question: asyncio.Future[bool | None] | None = None
+        self._limit_question: tuple[str, asyncio.Future[bool | None]] | None = None
+        """The limit that somebody is being asked about, and the answer."""
         self.root = CallFrame(None, None)
         books = [book for book in (self.approvals.rule_book, projects) if book is not None]
         if books:  # what a program allows cannot take back what the project denies
@@ -223,14 +223,16 @@ class SessionState:
         meters = (self.meter, *parent.meters)
         for meter in meters:  # a call counts in all of them, or in none
             if (problem := meter.no_more_calls()) is not None:
-                raise LimitExceeded(f"{frame.path} does not run: {problem}.", "max_calls", meter.worker)
+                raise LimitExceeded(
+                    f"{frame.path} does not run: {problem}.", problem=problem, limit="max_calls", worker=meter.worker
+                )
         for meter in meters:
             meter.count_call()
 
-    async def raise_limits(self, frame: CallFrame, exceeded: LimitExceeded) -> bool:
-        """Ask whether to go on, where a limit of the session says no. All calls that wait share one answer.
+    async def raise_limits(self, frame: CallFrame, exceeded: LimitExceeded) -> bool | None:
+        """Ask whether to go on, where a limit of the session says no. All calls that wait for it share one answer.
 
-        The same limits are no others to go on with: the request would be refused, and asked about, without end.
+        `None` is no answer: another limit was asked about, and the one that says no may have been raised with it.
         """
         if self.limit_callback is None:
             return False
@@ -239,15 +241,19 @@ class SessionState:
             deadline.pause()
         try:
             while self._limit_question is not None:
-                if (agreed := await asyncio.shield(self._limit_question)) is not None:
-                    return agreed
+                limit, question = self._limit_question
+                agreed = await asyncio.shield(question)
+                if agreed is not None:
+                    return agreed if limit == exceeded.limit else None
             return await self._ask_for_limits(self.limit_callback, exceeded)
         finally:
             if deadline is not None:
                 deadline.resume()
 
     async def _ask_for_limits(self, callback: LimitCallback, exceeded: LimitExceeded) -> bool:
-        question = self._limit_question = asyncio.get_running_loop().create_future()
+        """Ask for other limits. The same are none: the request would be refused, and asked about, without end."""
+        question: asyncio.Future[bool | None] = asyncio.get_running_loop().create_future()
+        self._limit_question = exceeded.limit, question
         agreed: bool | None = None  # without an answer, the next call that waits asks
         try:
             answer = callback(exceeded, self.meter.limits)
@@ -266,7 +272,8 @@ class SessionState:
 
     def timed_out(self, deadline: Deadline, path: str) -> CallTimeout:
         return CallTimeout(
-            f"Time is up after {deadline.seconds:g} s (Limits.timeout), in {deadline.interrupted or path}.", "timeout"
+            f"Time is up after {deadline.seconds:g} s (Limits.timeout), in {deadline.interrupted or path}.",
+            limit="timeout",
         )
 
     # -- models ------------------------------------------------------------------------------------

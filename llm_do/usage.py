@@ -126,6 +126,10 @@ class Pool:
         return f"{used}, and the next request may use {more} (Limits.{self.name})"
 
 
+def _used_up(limit: int, what: str, owner: str) -> str:
+    return f"the {limit} {what} of {owner} is used up" if limit == 1 else f"the {limit} {what}s of {owner} are used up"
+
+
 def _number(amount: Amount) -> str:
     if isinstance(amount, int):
         return str(amount)
@@ -176,7 +180,7 @@ class UsageMeter:
         limit = self._limits.max_calls
         if limit is None or self._calls < limit:
             return None
-        return f"the {limit} calls of {self.owner} are used up (Limits.max_calls)"
+        return f"{_used_up(limit, 'call', self.owner)} (Limits.max_calls)"
 
     def count_call(self) -> None:
         self._calls += 1
@@ -186,7 +190,7 @@ class UsageMeter:
         limit = self._limits.max_requests
         if limit is None or self.requests < limit:
             return None
-        return f"the {limit} model requests of {self.owner} are used up (Limits.max_requests)"
+        return f"{_used_up(limit, 'model request', self.owner)} (Limits.max_requests)"
 
     def count_usage(self, model: str, usage: RequestUsage) -> None:
         """Count what one request used, as its provider reported it."""

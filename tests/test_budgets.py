@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -193,6 +194,38 @@ async def test_the_bound_that_is_reserved_is_sent_to_the_provider() -> None:
         await sent_max_tokens(Limits(max_cost=0.1), dear, max_tokens=2000)
 
 
+@pytest.mark.parametrize(
+    ("settings", "thinking"),
+    [
+        ({"thinking": "high"}, 16_384),
+        ({"anthropic_thinking": {"type": "enabled", "budget_tokens": 20_000}}, 20_000),
+        ({"google_thinking_config": {"thinking_budget": 500}}, 500),
+        ({"thinking": False}, 0),
+    ],
+)
+async def test_what_a_model_may_think_is_sent_beside_the_answer(settings: Any, thinking: int) -> None:
+    """Providers refuse a request whose `max_tokens` is not above its budget for thinking."""
+    dear = Price(output=100)
+    assert await sent_max_tokens(Limits(max_cost=1_000), dear, **settings) == thinking + DEFAULT_OUTPUT_TOKENS
+    # What the rest buys is less, but still more than the thinking alone.
+    least = Decimal(thinking + 300) / 10_000 + Decimal("0.001")
+    assert thinking + 256 <= (await sent_max_tokens(Limits(max_cost=least), dear, **settings) or 0) < thinking + 400
+
+
+async def test_a_refusal_of_what_the_budget_sends_names_where_it_comes_from() -> None:
+    def refuse(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        raise ModelHTTPError(400, "paid", {"message": "max_tokens is too large"})
+
+    model = FunctionModel(refuse, model_name="paid")
+    limited = Runtime(model=model, prices=CENT, limits=Limits(max_tokens=100_000))
+    with pytest.raises(ModelHTTPError) as caught:
+        await limited.call(WorkerEntry(name="w"), "x")
+    assert "max_tokens=8192 was sent because there is a limit" in "".join(caught.value.__notes__)
+    with pytest.raises(ModelHTTPError) as caught:
+        await Runtime(model=model).call(WorkerEntry(name="w"), "x")
+    assert "max_tokens=" not in "".join(getattr(caught.value, "__notes__", ()))
+
+
 async def test_an_answer_that_the_budget_cut_off_is_told_once() -> None:
     events: list[Event] = []
 
@@ -372,6 +405,17 @@ def test_ollama_on_this_machine_costs_nothing() -> None:
     assert price("http://gpubox:11434/v1") is None
 
 
+async def test_the_price_that_says_most_about_a_model_counts() -> None:
+    """The program's before the project's, and a name with its provider before one without."""
+    model = paid(name="m")
+    by_name, by_provider, by_project = Price(request=1), Price(request=2), Price(request=3)
+    both = {"m": by_name, f"{model.system}:m": by_provider}
+    assert PriceList(both).dearest(model) == by_provider
+    assert PriceList(dict(reversed(both.items()))).dearest(model) == by_provider
+    assert PriceList({"m": by_name}, {f"{model.system}:m": by_project}).dearest(model) == by_name
+    assert PriceList({}, {"m": by_project}).dearest(model) == by_project
+
+
 async def test_a_given_price_is_that_of_the_whole_session() -> None:
     runtime = Runtime(model=paid(input_tokens=1_000, output_tokens=100), prices={"paid": {"input": 3, "output": 15.5}})
     await runtime.call(WorkerEntry(name="w"), "x")
@@ -427,6 +471,24 @@ async def test_a_request_without_an_upper_bound_is_told_and_bounded_by_those_in_
     assert any("a document (application/pdf)" in text for text in notices(events))
 
 
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"openai_previous_response_id": "resp_1"}, "a text that the provider keeps (openai_previous_response_id)"),
+        ({"google_cached_content": "cache/1"}, "a text that the provider keeps (google_cached_content)"),
+        ({"extra_body": {"n": 5}}, "several answers to one request (n=5)"),
+        ({"openai_previous_response_id": "auto", "extra_body": {"n": 1}}, None),
+    ],
+)
+async def test_settings_without_an_upper_bound_are_told(settings: Any, what: str | None) -> None:
+    events: list[Event] = []
+    runtime = Runtime(model=paid(), limits=Limits(max_cost=1), prices=CENT, message_callback=events.append)
+    await runtime.call(WorkerEntry(name="w", model_settings={"max_tokens": 10, **settings}), "x")
+    told = [text for text in notices(events) if "is not known before it is paid" in text]
+    assert len(told) == (what is not None)
+    assert all(what in text for text in told if what)
+
+
 # -- meters above and below ----------------------------------------------------------------------------------
 
 
@@ -441,7 +503,7 @@ async def test_a_request_that_a_workers_limit_refuses_is_not_charged_to_the_sess
         name="greedy", tools=[tick], model=scripted(calls(("tick", {})), name="paid"), limits=Limits(max_requests=1)
     )
     for _ in range(5):  # one request each, and one more that its own limit refuses
-        with pytest.raises(LimitExceeded, match="1 model requests of worker 'greedy'"):
+        with pytest.raises(LimitExceeded, match="the 1 model request of worker 'greedy' is used up"):
             await runtime.call(greedy, "x")
     for _ in range(5):
         assert await runtime.call(worker, "x") == "ok"
@@ -456,7 +518,7 @@ async def test_a_call_that_a_workers_limit_refuses_is_not_charged_to_the_session
     model = scripted(calls(("tick", {}), ("tick", {}), ("tick", {})))
     greedy = WorkerEntry(name="greedy", tools=[tick], model=model, limits=Limits(max_calls=1))
     runtime = Runtime(limits=Limits(max_calls=3))
-    with pytest.raises(LimitExceeded, match="1 calls of worker 'greedy'"):
+    with pytest.raises(LimitExceeded, match="the 1 call of worker 'greedy' is used up"):
         await runtime.call(greedy, "x")
     await runtime.call(tick)
     with pytest.raises(LimitExceeded, match="3 calls of the session"):
@@ -495,6 +557,31 @@ async def test_at_a_limit_of_the_session_somebody_may_be_asked_to_go_on() -> Non
     assert len(asked) == 2
     assert runtime.budget.limit == Decimal("0.04")
     assert runtime.budget.left == 0
+
+
+async def test_an_answer_about_one_limit_is_none_about_another() -> None:
+    """Both are asked about, one after the other, and what is raised first stays raised."""
+    asked: list[str] = []
+
+    async def more(exceeded: LimitExceeded, limits: Limits) -> Limits | None:
+        asked.append(exceeded.limit)
+        await asyncio.sleep(0.01)
+        return replace(limits, **{exceeded.limit: getattr(limits, exceeded.limit) * 1000})
+
+    long = WorkerEntry(name="long", model=paid(name="free"), model_settings={"max_tokens": 5000})
+    dear = WorkerEntry(name="dear", model=paid(name="dear"), model_settings={"max_tokens": 10})
+    unknown = WorkerEntry(name="unknown", model=paid(name="unknown"))
+    runtime = Runtime(
+        limits=Limits(max_tokens=2000, max_cost=0.01),
+        prices={"free": Price(), "dear": Price(request=1)},
+        limit_callback=more,
+    )
+    workers = (unknown, long, dear)
+    answers = await asyncio.gather(*(runtime.call(each, "x") for each in workers), return_exceptions=True)
+    assert isinstance(answers[0], LimitExceeded)  # no higher number would help
+    assert answers[1:] == ["ok", "ok"]
+    assert asked == ["max_tokens", "max_cost"]
+    assert (runtime.budget.limit, runtime.budget.tokens.limit) == (10, 2_000_000)
 
 
 async def test_a_limit_callback_that_returns_the_same_limits_says_no() -> None:

@@ -145,12 +145,13 @@ async def _ask_for_more(
     at_first = getattr(first, exceeded.limit, None)
     if not at_first:  # as much again would not help
         return None
+    limit, unit = exceeded.limit, "$" if exceeded.limit == "max_cost" else ""
+    before, after = getattr(now, limit), getattr(now, limit) + at_first
     request = ApprovalRequest(
-        tool_name="limits",
-        entry="limits",
-        question="A limit of this session is reached. Go on, with as much again?",
+        tool_name=limit,
+        entry=limit,
+        question=f"Raise {limit} of this session from {unit}{before:,} to {unit}{after:,}?",
         payload={},
-        reason=str(exceeded),
+        reason=exceeded.problem,
     )
-    more = {exceeded.limit: getattr(now, exceeded.limit) + at_first}
-    return replace(now, **more) if await approvals.confirm(request) else None
+    return replace(now, **{limit: after}) if await approvals.confirm(request) else None

@@ -56,15 +56,19 @@ def _said(exc: BaseException, redact: Callable[[str], str]) -> str:
 
 
 def _how_to_raise(exceeded: LimitExceeded) -> str:
-    """The option for a limit of the session, if it has one. A worker's own limit stands in its file."""
+    """Name the option, or the line of a file, that has the limit."""
     options = {
         "max_cost": "--max-cost DOLLARS",
         "max_unpriced_tokens": "--max-tokens N, or give the model's price under [prices] in llm-do.toml",
         "max_tokens": "--max-tokens N",
         "timeout": "--timeout SECONDS",
     }
-    option = options.get(exceeded.limit) if exceeded.worker is None else None
-    return f" Raise it with {option}." if option else ""
+    if not exceeded.limit:  # no price is known
+        return " Or limit only its tokens: --max-cost none --max-tokens N."
+    if exceeded.worker is not None:
+        return f" Raise it under `limits` in the file of worker {exceeded.worker!r}."
+    option = options.get(exceeded.limit)
+    return f" Raise it with {option}." if option else f" Raise it with {exceeded.limit} under [limits] in llm-do.toml."
 
 
 def _status(code: int) -> str:

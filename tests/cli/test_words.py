@@ -29,7 +29,15 @@ from llm_do.errors import ApprovalDenied, LimitExceeded, ModelChoiceError, RunEn
         (ModelAPIError("gpt", "Connection error."), "The provider of gpt could not be reached: Connection error."),
         (UserError("Set OPENAI_API_KEY."), "Set OPENAI_API_KEY."),
         (ModelChoiceError("No model."), "No model."),
-        (LimitExceeded("Used up."), "Used up."),
+        (LimitExceeded("Used up.", limit="max_cost"), "Used up. Raise it with --max-cost DOLLARS."),
+        (
+            LimitExceeded("Used up.", limit="max_calls"),
+            "Used up. Raise it with max_calls under [limits] in llm-do.toml.",
+        ),
+        (
+            LimitExceeded("Used up.", limit="max_cost", worker="w"),
+            "Used up. Raise it under `limits` in the file of worker 'w'.",
+        ),
         (ApprovalDenied("wipe was refused."), "wipe was refused."),
         (RunEnded("x", note="enough"), "You ended the run. (enough)"),
         (
