@@ -7,8 +7,11 @@ still give something back, and is refused when none can. So no limit is ever pas
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 from collections import deque
 from collections.abc import Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -75,7 +78,7 @@ class _Claim:
 class Reservation:
     """What one request holds until it is settled. It is settled once."""
 
-    __slots__ = ("_is_open", "_ledger", "_meters", "_price", "_shares", "output_tokens")
+    __slots__ = ("_ledger", "_meters", "_price", "_shares", "is_open", "output_tokens")
 
     def __init__(
         self, ledger: Ledger, meters: Sequence[UsageMeter], claims: Sequence[_Claim], quote: Quote, output_tokens: int
@@ -86,7 +89,7 @@ class Reservation:
         self._price = quote.price
         self.output_tokens = output_tokens
         """How many output tokens the request may have."""
-        self._is_open = True
+        self.is_open = True
         if self._shares:
             ledger.in_flight.add(self)
         for pool, share in self._shares.items():
@@ -94,14 +97,19 @@ class Reservation:
         for meter in meters:
             meter.requests += 1
 
+    def share_of(self, pool: Pool) -> Amount | None:
+        """Return what is held of a budget, if anything."""
+        return self._shares.get(pool) if self.is_open else None
+
     @exactly()
-    def settle(self, usages: Sequence[RequestUsage], *, whole: bool) -> bool:
+    def settle(self, usages: Sequence[RequestUsage], *, whole: bool, unreported: int = 0) -> bool:
         """Count what a request used, unless it is settled. Return whether that is more than was reserved.
 
         Where `usages`, of the response and of attempts before it, are not the `whole` of what was used, the rest of the
-        reservation counts as estimated: the request was sent, and may be paid.
+        reservation counts as estimated: the request was sent, and may be paid. So does all of it once more for each
+        attempt that reported nothing (`unreported`).
         """
-        if not self._is_open:
+        if not self.is_open:
             return False
         self._close()
         over = False
@@ -115,13 +123,13 @@ class Reservation:
                 if (share := self._shares.get(pool)) is not None:
                     pool.release(share)
                     over = over or spent + estimated > share
-                    pool.estimated += estimated if whole else max(share - spent, estimated)
+                    pool.estimated += share * unreported + (estimated if whole else max(share - spent, estimated))
         self._ledger.serve()
         return over
 
     def _used(self, meter: UsageMeter, pool: Pool, usage: RequestUsage) -> tuple[Amount, Amount]:
         """Return what was used of one budget, and what was used by an estimate."""
-        if pool is meter.unpriced and self._price is not None:
+        if pool is meter.unpriced and pool not in self._shares:
             return pool.zero, pool.zero
         if pool is not meter.cost:
             return usage.total_tokens, 0
@@ -132,7 +140,7 @@ class Reservation:
     @exactly()
     def cancel(self) -> None:
         """Give everything back: the request was not sent."""
-        if not self._is_open:
+        if not self.is_open:
             return
         self._close()
         for pool, share in self._shares.items():
@@ -142,16 +150,18 @@ class Reservation:
         self._ledger.serve()
 
     def _close(self) -> None:
-        self._is_open = False
+        self.is_open = False
         self._ledger.in_flight.discard(self)
 
 
 class _Waiter:
-    __slots__ = ("answer", "meters", "quote")
+    __slots__ = ("answer", "held", "meters", "number", "quote")
 
-    def __init__(self, meters: Sequence[UsageMeter], quote: Quote) -> None:
+    def __init__(self, number: int, meters: Sequence[UsageMeter], quote: Quote, held: Sequence[Reservation]) -> None:
+        self.number = number
         self.meters = meters
         self.quote = quote
+        self.held = held
         self.answer: asyncio.Future[Reservation | Refusal] = asyncio.get_running_loop().create_future()
 
 
@@ -159,54 +169,71 @@ class Ledger:
     """Hands out the reservations of a session, first come, first served."""
 
     def __init__(self) -> None:
-        self._waiting: deque[_Waiter] = deque()
+        self._lines: dict[Set[Pool], deque[_Waiter]] = {}
+        """The requests that wait, by the budgets that they take from. Only the first of a line can be next."""
+        self._awaited: Set[Pool] = frozenset()
+        """The budgets that have too little left for the first of some line."""
+        self._numbers = itertools.count()
         self.in_flight: set[Reservation] = set()
 
-    async def reserve(self, meters: Sequence[UsageMeter], quote: Quote) -> Reservation | Refusal:
-        """Reserve a request in all `meters`, or say why it is refused. It may have to wait."""
-        if not self._waiting and not isinstance(answer := self._attempt(meters, quote), Set):
+    async def reserve(
+        self, meters: Sequence[UsageMeter], quote: Quote, held: Sequence[Reservation] = ()
+    ) -> Reservation | Refusal:
+        """Reserve a request in all `meters`, or say why it is refused. It may have to wait.
+
+        `held` are the reservations of requests that end only when this one has ended: they give nothing back for it.
+        """
+        answer = self._attempt(meters, quote, held, self._awaited)
+        if not isinstance(answer, _Short):
             return answer
-        waiter = _Waiter(meters, quote)
-        self._waiting.append(waiter)
-        self.serve()
+        self._awaited |= answer.pools
+        waiter = _Waiter(next(self._numbers), meters, quote, held)
+        self._lines.setdefault(answer.line, deque()).append(waiter)
         try:
             return await waiter.answer
         except asyncio.CancelledError:
-            if waiter.answer.cancelled():
-                self._waiting.remove(waiter)
-                self.serve()  # it may have stood in the way of others
-            elif isinstance(reservation := waiter.answer.result(), Reservation):
+            if not waiter.answer.cancelled() and isinstance(reservation := waiter.answer.result(), Reservation):
                 reservation.cancel()
+            self.serve()  # it may have stood in the way of others
             raise
 
     def serve(self) -> None:
         """Answer the requests that wait, as far as that is possible now. None takes what an earlier one waits for."""
-        if not self._waiting:
+        if not self._lines:
             return
-        awaited: set[Pool] = set()
-        still: deque[_Waiter] = deque()
-        for waiter in self._waiting:
-            if waiter.answer.done():  # cancelled, and about to leave
-                still.append(waiter)
-                continue
-            answer = self._attempt(waiter.meters, waiter.quote, awaited)
-            if isinstance(answer, Set):
-                awaited |= answer
-                still.append(waiter)
-            else:
+        self._awaited = frozenset()
+        first = [(line[0].number, pools) for pools, line in self._lines.items()]
+        heapq.heapify(first)
+        while first:
+            _, pools = heapq.heappop(first)
+            line = self._lines[pools]
+            waiter = line[0]
+            if not waiter.answer.done():  # it was cancelled
+                answer = self._attempt(waiter.meters, waiter.quote, waiter.held, self._awaited)
+                if isinstance(answer, _Short):
+                    self._awaited |= answer.pools
+                    continue
                 waiter.answer.set_result(answer)
-        self._waiting = still
+            line.popleft()
+            if line:
+                heapq.heappush(first, (line[0].number, pools))
+            else:
+                del self._lines[pools]
 
     def leave_loop(self) -> None:
         """Drop the requests of an event loop that has ended. Those in flight get no report any more."""
-        self._waiting.clear()
+        waiting = [waiter for line in self._lines.values() for waiter in line]
+        self._lines, self._awaited = {}, frozenset()
+        for waiter in waiting:
+            with suppress(RuntimeError):  # the loop is closed, so there is nobody to tell
+                waiter.answer.cancel()
         for reservation in list(self.in_flight):
             reservation.settle((), whole=False)
 
     @exactly()
     def _attempt(
-        self, meters: Sequence[UsageMeter], quote: Quote, awaited: Set[Pool] = frozenset()
-    ) -> Reservation | Refusal | Set[Pool]:
+        self, meters: Sequence[UsageMeter], quote: Quote, held: Sequence[Reservation], awaited: Set[Pool]
+    ) -> Reservation | Refusal | _Short:
         """Reserve, refuse, or return the budgets that have too little left while requests are in flight."""
         claims: list[_Claim] = []
         for meter in meters:
@@ -217,15 +244,28 @@ class Ledger:
             claims += made
         output = quote.output_tokens
         for claim in claims:
-            most = claim.affords(claim.pool.left_at_best, output)
+            kept = [share for each in held if (share := each.share_of(claim.pool)) is not None]
+            most = claim.affords(claim.pool.left_at_best - sum(kept), output)
             if most < quote.least_output_tokens:
                 return claim.refusal(claim.amount(quote.least_output_tokens))
-            if not claim.pool.in_flight:  # nothing will be refunded here, so the output has to be shorter
+            if claim.pool.in_flight == len(kept):  # nothing will be refunded here, so the output has to be shorter
                 output = most
         short = {
             claim.pool for claim in claims if claim.pool in awaited or claim.affords(claim.pool.left, output) < output
         }
-        return short or Reservation(self, meters, claims, quote, output)
+        if short:
+            return _Short(short, frozenset(claim.pool for claim in claims))
+        return Reservation(self, meters, claims, quote, output)
+
+
+@dataclass(frozen=True, slots=True)
+class _Short:
+    """A request has to wait."""
+
+    pools: Set[Pool]
+    """The budgets that have too little left."""
+    line: Set[Pool]
+    """All budgets that it takes from."""
 
 
 def _claims(meter: UsageMeter, quote: Quote) -> list[_Claim] | Refusal:
@@ -236,10 +276,11 @@ def _claims(meter: UsageMeter, quote: Quote) -> list[_Claim] | Refusal:
     if meter.cost.limit is None:
         return claims
     if quote.price is not None:
-        per_token = Decimal(quote.price.output) / MILLION
-        claims.append(_Claim(meter.cost, meter, quote.price.of(quote.input_tokens, 0), per_token))
+        fixed, per_token = quote.price.of(quote.input_tokens, 0), Decimal(quote.price.output) / MILLION
+        if fixed or per_token:  # what costs nothing waits for nobody
+            claims.append(_Claim(meter.cost, meter, fixed, per_token))
     elif meter.unpriced.limit is not None:
-        if 0 < meter.cost.spent >= meter.cost.limit:  # what it costs is known only when its provider has told
+        if meter.cost.spent and meter.cost.spent >= meter.cost.limit:  # its cost is known when its provider has told
             return Refusal(meter.cost.lacks(None, meter.owner), meter.cost.name, meter)
         claims.append(_Claim(meter.unpriced, meter, quote.input_tokens, 1))
     else:

@@ -36,6 +36,8 @@ PER_IMAGE = 50_000
 """The most that a provider counts for one image, of any size, that is sent as bytes."""
 _KEPT_BY_PROVIDER = ("previous_response_id", "conversation_id", "cached_content")
 """How settings end that refer to texts which the provider adds to the request."""
+_RUN_BY_PROVIDER = frozenset({"tools", "plugins"})
+"""Settings, at any depth, that give the model tools past PydanticAI."""
 _THINKING = frozenset({"budget_tokens", "thinking_budget"})
 """Settings, at any depth, of how many tokens a model may think for."""
 _ANSWERS = frozenset({"n", "best_of"})
@@ -80,6 +82,8 @@ class InputBound:
         for name, value in _settings(settings or {}):
             if name.endswith(_KEPT_BY_PROVIDER) and value and value != "auto":  # "auto" is of these very messages
                 self.unbounded = f"a text that the provider keeps ({name})"
+            if name in _RUN_BY_PROVIDER and value:
+                self.unbounded = f"what the provider runs ({name})"
             if name in _ANSWERS and isinstance(value, int) and value > 1:
                 self.unbounded = f"several answers to one request ({name}={value})"
 

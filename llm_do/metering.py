@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, cast
@@ -21,11 +22,12 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models import Model, ModelRequestContext, ModelRequestParameters, StreamedResponse
+from pydantic_ai.models.concurrency import ConcurrencyLimitedModel
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings, merge_model_settings
 
-from .budgets import DEFAULT_OUTPUT_TOKENS, GIVE_PRICE, LEAST_OUTPUT_TOKENS, Quote, Refusal, Reservation
+from .budgets import DEFAULT_OUTPUT_TOKENS, GIVE_PRICE, LEAST_OUTPUT_TOKENS, Quote, Reservation
 from .errors import CallCancelled, LimitExceeded, ModelChoiceError
 from .estimates import InputBound, thinking_tokens
 from .frame import CallFrame
@@ -38,15 +40,21 @@ _TURNED_AWAY = frozenset({*range(400, 500), 501, 503, 529})
 """HTTP codes of servers that refuse a request. No provider charges for one."""
 
 
+_OPEN_REQUESTS: ContextVar[tuple[Reservation, ...]] = ContextVar("_OPEN_REQUESTS", default=())
+"""The requests that the running code is part of: a model function, or the body of a stream, may make others."""
+
+
 def metered(model: Model, session: SessionState, frame: CallFrame) -> Model:
     """Return `model` with a meter around it; around each candidate, where it tries several one after the other."""
     if is_metered(model, frame):
         return model
+    if isinstance(model, MeteredModel) and model._session is session:  # the model of the caller
+        return metered(model.wrapped, session, frame)
     if isinstance(model, FallbackModel):
         several = copy(model)
         several.models = [metered(each, session, frame) for each in model.models]
         return several
-    if isinstance(model, WrapperModel) and _tries_several(model):
+    if isinstance(model, WrapperModel) and _is_metered_inside(model, session):
         wrapper = copy(model)
         wrapper.wrapped = metered(model.wrapped, session, frame)
         return wrapper
@@ -62,8 +70,13 @@ def is_metered(model: Any, frame: CallFrame) -> bool:
     return isinstance(model, FallbackModel) and all(is_metered(each, frame) for each in model.models)
 
 
-def _tries_several(model: Model) -> bool:
-    return isinstance(model, FallbackModel) or (isinstance(model, WrapperModel) and _tries_several(model.wrapped))
+def _is_metered_inside(model: Model, session: SessionState) -> bool:
+    """Tell whether a wrapper leads to candidates, to a queue of its own, or to the meter of a caller."""
+    if isinstance(model, MeteredModel):
+        return model._session is session
+    if isinstance(model, FallbackModel | ConcurrencyLimitedModel):
+        return True
+    return isinstance(model, WrapperModel) and _is_metered_inside(model.wrapped, session)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +198,11 @@ class MeteredModel(WrapperModel):
             messages = self._without_secrets(messages, session.recorder.secrets.configured)
         meters = (session.meter, *frame.meters)
         agreed_to = None
-        while isinstance(
-            answer := await session.ledger.reserve(meters, self._quote(messages, settings, asked)), Refusal
-        ):
+        while True:
+            quote = self._quote(messages, settings, asked)
+            answer = await session.ledger.reserve(meters, quote, _open_requests())
+            if isinstance(answer, Reservation):
+                break
             problem, limit, worker = answer.problem, answer.limit, answer.meter.worker
             exceeded = LimitExceeded(f"{frame.path} stops: {problem}.", problem=problem, limit=limit, worker=worker)
             # Limits that leave the problem as it was are no answer, and would be asked for again and again.
@@ -212,7 +227,8 @@ class MeteredModel(WrapperModel):
         if not meters:
             return _NOTHING
         price = session.prices.dearest(self.wrapped)
-        if price is None and all(meter.unpriced.limit is not None for meter in meters if meter.cost.limit is not None):
+        of_cost = [meter for meter in meters if meter.cost.limit is not None]
+        if price is None and of_cost and all(meter.unpriced.limit is not None for meter in of_cost):
             session.recorder.notice(
                 self._frame,
                 f"The price of model {self.model_name!r} is not known, so its tokens are limited in place of its cost. "
@@ -243,17 +259,24 @@ class MeteredModel(WrapperModel):
     @asynccontextmanager
     async def _sending(self, request: _Request) -> AsyncIterator[None]:
         """Hold one of the session's slots. A request that gets none was not sent. None is left open in the end."""
-        slots = self._session.request_slots
+        outer = _open_requests()
+        # A request inside of another one shares its slot, for which it would wait for ever.
+        slots = None if outer else self._session.request_slots
         try:
             self._session.recorder.log_message(self._frame, request.messages[-1])
-            await slots.acquire()
+            if slots is not None:
+                await slots.acquire()
         except BaseException:
             request.reservation.cancel()
             raise
+        token = _OPEN_REQUESTS.set((*outer, request.reservation))
         try:
             yield
         finally:
-            slots.release()
+            with suppress(ValueError):  # a stream may be closed by another task than that which opened it
+                _OPEN_REQUESTS.reset(token)
+            if slots is not None:
+                slots.release()
             request.reservation.settle((), whole=False)  # where settling it failed
 
     def _fail(self, request: _Request, exc: BaseException) -> None:
@@ -280,20 +303,22 @@ class MeteredModel(WrapperModel):
             if attempt.usage is not None and can_be(attempt.usage)
         ]
         usages = [*(used for _, used in attempts), usage]
-        if request.reservation.settle(usages if told else usages[:-1], whole=whole):
+        unreported = len(response.failed_attempts or ()) - len(attempts)
+        over = request.reservation.settle(usages if told else usages[:-1], whole=whole, unreported=unreported)
+        for meter in (session.meter, *self._frame.meters):
+            for name, used in (*attempts, (model, usage)):
+                meter.count_usage(name, used)
+        record.requests = [*record.requests, *usages]
+        if over:
             session.recorder.notice(
                 self._frame, f"Model {model!r} used more than the most that was reserved for a request. It is counted."
             )
         if request.bounded_by_budget and response.finish_reason == "length":
             session.recorder.notice(
                 self._frame,
-                f"An answer was cut off after the {request.reservation.output_tokens} tokens that are sent as "
-                "`max_tokens` under a limit. Set `max_tokens` in the settings of the worker or the model.",
+                "An answer was cut off at the `max_tokens` that is sent under a limit of money or tokens. Set "
+                "`max_tokens` in the settings of the worker or the model.",
             )
-        for meter in (session.meter, *self._frame.meters):
-            for name, used in (*attempts, (model, usage)):
-                meter.count_usage(name, used)
-        record.requests = [*record.requests, *usages]
         asked = request.asked
         session.recorder.log_message(self._frame, response, (*asked.function_tools, *asked.output_tools))
         for part in response.parts:
@@ -310,6 +335,10 @@ class MeteredModel(WrapperModel):
             None,
         )
         self._session.recorder.add_native(self._frame, call.tool_name, call.args_as_dict(), output)
+
+
+def _open_requests() -> tuple[Reservation, ...]:
+    return tuple(each for each in _OPEN_REQUESTS.get() if each.is_open)
 
 
 def _max_tokens(settings: ModelSettings | None) -> int | None:
@@ -331,7 +360,8 @@ def _was_not_worked_on(exc: BaseException | None) -> bool:
     while exc is not None and seen < 20:
         if isinstance(exc, UserError | NotImplementedError | ConnectionRefusedError | socket.gaierror):
             return True
-        exc, seen = exc.__cause__ or exc.__context__, seen + 1
+        # Not what was merely being handled: an attempt before this one may have failed so.
+        exc, seen = exc.__cause__, seen + 1
     return False
 
 

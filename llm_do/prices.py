@@ -21,6 +21,7 @@ MILLION = Decimal(1_000_000)
 _ARITHMETIC = Context(
     prec=28, rounding=ROUND_HALF_EVEN, Emin=-999_999, Emax=999_999, traps=[DivisionByZero, InvalidOperation, Overflow]
 )
+_INTERFACES = ("openai", "openai-chat", "openai-responses")
 _FREE = frozenset({"local", "test"})
 """Providers that run in this program: the embedded models, and PydanticAI's `TestModel`."""
 
@@ -115,14 +116,16 @@ class PriceList:
 
     def _given_to(self, model: Model) -> Price | None:
         for prices in self._given:
-            for name, price in prices.items():
-                provider, _, rest = name.partition(":")
-                # One provider has several names: `openai`, `openai-chat` and `openai-responses` cost the same.
-                if rest == model.model_name and provider.partition("-")[0] == model.system.partition("-")[0]:
+            for name in (*_full_names(model), model.model_name):
+                if (price := prices.get(name)) is not None:
                     return price
-            if (price_of_name := prices.get(model.model_name)) is not None:
-                return price_of_name
         return FREE if model.system in _FREE or _is_ollama_here(model) else None
+
+
+def _full_names(model: Model) -> list[str]:
+    """Return the names of a model with its provider. One provider has several: its interfaces cost the same."""
+    providers = _INTERFACES if model.system in _INTERFACES else (model.system,)
+    return [f"{provider}:{model.model_name}" for provider in (model.system, *providers)]
 
 
 def _is_ollama_here(model: Model) -> bool:

@@ -192,6 +192,7 @@ class UsageMeter:
             return None
         return f"{_used_up(limit, 'model request', self.owner)} (Limits.max_requests)"
 
+    @exactly()
     def count_usage(self, model: str, usage: RequestUsage) -> None:
         """Count what one request used, as its provider reported it."""
         total = self.by_model.get(model)

@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 import pytest
 from pydantic import BaseModel, Field
-from pydantic_ai import BinaryContent
+from pydantic_ai import Agent, BinaryContent, ConcurrencyLimit, ConcurrencyLimiter, RunContext
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import ModelMessage, ModelRequestAttempt, ModelResponse
 from pydantic_ai.models import Model
+from pydantic_ai.models.concurrency import ConcurrencyLimitedModel
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.instrumented import InstrumentedModel
@@ -20,8 +21,11 @@ from pydantic_ai.usage import RequestUsage
 from pydantic_core import to_json
 
 from llm_do import Context, Event, LimitExceeded, Limits, Price, Runtime, WorkerEntry, entry
+from llm_do.budgets import Ledger, Quote, Reservation
+from llm_do.usage import UsageMeter
 
-from .scripted import says, scripted
+from .processes import PATIENCE
+from .scripted import calls, says, scripted
 
 WORKER = WorkerEntry(name="w")
 
@@ -81,6 +85,131 @@ async def test_attempts_that_a_model_moved_on_from_by_itself_are_spent() -> None
     assert (await outcomes(runtime)).count("ok") == 3
     assert (runtime.budget.spent, runtime.budget.tokens.spent) == (Decimal("1.2"), 27)
     assert {name: usage.requests for name, usage in runtime.usage.items()} == {"first": 3, "paid": 3}
+
+
+async def test_a_worker_with_the_model_of_its_caller_is_counted_once() -> None:
+    """Its requests go through the meter of its own call only: two around each other would wait for each other."""
+
+    @entry
+    async def ask(ctx: RunContext[Context]) -> str:
+        assert ctx.deps.effective_model is not None
+        return str(await ctx.deps.call(WorkerEntry(name="below", model=InstrumentedModel(ctx.model)), "x"))
+
+    for limit, slots in ((0.03, 1), (0.025, 8)):
+        model = scripted(calls(("ask", {})), says("below", input_tokens=1), says("ok", input_tokens=1), name="paid")
+        runtime = Runtime(
+            model=model, limits=Limits(max_cost=limit), prices={"paid": Price(request=0.01)}, max_concurrency=slots
+        )
+        answer = (await outcomes(runtime, WorkerEntry(name="w", tools=[ask]), count=1))[0]
+        assert answer == "ok" if limit == 0.03 else isinstance(answer, LimitExceeded)
+        assert runtime.usage["paid"].requests == runtime.budget.spent * 100
+
+
+@pytest.mark.parametrize("limit", [None, 0.05, 0.025])
+async def test_a_request_inside_of_another_one_does_not_wait_for_it(limit: float | None) -> None:
+    """A worker is called while a stream is open: it shares its slot, and is refused where money is short."""
+    below = WorkerEntry(name="below", model=paid())
+
+    @entry
+    async def look(ctx: RunContext[Context]) -> str:
+        async with Agent(model=ctx.model).run_stream("x") as stream:
+            async for _ in stream.stream_text(delta=True, debounce_by=None):
+                await ctx.deps.call(below, "x")
+        return "looked"
+
+    model = scripted(calls(("look", {})), says("one two", input_tokens=1), says("ok", input_tokens=1), name="paid")
+    runtime = Runtime(
+        model=model, limits=Limits(max_cost=limit), prices={"paid": Price(request=0.01)}, max_concurrency=1
+    )
+    (answer,) = await outcomes(runtime, WorkerEntry(name="w", tools=[look]), count=1)
+    assert answer == "ok" if limit != 0.025 else isinstance(answer, LimitExceeded)
+    assert runtime.budget.reserved == 0
+
+
+async def test_a_request_that_waits_behind_a_limiter_holds_no_money() -> None:
+    """And one that the limiter refuses was not sent, and costs nothing."""
+    limiter = ConcurrencyLimiter(max_running=1)
+    workers = [
+        WorkerEntry(name="plain", model=ConcurrencyLimitedModel(paid(), limiter)),
+        WorkerEntry(name="several", model=ConcurrencyLimitedModel(FallbackModel(paid(), paid()), limiter)),
+    ]
+    runtime = Runtime(limits=Limits(max_cost=0.025), prices={"paid": Price(request=0.01)})
+    answers = await asyncio.gather(*(runtime.call(each, "x") for each in [*workers, *workers]), return_exceptions=True)
+    assert answers.count("ok") == 2
+
+    async def slow(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        await asyncio.sleep(0.05)
+        return says("ok", input_tokens=1)
+
+    queue = ConcurrencyLimit(max_running=1, max_queued=0)
+    full = WorkerEntry(name="w", model=ConcurrencyLimitedModel(FunctionModel(slow, model_name="paid"), queue))
+    runtime = Runtime(limits=Limits(max_cost=0.1), prices={"paid": Price(request=0.01)})
+    await asyncio.gather(*(runtime.call(full, "x") for _ in range(5)), return_exceptions=True)
+    assert (runtime.budget.spent, runtime.budget.estimated) == (Decimal("0.01"), 0)
+
+
+async def test_an_attempt_that_reported_nothing_is_estimated() -> None:
+    """A model of somebody else's moves on from an error. What that used is not known, and may be paid."""
+    attempt = ModelRequestAttempt(
+        model_name="first", outcome="error", timestamp=datetime.now(UTC), duration=timedelta(seconds=1)
+    )
+
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        return ModelResponse(parts=says("ok").parts, usage=RequestUsage(input_tokens=2), failed_attempts=[attempt])
+
+    runtime = Runtime(
+        model=FunctionModel(answer, model_name="paid"), limits=Limits(max_cost=1), prices={"paid": Price(request=0.2)}
+    )
+    assert (await outcomes(runtime)).count("ok") == 3
+    assert (runtime.budget.spent, runtime.budget.estimated) == (Decimal("0.6"), Decimal("0.6"))
+
+
+# -- waiting -----------------------------------------------------------------------------------------------
+
+
+async def test_many_requests_that_wait_are_looked_at_one_by_one() -> None:
+    """Each is tried when it comes, and again when it is the next: not all of them whenever one ends."""
+    tried = 0
+
+    class Counting(Ledger):
+        def _attempt(self, *arguments: Any) -> Any:
+            nonlocal tried
+            tried += 1
+            return super()._attempt(*arguments)
+
+    ledger, meter = Counting(), UsageMeter(Limits(max_cost=1, max_requests=None))
+    quote = Quote(model="m", input_tokens=0, output_tokens=0, least_output_tokens=0, price=Price(request=0.5))
+
+    async def request(number: int) -> None:
+        reservation = await ledger.reserve([meter], quote)
+        assert isinstance(reservation, Reservation)
+        order.append(number)
+        await asyncio.sleep(0)
+        reservation.settle([RequestUsage(input_tokens=1, cost=Decimal(0))], whole=True)
+
+    order: list[int] = []
+    await asyncio.gather(*map(request, range(500)))
+    assert order == sorted(order)
+    assert tried < 2000
+    assert meter.cost.reserved == 0
+
+
+async def test_what_costs_nothing_does_not_wait_behind_what_does() -> None:
+    gate = asyncio.Event()
+
+    async def slow(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        await gate.wait()
+        return says("ok", input_tokens=1)
+
+    dear, free = FunctionModel(slow, model_name="dear"), WorkerEntry(name="free", model=paid("free"))
+    prices = {"dear": Price(request=0.6), "free": Price()}
+    runtime = Runtime(model=dear, limits=Limits(max_cost=1), prices=prices)
+    waiting = [asyncio.create_task(runtime.call(WORKER, str(n))) for n in range(2)]
+    while runtime.budget.reserved == 0:
+        await asyncio.sleep(0)
+    assert await asyncio.wait_for(runtime.call(free, "x"), PATIENCE) == "ok"
+    gate.set()
+    await asyncio.gather(*waiting, return_exceptions=True)
 
 
 # -- numbers -----------------------------------------------------------------------------------------------
@@ -283,6 +412,19 @@ async def test_a_callback_that_returns_no_limits_is_an_error() -> None:
     runtime = Runtime(model=paid(), limits=limits, prices=prices, limit_callback=lambda exceeded, limits: True)  # type: ignore[arg-type,return-value]
     with pytest.raises(TypeError, match="limit_callback must return Limits or None, got True"):
         await runtime.call(WORKER, "x")
+
+
+async def test_a_callback_whose_own_call_is_refused_is_not_asked_about_that() -> None:
+    """It would wait for its own answer, and no clock runs while it does."""
+
+    async def ask(exceeded: LimitExceeded, limits: Limits) -> Limits:
+        with pytest.raises(LimitExceeded):
+            await runtime.call(WorkerEntry(name="judge"), "Go on?")
+        return Limits(max_cost=1)
+
+    prices = {"paid": Price(request=0.02)}
+    runtime = Runtime(model=paid(), limits=Limits(max_cost=0.01), prices=prices, limit_callback=ask)
+    assert await asyncio.wait_for(runtime.call(WORKER, "x"), PATIENCE) == "ok"
 
 
 async def test_who_waits_for_an_answer_asks_when_the_one_who_asked_is_cancelled() -> None:

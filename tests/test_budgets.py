@@ -42,7 +42,8 @@ def notices(events: list[Event]) -> list[str]:
 
 def waiting(runtime: Runtime) -> Any:
     """The requests that wait for money."""
-    return runtime.context().session.ledger._waiting
+    lines = runtime.context().session.ledger._lines.values()
+    return [waiter for line in lines for waiter in line if not waiter.answer.done()]
 
 
 def adds_up(runtime: Runtime) -> bool:
@@ -241,7 +242,7 @@ async def test_an_answer_that_the_budget_cut_off_is_told_once() -> None:
     for _ in range(3):
         await runtime.call(WorkerEntry(name="w"), "x")
     assert len(notices(events)) == 1
-    assert "cut off after the 8192 tokens" in notices(events)[0]
+    assert "cut off at the `max_tokens` that is sent under a limit" in notices(events)[0]
 
 
 async def test_a_long_prompt_is_reserved_by_its_bytes() -> None:
@@ -340,6 +341,21 @@ async def test_a_failed_request_is_estimated_unless_it_was_turned_away(error: Ex
     with pytest.raises(type(error)):
         await runtime.call(WorkerEntry(name="w"), "x")
     assert (runtime.budget.estimated, runtime.budget.spent, runtime.budget.reserved) == (estimated, 0, 0)
+
+
+async def test_an_error_that_was_handled_before_makes_no_request_free() -> None:
+    """A model tries again while it handles a refused connection. The second attempt was sent."""
+
+    def fail(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        try:
+            raise ConnectionRefusedError
+        except ConnectionRefusedError:
+            raise TimeoutError  # noqa: B904 - the effect is about a context that is no cause
+
+    runtime = Runtime(model=FunctionModel(fail, model_name="paid"), limits=Limits(max_cost=1), prices=CENT)
+    with pytest.raises(TimeoutError):
+        await runtime.call(WorkerEntry(name="w"), "x")
+    assert runtime.budget.estimated == Decimal("0.01")
 
 
 async def test_a_request_that_never_got_a_slot_costs_nothing() -> None:
