@@ -26,7 +26,7 @@ $(READY): requirements.lock pyproject.toml
 	  test -n "$$python" || { echo "llm-do needs Python 3.11 or newer; none was found on PATH." >&2; exit 1; }; \
 	  test -x $(VENV)/bin/python || $$python -m venv $(VENV) || { \
 	    echo "Python cannot create a virtual environment. On Debian: apt-get install python3-venv" >&2; exit 1; }; \
-	  $(VENV)/bin/python -m pip install --quiet "$$(sed -n 's/^\(uv==[^ ]*\).*/\1/p' requirements.lock)"; \
+	  $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check "$$(sed -n 's/^\(uv==[^ ]*\).*/\1/p' requirements.lock)"; \
 	  $(VENV)/bin/uv pip sync --quiet --python $(VENV) requirements.lock; \
 	fi
 	@$(VENV)/bin/uv pip install --quiet --python $(VENV) --no-deps -e .

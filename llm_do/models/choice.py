@@ -212,7 +212,7 @@ def _choose_local(environ: Mapping[str, str], servers: Sequence[ModelServer]) ->
             passed_over.append(offer)
     if not _is_installed(LOCAL_PACKAGE) or (largest := largest_here()) is None:
         return replace(nothing, passed_over=tuple(passed_over))
-    reason = "there is no usable key and no model server that may be used; it is here"
+    reason = "no key and no model server can be used; its weights are installed"
     return ModelChoice(f"local:{largest}", reason, found=True, passed_over=tuple(passed_over))
 
 
