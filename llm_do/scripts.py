@@ -1,156 +1,258 @@
-"""Which words of a command name a file that is run: the program itself, and the script of an interpreter."""
+"""Which words of a command name a file that it runs: the program itself, the scripts of interpreters, helpers.
+
+Where an interpreter cannot be told from its words, all files that they name count as run. Only of interpreters whose
+options are known does the script end the search: the words after it are its arguments, which it may write.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable, Collection, Iterator
+from functools import cache
 from posixpath import basename, join
+from stat import S_ISLNK
 
 from .commands import SHELLS, Command, is_wrapper, word_set
+from .errors import CommandError
 
-_OPTIONS_ONLY = word_set("awk gawk mawk nawk sed make gmake bmake jq sqlite3 psql gdb vim nvim emacs ninja cmake")
-"""Programs that run only a file which an option names: other words are data, which they may write."""
-_INTERPRETERS = _OPTIONS_ONLY | word_set(
-    "python pypy ipython jython pytest py.test uv node nodejs deno bun tsx ts-node ruby jruby perl raku php Rscript "
-    "lua luajit texlua tclsh wish expect julia guile racket octave gnuplot groovy scala kotlin swift go elixir "
-    "escript java dotnet mono osascript sbcl clisp coverage pdb m4 capsh npx bunx poetry pipx pipenv hatch pdm"
-)
-"""Programs that run a file which is named among their arguments."""
-_FILE_OPTIONS = word_set("-f --file --makefile --from-file --script -init -P -S -x -l --load")
-_PRELOAD_OPTIONS = word_set("-r --require --import --loader -jar --rcfile --init-file")
-"""Options after which a file is named that is run: of those that run only such a file, and of the others."""
-_INLINE = {
-    **dict.fromkeys(("python", "pypy", "jython"), re.compile(r"-[A-Za-z]*c")),
-    "perl": re.compile(r"-[A-Za-z0-9]*[eE]"),
-    "ruby": re.compile(r"-[A-Za-z0-9]*e"),
-    "php": re.compile(r"-r"),
-    **dict.fromkeys(("node", "nodejs", "bun", "deno"), re.compile(r"-e|-p|-pe|--eval|--print|eval")),
+_FLAGS = {
+    **dict.fromkeys(("python", "pypy", "jython"), r"-[bBdEiIOPqsSuvx]+"),
+    "perl": r"-[acnpstTuUwWX]*(?:i\S*|l[0-7]*|0\w*)?|-[IMmF]\S+",
+    **dict.fromkeys(("ruby", "jruby"), r"-[aclnpsvw]*(?:i\S*|W\S*)?|-[Ir]\S+"),
+    **dict.fromkeys(("node", "nodejs"), r"--no-\S+|--enable-source-maps|--expose-gc"),
+    "php": r"-[nql]",
+    **dict.fromkeys(("lua", "luajit", "texlua"), r"-[iEvW]"),
+    "java": r"-jar|-ea|-[DX]\S+",
+    "Rscript": r"--vanilla|--no-\S+",
+    **dict.fromkeys(("tclsh", "wish", "expect", ".", "source"), ""),
+    **dict.fromkeys(SHELLS - word_set("pwsh elvish nu xonsh busybox toybox"), r"[-+][eilnuvx]+|-"),
 }
-"""Options after which code stands in the command itself. The words after it are data."""
-_INLINE_ELSEWHERE = re.compile(r"-e|--eval")
-_RUNNERS = word_set("pdb cProfile profile trace runpy coverage pytest doctest IPython ipdb debugpy kernprof")
-"""Modules of Python that run a file which is named among their arguments."""
-_ENV_FOLDER = re.compile(r"(?:-C|--chdir=)(.+)|-C|--chdir")
-_ENV_TEXT = re.compile(r"(?:-[iv0]*S|--split-string=)(.+)|-[iv0]*S|--split-string", re.DOTALL)
+"""Interpreters that run the first word which is no option and no value of one, and their options without a value.
+
+Any other option may have a value: the word after it is taken for one, and counts as a file that is run.
+"""
+_FLAGS_OF = {name: re.compile(rf"{flags}|--|--[^=]+=.*", re.DOTALL) for name, flags in _FLAGS.items()}
+_CODE = {
+    "perl": re.compile(r"-[aclnpstTuUwWX0-7]*[eE]"),
+    **dict.fromkeys(("ruby", "jruby"), re.compile(r"-[aclnpsvw]*e")),
+    "php": re.compile(r"-[rRBE]"),
+    **dict.fromkeys(("node", "nodejs"), re.compile(r"-e|-p|-pe|--eval|--print")),
+}
+"""Options after which code stands in the command itself, in place of a script."""
+_PYTHON_ENDS = re.compile(r"-[bBdEiIOPqsSuvx]*([cm])(.*)", re.DOTALL)
+"""Options of Python after which no other options follow."""
+_DATA_MODULES = word_set(
+    "json.tool zipfile tarfile gzip base64 venv compileall py_compile tokenize ast dis http.server "
+    "black isort ruff autopep8 yapf autoflake pyupgrade"
+)
+"""Modules of Python that run no file which is named among their arguments, and may write it."""
+_PYTHONS = word_set("python pypy jython")
+_RUN_ALL = word_set(
+    "ipython pytest py.test uv deno bun tsx ts-node raku julia guile racket octave gnuplot groovy scala kotlin swift "
+    "go elixir escript dotnet mono osascript sbcl clisp coverage pdb m4 capsh npx bunx poetry pipx pipenv hatch pdm "
+    "pwsh elvish nu xonsh nose2 tox nox behave robot"
+)
+"""Interpreters of which every file that is named counts as run."""
+_OPTIONS_ONLY = word_set("awk gawk mawk nawk sed make gmake bmake jq sqlite3 psql gdb vim nvim vi ex emacs ninja cmake")
+"""Programs that run only a file which an option names: other words are data, which they may write."""
+_FILE_OPTION = re.compile(r"-[A-Za-z]*f|--(?:file|makefile|from-file|script|load|init-file)|-init|-[PSxlu]|-ix")
+_FILE_OPTIONS = {
+    "sed": re.compile(r"-[A-Za-z]*f|--file"),
+    **dict.fromkeys(("awk", "gawk"), re.compile(r"-[A-Za-z]*[fE]|-[il]|--(?:file|exec|include|load)")),
+}
+"""Options after which such a file is named, where they differ."""
+_STARTERS = word_set(
+    "busybox toybox sort tar bsdtar split rsync scp sftp git hg svn make gmake bmake ninja cmake ctest meson zip rg "
+    "grep less more man pandoc gcc g++ cc c++ clang clang++ install entr run-parts logrotate ed vi vim nvim ex emacs "
+    "gawk awk sed sqlite3 psql fzf bat at batch ctags dpkg rpm 7z tcpdump cargo npm yarn pnpm"
+)
+"""Programs that run another one if an option or a word tells them to. So do wrappers."""
+_LOADED = re.compile(r"(?:LD_PRELOAD|LD_AUDIT|BASH_ENV|ENV|MAKEFILES|PYTHONSTARTUP|include\.path|includeIf\..*\.path)=")
+"""Settings of a file that is loaded whatever its mode."""
+_FOLDER = re.compile(r"(?:-C|--chdir=|--directory=|--cwd=)(.+)|-C|--chdir|--directory|--cwd", re.DOTALL)
 _VERSION = re.compile(r"[-.0-9]+$")
-_DEEPEST = 3
-_SED_FILE = re.compile(r"-[A-Za-z]*f")
+_PIECE = re.compile(r"[=:,;@]")
+_LONGEST_CLUSTER = 8
+_DEEPEST = 8
+_MOST = 16
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
-_OPENING = frozenset(("if", "then", "else", "elif", "do", "while", "until", "!", "{", "time", "exec", "command"))
+_OPENING = word_set("if then else elif do while until ! { time exec command builtin eval")
 
 ModeOf = Callable[[str], int | None]
 """The mode of the file that a word names, if it names one."""
 
 
 def files_run(command: Command, mode_of: ModeOf) -> list[str]:
-    """The words of a command that name files which it runs, as far as the words tell."""
+    """Return the words, or parts of words, that name files which a command runs, as far as the words tell."""
+    look = _Look(mode_of)
     if not command.pipelines:
-        return list(dict.fromkeys(_of_shell(command.text, mode_of, 0)))
+        return list(dict.fromkeys(look.in_text(command.text, "", 0)))
     programs = (words for pipeline in command.pipelines for words in pipeline)
-    return list(dict.fromkeys(word for words in programs for word in _of_program(words, mode_of, 0)))
+    return list(dict.fromkeys(file for words in programs for file in look.in_program(words, "", 0)))
 
 
-def _of_shell(text: str, mode_of: ModeOf, depth: int) -> Iterator[str]:
-    """The files that a text for a shell runs. After `cd`, words are looked for in both folders: it may not last."""
-    folders = [""]
-    for words in _shell_programs(text):
-        if words[:1] == ("cd",) and len(words) > 1:
-            folders.append(join(folders[-1], words[-1]))
-        for folder in dict.fromkeys(folders):
-            yield from _in_folder(folder, words, mode_of, depth)
+class _Look:
+    """A search for files that are run. Words are looked for in the folder in which their program starts."""
 
+    def __init__(self, mode_of: ModeOf) -> None:
+        self._mode_of = cache(mode_of)
+        self._files = cache(self._find_files)
 
-def _in_folder(folder: str, words: tuple[str, ...], mode_of: ModeOf, depth: int) -> Iterator[str]:
-    """The files that one program runs if it is started in a folder."""
-    for word in _of_program(words, lambda word: mode_of(join(folder, word)), depth):
-        yield join(folder, word)
-
-
-def _of_env(words: tuple[str, ...], mode_of: ModeOf, depth: int) -> Iterator[str]:
-    """The files that `env` runs in another folder, or by a text that it splits into words."""
-    for number, word in enumerate(words):
-        rest = words[number + 1 :]
-        if found := _ENV_FOLDER.fullmatch(word):
-            folder, after = (found[1], rest) if found[1] else ("".join(rest[:1]), rest[1:])
-            for at in range(len(after)):
-                yield from _in_folder(folder, after[at:], mode_of, depth + 1)
-        elif found := _ENV_TEXT.fullmatch(word):
-            yield from _of_shell(found[1] or "".join(rest[:1]), mode_of, depth + 1)
-
-
-def _of_program(words: tuple[str, ...], mode_of: ModeOf, depth: int) -> Iterator[str]:
-    """The files that one program runs. `depth` is how many wrappers and shells are around it."""
-    program, rest = words[0] if words else "", words[1:]
-    if depth > _DEEPEST:
-        return
-    # Of the arguments of a wrapper, only what can be executed may be the program.
-    if "/" in program and (mode := mode_of(program)) is not None and (not depth or mode & 0o111):
-        yield program
-    name = basename(program)
-    name = name if name in _INTERPRETERS else _VERSION.sub("", name)
-    if name == "env":
-        yield from _of_env(rest, mode_of, depth)
-    if is_wrapper(program):
-        for at in range(len(rest)):  # which of its arguments is the program, only the wrapper knows
-            yield from _of_program(rest[at:], mode_of, depth + 1)
-    if name in SHELLS and (code := _code_of_shell(rest)) is not None:
-        yield from _of_shell(code, mode_of, depth + 1)
-    elif name in _INTERPRETERS or name in SHELLS or program in (".", "source"):
-        yield from _of_interpreter(name, rest, mode_of)
-
-
-def _of_interpreter(name: str, words: tuple[str, ...], mode_of: ModeOf) -> Iterator[str]:
-    """The files that options name, and the first word that names one: what follows are arguments of the script."""
-    is_python = _INLINE.get(name) is _INLINE["python"]
-    inline = None if name in SHELLS or name in _OPTIONS_ONLY else _INLINE.get(name, _INLINE_ELSEWHERE)
-    options = _FILE_OPTIONS if name in _OPTIONS_ONLY else frozenset() if is_python else _PRELOAD_OPTIONS
-    after_option = False
-    for number, word in enumerate(words):
-        if after_option:
-            after_option = False
-            if mode_of(word) is not None:
-                yield word
-        elif inline is not None and inline.fullmatch(word):
+    def in_text(self, text: str, folder: str, depth: int) -> Iterator[str]:
+        """Find what a text for a shell runs. After `cd`, words are looked for in both folders: it may not last."""
+        if depth > _DEEPEST:
             return
-        elif is_python and word == "-m":
-            yield from _modules(words[number + 1 : number + 2], mode_of)
-            if words[number + 1 : number + 2] and words[number + 1] in _RUNNERS:
-                yield from islice((file for file in words[number + 2 :] if mode_of(file) is not None), 1)
+        folders = {folder: None}
+        for words in _shell_programs(text):
+            if words[:1] in (("cd",), ("pushd",)) and len(words) > 1:
+                folders[join(list(folders)[-1], words[-1])] = None
+                _check_number(folders, "works in", "folders")
+            for each in folders:
+                yield from self.in_program(words, each, depth)
+                yield from self._in_texts(words, each, depth)
+
+    def in_program(self, words: tuple[str, ...], folder: str, depth: int) -> Iterator[str]:
+        """Find what a program runs: itself, its scripts, and what it starts."""
+        if not words:
             return
-        elif word.startswith("-"):
-            after_option = word in options or (name == "sed" and _SED_FILE.fullmatch(word) is not None)
-            attached = word.partition("=")[2] if "=" in word else word[2:]
-            if "/" in attached and mode_of(attached) is not None:
-                yield attached
-        elif name not in _OPTIONS_ONLY:
-            for file in (word, f"{word}/__main__.py") if is_python else (word,):
-                if mode_of(file) is not None:
+        if "/" in words[0] and self._mode_of(join(folder, words[0])) is not None:
+            yield join(folder, words[0])
+        name = _name(words[0])
+        folders = {folder: None, **{join(folder, each): None for each in _folders(words)}}
+        _check_number(folders, "works in", "folders")
+        for each in folders:
+            yield from self._in_interpreter(name, words[1:], each)
+            if name in SHELLS or name in _STARTERS or is_wrapper(words[0]):
+                yield from self._in_texts(words[1:], each, depth)
+            if name in _STARTERS or name in _RUN_ALL or is_wrapper(words[0]):
+                yield from self._in_arguments(words, each)
+
+    def _in_texts(self, words: tuple[str, ...], folder: str, depth: int) -> Iterator[str]:
+        """Find what a word runs that is a command line by itself, as after `sh -c` and `--to-command=`."""
+        for word in words:
+            if len(word.split(None, 1)) > 1:
+                for text in {word, word.partition("=")[2]}:
+                    yield from self.in_text(text, folder, depth + 1)
+
+    def _in_arguments(self, words: tuple[str, ...], folder: str) -> Iterator[str]:
+        """Find the programs among arguments. Which of them is one, only the program knows that starts it."""
+        wraps = is_wrapper(words[0])
+        places = list[int]()  # of interpreters
+        for number, word in enumerate(words[1:], 1):
+            before = words[number - 1]
+            is_value = wraps or (before.startswith("-") and "=" not in before)
+            for file in self._files(word, folder):
+                mode = self._mode_of(file) or 0
+                # Of a symlink among plain words, nothing tells that it is run.
+                may_run = mode & 0o111 and (is_value or not S_ISLNK(mode) or file != join(folder, word))
+                if may_run or _LOADED.match(word):
                     yield file
+            if (name := _name(word)) in _FLAGS_OF or name in _RUN_ALL or name in _OPTIONS_ONLY:
+                places.append(number)
+        _check_number(places, "names", "interpreters")
+        for number in places:
+            yield from self._in_interpreter(_name(words[number]), words[number + 1 :], folder)
+
+    def _in_interpreter(self, name: str, words: tuple[str, ...], folder: str) -> Iterator[str]:
+        """Find the scripts of an interpreter."""
+        if name in _OPTIONS_ONLY:
+            yield from self._after_options(_FILE_OPTIONS.get(name, _FILE_OPTION), words, folder)
+        elif name in _RUN_ALL or (name in ("node", "nodejs") and "--test" in words):
+            yield from self._all(words, folder)
+        elif name in _FLAGS_OF:
+            yield from self._up_to_script(name, words, folder)
+
+    def _up_to_script(self, name: str, words: tuple[str, ...], folder: str) -> Iterator[str]:
+        """Find the script, and all before it: what looks like the value of an option may be the script."""
+        is_python, is_shell = name in _PYTHONS, name in SHELLS
+        has_code = False
+        values = 0  # how many of the next words may be values of options
+        for number, word in enumerate(words):
+            is_option = word.startswith(("-", "+", "@")) and (word != "-" or is_shell)
+            if not is_option and not values:
+                if not has_code:
+                    yield from self._files(word, folder)
+                    yield from self._present(f"{word}/__main__.py", folder) if is_python else ()
+                return
+            yield from self._files(word, folder)
+            if is_python and (found := _PYTHON_ENDS.fullmatch(word)):
+                rest = ((found[2],) if found[2] else ()) + words[number + 1 :]
+                if found[1] == "m":
+                    yield from self._in_module(rest, folder, is_certain=not values)
                     return
+                if not values:
+                    return
+            if not is_option:
+                yield from self._present(f"{word}/__main__.py", folder) if is_python else ()
+                values -= 1
+            elif not values and name in _CODE and _CODE[name].fullmatch(word):
+                has_code, values = True, 1
+            elif _FLAGS_OF[name].fullmatch(word):
+                values = max(0, values - 1)
+            else:
+                values = max(1, word.lower().count("o")) if is_shell else 1
+
+    def _in_module(self, words: tuple[str, ...], folder: str, *, is_certain: bool) -> Iterator[str]:
+        """Find what `python -m` runs: a module, and, unless that is known to do something else, files it is given."""
+        parts = words[0].split(".") if words else []
+        inits = ["/".join([*parts[:end], "__init__.py"]) for end in range(1, len(parts) + 1)]
+        path = "/".join(parts)
+        found = [file for each in (f"{path}/__main__.py", f"{path}.py") for file in self._present(each, folder)]
+        yield from (file for each in inits for file in self._present(each, folder))
+        yield from found
+        if not is_certain or not (found or "".join(words[:1]) in _DATA_MODULES):
+            yield from self._all(words, folder)
+
+    def _all(self, words: tuple[str, ...], folder: str) -> Iterator[str]:
+        for word in words:
+            yield from self._files(word, folder)
+
+    def _after_options(self, options: re.Pattern[str], words: tuple[str, ...], folder: str) -> Iterator[str]:
+        """Find the files that options name."""
+        for before, word in zip(("", *words), words, strict=False):
+            if word.startswith("-") or options.fullmatch(before):
+                yield from self._files(word, folder)
+
+    def _find_files(self, word: str, folder: str) -> tuple[str, ...]:
+        """Return the files that a word names, as a whole or in a part: `--option=FILE`, `-oFILE`, `FILE::test`."""
+        names = [word, *_PIECE.split(word)]
+        names += [word[at + 1 :] for at, char in enumerate(word[:200]) if char == "="]
+        if word.startswith("-"):
+            names += [word[at:] for at in range(2, min(len(word), _LONGEST_CLUSTER))]
+        return tuple(file for name in dict.fromkeys(names) if name for file in self._present(name, folder))
+
+    def _present(self, name: str, folder: str) -> tuple[str, ...]:
+        file = join(folder, name)
+        return (file,) if self._mode_of(file) is not None else ()
 
 
-def _modules(names: tuple[str, ...], mode_of: ModeOf) -> Iterator[str]:
-    """The file that `python -m` runs, if it is found from the current folder."""
-    for name in names:
-        path = name.replace(".", "/")
-        yield from (file for file in (f"{path}/__main__.py", f"{path}.py") if mode_of(file) is not None)
+def _name(program: str) -> str:
+    """Return the name of a program without its folder and its version."""
+    name = basename(program) if program != "." else program
+    return name if name in _RUN_ALL or name in _OPTIONS_ONLY or name == "7z" else _VERSION.sub("", name) or name
 
 
-def _code_of_shell(words: tuple[str, ...]) -> str | None:
-    """The text that `sh -c` runs."""
-    for number, word in enumerate(words):
-        if not word.startswith("-"):
-            return None
-        if "c" in word and not word.startswith("--"):
-            return next((code for code in words[number + 1 :] if not code.startswith("-")), "")
-    return None
+def _folders(words: tuple[str, ...]) -> Iterator[str]:
+    """Return the folders in which a program is told to work, as in `env -C` and `make -C`."""
+    for word, after in zip(words, (*words[1:], ""), strict=True):
+        if found := _FOLDER.fullmatch(word):
+            yield found[1] or after
+
+
+def _check_number(found: Collection[object], verb: str, what: str) -> None:
+    """Refuse a command that would take long to look through."""
+    if len(found) > _MOST:
+        raise CommandError(
+            f"The command {verb} more than {_MOST} {what}, so what it runs cannot be told. "
+            "Give several commands, one after the other."
+        )
 
 
 def _shell_programs(text: str) -> Iterator[tuple[str, ...]]:
-    """The programs in a text for a shell, as far as they can be told without one."""
-    lexer = shlex.shlex(text.replace("\n", " ; "), posix=True, punctuation_chars=True)
+    """Yield the programs in a text for a shell, as far as they can be told without one."""
+    text = text.replace("\\\n", "").replace("\n", " ; ").replace("`", " ; ")
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
     lexer.whitespace_split, lexer.commenters = True, ""
     words = list[str]()
     redirected = False
@@ -163,8 +265,10 @@ def _shell_programs(text: str) -> Iterator[tuple[str, ...]]:
                     words.clear()
             elif redirected:
                 redirected = False
-            elif words or not (_ASSIGNMENT.match(token) or token in _OPENING):
+            elif not words and _ASSIGNMENT.match(token):
+                words += ["env", token]
+            elif words or token not in _OPENING:
                 words.append(token)
-    except ValueError:  # a quote that is not closed, as in what a shell calls a here-document
-        pass
+    except ValueError:  # a quote that is not closed, as in a comment, or in what a shell calls a here-document
+        yield from _shell_programs(re.sub(r"['\"\\]", " ", text))
     yield tuple(words)

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import pytest
@@ -324,6 +325,90 @@ def test_what_runs_is_the_content_that_was_approved(shell: Shell, project: Path,
     assert printed(result) == ["approved\n"]
     assert "another one" in file.read_text()
     assert list(person.asked[0].payload["files"]) == ["out/build.py"]
+
+
+PRINTS = {
+    "python": APPROVED,
+    "perl": "print('approved' . chr(10));",
+    "node": "console.log('approved')",
+    "bash": "echo approved\n",
+    "helper": "#!/bin/sh\necho approved >&2\ncat\n",
+}
+DECOYS = {
+    "python3 -W out/decoy out/build.py": "python",
+    "python3 -X out/decoy out/build.py": "python",
+    "python3 -uW out/decoy out/build.py": "python",
+    "python3 --check-hash-based-pycs default out/build.py": "python",
+    "python3 -W -c out/build.py": "python",
+    "python3 -Wc out/build.py": "python",
+    "python3 -X -W -m out.build": "python",
+    "python3 //work/out/build.py": "python",
+    "perl -I out/decoy out/build.py": "perl",
+    "perl -ie out/build.py": "perl",
+    "node --conditions out/decoy out/build.py": "node",
+    "bash +O extglob -O extglob out/build.py out/decoy": "bash",
+    "cd out && bash -oo errexit nounset build.py": "bash",
+    "split --filter=out/build.py in/names.txt": "helper",
+    "split --filter='sh out/build.py' in/names.txt": "helper",
+    "tar -c --use-compress-program=out/build.py -f out/decoy in/names.txt": "helper",
+    "tar -c -Iout/build.py -f out/decoy in/names.txt": "helper",
+    "flock out/decoy out/build.py": "helper",
+    "make -s -f in/Makefile SHELL=out/build.py": "helper",
+}
+
+
+@pytest.mark.parametrize("command", DECOYS)
+def test_no_other_word_keeps_the_content_of_a_script_from_being_approved(
+    shell: Shell, project: Path, command: str
+) -> None:
+    """The value of an option looks like a script, an option like the value of another, or a helper is run."""
+    if DECOYS[command] == "node" and which("node") is None:
+        pytest.skip("node is not installed")
+    approved = PRINTS[DECOYS[command]]
+    for name in ("decoy", "errexit", "nounset"):
+        (project / "out" / name).touch()
+    (project / "in" / "Makefile").write_text("all:\n\t@echo x\n")
+    file = project / "out" / "build.py"
+    file.write_text(approved)
+    file.chmod(0o755)
+    person = Person(replaced(file, approved.replace("approved", "another one"), YES))
+    result = shell(command, rules=rule("{rule: ask, shell: true}"), callback=person)
+    assert "out/build.py" in person.asked[0].payload["files"]
+    assert "approved" in printed(result)[0]
+    assert "another one" not in printed(result)[0]
+
+
+@pytest.mark.parametrize("late", ["absent", "not executable"])
+def test_a_program_that_appears_while_a_person_thinks_is_asked_about(shell: Shell, project: Path, late: str) -> None:
+    file = project / "out" / "build.py"
+    if late == "not executable":
+        file.write_text("x")
+    person = Person(replaced(file, f"#!/usr/bin/env python3\n{OTHER}", YES))
+    result = shell("timeout 20 out/build.py", callback=person)
+    assert ["files" in request.payload for request in person.asked] == [False, True]
+    assert "another one" not in printed(result)[0]
+
+
+def test_a_path_that_may_lead_elsewhere_cannot_be_approved_as_a_program(shell: Shell, project: Path) -> None:
+    """With `..` behind a symlink, the names do not tell which file is run."""
+    for name in ("build.py", "a/build.py"):
+        (project / "out" / name).parent.mkdir(exist_ok=True)
+        (project / "out" / name).write_text(APPROVED)
+    (project / "out" / "a" / "b").mkdir()
+    (project / "out" / "link").symlink_to("a/b")
+    person = Person(*[YES] * 3)
+    detours = ("/work/out/link/../build.py", "/proc/self/cwd/out/build.py", "/usr/bin/../../work/out/build.py")
+    result = shell(*(f"python3 {path}" for path in detours), callback=person)
+    assert not person.asked
+    assert all("without '..'" in each for each in printed(result))
+
+
+@pytest.mark.parametrize("options", ["", "-u", "-B -W ignore", "-X utf8 --"])
+def test_a_script_may_write_an_existing_file_that_is_its_argument(shell: Shell, project: Path, options: str) -> None:
+    (project / "out" / "result.csv").write_text("old")
+    (project / "out" / "convert.py").write_text("import sys\nopen(sys.argv[1], 'w').write('new')\n")
+    shell(f"python3 {options} out/convert.py out/result.csv")
+    assert (project / "out" / "result.csv").read_text() == "new"
 
 
 def test_what_a_shell_runs_is_the_content_that_was_approved(shell: Shell, project: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +16,11 @@ from ..sandbox import FileState, Pins, Root, SandboxManager
 from ..scripts import files_run
 
 _WORK = "/work"
+_SYSTEM = frozenset(
+    ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc", "dev", "proc", "tmp", "var", "run")
+)
+"""Folders beside /work in which there may be symlinks."""
+_PROCESS = re.compile(r"proc/.*\b(?:cwd|root|fd)/|dev/fd/.*/")
 _SHOWN = 12
 """How many characters of a digest are shown."""
 
@@ -23,11 +29,23 @@ Place = Callable[[str], tuple[Root, str] | None]
 
 
 def pin_programs(command: Command, manager: SandboxManager, *, unsandboxed: bool) -> Pins:
-    """The files that a command runs, as they are now."""
+    """Return the files that a command runs, as they are now."""
+    found = _found(command, manager, unsandboxed=unsandboxed)
+    return Pins({name: _state(root, path) for name, (root, path) in found.items()}, programs=True)
+
+
+def check_no_others(pins: Pins, command: Command, manager: SandboxManager, *, unsandboxed: bool) -> None:
+    """Refuse to run a file that was not there, or did not look like a program, when the command was approved."""
+    for name in _found(command, manager, unsandboxed=unsandboxed):
+        if name not in pins.files:
+            raise PathChanged(f"{name!r} has changed since it was looked at, and nothing was run.")
+
+
+def _found(command: Command, manager: SandboxManager, *, unsandboxed: bool) -> dict[str, tuple[Root, str]]:
+    """Return where the files are that a command runs, by the names that a person is shown."""
     place = _on_host(manager) if unsandboxed else _in_sandbox(manager)
-    found = (place(word) for word in files_run(command, lambda word: _mode(place(word))))
-    states = {f"{root.name}/{path}": _state(root, path) for root, path in filter(None, found)}
-    return Pins(states, programs=True)
+    found = filter(None, map(place, files_run(command, lambda word: _mode(place(word)))))
+    return {f"{root.name}/{path}": (root, path) for root, path in found}
 
 
 def shown_programs(pins: Pins) -> dict[str, str]:
@@ -50,7 +68,9 @@ def _in_sandbox(manager: SandboxManager) -> Place:
     """How words are understood in /work, where each root is under its name."""
 
     def place(word: str) -> tuple[Root, str] | None:
-        path = normpath(join(_WORK, word))
+        path = join(_WORK, word)
+        _check_way(path, manager)
+        path = "/" + normpath(path).lstrip("/")  # two slashes at the start would stay
         name, _, rest = path.removeprefix(f"{_WORK}/").partition("/")
         root = manager.roots.get(name) if path.startswith(f"{_WORK}/") and rest else None
         if root is None or root.config.suffixes is not None or not _is_writable(root.folder / rest, manager):
@@ -60,11 +80,31 @@ def _in_sandbox(manager: SandboxManager) -> Place:
     return place
 
 
+def _check_way(path: str, manager: SandboxManager) -> None:
+    """Refuse a path in the sandbox that may lead into a root in a way that its names do not tell."""
+    names = [name for name in path.split("/") if name not in ("", ".")]
+    ways = ("/".join(names[:end]) for end, name in enumerate(names) if name == "..")
+    if _PROCESS.match("/".join(names)) or any(_is_detour(way, manager) for way in ways):
+        raise PathDenied(
+            f"{path!r} may lead to a program through a symlink. Write its path from {_WORK}, without '..'."
+        )
+
+
+def _is_detour(way: str, manager: SandboxManager) -> bool:
+    """Whether the folder above a path may be another one than its names tell."""
+    top, _, below = normpath(f"/{way}").lstrip("/").partition("/")
+    name, _, rest = below.partition("/")
+    if f"/{top}" != _WORK:
+        return top in _SYSTEM
+    root = manager.roots.get(name)
+    return bool(root is not None and rest and stat.S_ISLNK(_mode((root, rest)) or 0))
+
+
 def _on_host(manager: SandboxManager) -> Place:
     """How words are understood in the project's folder."""
 
     def place(word: str) -> tuple[Root, str] | None:
-        path = Path(os.path.normpath(manager.base / word))
+        path = Path("/" + os.path.normpath(manager.base / word).lstrip("/"))
         for root in manager.roots.values():
             if root.config.mode == "rw" and path.is_relative_to(root.folder) and path != root.folder:
                 return root, str(path.relative_to(root.folder))
@@ -87,6 +127,8 @@ def _mode(place: tuple[Root, str] | None) -> int | None:
         mode = root.mode(path)
     except PathMissing:
         return None
+    except PathDenied:  # there is a symlink on the way, or it may not be looked at
+        return stat.S_IFLNK | 0o777
     return mode if stat.S_ISREG(mode) or stat.S_ISLNK(mode) else None
 
 

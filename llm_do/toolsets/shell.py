@@ -20,7 +20,7 @@ from ..frame import CallFrame
 from ..rules import Case, Grant, Places
 from ..sandbox import Pins, SandboxManager
 from ..sandbox.bubble import CommandResult, Mount, ShellLimits, run_sandboxed, run_unsandboxed, why_not
-from .programs import check_programs, pin_programs, with_programs
+from .programs import check_no_others, check_programs, pin_programs, with_programs
 
 _WORD = re.compile(r"[A-Za-z][\w.-]*")
 
@@ -39,6 +39,8 @@ async def _shell(ctx: RunContext[Context], command: str, timeout: Annotated[floa
     manager = frame.files.manager
     limits = ShellLimits(seconds=timeout, file_bytes=_file_bytes(manager))
     programs = frame.pins.files if frame.pins is not None else {}
+    if frame.pins is not None:
+        check_no_others(frame.pins, parsed, manager, unsandboxed=_is_unsandboxed(frame))
     if _is_unsandboxed(frame):
         check_programs(programs, manager)
         return _told(await run_unsandboxed(parsed, manager.base, limits), "")
