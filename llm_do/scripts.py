@@ -51,9 +51,11 @@ _PYTHONS = word_set("python pypy jython")
 _RUN_ALL = word_set(
     "ipython pytest py.test uv deno bun tsx ts-node raku julia guile racket octave gnuplot groovy scala kotlin swift "
     "go elixir escript dotnet mono osascript sbcl clisp coverage pdb m4 capsh npx bunx poetry pipx pipenv hatch pdm "
-    "pwsh elvish nu xonsh nose2 tox nox behave robot"
+    "pwsh elvish nu xonsh nose2 tox nox behave robot pydoc prove jshell jrunscript irb erb rake bundle runghc "
+    "runhaskell ocaml erl iex mix crystal nim dart R csi zx"
 )
 """Interpreters of which every file that is named counts as run."""
+_NODE_RUNS_ALL = word_set("--test inspect")
 _OPTIONS_ONLY = word_set("awk gawk mawk nawk sed make gmake bmake jq sqlite3 psql gdb vim nvim vi ex emacs ninja cmake")
 """Programs that run only a file which an option names: other words are data, which they may write."""
 _FILE_OPTION = re.compile(r"-[A-Za-z]*f|--(?:file|makefile|from-file|script|load|init-file)|-init|-[PSxlu]|-ix")
@@ -65,19 +67,27 @@ _FILE_OPTIONS = {
 _STARTERS = word_set(
     "busybox toybox sort tar bsdtar split rsync scp sftp git hg svn make gmake bmake ninja cmake ctest meson zip rg "
     "grep less more man pandoc gcc g++ cc c++ clang clang++ install entr run-parts logrotate ed vi vim nvim ex emacs "
-    "gawk awk sed sqlite3 psql fzf bat at batch ctags dpkg rpm 7z tcpdump cargo npm yarn pnpm"
+    "gawk awk sed sqlite3 psql fzf bat at batch ctags dpkg rpm 7z tcpdump cargo npm yarn pnpm "
+    "xvfb-run faketime eatmydata torsocks proxychains bwrap chpst cpulimit rlwrap hyperfine ccache distcc"
 )
 """Programs that run another one if an option or a word tells them to. So do wrappers."""
-_LOADED = re.compile(r"(?:LD_PRELOAD|LD_AUDIT|BASH_ENV|ENV|MAKEFILES|PYTHONSTARTUP|include\.path|includeIf\..*\.path)=")
-"""Settings of a file that is loaded whatever its mode."""
-_FOLDER = re.compile(r"(?:-C|--chdir=|--directory=|--cwd=)(.+)|-C|--chdir|--directory|--cwd", re.DOTALL)
-_VERSION = re.compile(r"[-.0-9]+$")
+_LOADED = re.compile(
+    r"(?:LD_PRELOAD|LD_AUDIT|BASH_ENV|ENV|MAKEFILES|PYTHONSTARTUP|NODE_OPTIONS|RUBYOPT|PERL5OPT|include\.path|"
+    r"includeIf\..*\.path|--?specs|-fplugin|--preload|--audit)(?:=|$)"
+)
+"""Options and settings of a file that is loaded whatever its mode."""
+_FOLDER = re.compile(r"(?:-[CX]|--chdir=|--directory=|--cwd=)(.+)|-[CX]|--chdir|--directory|--cwd", re.DOTALL)
+_VERSION = re.compile(r"(?<=\w)[-.]?\d.*", re.DOTALL)
 _PIECE = re.compile(r"[=:,;@]")
 _LONGEST_CLUSTER = 8
 _DEEPEST = 8
 _MOST = 16
+_MOST_TEXTS = 500
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
-_OPENING = word_set("if then else elif do while until ! { time exec command builtin eval")
+_OPENING = word_set("if then else elif do while until ! time exec command builtin eval coproc")
+_CHANGES_FOLDER = word_set("cd pushd")
+_REDIRECTION = re.compile(r"&>>?|[<>]+[&|]?")
+_DESCRIPTOR = re.compile(r"(?<![^\s;&|()])\d+(?=[<>])|\$(?=['\"])")
 
 ModeOf = Callable[[str], int | None]
 """The mode of the file that a word names, if it names one."""
@@ -98,16 +108,19 @@ class _Look:
     def __init__(self, mode_of: ModeOf) -> None:
         self._mode_of = cache(mode_of)
         self._files = cache(self._find_files)
+        self._texts = set[tuple[str, str]]()
 
     def in_text(self, text: str, folder: str, depth: int) -> Iterator[str]:
         """Find what a text for a shell runs. After `cd`, words are looked for in both folders: it may not last."""
-        if depth > _DEEPEST:
+        if depth > _DEEPEST or (text, folder) in self._texts:
             return
+        self._texts.add((text, folder))
+        _check_number(self._texts, _MOST_TEXTS, "has", "command lines in its words")
         folders = {folder: None}
         for words in _shell_programs(text):
-            if words[:1] in (("cd",), ("pushd",)) and len(words) > 1:
+            if not _CHANGES_FOLDER.isdisjoint(words[:-1]):
                 folders[join(list(folders)[-1], words[-1])] = None
-                _check_number(folders, "works in", "folders")
+                _check_number(folders, _MOST, "works in", "folders")
             for each in folders:
                 yield from self.in_program(words, each, depth)
                 yield from self._in_texts(words, each, depth)
@@ -120,7 +133,7 @@ class _Look:
             yield join(folder, words[0])
         name = _name(words[0])
         folders = {folder: None, **{join(folder, each): None for each in _folders(words)}}
-        _check_number(folders, "works in", "folders")
+        _check_number(folders, _MOST, "works in", "folders")
         for each in folders:
             yield from self._in_interpreter(name, words[1:], each)
             if name in SHELLS or name in _STARTERS or is_wrapper(words[0]):
@@ -132,7 +145,7 @@ class _Look:
         """Find what a word runs that is a command line by itself, as after `sh -c` and `--to-command=`."""
         for word in words:
             if len(word.split(None, 1)) > 1:
-                for text in {word, word.partition("=")[2]}:
+                for text in dict.fromkeys((word, word.partition("=")[2], word[2:] if word[0] == "-" else "")):
                     yield from self.in_text(text, folder, depth + 1)
 
     def _in_arguments(self, words: tuple[str, ...], folder: str) -> Iterator[str]:
@@ -146,11 +159,11 @@ class _Look:
                 mode = self._mode_of(file) or 0
                 # Of a symlink among plain words, nothing tells that it is run.
                 may_run = mode & 0o111 and (is_value or not S_ISLNK(mode) or file != join(folder, word))
-                if may_run or _LOADED.match(word):
+                if may_run or _LOADED.match(word) or _LOADED.fullmatch(before):
                     yield file
             if (name := _name(word)) in _FLAGS_OF or name in _RUN_ALL or name in _OPTIONS_ONLY:
                 places.append(number)
-        _check_number(places, "names", "interpreters")
+        _check_number(places, _MOST, "names", "interpreters")
         for number in places:
             yield from self._in_interpreter(_name(words[number]), words[number + 1 :], folder)
 
@@ -158,7 +171,7 @@ class _Look:
         """Find the scripts of an interpreter."""
         if name in _OPTIONS_ONLY:
             yield from self._after_options(_FILE_OPTIONS.get(name, _FILE_OPTION), words, folder)
-        elif name in _RUN_ALL or (name in ("node", "nodejs") and "--test" in words):
+        elif name in _RUN_ALL or (name in ("node", "nodejs") and not _NODE_RUNS_ALL.isdisjoint(words)):
             yield from self._all(words, folder)
         elif name in _FLAGS_OF:
             yield from self._up_to_script(name, words, folder)
@@ -240,35 +253,35 @@ def _folders(words: tuple[str, ...]) -> Iterator[str]:
             yield found[1] or after
 
 
-def _check_number(found: Collection[object], verb: str, what: str) -> None:
+def _check_number(found: Collection[object], most: int, verb: str, what: str) -> None:
     """Refuse a command that would take long to look through."""
-    if len(found) > _MOST:
+    if len(found) > most:
         raise CommandError(
-            f"The command {verb} more than {_MOST} {what}, so what it runs cannot be told. "
+            f"The command {verb} more than {most} {what}, so what it runs cannot be told. "
             "Give several commands, one after the other."
         )
 
 
 def _shell_programs(text: str) -> Iterator[tuple[str, ...]]:
     """Yield the programs in a text for a shell, as far as they can be told without one."""
-    text = text.replace("\\\n", "").replace("\n", " ; ").replace("`", " ; ")
+    text = _DESCRIPTOR.sub("", text.replace("\\\n", "").replace("\n", " ; ").replace("`", " ; "))
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
     lexer.whitespace_split, lexer.commenters = True, ""
     words = list[str]()
     redirected = False
     try:
-        for token in lexer:
-            if token and set(token) <= set("();<>|&"):
-                redirected = token[-1] in "<>"
-                if not redirected:
+        for part in lexer:
+            if part == "{" or (part and set(part) <= set("();<>|&")):
+                redirected = any(found.end() == len(part) for found in _REDIRECTION.finditer(part))
+                if _REDIRECTION.sub("", part):
                     yield tuple(words)
                     words.clear()
             elif redirected:
                 redirected = False
-            elif not words and _ASSIGNMENT.match(token):
-                words += ["env", token]
-            elif words or token not in _OPENING:
-                words.append(token)
+            elif not words and _ASSIGNMENT.match(part):
+                words += ["env", part]
+            elif words or part not in _OPENING:
+                words.append(part)
     except ValueError:  # a quote that is not closed, as in a comment, or in what a shell calls a here-document
         yield from _shell_programs(re.sub(r"['\"\\]", " ", text))
     yield tuple(words)
