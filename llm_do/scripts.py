@@ -64,6 +64,8 @@ _FILE_OPTIONS = {
     **dict.fromkeys(("awk", "gawk"), re.compile(r"-[A-Za-z]*[fE]|-[il]|--(?:file|exec|include|load)")),
 }
 """Options after which such a file is named, where they differ."""
+_AMONG_ARGUMENTS = (_FLAGS.keys() | _RUN_ALL | _OPTIONS_ONLY) - {".", "source"}
+"""Interpreters that another program may start. A `.` among arguments is a folder."""
 _STARTERS = word_set(
     "busybox toybox sort tar bsdtar split rsync scp sftp git hg svn make gmake bmake ninja cmake ctest meson zip rg "
     "grep less more man pandoc gcc g++ cc c++ clang clang++ install entr run-parts logrotate ed vi vim nvim ex emacs "
@@ -77,7 +79,7 @@ _LOADED = re.compile(
 )
 """Options and settings of a file that is loaded whatever its mode."""
 _FOLDER = re.compile(r"(?:-[CX]|--chdir=|--directory=|--cwd=)(.+)|-[CX]|--chdir|--directory|--cwd", re.DOTALL)
-_VERSION = re.compile(r"(?<=\w)[-.]?\d.*", re.DOTALL)
+_VERSION = re.compile(r"(?<=[\w+])[-.]?\d.*", re.DOTALL)
 _PIECE = re.compile(r"[=:,;@]")
 _LONGEST_CLUSTER = 8
 _DEEPEST = 8
@@ -161,7 +163,7 @@ class _Look:
                 may_run = mode & 0o111 and (is_value or not S_ISLNK(mode) or file != join(folder, word))
                 if may_run or _LOADED.match(word) or _LOADED.fullmatch(before):
                     yield file
-            if (name := _name(word)) in _FLAGS_OF or name in _RUN_ALL or name in _OPTIONS_ONLY:
+            if _name(word) in _AMONG_ARGUMENTS:
                 places.append(number)
         _check_number(places, _MOST, "names", "interpreters")
         for number in places:
@@ -242,8 +244,8 @@ class _Look:
 
 def _name(program: str) -> str:
     """Return the name of a program without its folder and its version."""
-    name = basename(program) if program != "." else program
-    return name if name in _RUN_ALL or name in _OPTIONS_ONLY or name == "7z" else _VERSION.sub("", name) or name
+    name = basename(program)
+    return name if name in _RUN_ALL or name in _OPTIONS_ONLY else _VERSION.sub("", name)
 
 
 def _folders(words: tuple[str, ...]) -> Iterator[str]:

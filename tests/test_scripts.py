@@ -154,6 +154,7 @@ DATA = [
     "make -j4 out/log",
     "cp in/tool out/tool",
     "tar -cf out/log out/data.csv out/link",
+    "tar -C in . -cf out/log",
     "git diff --output=out/log out/link",
     "OUT=out/log; sort in/names > $OUT",
     "cat out/data.csv",
