@@ -114,8 +114,9 @@ class _Look:
 
     def in_text(self, text: str, folder: str, depth: int) -> Iterator[str]:
         """Find what a text for a shell runs. After `cd`, words are looked for in both folders: it may not last."""
-        if depth > _DEEPEST or (text, folder) in self._texts:
+        if (text, folder) in self._texts:
             return
+        _check_number(range(depth), _DEEPEST, "has", "command lines inside of each other")
         self._texts.add((text, folder))
         _check_number(self._texts, _MOST_TEXTS, "has", "command lines in its words")
         folders = {folder: None}
