@@ -86,7 +86,7 @@ _DEEPEST = 8
 _MOST = 16
 _MOST_TEXTS = 500
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
-_OPENING = word_set("if then else elif do while until ! time exec command builtin eval coproc")
+_OPENING = word_set("if then else elif do while until ! time exec command builtin eval coproc trap")
 _CHANGES_FOLDER = word_set("cd pushd")
 _REDIRECTION = re.compile(r"&>>?|[<>]+[&|]?")
 _DESCRIPTOR = re.compile(r"(?<![^\s;&|()])\d+(?=[<>])|\$(?=['\"])")
@@ -147,7 +147,7 @@ class _Look:
     def _in_texts(self, words: tuple[str, ...], folder: str, depth: int) -> Iterator[str]:
         """Find what a word runs that is a command line by itself, as after `sh -c` and `--to-command=`."""
         for word in words:
-            if len(word.split(None, 1)) > 1:
+            if len(word.split(None, 1)) > 1 or "$(" in word:
                 for text in dict.fromkeys((word, word.partition("=")[2], word[2:] if word[0] == "-" else "")):
                     yield from self.in_text(text, folder, depth + 1)
 

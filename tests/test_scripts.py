@@ -58,6 +58,13 @@ RUN = {
     "cd out && python3 build.py data.csv": ["out/build.py"],
     "sh -c 'cd out; sh x.sh > log'": ["out/x.sh"],
     "(cd out && true); python3 out/build.py": ["out/build.py"],
+    'echo "$(out/tool)"': ["out/tool"],
+    "echo `out/tool`": ["out/tool"],
+    "2>&1 out/tool": ["out/tool"],
+    "bash -c 'builtin source out/x.sh'": ["out/x.sh"],
+    "bash -c 'pushd out; ./tool'": ["out/./tool"],
+    "bash -c 'trap out/tool EXIT'": ["out/tool"],
+    "BASH_ENV=out/x.sh bash -c true": ["out/x.sh"],
     "if true; then out/tool; fi": ["out/tool"],
     "echo $(python3 out/build.py)": ["out/build.py"],
 }
