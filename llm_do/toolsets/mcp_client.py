@@ -16,16 +16,19 @@ import httpx2
 from fastmcp.client.transports import StdioTransport, StreamableHttpTransport
 from fastmcp.client.transports.base import TransportOptions
 from mcp import ClientSession
-from mcp_types import ListToolsResult
+from mcp_types import ListToolsResult, PaginatedRequestParams
 from pydantic_ai.mcp import MCPToolset
 
 from ..definition import McpServer
+from ..errors import ToolsetError
+from ..foreign import MOST_TOOLS
 
 # Without a handler, Python prints warnings, with what a server wrote in them.
 logging.getLogger("mcp").addHandler(logging.NullHandler())
 
 LARGEST_MESSAGE = 10_000_000
-"""The most bytes of one answer."""
+"""The most bytes of one answer, and of all pages of one list of tools."""
+_FEWER = "Have the server list fewer, or make an MCPToolset in Python, with bounds of your own, and filter its tools."
 
 
 def connect(server: McpServer, base: Path, seconds: float) -> MCPToolset[Any]:
@@ -51,14 +54,35 @@ async def _ignore_log(message: Any) -> None:
 
 
 class _Session(ClientSession):
-    """A session that does not compare results with the server's own schemas, whose patterns may never end."""
+    """A session that ends a list of tools that is too long, and ignores the schemas of their results.
+
+    A result is not compared with such a schema, whose patterns may never end.
+    """
+
+    _tools = 0
+    _bytes = 0
+
+    async def list_tools(self, *, params: PaginatedRequestParams | None = None) -> ListToolsResult:
+        """Return one page of the list. Pages are kept until the last one is there, so they count together."""
+        if params is None or params.cursor is None:
+            self._tools = self._bytes = 0
+        return await super().list_tools(params=params)
 
     async def send_request(self, *args: Any, **kwargs: Any) -> Any:
         result = await super().send_request(*args, **kwargs)
         if isinstance(result, ListToolsResult):
+            self._count(result)
             for tool in result.tools:
                 tool.output_schema = None
         return result
+
+    def _count(self, page: ListToolsResult) -> None:
+        self._tools += len(page.tools)
+        self._bytes += len(page.model_dump_json())  # with the cursor, which is kept as well
+        if self._tools > MOST_TOOLS:
+            raise ToolsetError(f"it has more than {MOST_TOOLS} tools. {_FEWER}")
+        if self._bytes > LARGEST_MESSAGE:
+            raise ToolsetError(f"the list has more than {LARGEST_MESSAGE} bytes. {_FEWER}")
 
 
 def _bounded(options: dict[str, Any]) -> dict[str, Any]:

@@ -318,11 +318,19 @@ async def test_more_tools_or_larger_schemas_than_anybody_needs_are_an_error() ->
     large = {"type": "object", "properties": {f"p{n}": {"$ref": "#/$defs/a"} for n in range(3000)}}
     for tools, problem in (
         ([tool("read", inputSchema=large)], "'read', whose schema has more than 2000 parts"),
-        ([tool(f"t{n}") for n in range(1001)], "is brought 1001 tools"),
+        ([tool(f"t{n}") for n in range(1001)], "it has more than 1000 tools"),
     ):
         async with serving(HostileServer(tools)) as server:
             with pytest.raises(ToolsetError, match=problem):
                 await Runtime([worker(server)]).call("w", "go")
+
+
+async def test_the_tools_of_all_servers_of_a_worker_are_counted_together() -> None:
+    async with serving(HostileServer([tool(f"t{n}") for n in range(501)])) as server:
+        factories = [McpFactory(server.declared(prefix=prefix), Path()) for prefix in "ab"]
+        made = WorkerEntry(name="w", toolsets=factories, model=scripted(says("end")))
+        with pytest.raises(ToolsetError, match="is brought 1002 tools"):
+            await Runtime([made]).call("w", "go")
 
 
 async def test_a_schema_that_is_none_is_an_error_at_connection() -> None:
@@ -467,6 +475,45 @@ async def test_a_list_of_tools_without_end_ends() -> None:
     async with serving(HostileServer(listing)) as server:
         with pytest.raises(ToolsetError, match="does not list its tools: .*limit"):
             await Runtime([worker(server)]).call("w", "go")
+
+
+@pytest.mark.parametrize(
+    ("tools", "filler", "pages", "problem"),
+    [
+        ([tool("read", "x" * 1_000_000)], "", 10, "the list has more than 10000000 bytes"),
+        ([], "x" * 1_000_000, 10, "the list has more than 10000000 bytes"),
+        ([tool(f"t{n}") for n in range(300)], "", 4, "it has more than 1000 tools"),
+    ],
+    ids=["descriptions", "cursors", "tools"],
+)
+async def test_the_pages_of_a_list_of_tools_are_bounded_together(
+    tools: list[Any], filler: str, pages: int, problem: str
+) -> None:
+    """Each of them is small enough, and they are kept until the last one is there."""
+    numbers = iter(range(10**9))
+    listing = lambda cursor: {"tools": tools, "nextCursor": f"{next(numbers)}{filler}"}  # noqa: E731
+    async with serving(HostileServer(listing)) as server:
+        with pytest.raises(
+            ToolsetError, match=f"MCP server 'shop' does not list its tools: {problem}. Have the server"
+        ):
+            await Runtime([worker(server, declared={"name": "shop"})]).call("w", "go")
+    assert server.methods.count("tools/list") == pages
+
+
+async def test_each_list_of_tools_is_counted_from_the_start() -> None:
+    """A server that says that its tools changed is asked for all of them again."""
+    server = HostileServer(
+        lambda cursor: {"tools": [tool(f"t{cursor or 0}", "x" * 3_000_000)], **({} if cursor else {"nextCursor": "1"})}
+    )
+
+    def answer(name: str, arguments: dict[str, Any], request_id: Any) -> Any:
+        return events({"method": "notifications/tools/list_changed"}, {"id": request_id, "result": text("done")})
+
+    server.answer = answer
+    async with serving(server):
+        made = worker(server, calls(("t0", {})), calls(("t1", {})))
+        await Runtime([made], tool_rules={"t0": "allow", "t1": "allow"}).call("w", "go")
+    assert server.called == ["t0", "t1"]
 
 
 @pytest.mark.parametrize("method", ["sampling/createMessage", "elicitation/create", "roots/list"])
