@@ -10,6 +10,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..display import visible
 from ..errors import PathChanged, PathDenied, PathFailed
 from .beneath import FOLDER_FLAGS, best_opener
 from .bubbled import WORK, Plan
@@ -73,9 +74,13 @@ class RepositoryGuard:
         """Make harmless what has become a repository meanwhile, and tell what it was."""
         told = list[str]()
         for mount in self._mounts:
+            root = mount.mount.name
             renamed, failed = disable_new(mount.fd, self._known)
-            told += [f"{mount.mount.name}/{name} was renamed: a repository that a command made" for name in renamed]
-            told += [f"{mount.mount.name}/{name}, so a repository there may run programs of its own" for name in failed]
+            told += [f"{root}/{visible(name)} was renamed: a repository that a command made" for name in renamed]
+            told += [
+                f"{root}/{visible(name)}: {why}, so a repository there may run programs of its own"
+                for name, why in failed.items()
+            ]
         for each in told:
             logger.warning("A command left a repository: %s.", each)
         return tuple(told)

@@ -119,28 +119,29 @@ def find_repositories(top: int) -> Found:
     return Found(places)
 
 
-def disable_new(top: int, known: frozenset[Identity]) -> tuple[list[str], list[str]]:
+def disable_new(top: int, known: frozenset[Identity]) -> tuple[list[str], dict[str, str]]:
     """Rename what makes repositories below an open folder, but for known ones. Return what was renamed and what failed.
 
-    A folder that cannot be read is made readable: its owner could get into it by name.
+    The paths have names as a command left them, which may be no text, and each that failed has the reason. A folder
+    that cannot be read is made readable: its owner could get into it by name.
     """
-    renamed, failed, closed = list[str](), list[str](), list[Names]()
+    renamed, failed, closed = list[str](), dict[str, str](), list[Names]()
     for names, fd, listed in _walk(top, known, closed, repair=True):
         wrong = {name for name in listed if is_repository_name(name)}
         if makes_repository(listed):
             wrong |= {name for name in listed if name.casefold() == HEAD}
         for name in sorted(wrong):
-            shown = "/".join((*names, name))
+            path = "/".join((*names, name))
             try:
                 is_folder = listed.pop(name)
                 if _identity(fd, name) not in known:
                     listed[_disable(fd, name)] = is_folder  # there may be more inside
-                    renamed.append(shown)
+                    renamed.append(path)
             except FileNotFoundError:
                 continue
             except OSError as exc:
-                failed.append(f"{shown}: {exc.strerror}")
-    return renamed, [*failed, *("/".join(names) + ": it cannot be read" for names in closed)]
+                failed[path] = exc.strerror or type(exc).__name__
+    return renamed, failed | {"/".join(names): "it cannot be read" for names in closed}
 
 
 def _disable(folder: int, name: str) -> str:

@@ -1,13 +1,20 @@
 """Attacks by commands: what a program can do in the sandbox, and what it takes to get a program to run at all."""
 
+import logging
 import os
+import shlex
 import stat
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_ai.messages import ModelMessagesTypeAdapter
+
+from llm_do import Runtime, WorkerRegistry
 
 from ..processes import PATIENCE
+from ..scripted import calls, says, scripted
 from .world import CANARY, Person, World, call, together
 
 ROOTS = "toolsets: [shell]\nsandbox: {paths: {in: {root: in}, out: {root: out, mode: rw}}}\n"
@@ -519,3 +526,54 @@ def test_nothing_waits_for_a_pipe(world: World) -> None:
     assert stat.S_ISFIFO((world.project / "out" / "pipe").stat().st_mode)
     attached = world.attack(data="go", attachments=[world.project / "out" / "pipe"], callback=Person(True))
     assert "it is a pipe, a device or a socket" in str(attached.error)
+
+
+# -- names that a command leaves ----------------------------------------------------------------------------------
+
+NAMES = [b"a\xff", b"a\x1b[2J\x1b]0;x\x07", b"a\nError: all is fine", b"a\r\xe2\x80\xa8\xc2\x85b", b"\xed\xa0\x80"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_a_name_that_a_command_leaves_ends_no_run_and_forges_no_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: bytes
+) -> None:
+    """Of a repository or a file: every result can be sent, and the name is in one line, spelled out, or left out."""
+    out = tmp_path / "out"
+    (tmp_path / "workers").mkdir()
+    out.mkdir()
+    (tmp_path / "workers/w.yaml").write_text(
+        "sandbox: {paths: {out: {root: out, mode: rw}}}\ntoolsets: [shell]\n"
+        "tool_rules: {shell: allow, sandbox.write: allow}\ninstructions: x\n"
+    )
+    make = f"os.chdir('out'); os.makedirs({name!r} + b'/.git'); open({name!r} + b'.txt', 'w').write('word')"
+    text = name.decode(errors="replace")
+    steps = [
+        ("shell", {"command": f"/usr/bin/python3 -c {shlex.quote(f'import os; {make}')}"}),
+        ("list_files", {"path": "out"}),
+        ("find_files", {"pattern": "out/**"}),
+        ("search_files", {"text": "word", "pattern": "out/**"}),
+        ("read_file", {"path": "out/b.txt"}),
+        ("read_file", {"path": f"out/{text}.txt"}),
+        ("write_file", {"path": f"out/{text}.txt", "content": "x"}),
+        ("edit_file", {"path": f"out/{text}.txt", "old": "word", "new": "x"}),
+        ("move_file", {"source": f"out/{text}.txt", "destination": "out/b.txt"}),
+        ("shell", {"command": f"/usr/bin/python3 {shlex.quote(f'out/{text}.txt')}"}),
+        ("shell", {"command": shlex.quote(f"out/{text}.txt")}),
+    ]
+    told: list[Any] = []
+
+    def look(messages: list[Any], info: Any) -> Any:
+        ModelMessagesTypeAdapter.dump_json(messages)
+        told.extend(part for message in messages for part in message.parts if hasattr(part, "tool_name"))
+        return says("end")
+
+    model = scripted(*(calls(step) for step in steps), look)
+    with caplog.at_level(logging.WARNING, "llm_do"):
+        assert await Runtime(WorkerRegistry(tmp_path), model=model).call("w", "go") == "end"
+    results = [str(part.content) for part in told if part.part_kind in ("tool-return", "retry-prompt")]
+    assert len(results) == len(steps)
+    assert results[0].startswith("\n(out/") and ".git was renamed" in results[0]
+    for said in [results[0].removeprefix("\n"), *results[1:-2], *(record.getMessage() for record in caplog.records)]:
+        assert all(line.isprintable() for line in said.split("\n")), said
+        assert not any(line.startswith("Error") for line in said.split("\n"))
+    assert len(caplog.records) == 1
