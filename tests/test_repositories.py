@@ -255,6 +255,46 @@ async def test_what_is_called_like_a_repository_and_cannot_be_kept_read_only_is_
     assert not (out / ".git").exists()
 
 
+@pytest.mark.parametrize("there", ["a folder", "nothing"])
+@pytest.mark.parametrize("name", ["repo/.git", "store", "link/.git"])
+async def test_no_command_runs_beside_a_repository_that_has_its_settings_in_another_folder(
+    out: Path, tmp_path: Path, name: str, there: str
+) -> None:
+    """That folder needs no `HEAD`, so it is no repository, and its place can change when a folder around it moves."""
+    mark = tmp_path / "mark"
+    shared = out / "shared"
+    if there == "a folder":
+        shared.mkdir()
+    (out / name).parent.mkdir(exist_ok=True)
+    folder = tmp_path / "outside" if name.startswith("link") else out / name
+    folder.mkdir(parents=True)
+    if name.startswith("link"):
+        (out / name).symlink_to(folder)
+    (folder / "HEAD").write_text("ref: refs/heads/main\n")
+    (folder / "commondir").write_text(f"{shared}\n")
+    said = ""
+    try:
+        await command(out, script(*planted("out/shared", mark)[::2]))
+    except PathDenied as exc:
+        said = str(exc)
+    assert ran_nothing(out, mark)
+    assert said.startswith(
+        f"No command can run here: 'out/{name}' is a repository whose file 'commondir' names another"
+    )
+
+
+async def test_commands_run_beside_work_trees_of_a_repository(out: Path) -> None:
+    """Each has a `commondir`, inside of the repository that it belongs to."""
+    for main in (["main"], ["--bare", "store"]):
+        git(out, "init", *main)
+        tree = git(out / main[-1], "hash-object", "-w", "-t", "tree", "/dev/null").strip()
+        commit = git(out / main[-1], "commit-tree", tree, "-m", "x").strip()
+        git(out / main[-1], "worktree", "add", "--detach", str(out / f"tree-{main[-1]}"), commit)
+    assert len(list(out.rglob("commondir"))) == 2
+    result = await command(out, script("git -C out/main status --short", "touch out/tree-store/file"))
+    assert (result.exit_code, result.disabled) == (0, ())
+
+
 async def test_what_is_no_repository_is_left_alone(out: Path) -> None:
     result = await command(
         out, script("mkdir out/objects out/refs out/a", "touch out/config out/a/HEAD out/.gitignore")

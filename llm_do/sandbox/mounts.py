@@ -63,6 +63,12 @@ class RepositoryGuard:
                     f"No command can run here: {name!r} has {len(found.places)} repositories, and {_MOST_REPOSITORIES} "
                     "can be kept read only. Make the root read only, or a smaller one."
                 )
+            for place in found.shared:
+                raise PathDenied(
+                    f"No command can run here: {'/'.join((name, *place))!r} is a repository whose file 'commondir' "
+                    "names another folder for its settings, and a command could put one there. Remove that file, or "
+                    "make the root read only."
+                )
         self._known = frozenset(each for found in self._found.values() for each in found.known)
 
     def places(self, mount: OpenMount) -> Mapping[Names, Identity | None]:

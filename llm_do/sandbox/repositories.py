@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -92,6 +92,8 @@ class Found:
 
     places: Mapping[Names, Identity | None]
     """Where they are, and what. A folder that cannot be looked into counts as one; of some, no more is known."""
+    shared: Sequence[Names]
+    """Those that name another folder, which has their settings, in a file `commondir`."""
 
     @property
     def known(self) -> frozenset[Identity]:
@@ -101,10 +103,11 @@ class Found:
 
 def find_repositories(top: int) -> Found:
     """Find the repositories below an open folder."""
-    places, closed = dict[Names, Identity | None](), list[Names]()
+    places, closed, shared = dict[Names, Identity | None](), list[Names](), list[Names]()
     for names, fd, listed in _walk(top, frozenset(), closed, repair=False):
         if names and makes_repository(listed):
             places[names] = _identity(fd, ".")
+            shared += [names] if _is_shared(fd, ".") else []
             listed.clear()  # what is inside goes with it
         for name in [name for name in listed if is_repository_name(name)]:
             del listed[name]
@@ -112,11 +115,12 @@ def find_repositories(top: int) -> Found:
                 # A pipe or a socket is no repository, and nothing keeps it from being replaced by one.
                 if (found := _identity(fd, name)).mode in (stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK):
                     places[*names, name] = found
+                    shared += [(*names, name)] if _is_shared(fd, name) else []
     for names in closed:
         places[names] = None
         with suppress(OSError):
             places[names] = _identity(top, "/".join(names))
-    return Found(places)
+    return Found(places, shared)
 
 
 def disable_new(top: int, known: frozenset[Identity]) -> tuple[list[str], dict[str, str]]:
@@ -222,6 +226,14 @@ def _exists(folder: int, name: str) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def _is_shared(folder: int, name: str) -> bool:
+    """Whether a repository has its settings in another folder. One that git cannot look into has none."""
+    try:
+        return _exists(folder, f"{name}/commondir")
+    except OSError:
+        return False
 
 
 def _identity(folder: int, name: str) -> Identity:
