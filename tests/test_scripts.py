@@ -62,7 +62,7 @@ RUN = {
     "echo `out/tool`": ["out/tool"],
     "2>&1 out/tool": ["out/tool"],
     "bash -c 'builtin source out/x.sh'": ["out/x.sh"],
-    "bash -c 'pushd out; ./tool'": ["out/./tool"],
+    "bash -c 'pushd out; sh x.sh'": ["out/x.sh"],
     "bash -c 'trap out/tool EXIT'": ["out/tool"],
     "BASH_ENV=out/x.sh bash -c true": ["out/x.sh"],
     "if true; then out/tool; fi": ["out/tool"],
