@@ -295,6 +295,13 @@ async def test_commands_run_beside_work_trees_of_a_repository(out: Path) -> None
     assert (result.exit_code, result.disabled) == (0, ())
 
 
+async def test_a_repository_in_a_folder_of_any_name_is_mounted(out: Path) -> None:
+    """A form feed in a name is no end of a line in the kernel's list of mounts."""
+    git(out, "init", "a\x0cb\x85c")
+    result = await command(out, "touch out/done")
+    assert (result.exit_code, result.disabled) == (0, ())
+
+
 async def test_what_is_no_repository_is_left_alone(out: Path) -> None:
     result = await command(
         out, script("mkdir out/objects out/refs out/a", "touch out/config out/a/HEAD out/.gitignore")

@@ -28,7 +28,8 @@ class HostMount:
 def host_mounts(pid: int | str = "self") -> list[HostMount]:
     """The mounts of a process, the topmost last."""
     found = []
-    for line in Path(f"/proc/{pid}/mountinfo").read_bytes().decode(errors="surrogateescape").splitlines():
+    # Only at "\n": names may have other characters in them that Python takes for the end of a line.
+    for line in Path(f"/proc/{pid}/mountinfo").read_bytes().decode(errors="surrogateescape").rstrip("\n").split("\n"):
         number, parent, disk, inside, at, *_ = line.split(" ")
         paths = PurePosixPath(_unescape(inside)), PurePosixPath(_unescape(at))
         found.append(HostMount(disk, *paths, int(number), int(parent)))

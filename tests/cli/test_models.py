@@ -386,9 +386,7 @@ def test_the_doctor_says_whether_models_can_run_here(run: Run, cache: Path, tmp_
     fake_weights(cache)
     found = findings(run)
     assert found["local models"] == ("ok", f"{EMBEDDED} (98 MB) in {cache}/models")
-    assert found["default model"][1].startswith(
-        f"local:{EMBEDDED} (no key and no model server can be used"
-    )
+    assert found["default model"][1].startswith(f"local:{EMBEDDED} (no key and no model server can be used")
     without_packages(tmp_path, "openai", "xllamacpp")
     assert findings(run)["xllamacpp"] == ("missing", "for models that run here: pip install 'llm-do[local]'")
 
