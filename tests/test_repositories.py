@@ -1,6 +1,7 @@
 """Repositories in writable roots: no command and no tool of a model decides what a person's next `git status` runs."""
 
 import asyncio
+import errno
 import logging
 import os
 import shutil
@@ -22,9 +23,10 @@ from llm_do import (
     WorkerRegistry,
 )
 from llm_do.commands import parse
+from llm_do.sandbox import renames
 from llm_do.sandbox.bubble import CommandResult, Mount, ShellLimits, run_sandboxed, why_not
 from llm_do.sandbox.mounts import RepositoryGuard, open_mount, plan_mounts
-from llm_do.sandbox.repositories import DISABLED, is_repository_name, repository_around
+from llm_do.sandbox.repositories import DISABLED, disable_new, is_repository_name, repository_around
 
 SETTINGS = "[core]\n\trepositoryformatversion = 0\n\tfsmonitor = touch {}\n"
 
@@ -199,6 +201,46 @@ async def test_a_repository_that_is_moved_with_its_folder_stays_what_it_is(out: 
     result = await command(out, script("mv out/repo out/moved", "git init -q out/repo"))
     assert (out / "moved" / ".git" / "HEAD").exists()
     assert [each.split()[0] for each in result.disabled] == ["out/repo/.git", f"out/repo/.git{DISABLED}/HEAD"]
+
+
+@pytest.mark.parametrize("missing", ["nothing", "flags of renameat2", "flags and hard links"])
+@pytest.mark.parametrize("kind", ["folder", "file", "symlink", "bare"])
+def test_a_new_repository_is_disabled_whatever_the_system_lacks(
+    out: Path, tmp_path: Path, kind: str, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also without the flags of `renameat2` and without hard links; what has the new name already stays as it is."""
+
+    def no_hard_links(*args: Any, **options: Any) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    if missing != "nothing":
+        monkeypatch.setattr(renames, "_renameat2", None)
+    if missing == "flags and hard links":
+        monkeypatch.setattr(os, "link", no_hard_links)
+    mark, elsewhere = tmp_path / "mark", tmp_path / "elsewhere"
+    git(tmp_path, "init", "--bare", str(elsewhere))
+    (elsewhere / "config").write_text(SETTINGS.format(mark))
+    if kind == "folder":
+        elsewhere.rename(out / ".git")
+    elif kind == "file":
+        (out / ".git").write_text(f"gitdir: {elsewhere}\n")
+    elif kind == "symlink":
+        (out / ".git").symlink_to(elsewhere)
+    else:
+        elsewhere.rename(out / "bare")
+    folder, name = (out / "bare", "HEAD") if kind == "bare" else (out, ".git")
+    (folder / f"{name}{DISABLED}").mkdir()
+    top = os.open(out, os.O_RDONLY)
+    try:
+        renamed, failed = disable_new(top, frozenset())
+    finally:
+        os.close(top)
+    assert str((folder / name).relative_to(out)) in renamed and failed == []
+    assert not os.path.lexists(folder / name) and os.path.lexists(folder / f"{name}{DISABLED}1")
+    assert list((folder / f"{name}{DISABLED}").iterdir()) == []
+    git(folder, "--work-tree=.", "status")
+    git(folder, "status")
+    assert not mark.exists()
 
 
 async def test_a_repository_in_the_deepest_folder_that_git_enters_is_disabled(out: Path, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import stat
+from contextlib import suppress
 
 _NO_REPLACE, _EXCHANGE = 1, 2
 _UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM)
@@ -35,6 +37,24 @@ def rename_to_free_name(source: int, name: str, target: int, new_name: str) -> N
     except OSError as exc:
         if exc.errno not in _UNSUPPORTED:
             raise
+    if stat.S_ISDIR(os.stat(name, dir_fd=source, follow_symlinks=False).st_mode):
+        _rename_folder(source, name, target, new_name)
+    else:
+        _rename_file(source, name, target, new_name)
+
+
+def _rename_folder(source: int, name: str, target: int, new_name: str) -> None:
+    """Claim the free name with an empty folder, which the system lets another folder replace."""
+    os.mkdir(new_name, 0o700, dir_fd=target)
+    try:
+        os.rename(name, new_name, src_dir_fd=source, dst_dir_fd=target)
+    except OSError:
+        with suppress(OSError):  # another process put something into it
+            os.rmdir(new_name, dir_fd=target)
+        raise
+
+
+def _rename_file(source: int, name: str, target: int, new_name: str) -> None:
     try:
         os.link(name, new_name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
     except OSError as exc:
