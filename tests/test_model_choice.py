@@ -3,7 +3,9 @@
 import asyncio
 import json
 import os
+import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -32,6 +34,8 @@ from llm_do.models.choice import KEY_OFFERS, KeyOffer
 from llm_do.models.consent import forget_all, has_agreed, remember
 from llm_do.models.listeners import listening_user
 from llm_do.models.servers import MODEL_SERVERS, ModelServer
+
+from .processes import PATIENCE
 
 OLLAMA, LLAMA_SERVER, VLLM = MODEL_SERVERS
 TAGS = {"models": [{"name": "qwen3:8b", "model": "qwen3:8b"}, {"name": "llama3:latest"}]}
@@ -106,7 +110,7 @@ def serving(
 
 
 @contextmanager
-def talking(talk: Callable[[socket.socket], None]) -> Iterator[int]:
+def talking(talk: Callable[[socket.socket], None], tls: ssl.SSLContext | None = None) -> Iterator[int]:
     """The port of a server that says whatever it likes to one client."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -114,7 +118,7 @@ def talking(talk: Callable[[socket.socket], None]) -> Iterator[int]:
         def serve() -> None:
             try:
                 connection, _ = listener.accept()
-                with connection:
+                with connection if tls is None else tls.wrap_socket(connection, server_side=True) as connection:
                     connection.recv(65536)
                     talk(connection)
             except OSError:  # the client hung up, as it should on most of these
@@ -362,6 +366,70 @@ def test_a_hostile_server_is_no_server(talk: Callable[[socket.socket], None]) ->
     """It neither raises nor waits for an end that never comes."""
     with talking(talk) as port:
         assert finds_nothing(*at(OLLAMA, port))
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate for localhost, with its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl to make a certificate with")
+    file = tmp_path_factory.mktemp("tls") / "localhost.pem"
+    words = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
+    subprocess.run(["openssl", *words.split(), "-keyout", file, "-out", f"{file}.crt"], check=True, capture_output=True)
+    with file.open("a") as both:
+        both.write(Path(f"{file}.crt").read_text())
+    return file
+
+
+@pytest.mark.parametrize(
+    "talk",
+    [
+        pytest.param(flood, id="endless"),
+        pytest.param(listen, id="silent"),
+        pytest.param(drip(b"", b"H"), id="dripping status"),
+        pytest.param(drip(OK + b"Content-Length: 900000\r\n\r\n", b" "), id="dripping body"),
+    ],
+)
+def test_a_hostile_server_behind_tls_is_no_server(
+    talk: Callable[[socket.socket], None], certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One deadline is for the whole exchange, whatever the scheme."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate)
+    with talking(talk, tls) as port:
+        assert finds_nothing(replace(OLLAMA, address=Address(host="localhost", port=port, scheme="https")))
+
+
+def test_a_server_behind_tls_is_found(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llm_do.models.servers._SECONDS", PATIENCE)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate)
+    with talking(say(OK + b"\r\n" + BODY), tls) as port:
+        address = Address(host="localhost", port=port, scheme="https")
+        (offer,) = choose_default_model(environ={}, servers=[replace(OLLAMA, address=address)]).passed_over
+    assert offer.name == "ollama:qwen3:8b"
+
+
+def test_a_server_that_never_answers_a_handshake_is_no_server() -> None:
+    with talking(listen) as port:
+        assert finds_nothing(replace(OLLAMA, address=Address(port=port, scheme="https")))
+
+
+def test_a_name_that_takes_long_to_look_up_is_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking up a name has no timeout of its own."""
+    is_over = threading.Event()
+
+    def look_up(*args: Any, **options: Any) -> list[Any]:
+        is_over.wait()
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    try:
+        assert finds_nothing(replace(OLLAMA, address=Address(host="localhost", port=1)))
+    finally:
+        is_over.set()
 
 
 def test_a_server_that_accepts_nothing_is_no_server() -> None:

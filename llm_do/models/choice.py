@@ -70,8 +70,8 @@ def choose_default_model(
 ) -> ModelChoice:
     """Return the model of workers that name none. A scripted model is only ever one that was asked for.
 
-    A model server is chosen where the user has agreed to it before, or where a variable names its address. It blocks
-    for up to 0.3 seconds per server on this machine that accepts a connection and does not answer.
+    A model server is chosen where the user has agreed to it before, or where a variable names its address. It waits
+    for each server in turn, for up to 0.3 seconds, and for up to 3 where the server is on another machine.
 
     Raises:
         ModelChoiceError: A variable for the address of a server, which is looked at last, does not have one.

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from time import monotonic
@@ -20,7 +21,6 @@ from .listeners import is_other_user, listening_user, user_name
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
-    from typing_extensions import Buffer
 
 _SECONDS = 0.3
 _SECONDS_ELSEWHERE = 3.0
@@ -131,7 +131,10 @@ def server_of(provider: str, servers: Iterable[ModelServer] = MODEL_SERVERS) -> 
 
 
 def find_offer(server: ModelServer, environ: Mapping[str, str]) -> OfferedModel | None:
-    """Ask a server for its first model. It blocks for up to 0.3 seconds, and for 3 where it is another machine."""
+    """Ask a server for its first model.
+
+    It waits for the answer for up to 0.3 seconds, and for up to 3 where the server is on another machine.
+    """
     model = _first_model(server, _get_json(server, server.api_key(environ)))
     if model is None:
         return None
@@ -152,59 +155,55 @@ def _first_model(server: ModelServer, answer: Any) -> str | None:
     return None
 
 
-class _ImpatientSocket(socket.socket):
-    """A socket whose timeout is for the whole conversation: plain ones start anew with each byte that drips in."""
-
-    deadline: float
-
-    def recv_into(self, buffer: Buffer, nbytes: int = 0, flags: int = 0) -> int:
-        left = self.deadline - monotonic()
-        if left <= 0:
-            raise TimeoutError
-        self.settimeout(left)
-        return super().recv_into(buffer, nbytes, flags)
-
-
 def _get_json(server: ModelServer, api_key: str | None) -> Any:
-    """Return what a server answers, or `None` for anything but a prompt, small, plain answer.
-
-    `http.client` rather than `urllib.request`: it knows neither proxies nor redirects, so none can be followed.
-    """
-    address = server.address
+    """Return what a server answers, or `None` for anything but a prompt, small, plain answer."""
     headers = {"Accept": "application/json", "Connection": "close"}
     if api_key is not None:
         headers["Authorization"] = f"Bearer {api_key}"
     with suppress(OSError, HTTPException, ValueError, RecursionError):
-        connection = _connect(address)
-        try:
-            connection.request("GET", f"{address.path}{server.path}", headers=headers)
-            with connection.getresponse() as response:
-                body = response.read(_MAX_BODY + 1) if response.status == 200 else b""
-            return json.loads(body) if len(body) <= _MAX_BODY else None
-        finally:
-            connection.close()
+        return json.loads(_fetch(server.address, server.path, headers))
     return None
 
 
-def _connect(address: Address) -> HTTPConnection:
+def _fetch(address: Address, path: str, headers: Mapping[str, str]) -> bytes:
+    """Return the body of an answer; empty for one that is not there when the time is up, is an error, or is too large.
+
+    A thread makes the exchange, since neither looking up a name nor a conversation of many small steps has a timeout.
+    `http.client` rather than `urllib.request`: it knows neither proxies nor redirects, so none can be followed.
+    """
     seconds = _SECONDS if address.is_loopback else _SECONDS_ELSEWHERE
-    if address.scheme == "https":
-        return HTTPSConnection(address.host, address.port, timeout=seconds)
-    connection = HTTPConnection(address.host, address.port)
-    deadline, failure = monotonic() + seconds, OSError("no address")
-    for family, kind, protocol, _, target in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):
-        sock = _ImpatientSocket(family, kind, protocol)
-        sock.deadline = deadline
-        sock.settimeout(max(deadline - monotonic(), 0.001))
-        try:
-            sock.connect(target)
-        except OSError as exc:
-            sock.close()
-            failure = exc
-        else:
-            connection.sock = sock
-            return connection
-    raise failure
+    kind = HTTPSConnection if address.scheme == "https" else HTTPConnection
+    connection = kind(address.host, address.port, timeout=seconds)
+    deadline = monotonic() + seconds
+    opened: list[socket.socket] = []
+    bodies: list[bytes] = []
+
+    def exchange() -> None:
+        with suppress(OSError, HTTPException, ValueError), closing(connection):
+            connection.connect()
+            opened.append(connection.sock)
+            if monotonic() >= deadline:  # too late for the other thread to hang up
+                return
+            connection.request("GET", f"{address.path}{path}", headers=headers)
+            with connection.getresponse() as response:
+                if response.status == 200:
+                    bodies.append(response.read(_MAX_BODY + 1))
+
+    thread = threading.Thread(target=exchange, name="llm-do model server", daemon=True)
+    thread.start()
+    thread.join(max(deadline - monotonic(), 0))
+    if thread.is_alive():
+        _hang_up(opened)
+        return b""
+    return bodies[0] if bodies and len(bodies[0]) <= _MAX_BODY else b""
+
+
+def _hang_up(opened: Iterable[socket.socket]) -> None:
+    """End the exchange of another thread, which closes its socket itself."""
+    for sock in opened:
+        with suppress(OSError):
+            # Not the method of a TLS socket: it would drop the state that the other thread uses.
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def make_served_model(server: ModelServer, name: str, environ: Mapping[str, str]) -> Model:
