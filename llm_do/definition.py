@@ -31,9 +31,9 @@ from pydantic_core import PydanticSerializationError
 
 from .errors import WorkerFileError, did_you_mean, summarize
 from .names import check_name
-from .patterns import check_bounds
 from .rules import ToolRule, ToolRules
 from .sandbox import SandboxConfig
+from .schemaparts import check_bounds
 from .values import shown
 from .yamlfile import (
     Document,

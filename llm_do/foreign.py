@@ -17,15 +17,13 @@ from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 
 from .context import Context
 from .errors import RuleError, ToolsetError
-from .patterns import subschemas
 from .rules import RuleBook, Shape, is_tool_name, shape_of
+from .schemaparts import MOST_TOOL_PARTS, subschemas
 
 WAY_OUT = "Give its tools a prefix: `prefix:` in a worker file, toolset.prefixed(...) in Python."
 
 LEAVE_OUT = "Change it at the server, or leave it out with toolset.filtered(...) in Python."
 MOST_TOOLS = 1_000
-MOST_PARTS = 2_000
-"""The most schemas in the schema of a tool."""
 
 
 def server_of(tool: ToolsetTool[Any]) -> str | None:
@@ -100,8 +98,8 @@ def _problem(name: str, tool: ToolsetTool[Any], ctx: Context, own_names: Collect
 
 
 def _schema_problem(name: str, schema: Any) -> str | None:
-    if len(list(islice(subschemas(schema), MOST_PARTS + 1))) > MOST_PARTS:
-        return f"the tool {name!r}, whose schema has more than {MOST_PARTS} parts. {LEAVE_OUT}"
+    if len(list(islice(subschemas(schema), MOST_TOOL_PARTS + 1))) > MOST_TOOL_PARTS:
+        return f"the tool {name!r}, whose schema has more than {MOST_TOOL_PARTS} parts. {LEAVE_OUT}"
     kinds: Iterable[tuple[str, type]] = (("properties", dict), ("$defs", dict), ("required", list))
     for key, kind in kinds if isinstance(schema, dict) else ():
         if not isinstance(schema.get(key, kind()), kind):

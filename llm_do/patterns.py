@@ -7,10 +7,8 @@ of the text, so both are bounded as well.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
@@ -20,11 +18,6 @@ LARGEST = 10_000
 """The most positions that a pattern has when its repetitions are spelled out."""
 MOST_WORK = 5_000_000
 """The most positions times characters: about half a second in the worst case."""
-
-MOST_PARTS = 1_000
-"""The most schemas in a JSON Schema."""
-MOST_STEPS = 20_000
-"""The most steps that it takes to compile all patterns of a JSON Schema: about a second, and 150 MB."""
 
 _TOKEN = re.compile(
     r"""(?P<count>\{\s*(?P<least>\d*)\s*(?:,\s*(?P<most>\d*)\s*)?\})
@@ -127,58 +120,3 @@ def _total(tokens: list[re.Match[str]], sizes: list[int]) -> int:
             last = size
             groups[-1] += size
     return max(1, sum(groups))
-
-
-_HOLD_SCHEMAS_BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_HOLD_VALUES = ("const", "enum", "default", "examples")
-
-
-def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
-    """Yield a JSON Schema and all schemas inside it. What are values there, such as an `enum`, is passed over."""
-    waiting = [schema]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, list):
-            waiting.extend(part)
-        elif isinstance(part, dict):
-            yield part
-            for key, inner in part.items():
-                if key in _HOLD_SCHEMAS_BY_NAME and isinstance(inner, dict):
-                    waiting.extend(inner.values())
-                elif key not in _HOLD_VALUES:
-                    waiting.append(inner)
-
-
-def mentions(schema: Any, keyword: str) -> bool:
-    """Whether a keyword is anywhere in a JSON Schema, also in values, such as a `default`: a `$ref` can lead there."""
-    waiting = [schema]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, dict):
-            if keyword in part:
-                return True
-            waiting.extend(part.values())
-        elif isinstance(part, list):
-            waiting.extend(part)
-    return False
-
-
-def check_bounds(schema: Any) -> None:
-    """Raise `ValueError` for a JSON Schema that is too large, or has patterns that cannot be matched within bounds."""
-    patterns: set[str] = set()
-    steps = 0
-    for count, part in enumerate(subschemas(schema)):
-        if count >= MOST_PARTS:
-            raise ValueError(f"the JSON Schema has more than {MOST_PARTS} parts. Make it smaller.")
-        by_name = part.get("patternProperties")
-        for pattern in (part.get("pattern"), *(by_name if isinstance(by_name, dict) else ())):
-            if isinstance(pattern, str) and pattern not in patterns:
-                patterns.add(pattern)
-                steps += measure(pattern).steps_to_compile
-                if steps > MOST_STEPS:
-                    raise ValueError("the patterns of the JSON Schema are too large together. Write simpler ones.")
-                try:
-                    compile_pattern(pattern)
-                except UncheckablePattern as why:
-                    shown = f"{pattern[:80]!r}"
-                    raise ValueError(f"pattern: {shown} cannot be checked: {why}. Write a simpler one.") from None

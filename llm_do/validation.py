@@ -12,7 +12,8 @@ from functools import cache, partial
 from itertools import islice
 from typing import Any
 
-from .patterns import Pattern, UncheckablePattern, check_bounds, compile_pattern, measure, mentions
+from .patterns import Pattern, UncheckablePattern, compile_pattern, measure
+from .schemaparts import check_bounds, mentions
 from .secrets import HIDDEN, Marks
 
 Problem = str | None
