@@ -33,7 +33,6 @@ from .rules import ToolRule, ToolRules
 from .sandbox import SandboxConfig
 from .usage import Limits
 
-CONFIG = "llm-do.toml"
 _MAX_CONFIG = 100_000
 """How many bytes it may have."""
 _MAX_PARTS = 50

@@ -25,10 +25,11 @@ from .errors import DuplicateEntryError, LlmDoError, RuleError, UnknownEntryErro
 from .fileio import read_file
 from .importing import all_around, first_around, is_within, python_code_in
 from .inputs import OpenParameters, model_parameters
+from .layout import CONFIG, deciding_files, tools_file
 from .names import describe, index_by_name, no_such_tool
 from .permission import parameters_of, rule_name
 from .prices import Price
-from .project import CONFIG, ProjectCode, ProjectConfig, entries_in, functions_in, read_config
+from .project import ProjectCode, ProjectConfig, entries_in, functions_in, read_config
 from .protocols import Entry, ToolsetFactory
 from .recorder import logger
 from .reserved import is_reserved
@@ -324,8 +325,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
     def _protected(self) -> list[Path]:
         """What no worker may touch, whatever its roots: what it is made of, and what would run the next time."""
         code = [path for pattern in ("*.py", "*/__init__.py") for path in self.root.glob(pattern)]
-        functions = [self.root / "tools.py", self.root / "tools" / "__init__.py"]
-        return [self._files.folder, self.root / ".git", self.root / CONFIG, *functions, *code]
+        return [*deciding_files(self.root), self.root / ".git", *code]
 
     def _toolset(self, declared: str | McpToolset, where: str) -> ToolsetFactory:
         if isinstance(declared, McpToolset):
@@ -416,10 +416,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         return next((tool for tool in found if name in (tool.name, rule_name(tool))), None)
 
     def _functions(self) -> Mapping[str, Entry[Any]]:
-        path = self.root / "tools.py"
-        if not os.path.lexists(path):
-            path = self.root / "tools" / "__init__.py"
-        if not os.path.lexists(path):
+        if (path := tools_file(self.root)) is None:
             return {}
         return self._fresh.get(path, (path,), lambda: self._read_functions(path), self._code.stamp())
 

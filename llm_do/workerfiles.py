@@ -13,6 +13,7 @@ from typing import Literal, TypeVar
 from .definition import WorkerDefinition, dump_worker, parse_worker
 from .errors import DuplicateEntryError, WorkerFileError
 from .fileio import foreign_part, locked, read_file, write_atomically
+from .layout import WORKERS
 from .names import is_name
 from .reserved import AMONG_FILES, is_standard_tool
 
@@ -71,7 +72,7 @@ class WorkerFiles:
         self._root = root
         self._only = only
         self._owners = owners
-        self.folder = root / "workers"
+        self.folder = root / WORKERS
         self._fresh = Fresh()
 
     def shown(self, path: Path) -> str:

@@ -175,10 +175,11 @@ def _import_problem(package: str) -> str | None:
 def _model(root: Path | None) -> Iterator[Finding]:
     """Which model a worker that names none would have, and why."""
     from ..errors import LlmDoError, LocalModelError, ModelChoiceError  # noqa: PLC0415
+    from ..layout import CONFIG  # noqa: PLC0415
     from ..models import choose_default_model  # noqa: PLC0415
     from ..models.choice import how_to_have_embedded  # noqa: PLC0415
     from ..models.local.files import ModelFile  # noqa: PLC0415
-    from ..project import CONFIG, read_config  # noqa: PLC0415
+    from ..project import read_config  # noqa: PLC0415
 
     yield Finding("project", "ok" if root else "missing", str(root) if root else "none here: `llm-do new` makes one")
     configured = None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..fileio import read_file
+from ..layout import CONFIG, WORKERS, tools_file
 from ..reserved import AMONG_FILES
 
 if TYPE_CHECKING:
@@ -52,14 +53,14 @@ def is_name(name: str) -> bool:
 def find_root(start: Path) -> Path | None:
     """The folder of the project that a folder is in: the nearest one, going up, with `workers/` or `llm-do.toml`."""
     for folder in (start, *start.parents):
-        if (folder / "workers").is_dir() or (folder / "llm-do.toml").is_file():
+        if (folder / WORKERS).is_dir() or (folder / CONFIG).is_file():
             return folder
     return None
 
 
 def worker_files(root: Path) -> dict[str, list[Path]]:
     """The files of each worker: one, unless something is wrong. What a person wrote stands before what is generated."""
-    folder, found = root / "workers", dict[str, list[Path]]()
+    folder, found = root / WORKERS, dict[str, list[Path]]()
     for path in _inside(folder):
         if path.suffix in _SUFFIXES:
             found.setdefault(path.stem, []).append(path)
@@ -184,12 +185,6 @@ def _is_null(event: Any) -> bool:
 
 
 # -- functions ---------------------------------------------------------------------------------------
-
-
-def tools_file(root: Path) -> Path | None:
-    """The file with the functions of a project."""
-    # What is there and is no file cannot be read, which is told.
-    return next((path for path in (root / "tools.py", root / "tools" / "__init__.py") if os.path.lexists(path)), None)
 
 
 def functions_of(root: Path) -> list[Found]:

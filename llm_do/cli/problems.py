@@ -18,16 +18,17 @@ from ..definition import McpToolset, WorkerDefinition, WorkerLimits, native_tool
 from ..entries import WorkerEntry
 from ..errors import LlmDoError, ProjectCodeError, did_you_mean
 from ..fileio import read_file
+from ..layout import CONFIG, tools_file
 from ..models import choose_default_model
 from ..names import no_such_tool
-from ..project import CONFIG, ProjectConfig
+from ..project import ProjectConfig
 from ..registry import ProjectTools, WorkerRegistry
 from ..reserved import AMONG_FILES
 from ..rules import Places, RuleBook, check_rules
 from ..sandbox import RootConfig
 from ..sandbox.bubble import why_not
 from .graph import circles, mentioned, way_round
-from .light import is_name, tools_file, worker_files
+from .light import is_name, worker_files
 from .providers import ModelProblem, look_at_model
 
 MAX_DEPTH = 16
