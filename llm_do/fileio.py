@@ -26,6 +26,11 @@ _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 def read_file(path: Path, limit: int = MAX_BYTES) -> bytes:
     """Return the content of a regular file of at most `limit` bytes. Anything else is an `OSError` that says why."""
+    return read_with_status(path, limit)[0]
+
+
+def read_with_status(path: Path, limit: int = MAX_BYTES) -> tuple[bytes, os.stat_result]:
+    """Return the content of a regular file, as `read_file` does, and the status of the very file that was read."""
     check_regular(path)  # opening a device may do something already
     handle = os.open(path, _FLAGS)
     try:
@@ -39,7 +44,7 @@ def read_file(path: Path, limit: int = MAX_BYTES) -> bytes:
         if size > limit:
             many = max(size, status.st_size)
             raise OSError(errno.EFBIG, f"it has {many:,} bytes, and a file here has {limit:,} at most", str(path))
-        return b"".join(chunks)
+        return b"".join(chunks), status
     finally:
         os.close(handle)
 

@@ -7,19 +7,22 @@ project that is cloned cannot bring it along.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from platformdirs import user_state_path
 
 from .errors import RememberedError
-from .fileio import locked, own_users, read_file, write_atomically
+from .fileio import locked, own_users, read_with_status, write_atomically
 
 VERSION = 1
 """The version of the file's format."""
+logger = logging.getLogger("llm_do")
 
 
 def state_folder() -> Path | None:
@@ -33,6 +36,22 @@ def state_folder() -> Path | None:
         return user_state_path("llm-do")
     except RuntimeError:  # as in a container whose user is a bare number
         return None
+
+
+def is_remembered(kind: str, subject: str) -> bool:
+    """Whether the user said yes. A file that cannot be believed has no yes, which is a warning, once."""
+    if state_folder() is None:
+        return False
+    try:
+        return Remembered.load().has(kind, subject)
+    except RememberedError as exc:
+        _warn(str(exc))
+        return False
+
+
+@cache
+def _warn(message: str) -> None:
+    logger.warning("%s", message)
 
 
 class Remembered:
@@ -71,6 +90,11 @@ class Remembered:
         with self._changing() as answers:
             answers.get(kind, set()).discard(subject)
 
+    def remove_all(self, kind: str) -> list[str]:
+        """Forget everything of a kind, in one step, and return what it was."""
+        with self._changing() as answers:
+            return sorted(answers.pop(kind, ()))
+
     @contextmanager
     def _changing(self) -> Iterator[dict[str, set[str]]]:
         """Change the answers as they are in the file now, while no other process changes them."""
@@ -93,8 +117,7 @@ class Remembered:
 
 def _read(path: Path) -> dict[str, set[str]]:
     try:
-        content = read_file(path)
-        status = path.stat()
+        content, status = read_with_status(path)
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as exc:

@@ -31,6 +31,37 @@ def test_a_yes_is_remembered_by_other_processes(state: Path) -> None:
     assert not Remembered.load().has("project", "/home/ada/letters")
 
 
+def test_all_of_a_kind_is_forgotten_at_once(state: Path) -> None:
+    """Also what another process added meanwhile; other kinds stay."""
+    remembered = Remembered.load()
+    for kind, subject in (("server", "b"), ("server", "a"), ("project", "/a")):
+        Remembered.load().add(kind, subject)
+    assert remembered.remove_all("server") == ["a", "b"]
+    assert (remembered.subjects("server"), Remembered.load().subjects("server")) == ([], [])
+    assert Remembered.load().subjects("project") == ["/a"]
+
+
+def test_the_file_that_is_read_is_the_one_that_is_believed(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is put in its place while it is read does not stand in for the one that others can write."""
+    Remembered.load().add("project", "/a")
+    own = tmp_path / "own.json"
+    own.write_bytes((state / "remembered.json").read_bytes())
+    own.chmod(0o600)
+    (state / "remembered.json").chmod(0o666)
+    close = os.close
+
+    def close_and_replace(handle: int) -> None:
+        close(handle)
+        if own.exists():
+            own.replace(state / "remembered.json")
+
+    monkeypatch.setattr(os, "close", close_and_replace)
+    with pytest.raises(RememberedError, match="chmod 600"):
+        Remembered.load()
+
+
 def test_only_the_user_can_read_the_file(state: Path) -> None:
     """The folder and the file are the user's own, whatever the umask is."""
     before = os.umask(0)

@@ -125,7 +125,7 @@ def forget_command() -> None:
 
     forgotten = forget_all()
     for server in forgotten:
-        click.echo(server)
+        click.echo(f"Not used any more without a question: {server}")
     if not forgotten:
         click.echo("There is no yes to a model server.", err=True)
 

@@ -18,7 +18,7 @@ from ..errors import LocalModelError, RememberedError
 from ..models import ModelChoice, announce, choose_default_model
 from ..models.choice import LOCAL_PACKAGE, choose_offer, how_to_name, may_look_for_local
 from ..models.consent import remember
-from ..models.listeners import is_other_user, user_name
+from ..models.listeners import is_other_ordinary_user, user_name
 from ..models.servers import OfferedModel
 from ..protocols import Entry
 from ..registry import WorkerRegistry
@@ -78,7 +78,7 @@ async def _ask_about_servers(choice: ModelChoice) -> ModelChoice:
 def _describe_offer(offer: OfferedModel) -> str:
     if offer.user is None:
         account = "by an account that cannot be found out"
-    elif is_other_user(offer.user):
+    elif is_other_ordinary_user(offer.user):
         account = f"by user {user_name(offer.user)}, which is neither you nor root"
     else:
         account = "by you" if offer.user == os.geteuid() else "by root"

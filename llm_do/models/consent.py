@@ -5,23 +5,16 @@ Any account of this machine can listen on the usual port of a server, and would 
 
 from __future__ import annotations
 
-import logging
-
-from ..errors import RememberedError
-from ..remembered import Remembered
-from .servers import OfferedModel
+from ..remembered import Remembered, is_remembered
+from .listeners import user_name
+from .servers import OfferedModel, server_of
 
 KIND = "model-server"
-logger = logging.getLogger("llm_do")
 
 
 def has_agreed(offer: OfferedModel) -> bool:
     """Whether the user said yes to this server, at this address, run by this account."""
-    try:
-        return Remembered.load().has(KIND, _subject(offer))
-    except RememberedError as exc:
-        logger.warning("%s", exc)
-        return False
+    return is_remembered(KIND, _subject(offer))
 
 
 def remember(offer: OfferedModel) -> None:
@@ -34,14 +27,19 @@ def remember(offer: OfferedModel) -> None:
 
 
 def forget_all() -> list[str]:
-    """Take back every yes, and return the servers that had one."""
-    remembered = Remembered.load()
-    subjects = remembered.subjects(KIND)
-    for subject in subjects:
-        remembered.remove(KIND, subject)
-    return subjects
+    """Take back every yes, and return a line about each server that had one."""
+    return [_describe(subject) for subject in Remembered.load().remove_all(KIND)]
 
 
 def _subject(offer: OfferedModel) -> str:
     account = "" if offer.user is None else f" of user {offer.user}"
     return f"{offer.server.provider} {offer.server.address.url}{account}"
+
+
+def _describe(subject: str) -> str:
+    """Return a remembered subject as a person reads it."""
+    place, _, uid = subject.partition(" of user ")
+    provider, _, url = place.partition(" ")
+    server = server_of(provider)
+    account = f", run by user {user_name(int(uid))}" if uid.isdecimal() else ""
+    return f"{provider if server is None else server.name} on {url}{account}"

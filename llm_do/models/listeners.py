@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import socket
 import sys
 from collections.abc import Iterator
@@ -25,14 +26,12 @@ def listening_user(host: str, port: int) -> int | None:
 
 def user_name(uid: int) -> str:
     """Return how to call a user in a message."""
-    import pwd  # noqa: PLC0415 - Windows has none, and has no such ids either
-
     with suppress(KeyError):
         return repr(pwd.getpwuid(uid).pw_name)
     return str(uid)
 
 
-def is_other_user(uid: int | None) -> bool:
+def is_other_ordinary_user(uid: int | None) -> bool:
     """Whether a process belongs to an account that is neither this one nor root."""
     return uid is not None and uid not in (0, os.geteuid())
 

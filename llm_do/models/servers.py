@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ModelChoiceError
 from .addresses import Address, read_address
-from .listeners import is_other_user, listening_user, user_name
+from .listeners import is_other_ordinary_user, listening_user, user_name
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
@@ -89,7 +89,11 @@ class OfferedModel:
     @property
     def place(self) -> str:
         """The server, its address and the user who runs it, for a person."""
-        owner = f", run by user {user_name(self.user)}" if self.user is not None and is_other_user(self.user) else ""
+        owner = (
+            f", run by user {user_name(self.user)}"
+            if self.user is not None and is_other_ordinary_user(self.user)
+            else ""
+        )
         return f"{self.server.name} on {self.server.address}{owner}"
 
 

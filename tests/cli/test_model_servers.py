@@ -9,6 +9,7 @@ import pytest
 
 from llm_do.cli.exits import Exit
 from llm_do.models.choice import KEY_OFFERS
+from llm_do.models.listeners import user_name
 
 from .programs import Run, Start, run, start
 from .server import Server, Step, serve
@@ -65,7 +66,8 @@ def test_a_yes_at_a_terminal_is_asked_for_once(start: Start, run: Run, server: S
     assert (again.returncode, again.stdout) == (0, "Served tea.\n")
     assert "you agreed to use it" in run("doctor").stdout
     forgotten = run("models", "forget")
-    assert (forgotten.returncode, forgotten.stdout) == (0, f"ollama {server.url} of user {os.geteuid()}\n")
+    line = f"Not used any more without a question: Ollama on {server.url}, run by user {user_name(os.geteuid())}\n"
+    assert (forgotten.returncode, forgotten.stdout) == (0, line)
     assert run("run", "helper", "hi").returncode == Exit.USAGE
     assert len(server.requests) == 2
 
