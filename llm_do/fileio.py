@@ -101,6 +101,21 @@ def foreign_part(path: Path, folder: Path, users: Collection[int]) -> Path | Non
     return None
 
 
+def part_open_to_all(path: Path, folder: Path) -> Path | None:
+    """Return the first part of a path that every user can replace or write: a folder around `folder`, or what is in it.
+
+    In a folder with the sticky bit, such as /tmp, nobody can replace what belongs to others.
+    """
+    for part in reversed((path, *path.parents)):
+        try:
+            mode = part.stat().st_mode
+        except OSError:  # it is not there, or reading it will say what is wrong
+            break
+        if mode & stat.S_IWOTH and (part.is_relative_to(folder) or not mode & stat.S_ISVTX):
+            return part
+    return None
+
+
 def own_users() -> set[int]:
     """Return the users whose files are one's own: the current one and, for root, the one who called `sudo`."""
     user, caller = os.geteuid(), os.environ.get("SUDO_UID", "")

@@ -26,6 +26,12 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
+class Refusal(click.ClickException):
+    """Ends a command whose words are right: only the message is printed, without the usage of the command."""
+
+    exit_code = Exit.USAGE
+
+
 def report(exc: BaseException, redact: Callable[[str], str] = str) -> int:
     """Say on standard error what went wrong, and return the code for it. `redact` takes out secrets."""
     if isinstance(exc, SystemExit):
@@ -44,7 +50,7 @@ def report(exc: BaseException, redact: Callable[[str], str] = str) -> int:
         if isinstance(exc, click.UsageError) and exc.ctx is not None:
             click.echo(f"{exc.ctx.get_usage()}\nTry '{exc.ctx.command_path} --help' for help.\n", err=True)
         click.echo(f"Error: {readable(redact(exc.format_message()))}", err=True)
-        return Exit.USAGE if isinstance(exc, click.UsageError) else Exit.FAILED
+        return exc.exit_code
     click.echo(f"Error: {in_words(exc, redact=redact)}", err=True)
     for note in getattr(exc, "__notes__", ()):
         click.echo(f"  {readable(redact(note))}", err=True)

@@ -15,6 +15,7 @@ from .exits import Exit
 from .light import find_root, is_name, names_in, worker_files
 from .projects import root_of
 from .templates import PROJECT, WORKER
+from .trust import trust_or_note
 
 
 @click.group("new", invoke_without_command=True)
@@ -76,7 +77,7 @@ def project_command(ctx: click.Context, /, name: str, folder: Path | None) -> No
     except OSError as exc:
         shutil.rmtree(target, ignore_errors=True)  # all of it is ours, and a part of a project is none
         _fail(ctx, f"{target} cannot be written: {exc.strerror}.")
-    _trust(target)
+    trust_or_note(target)
     click.echo(target)
     _say(
         f"The project {name!r} is made. What to do next:",
@@ -139,17 +140,6 @@ def worker_command(
         f"  llm-do show {name}",
         f"  llm-do run {name} 'Hello'",
     )
-
-
-def _trust(target: Path) -> None:
-    """Remember a project as one's own. It is one as well where that cannot be written down."""
-    from ..errors import RememberedError  # noqa: PLC0415 - it imports pydantic
-    from .trust import trust  # noqa: PLC0415
-
-    try:
-        trust(target)
-    except RememberedError as exc:
-        _say(f"Note: {exc}")
 
 
 def _check_name(name: str, what: str) -> None:

@@ -9,6 +9,7 @@ import click
 
 from ..fileio import own_users
 from ..reserved import AMONG_FILES
+from .exits import Refusal
 from .light import find_root, is_name, names_in
 from .trust import ask_before_code, is_trusted, refuse_foreign, refuse_foreign_code
 
@@ -23,7 +24,7 @@ def root_of(ctx: click.Context) -> Path:
     start = _start(ctx)
     root = find_root(start)
     if root is None:
-        raise click.UsageError(
+        raise Refusal(
             f"There is no project in {start} or above it: no folder with workers/ or llm-do.toml. "
             "Make one with `llm-do new`, or name another folder with -C."
         )
@@ -42,10 +43,9 @@ def _open(ctx: click.Context, root: Path, *, is_named: bool, asks: bool) -> Work
     from ..project import ProjectCode  # noqa: PLC0415 - with it comes everything
     from ..registry import WorkerRegistry  # noqa: PLC0415
 
-    if asks:
-        ask_before_code(root, ctx.command_path.partition(" ")[2])
+    has_yes = asks and ask_before_code(root, ctx.command_path.partition(" ")[2])
     ProjectCode.keeps_output_clean = True
-    return WorkerRegistry(root, owners=None if is_named or is_trusted(root) else own_users())
+    return WorkerRegistry(root, owners=None if is_named or has_yes or is_trusted(root) else own_users())
 
 
 def open_worker(ctx: click.Context, worker: str, *, asks: bool = False) -> tuple[WorkerRegistry, str]:

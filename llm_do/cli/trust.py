@@ -11,7 +11,9 @@ from pathlib import Path
 
 import click
 
-from ..fileio import foreign_part, own_users
+from ..fileio import foreign_part, own_users, part_open_to_all
+from ..layout import CODE, CONFIG, WORKERS, deciding_files, tools_file
+from .exits import Refusal
 from .light import find_root
 
 _KIND = "project"
@@ -28,12 +30,15 @@ def trust_command(ctx: click.Context, /, folder: Path | None, listed: bool, remo
     """Trust a project.
 
     DIRECTORY is its folder; without one, it is the project of this folder. Then it may belong to another user, and
-    `check`, `show` and `rules` import its code without a question. What `llm-do new` makes is trusted.
+    `check`, `show` and `rules` import its code without a question. What `llm-do new` makes is trusted. A project that
+    every user of this machine can write is refused.
 
     Answers are kept in a file of yours, outside of all projects.
     """
     from ..remembered import Remembered  # noqa: PLC0415 - it imports pydantic
 
+    if listed and (remove or folder is not None):
+        raise click.UsageError("--list goes with neither --remove nor a folder. Leave them out.")
     remembered = Remembered.load()
     if listed:
         for subject in remembered.subjects(_KIND):
@@ -49,64 +54,106 @@ def trust_command(ctx: click.Context, /, folder: Path | None, listed: bool, remo
         return
     if not root.is_dir():
         raise click.UsageError(f"There is no folder {subject}.")
-    remembered.add(_KIND, subject)
+    _check_project(root.resolve())
+    trust(root)
     click.echo(f"Trusted: {subject}", err=True)
 
 
 def _found(ctx: click.Context) -> Path:
     start = (ctx.find_root().obj or Path()).absolute()
     if (root := find_root(start)) is None:
-        raise click.UsageError(f"There is no project in {start} or above it. Name its folder.")
+        raise Refusal(f"There is no project in {start} or above it. Name its folder.")
     return root
 
 
-def is_trusted(root: Path) -> bool:
-    """Whether the user trusts a project. Who has no home has said yes to none."""
-    from ..remembered import Remembered, state_folder  # noqa: PLC0415 - it imports pydantic
+def _check_project(root: Path) -> None:
+    """Refuse a folder in which llm-do runs nothing: no project, and no code of a lone worker."""
+    around = find_root(root)
+    if around == root or tools_file(root) is not None:
+        return
+    where = "Name its folder." if around is None else f"The project around it: llm-do trust {shlex.quote(str(around))}"
+    raise Refusal(f"{root} is no project: it has no {WORKERS}/, no {CONFIG} and no {CODE[0]}. {where}")
 
-    return state_folder() is not None and Remembered.load().has(_KIND, str(root.resolve()))
+
+def is_trusted(root: Path) -> bool:
+    """Whether the user trusts a project."""
+    from ..remembered import is_remembered  # noqa: PLC0415 - it imports pydantic
+
+    return is_remembered(_KIND, str(root.resolve()))
 
 
 def trust(root: Path) -> None:
-    """Remember that the user trusts a project."""
+    """Remember that the user trusts a project.
+
+    Raises:
+        Refusal: Every user can change what it runs.
+        RememberedError: The answer cannot be written.
+    """
     from ..remembered import Remembered  # noqa: PLC0415 - it imports pydantic
 
-    Remembered.load().add(_KIND, str(root.resolve()))
+    real = root.resolve()
+    parts = (part_open_to_all(path, real) for path in (real, *deciding_files(real)))
+    if (part := next(filter(None, parts), None)) is not None:
+        raise Refusal(
+            f"{part} can be written by every user of this machine, so a yes to {real} is not remembered. "
+            f"Change that first: chmod o-w {shlex.quote(str(part))}"
+        )
+    Remembered.load().add(_KIND, str(real))
+
+
+def trust_or_note(root: Path) -> None:
+    """Remember that the user trusts a project, or print why the yes is for this time only."""
+    from ..errors import RememberedError  # noqa: PLC0415 - it imports pydantic
+
+    try:
+        trust(root)
+    except (Refusal, RememberedError) as exc:
+        click.echo(f"Note: {exc}", err=True)
 
 
 def refuse_foreign(root: Path) -> None:
     """Refuse a project that was found and not named, where another user could have written what it runs."""
-    _refuse_foreign(
-        root, [root / name for name in ("", "workers", "llm-do.toml", "tools.py", "tools/__init__.py")], root
-    )
+    _refuse_foreign(root, [root, *deciding_files(root)], root)
 
 
 def refuse_foreign_code(folder: Path) -> None:
     """Refuse code of another user beside a lone worker, which brings it along. Who owns the folder does not matter."""
-    _refuse_foreign(folder, [folder / "tools.py"], folder / "tools.py")
-    _refuse_foreign(folder, [folder / "tools" / "__init__.py"], folder / "tools")
+    for name in CODE:
+        _refuse_foreign(folder, [folder / name], folder / Path(name).parts[0])
 
 
 def _refuse_foreign(root: Path, parts: list[Path], top: Path) -> None:
     part = next(filter(None, (foreign_part(part, top, own_users()) for part in parts)), None)
     if part is not None and not is_trusted(root):
-        raise click.UsageError(
+        raise Refusal(
             f"The project in {root} is not used: {part} belongs to another user, and what it says would run as you. "
-            f"If you trust it: llm-do trust {shlex.quote(str(root))}"
+            f"{_how_to_trust(root)}"
         )
 
 
-def ask_before_code(root: Path, command: str) -> None:
-    """Ask once before a command that only looks at a project imports its code. Without a terminal, say that it does."""
-    if not _has_code(root) or is_trusted(root):
-        return
+def ask_before_code(root: Path, command: str) -> bool:
+    """Ask once before a command that only looks at a project imports its code, and return whether it is trusted.
+
+    Without a terminal, say that it does.
+    """
+    if not _has_code(root):
+        return False
+    if is_trusted(root):
+        return True
     what = f"`llm-do {command}` imports the Python code of {root}, which can do all that you can."
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         click.echo(f"Note: {what} It is not asked about without a terminal; `llm-do trust` says yes once.", err=True)
-        return
+        return False
     if not click.confirm(f"{what}\nDo you trust this project?", default=False, err=True):
-        raise click.UsageError("The project is not trusted, so nothing of it was run. `llm-do list` runs no code.")
-    trust(root)
+        raise Refusal(
+            "The project is not trusted, so nothing of it was run; `llm-do list` runs no code. " + _how_to_trust(root)
+        )
+    trust_or_note(root)
+    return True
+
+
+def _how_to_trust(root: Path) -> str:
+    return f"If you trust it: llm-do trust {shlex.quote(str(root))}"
 
 
 def _has_code(root: Path) -> bool:

@@ -19,6 +19,9 @@ from llm_do.fileio import foreign_part, own_users
 from llm_do.remembered import Remembered
 
 from ..processes import PATIENCE
+from .in_process import RunHere, run_here
+
+__all__ = ["run_here"]
 
 LLM_DO = str(Path(sys.executable).with_name("llm-do"))
 OTHER = 54321
@@ -115,6 +118,7 @@ def test_a_project_above_of_another_user_is_refused(project: Path, part: str) ->
     done = llm_do("run", name, "x", "-m", "test", cwd=project / "sub")
     assert done.returncode != 0
     assert "belongs to another user" in done.stderr and f"llm-do trust {project}" in done.stderr
+    assert "Usage:" not in done.stderr
     if part != "workers/helper.md" and not part.startswith("workers/calc"):
         assert not ran(project)
     assert llm_do("trust", str(project), cwd=project).returncode == 0
@@ -226,6 +230,15 @@ def test_a_registry_uses_no_file_of_others(project: Path, what: str) -> None:
     assert WorkerRegistry(project, owners=own_users())["add"].name == "add"
 
 
+def test_a_refusal_is_no_mistake_on_the_command_line(project: Path, run_here: RunHere) -> None:
+    """Of a project of another user, or of none at all, only the error is printed."""
+    give_away(project / "tools.py")
+    done = run_here("list", cwd=project / "sub")
+    assert done.returncode == 2 and done.stderr.startswith("Error: The project in ") and "Usage:" not in done.stderr
+    done = run_here("list", cwd=project.parent)
+    assert done.returncode == 2 and done.stderr.startswith("Error: There is no project in ")
+
+
 # -- asking before code runs -----------------------------------------------------------------------------
 
 
@@ -237,6 +250,7 @@ def test_looking_at_a_project_asks_once_at_a_terminal(project: Path, command: li
     """A no runs nothing, and a yes is remembered."""
     code, said = at_a_terminal(*command, cwd=project, answer="n")
     assert (code, "not trusted" in said, ran(project)) == (2, True, False)
+    assert "Usage:" not in said and f"llm-do trust {project}" in said.replace("\r\n", "")
     code, said = at_a_terminal(*command, cwd=project, answer="y")
     assert (code, ran(project)) == (0, True)
     assert f"imports the Python code of {project}" in " ".join(said.split())
@@ -331,14 +345,79 @@ def test_trust_is_listed_and_removed(project: Path) -> None:
     assert "There is no folder" in llm_do("trust", str(project), cwd=project.parent).stderr
 
 
-def test_a_broken_file_of_answers_is_told(project: Path) -> None:
-    """It is neither a yes nor a traceback."""
+@pytest.mark.parametrize("words", ["--list --remove foo", "--list --remove", "--list foo"])
+def test_listing_goes_with_nothing_else(project: Path, run_here: RunHere, words: str) -> None:
+    """Words that would be ignored are a mistake on the command line."""
+    done = run_here("trust", *words.split(), cwd=project)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Usage:" in done.stderr and "--list goes with neither --remove nor a folder" in done.stderr
+
+
+def test_a_folder_that_is_no_project_is_not_trusted(project: Path, run_here: RunHere) -> None:
+    """There is nothing in it that llm-do would run; the project around it is named, if there is one."""
+    done = run_here("trust", project.parent, cwd=project)
+    assert (done.returncode, "is no project" in done.stderr) == (2, True)
+    done = run_here("trust", "sub", cwd=project)
+    assert (done.returncode, done.stderr.endswith(f"llm-do trust {project}\n")) == (2, True)
+    assert Remembered.load().subjects("project") == []
+    (project / "sub/tools.py").write_text("")  # of a lone worker, which is asked about as well
+    assert run_here("trust", "sub", cwd=project).returncode == 0
+
+
+OPEN_PARTS = {".": 0o777, "workers": 0o1777, "tools.py": 0o666, "..": 0o777}
+
+
+@pytest.mark.parametrize("part", OPEN_PARTS)
+def test_what_every_user_can_write_is_not_trusted(project: Path, run_here: RunHere, part: str) -> None:
+    """Any other user could change what runs. The error says what to do, and that is enough."""
+    path = (project / part).resolve()
+    path.chmod(OPEN_PARTS[part])
+    done = run_here("trust", cwd=project)
+    assert done.returncode == 2 and done.stderr.startswith(f"Error: {path} can be written by every user")
+    assert Remembered.load().subjects("project") == []
+    subprocess.run(done.stderr.strip().rpartition(": ")[2].split(), check=True)
+    assert run_here("trust", cwd=project).returncode == 0
+
+
+def test_what_a_group_can_write_is_trusted(project: Path, run_here: RunHere) -> None:
+    """As git has it: many systems give each user a group of their own. So is a project in a folder such as /tmp."""
+    for path in (project, *project.rglob("*")):
+        path.chmod(path.stat().st_mode | stat.S_IWGRP)
+    project.parent.chmod(0o1777)
+    assert run_here("trust", cwd=project).returncode == 0
+
+
+def test_a_yes_to_what_every_user_can_write_is_for_this_time(project: Path) -> None:
+    """The person said yes, and is asked again."""
+    project.chmod(0o777)
+    code, said = at_a_terminal("check", cwd=project, answer="y")
+    assert (code, ran(project), "can be written by every user" in said) == (0, True, True)
+    assert not is_trusted(project)
+
+
+def test_a_yes_that_cannot_be_kept_is_for_this_time(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home that cannot be written is no reason to fail. The yes counts for files of other users, too."""
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/nothing")
+    give_away(project / "shapes.py")
+    code, said = at_a_terminal("check", cwd=project / "sub", answer="y")
+    assert "the answer is not remembered" in " ".join(said.split())
+    assert "belongs to another user" not in " ".join(said.split())
+    assert (code, ran(project)) == (0, True) or not AS_ROOT  # what is in /etc is no code
+
+
+@pytest.mark.parametrize("command", [["check"], ["run", "add", "a=1"]], ids=" ".join)
+def test_a_broken_file_of_answers_is_told_and_has_no_yes(project: Path, command: list[str]) -> None:
+    """A command that needs no yes goes on, also from a folder below; what needs one is refused."""
     file = project.parent / "state/llm-do/remembered.json"
     file.parent.mkdir(parents=True)
     file.write_text("{")
-    done = llm_do("check", cwd=project)
-    assert (done.returncode, "Traceback" in done.stderr, ran(project)) == (1, False, False)
-    assert f"{file} is broken: move it away" in done.stderr
+    done = llm_do(*command, cwd=project / "sub")
+    assert (done.returncode, ran(project)) == (0, True)
+    assert done.stderr.count(f"{file} is broken: move it away") == 1
+    give_away(project / "tools.py")
+    done = llm_do(*command, cwd=project / "sub")
+    assert (done.returncode, ran(project)) == (2, False)
+    assert "belongs to another user" in done.stderr and "Usage:" not in done.stderr
 
 
 @pytest.fixture
