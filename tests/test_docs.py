@@ -19,6 +19,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 import traceback
 from collections.abc import Iterator
 from fnmatch import fnmatch
@@ -318,3 +319,47 @@ def test_every_public_name_is_in_the_reference() -> None:
     text = "".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
     documented = re.findall(r"^::: llm_do\.(\w+)$", text, re.MULTILINE)
     assert sorted(documented) == sorted(llm_do.__all__)
+
+
+# -- the page about the architecture ---------------------------------------------------------------------
+
+
+def layers() -> list[set[str]]:
+    """The layers of `pyproject.toml`, the highest first."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
+    return [{name.strip().removeprefix("llm_do.") for name in layer.split("|")} for layer in layers]
+
+
+def module_rows() -> list[tuple[list[str], str]]:
+    """The modules that each row of the table is about, and what it says of them."""
+    page = (ROOT / "docs/architecture.md").read_text()
+    rows = re.findall(r"^\| (`[^|]*) \| (.*) \|$", page.partition("## The modules")[2], re.MULTILINE)
+    return [(re.findall(r"`([\w/]+)`", names), text) for names, text in rows]
+
+
+def modules() -> list[str]:
+    """The modules of llm-do, without those that have one row for a whole package."""
+    source = Path(llm_do.__file__).parent
+    found = [path.relative_to(source).with_suffix("").as_posix() for path in source.rglob("*.py")]
+    return sorted(name for name in found if not name.startswith(("cli/", "models/local/")) and "/_" not in f"/{name}")
+
+
+def test_every_module_has_its_place_on_the_page_about_the_architecture() -> None:
+    """A module of its own is named in front of a row, and one of a package in the row of that package."""
+    named = {name for names, _ in module_rows() for name in names}
+    texts = {name: set(re.findall(r"`(\w+)`", text)) for names, text in module_rows() for name in names}
+    for module in modules():
+        package, _, name = module.rpartition("/")
+        assert module in named or name in texts.get(package, ()), module
+    packages = {path.parent.name for path in Path(llm_do.__file__).parent.glob("*/__init__.py")}
+    assert named - {*modules(), *packages, "models/local"} == set(), "named on the page, and not there"
+
+
+def test_the_page_about_the_architecture_has_the_order_of_the_layers() -> None:
+    """Imports go down: of two rows, the upper one is about the higher layer, and all of one row are neighbours."""
+    depth = {name: number for number, layer in enumerate(layers()) for name in layer}
+    rows = [[depth[name.partition("/")[0]] for name in names] for names, _ in module_rows()]
+    flat = [number for row in rows for number in row]
+    assert flat == sorted(flat)
+    assert set(depth) == {name.partition("/")[0] for names, _ in module_rows() for name in names}
