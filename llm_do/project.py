@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import re
+import shlex
 import sys
 import threading
 import tomllib
@@ -238,7 +239,7 @@ class ProjectCode:
         if (part := foreign_part(file, self.root, self._owners_of_files)) is not None:
             raise ImportError(
                 f"{file.relative_to(self.root)} is not run: {part} belongs to another user. "
-                f"If you trust the project: llm-do trust {self.root}"
+                f"If you trust the project: llm-do trust {shlex.quote(str(self.root))}"
             )
 
     def _is_own(self, file: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,7 +187,7 @@ def check_owner(path: Path, root: Path, owners: Collection[int] | None) -> None:
     if owners is not None and (part := foreign_part(path, root, owners)) is not None:
         raise WorkerFileError(
             f"{path.relative_to(root)} is not used: {part} belongs to another user. "
-            f"If you trust the project: llm-do trust {root}"
+            f"If you trust the project: llm-do trust {shlex.quote(str(root))}"
         )
 
 

@@ -3,6 +3,7 @@
 import os
 import pty
 import select
+import shlex
 import shutil
 import stat
 import subprocess
@@ -237,6 +238,17 @@ def test_a_refusal_is_no_mistake_on_the_command_line(project: Path, run_here: Ru
     assert done.returncode == 2 and done.stderr.startswith("Error: The project in ") and "Usage:" not in done.stderr
     done = run_here("list", cwd=project.parent)
     assert done.returncode == 2 and done.stderr.startswith("Error: There is no project in ")
+
+
+def test_the_command_in_a_refusal_can_be_copied(project: Path) -> None:
+    """Also where the path of the project has a space."""
+    registry = WorkerRegistry(project.rename(project.with_name("my project")), owners={OTHER})
+    with pytest.raises(WorkerFileError) as of_worker:
+        registry.definition("helper")
+    with pytest.raises(ProjectCodeError) as of_code:
+        registry["add"]
+    for refusal in (of_worker.value, of_code.value):
+        assert shlex.split(str(refusal).rpartition(": ")[2]) == ["llm-do", "trust", str(registry.root)]
 
 
 # -- asking before code runs -----------------------------------------------------------------------------
