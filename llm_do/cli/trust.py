@@ -42,7 +42,7 @@ def trust_command(ctx: click.Context, /, folder: Path | None, listed: bool, remo
     remembered = Remembered.load()
     if listed:
         for subject in remembered.subjects(_KIND):
-            click.echo(subject)
+            click.echo(_shown(subject))
         return
     root = (ctx.find_root().obj or Path()).absolute() / folder if folder is not None else _found(ctx)
     subject = str(root.resolve())
@@ -50,13 +50,13 @@ def trust_command(ctx: click.Context, /, folder: Path | None, listed: bool, remo
         if not remembered.has(_KIND, subject):
             raise click.UsageError(f"{subject} is not trusted. `llm-do trust --list` shows which are.")
         remembered.remove(_KIND, subject)
-        click.echo(f"Not trusted any more: {subject}", err=True)
+        click.echo(f"Not trusted any more: {_shown(subject)}", err=True)
         return
     if not root.is_dir():
         raise click.UsageError(f"There is no folder {subject}.")
     _check_project(root.resolve())
     trust(root)
-    click.echo(f"Trusted: {subject}", err=True)
+    click.echo(f"Trusted: {_shown(subject)}", err=True)
 
 
 def _found(ctx: click.Context) -> Path:
@@ -108,7 +108,7 @@ def trust_or_note(root: Path) -> None:
     try:
         trust(root)
     except (Refusal, RememberedError) as exc:
-        click.echo(f"Note: {exc}", err=True)
+        click.echo(f"Note: {_shown(exc)}", err=True)
 
 
 def refuse_foreign(root: Path) -> None:
@@ -140,7 +140,7 @@ def ask_before_code(root: Path, command: str) -> bool:
         return False
     if is_trusted(root):
         return True
-    what = f"`llm-do {command}` imports the Python code of {root}, which can do all that you can."
+    what = f"`llm-do {command}` imports the Python code of {_shown(root)}, which can do all that you can."
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         click.echo(f"Note: {what} It is not asked about without a terminal; `llm-do trust` says yes once.", err=True)
         return False
@@ -150,6 +150,13 @@ def ask_before_code(root: Path, command: str) -> bool:
         )
     trust_or_note(root)
     return True
+
+
+def _shown(text: object) -> str:
+    """Return a text in one line that cannot steer the terminal: the name of a folder may be anything."""
+    from ..display import visible  # noqa: PLC0415 - it imports pydantic
+
+    return visible(str(text))
 
 
 def _how_to_trust(root: Path) -> str:

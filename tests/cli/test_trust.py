@@ -270,6 +270,13 @@ def test_looking_at_a_project_asks_once_at_a_terminal(project: Path, command: li
     assert (code, "trust" in said, ran(project)) == (0, False, True)
 
 
+def test_the_name_of_a_folder_does_not_rewrite_the_question(project: Path) -> None:
+    hostile = project.rename(project.with_name("p\x1b[2K\rup to date.\nPress y to see news\x1b[8m"))
+    _, said = at_a_terminal("check", cwd=hostile, answer="y")
+    assert "\x1b[2K" not in said and "\x1b[8m" not in said and "\nPress y" not in said
+    assert "Press y to see news" not in llm_do("trust", "--list", cwd=hostile).stdout.splitlines()
+
+
 @pytest.mark.parametrize("hidden", [".lib", "lib"])
 def test_code_behind_a_link_is_asked_about(project: Path, hidden: str) -> None:
     """Python follows links, also into folders that are hidden."""

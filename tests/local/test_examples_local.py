@@ -1,6 +1,7 @@
 """Examples that are within the reach of the embedded model, as their READMEs run them: forms, not knowledge."""
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -31,6 +32,15 @@ def run(command: str, clone: Path, smollm2: Path) -> Any:
 
 def test_the_greeter_says_something(clone: Path, smollm2: Path) -> None:
     assert run(command_of("greeter", "-m local"), clone, smollm2).strip()
+
+
+def test_the_first_worker_of_the_readme_counts_right(tmp_path: Path, smollm2: Path) -> None:
+    lines = (EXAMPLES.parent / "README.md").read_text().splitlines()
+    make, ask = (next(line for line in lines if line.startswith(f"llm-do {word}")) for word in ("new", "run"))
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = shell(f"{make} && {ask}", tmp_path, LLM_DO_CACHE=str(smollm2), PATH=path)
+    assert done.returncode == 0, done.stderr
+    assert " 6" in done.stdout
 
 
 def test_every_document_is_judged_and_the_average_is_right(clone: Path, smollm2: Path) -> None:
