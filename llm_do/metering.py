@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from copy import copy
@@ -114,14 +114,9 @@ class MeteredModel(WrapperModel):
                     pass
             return stream.get()
         request = await self._reserve(messages, model_settings, model_request_parameters)
-        async with self._sending(request):
-            try:
-                response = await self.wrapped.request(request.messages, request.settings, model_request_parameters)
-            except BaseException as exc:
-                self._fail(request, exc)
-                raise
-            self._finish(request, response)
-        return response
+        return await self._send(
+            request, lambda: self.wrapped.request(request.messages, request.settings, model_request_parameters)
+        )
 
     @asynccontextmanager
     async def request_stream(
@@ -154,14 +149,7 @@ class MeteredModel(WrapperModel):
             request_context.messages, request_context.model_settings, request_context.model_request_parameters
         )
         context = replace(request_context, messages=request.messages, model_settings=request.settings)
-        async with self._sending(request):
-            try:
-                response = await self.wrapped.compact_messages(context, instructions=instructions)
-            except BaseException as exc:
-                self._fail(request, exc)
-                raise
-            self._finish(request, response)
-        return response
+        return await self._send(request, lambda: self.wrapped.compact_messages(context, instructions=instructions))
 
     async def batch_create(self, requests: Any) -> NoReturn:
         raise UserError("A batch goes past the budgets of the session. Make its requests one by one.")
@@ -255,6 +243,16 @@ class MeteredModel(WrapperModel):
             least_output_tokens=max_tokens or min(wanted, thinking + LEAST_OUTPUT_TOKENS),
             price=price,
         )
+
+    async def _send(self, request: _Request, ask: Callable[[], Awaitable[ModelResponse]]) -> ModelResponse:
+        async with self._sending(request):
+            try:
+                response = await ask()
+            except BaseException as exc:
+                self._fail(request, exc)
+                raise
+            self._finish(request, response)
+        return response
 
     @asynccontextmanager
     async def _sending(self, request: _Request) -> AsyncIterator[None]:
