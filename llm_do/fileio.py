@@ -64,16 +64,29 @@ def _check(status: os.stat_result, path: Path) -> None:
 def write_atomically(path: Path, text: str, *, replace: bool) -> None:
     """Write a file so that a reader finds all of it or nothing, whatever fails. Only its owner can read it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
+    with written_beside(path, text) as temporary:
+        put_in_place(temporary, path, replace=replace)
+
+
+@contextmanager
+def written_beside(path: Path, text: str) -> Iterator[Path]:
+    """Write the new content of a file to a temporary one beside it, which is removed if it is not put in place."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
+    temporary = Path(name)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
-        if replace:
-            Path(temporary).replace(path)
-        else:
-            os.link(temporary, path)  # which fails if another process was faster
+        yield temporary
     finally:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
+
+
+def put_in_place(temporary: Path, path: Path, *, replace: bool) -> None:
+    """Give a temporary file its name. Without `replace`, it is a `FileExistsError` if another process was faster."""
+    if replace:
+        temporary.replace(path)
+    else:
+        os.link(temporary, path)
 
 
 @contextmanager

@@ -129,7 +129,7 @@ class ProjectCode:
         self._writable = writable
         self._owners_of_files = owners
         self._modules: dict[str, ModuleType] = {}
-        self._stamps: dict[Path, int] = {}
+        self._stamps: dict[Path, tuple[int, int]] = {}
         self._importing = False
         """Whether this project's names are on the table. Only who holds `_IMPORTING` may ask."""
         GUARD.watch(self)
@@ -142,9 +142,9 @@ class ProjectCode:
         safe = all(file.parent == self.root and not file.is_symlink() for file in files)
         return [] if safe else self._writable()
 
-    def stamp(self) -> tuple[int, ...]:
+    def stamp(self) -> tuple[tuple[int, int], ...]:
         """Something that changes when a file that was imported changes."""
-        return tuple(_mtime(path) for path in self._stamps)
+        return tuple(_times(path) for path in self._stamps)
 
     def files(self) -> list[Path]:
         """The files that were imported."""
@@ -248,7 +248,7 @@ class ProjectCode:
     @contextmanager
     def _installed(self, path: Path | None) -> Iterator[None]:
         """Let plain names mean this project's files, and remember what is imported."""
-        if any(_mtime(file) != stamp for file, stamp in self._stamps.items()):
+        if any(_times(file) != stamp for file, stamp in self._stamps.items()):
             for name in self._modules:
                 sys.modules.pop(name, None)
             self._modules.clear()
@@ -284,7 +284,7 @@ class ProjectCode:
         self._modules[name] = module
         self._owners[name] = self
         if file is not None:
-            self._stamps[Path(file)] = _mtime(Path(file))
+            self._stamps[Path(file)] = _times(Path(file))
 
     def _explain(self, what: str, exc: BaseException) -> ProjectCodeError:
         frames = traceback.extract_tb(exc.__traceback__)
@@ -310,11 +310,13 @@ class _ProjectLoader(SourceOnlyLoader):
         super().exec_module(module)
 
 
-def _mtime(path: Path) -> int:
+def _times(path: Path) -> tuple[int, int]:
+    """Return when a file changed. The second time is the kernel's own: no program sets it back."""
     try:
-        return path.stat().st_mtime_ns
+        status = path.stat()
     except FileNotFoundError:
-        return 0
+        return 0, 0
+    return status.st_mtime_ns, status.st_ctime_ns
 
 
 def entries_in(module: ModuleType) -> list[Entry[Any]]:

@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 
 from .definition import WorkerDefinition, dump_worker, parse_worker
 from .errors import DuplicateEntryError, WorkerFileError
-from .fileio import foreign_part, locked, read_file, write_atomically
+from .fileio import foreign_part, locked, put_in_place, read_file, written_beside
 from .layout import WORKERS
 from .names import is_name
 from .reserved import AMONG_FILES, is_standard_tool
@@ -171,15 +171,21 @@ class WorkerFiles:
             for seal in file.path.parent.glob(f".*{SEAL}"):  # of workers that were deleted, or promoted
                 if not seal.with_name(seal.name[1 : -len(SEAL)] + ".yaml").exists():
                     seal.unlink()
-            # The seal comes second: of a file that could not be replaced, the old seal stays good.
-            try:
-                write_atomically(file.path, text, replace=force)
-            except FileExistsError:
-                raise WorkerFileError(f"{shown}: the worker exists. With force it would be replaced.") from None
-            if definition.created_by is None or (by_model and definition.created_by == BY_PROJECT):
-                file.seal.unlink(missing_ok=True)
-            else:
-                write_atomically(file.seal, seal_of(text.encode(), definition.created_by), replace=True)
+            sealed = definition.created_by
+            if by_model and sealed == BY_PROJECT:
+                sealed = None
+            seal_text = "" if sealed is None else seal_of(text.encode(), sealed)
+            # Both are on the disk before one is put in place: a full disk leaves all as it was.
+            with written_beside(file.path, text) as new, written_beside(file.seal, seal_text) as new_seal:
+                # The seal comes second: of a file that could not be replaced, the old seal stays good.
+                try:
+                    put_in_place(new, file.path, replace=force)
+                except FileExistsError:
+                    raise WorkerFileError(f"{shown}: the worker exists. With force it would be replaced.") from None
+                if sealed is None:
+                    file.seal.unlink(missing_ok=True)
+                else:
+                    put_in_place(new_seal, file.seal, replace=True)
 
 
 def check_owner(path: Path, root: Path, owners: Collection[int] | None) -> None:
@@ -200,7 +206,7 @@ def _stamp(path: Path | os.DirEntry[str]) -> Hashable:
         stat = path.stat()
     except OSError:  # reading it will say what is wrong
         return None
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+    return stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino
 
 
 def _stamps_below(folder: Path | os.DirEntry[str], depth: int) -> Iterator[Hashable]:

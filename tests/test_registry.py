@@ -31,6 +31,7 @@ from llm_do import (
     approve_all_callback,
 )
 
+from .processes import PATIENCE
 from .scripted import answers, by_tools, calls, says, scripted, tool_results
 from .sealing import seal
 
@@ -348,6 +349,23 @@ async def test_a_changed_file_is_seen_at_the_next_call(make: Make) -> None:
     (registry.root / "tools.py").unlink()
     with pytest.raises(UnknownEntryError):
         await runtime.call("add", 2, 3)
+
+
+@pytest.mark.parametrize("path", ["workers/a.yaml", "tools.py"])
+async def test_a_changed_file_is_seen_though_its_size_and_time_are_the_same(make: Make, path: str) -> None:
+    """A program can set back the time of a change, but not the one that the kernel keeps."""
+    registry = make({"workers/a.yaml": "instructions: one\n", "tools.py": TOOLS})
+    runtime = Runtime(registry, model=scripted(says("x")))
+    assert (worker_of(registry, "a").instructions, await runtime.call("add", 2, 3)) == ("one", 5)
+    file = registry.root / path
+    before = file.stat()
+    while file.stat().st_ctime_ns == before.st_ctime_ns:  # some clocks are coarse
+        with file.open("r+") as same:
+            same.write(file.read_text().replace("one", "two").replace("a + b", "a * b"))
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (file.stat().st_size, file.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    seen = worker_of(registry, "a").instructions, await runtime.call("add", 2, 3)
+    assert seen == (("two", 5) if path == "workers/a.yaml" else ("one", 6))
 
 
 def test_a_changed_configuration_is_seen(make: Make) -> None:
@@ -725,7 +743,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing(make: Make, monkeypatch: p
         raise OSError("disk full")
 
     monkeypatch.setattr(Path, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(WorkerFileError, match="disk full"):
         registry.create(WorkerSpec(name="mine", instructions="new"), force=True)
     assert [path.name for path in (registry.root / "workers" / "generated").iterdir()] == ["mine.yaml"]
     assert registry.definition("mine").instructions == "old"
@@ -949,11 +967,38 @@ def test_a_worker_that_could_not_be_replaced_keeps_its_seal(make: Make, monkeypa
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", fail)
-        with pytest.raises(OSError, match="disk full"):
+        with pytest.raises(WorkerFileError, match="disk full"):
             registry.create(WorkerSpec(name="g", instructions="new"), force=True)
     with pytest.raises(WorkerFileError, match="exists"):
         registry.create(WorkerSpec(name="g", instructions="new"))
     assert tool_names(registry, "g") == ["add", "wipe"]
+
+
+CREATE_ON_A_FULL_DISK = """
+import resource, sys
+from llm_do import WorkerFileError, WorkerRegistry, WorkerSpec
+registry = WorkerRegistry(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))  # enough for the worker, and not for its seal
+try:
+    registry.create(WorkerSpec(name="g", instructions="New."), force=True)
+except WorkerFileError as exc:
+    print(exc)
+"""
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_worker_whose_seal_cannot_be_written_is_not_written(make: Make, exists: bool) -> None:
+    """A new one would be in the way of the next attempt, and an old one would have nothing but its words."""
+    registry = make({"tools.py": TOOLS})
+    if exists:
+        registry.create(OWN)
+    full = [sys.executable, "-c", CREATE_ON_A_FULL_DISK, str(registry.root)]
+    said = subprocess.run(full, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
+    assert "Worker 'g' cannot be written in workers/generated/: File too large." in said
+    assert generated(registry) == ([".g.seal", "g.yaml"] if exists else [])
+    if exists:
+        assert tool_names(registry, "g") == ["add", "wipe"]
+    registry.create(OWN, force=exists)
 
 
 CREATE = """
