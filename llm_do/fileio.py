@@ -9,10 +9,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shlex
 import stat
 import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 MAX_BYTES = 1_000_000
@@ -127,6 +129,24 @@ def part_open_to_all(path: Path, folder: Path) -> Path | None:
         if mode & stat.S_IWOTH and (part.is_relative_to(folder) or not mode & stat.S_ISVTX):
             return part
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """The users to whom all files of a project belong that are used."""
+
+    users: Collection[int]
+    root: Path
+    """The folder of the project."""
+    lone: bool = False
+    """Whether it is the folder of a lone worker: who owns the folder itself does not matter, it may be /tmp."""
+
+    def refusal(self, path: Path) -> str | None:
+        """Return why a file of the project is not used, if any part of the way to it belongs to another user."""
+        top = self.root / path.relative_to(self.root).parts[0] if self.lone else self.root
+        if (part := foreign_part(path, top, self.users)) is None:
+            return None
+        return f"{part} belongs to another user. If you trust the project: llm-do trust {shlex.quote(str(self.root))}"
 
 
 def own_users() -> set[int]:

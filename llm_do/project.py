@@ -12,7 +12,7 @@ import sys
 import threading
 import tomllib
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from functools import reduce
@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from .definition import WorkerLimits
 from .entries import ToolEntry
 from .errors import ProjectCodeError, WorkerFileError, did_you_mean, summarize
-from .fileio import check_regular, foreign_part, read_file
+from .fileio import Owners, check_regular, read_file
 from .importing import GUARD, SourceOnlyLoader
 from .prices import Price
 from .protocols import Entry, EntryBase
@@ -119,7 +119,7 @@ class ProjectCode:
     """Whether what a module prints while it is imported goes to standard error. The command line wants it so."""
 
     def __init__(
-        self, root: Path, writable: Callable[[], list[Path]] = list, owners: Collection[int] | None = None
+        self, root: Path, writable: Callable[[], list[Path]] = list, owners: Owners | None = None
     ) -> None:
         """`writable` tells the folders that workers can change: nothing in them is ever run.
 
@@ -234,13 +234,8 @@ class ProjectCode:
         return spec
 
     def _check_owner(self, file: Path) -> None:
-        if self._owners_of_files is None:
-            return
-        if (part := foreign_part(file, self.root, self._owners_of_files)) is not None:
-            raise ImportError(
-                f"{file.relative_to(self.root)} is not run: {part} belongs to another user. "
-                f"If you trust the project: llm-do trust {shlex.quote(str(self.root))}"
-            )
+        if self._owners_of_files is not None and (why := self._owners_of_files.refusal(file)) is not None:
+            raise ImportError(f"{file.relative_to(self.root)} is not run: {why}")
 
     def _is_own(self, file: str) -> bool:
         return "site-packages" not in file and Path(file).is_relative_to(self.root)

@@ -22,7 +22,7 @@ from .authority import cut
 from .definition import McpToolset, WorkerCreationDefaults, WorkerDefinition, WorkerSpec, define, native_tool
 from .entries import WorkerEntry
 from .errors import DuplicateEntryError, LlmDoError, RuleError, UnknownEntryError, WorkerFileError, did_you_mean
-from .fileio import read_file
+from .fileio import Owners, read_file
 from .importing import all_around, first_around, is_within, python_code_in
 from .inputs import OpenParameters, model_parameters
 from .layout import CONFIG, deciding_files, tools_file
@@ -52,14 +52,14 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         """Open the project in a folder.
 
         `only` is the file of a lone worker, to be used without a project. With `owners`, nothing is used that belongs
-        to other users than these.
+        to other users than these; for a lone worker, whoever owns the folder that it is in.
         """
         self.root = Path(root).absolute()
         if not self.root.is_dir():
             raise WorkerFileError(f"There is no project at {root}: it is not a folder.")
-        self._owners = owners
-        self._code = ProjectCode(self.root, self._writable_folders, owners)
-        self._files = WorkerFiles(self.root, only, owners)
+        self._owners = None if owners is None else Owners(owners, self.root, lone=only is not None)
+        self._code = ProjectCode(self.root, self._writable_folders, self._owners)
+        self._files = WorkerFiles(self.root, only, self._owners)
         self._fresh = Fresh()
         self._told: set[str] = set()
         """What the user was told about files that are no more what the project wrote."""

@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shlex
-from collections.abc import Callable, Collection, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from .definition import WorkerDefinition, dump_worker, parse_worker
 from .errors import DuplicateEntryError, WorkerFileError
-from .fileio import foreign_part, locked, put_in_place, read_file, written_beside
+from .fileio import Owners, locked, put_in_place, read_file, written_beside
 from .layout import WORKERS
 from .names import is_name
 from .reserved import AMONG_FILES, is_standard_tool
@@ -68,7 +67,7 @@ class Fresh:
 class WorkerFiles:
     """The files below `workers/` of a project. Nothing is read before it is needed."""
 
-    def __init__(self, root: Path, only: Path | None = None, owners: Collection[int] | None = None) -> None:
+    def __init__(self, root: Path, only: Path | None = None, owners: Owners | None = None) -> None:
         """`only` is a lone file, in place of all others. With `owners`, no file of other users is read."""
         self._root = root
         self._only = only
@@ -188,13 +187,10 @@ class WorkerFiles:
                     put_in_place(new_seal, file.seal, replace=True)
 
 
-def check_owner(path: Path, root: Path, owners: Collection[int] | None) -> None:
+def check_owner(path: Path, root: Path, owners: Owners | None) -> None:
     """Refuse a file of a project that another user could have written."""
-    if owners is not None and (part := foreign_part(path, root, owners)) is not None:
-        raise WorkerFileError(
-            f"{path.relative_to(root)} is not used: {part} belongs to another user. "
-            f"If you trust the project: llm-do trust {shlex.quote(str(root))}"
-        )
+    if owners is not None and (why := owners.refusal(path)) is not None:
+        raise WorkerFileError(f"{path.relative_to(root)} is not used: {why}")
 
 
 def _has_worker(folder: Path) -> bool:

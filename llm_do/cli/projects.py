@@ -62,7 +62,8 @@ def open_worker(ctx: click.Context, worker: str, *, asks: bool = False) -> tuple
         refuse_foreign_code(file.parent)
         if asks:
             ask_before_code(file.parent, ctx.command_path.partition(" ")[2])
-        return WorkerRegistry(file.parent, only=file), file.stem
+        owners = None if is_trusted(file.parent) else own_users()
+        return WorkerRegistry(file.parent, only=file, owners=owners), file.stem
     own_folder = file.stem == "worker" and file.parent != root / "workers"
     name = file.parent.name if own_folder else file.stem
     _check_name(name, worker)

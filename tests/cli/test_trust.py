@@ -181,6 +181,39 @@ def test_code_of_another_user_beside_a_lone_worker_is_refused(project: Path) -> 
     assert (done.returncode, "belongs to another user" in done.stderr, ran(project)) == (2, True, False)
 
 
+LONE = {
+    "a module that its code imports": ("tools.py", "import planted\n", "planted.py"),
+    "a module of a package": ("tools.py", "from lib import planted\n", "lib/planted.py"),
+    "the class of its input": ("lone.md", "---\nmodel: test\ninput: planted.py:X\n---\nHelp.\n", "planted.py"),
+    "settings": ("tools.py", "", "llm-do.toml"),
+    "the worker": ("tools.py", "", "lone.md"),
+}
+
+
+@pytest.mark.parametrize("what", LONE)
+def test_nothing_of_another_user_is_used_for_a_lone_worker(project: Path, what: str) -> None:
+    """What is planted beside a worker in a folder for everybody does not run, until the folder is trusted."""
+    folder = project / "sub"
+    (folder / "lone.md").write_text("---\nmodel: test\n---\nHelp.\n")
+    (folder / "lib").mkdir()
+    path, text, planted = LONE[what]
+    (folder / path).write_text(text)
+    if planted.endswith(".py"):
+        (folder / planted).write_text((project / "shapes.py").read_text() + "from pydantic import BaseModel as X\n")
+    elif planted.endswith(".toml"):
+        (folder / planted).write_text("")
+    if AS_ROOT:
+        give_away(folder)
+    assert llm_do("run", "./lone.md", cwd=folder).returncode == 0
+    assert ran(project) == planted.endswith(".py")
+    give_away(folder / planted)
+    done = llm_do("run", "./lone.md", cwd=folder)
+    assert f"{planted} belongs to another user" in done.stderr and f"llm-do trust {folder}" in done.stderr
+    assert (done.returncode != 0, ran(project)) == (True, False)
+    llm_do("trust", str(folder), cwd=folder)
+    assert "belongs to another user" not in llm_do("run", "./lone.md", cwd=folder).stderr
+
+
 def test_a_planted_project_in_a_folder_for_everybody_is_refused(project: Path) -> None:
     """What another user left in /tmp is not the project of a folder below it."""
     top = project.parent
