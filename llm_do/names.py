@@ -69,16 +69,21 @@ def as_list(entries: Any, owner: str) -> list[Any]:
     return list(entries)
 
 
-def workers_below(entries: Iterable[Entry[Any]]) -> Iterator[Any]:
-    """Every entry that has tools of its own, in the trees below `entries`."""
+def entries_below(entries: Iterable[Entry[Any]]) -> Iterator[Entry[Any]]:
+    """Yield entries, and all in the trees below them."""
     seen: set[int] = set()
     waiting = list(entries)
     while waiting:
         entry = waiting.pop(0)
-        if id(entry) not in seen and isinstance(entry, EntryBase) and entry.own_entries:
+        if id(entry) not in seen:
             seen.add(id(entry))
             yield entry
-            waiting.extend(entry.own_entries.values())
+            waiting.extend(entry.own_entries.values() if isinstance(entry, EntryBase) else ())
+
+
+def workers_below(entries: Iterable[Entry[Any]]) -> Iterator[Any]:
+    """Every entry that has tools of its own, in the trees below `entries`."""
+    return (entry for entry in entries_below(entries) if isinstance(entry, EntryBase) and entry.own_entries)
 
 
 def reachable(entry: Entry[Any]) -> dict[str, Entry[Any]]:

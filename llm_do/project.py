@@ -7,7 +7,6 @@ import importlib
 import importlib.util
 import inspect
 import re
-import shlex
 import sys
 import threading
 import tomllib
@@ -24,10 +23,11 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from .definition import WorkerLimits
-from .entries import ToolEntry
+from .entries import ToolEntry, WorkerEntry
 from .errors import ProjectCodeError, WorkerFileError, did_you_mean, summarize
 from .fileio import Owners, check_regular, read_file
 from .importing import GUARD, SourceOnlyLoader
+from .names import entries_below
 from .prices import Price
 from .protocols import Entry, EntryBase
 from .rules import ToolRule, ToolRules
@@ -118,9 +118,7 @@ class ProjectCode:
     keeps_output_clean: ClassVar[bool] = False
     """Whether what a module prints while it is imported goes to standard error. The command line wants it so."""
 
-    def __init__(
-        self, root: Path, writable: Callable[[], list[Path]] = list, owners: Owners | None = None
-    ) -> None:
+    def __init__(self, root: Path, writable: Callable[[], list[Path]] = list, owners: Owners | None = None) -> None:
         """`writable` tells the folders that workers can change: nothing in them is ever run.
 
         With `owners`, no file of another user is run either.
@@ -130,6 +128,8 @@ class ProjectCode:
         self._owners_of_files = owners
         self._modules: dict[str, ModuleType] = {}
         self._stamps: dict[Path, tuple[int, int]] = {}
+        self.started: list[ModuleType] = []
+        """The modules that are being imported, with those that they imported meanwhile."""
         self._importing = False
         """Whether this project's names are on the table. Only who holds `_IMPORTING` may ask."""
         GUARD.watch(self)
@@ -149,6 +149,16 @@ class ProjectCode:
     def files(self) -> list[Path]:
         """The files that were imported."""
         return [path.resolve() for path in self._stamps]
+
+    def workers(self) -> Iterator[tuple[Path, WorkerEntry[Any]]]:
+        """Yield the workers that modules of the project made, at any depth, each with the file of the module.
+
+        Those that were imported count, and those that are being imported, as far as they got.
+        """
+        for module in (*self._modules.values(), *self.started):
+            if (file := vars(module).get("__file__")) is not None:
+                found = entries_below(entries_in(module))
+                yield from ((Path(file), each) for each in found if isinstance(each, WorkerEntry))
 
     def file(self, path: Path) -> ModuleType:
         """The module of a file; the same one, until a file of the project that was imported changes."""
@@ -252,7 +262,7 @@ class ProjectCode:
             if owner is not self:
                 sys.modules.pop(name, None)
         sys.modules.update(self._modules)
-        before = set(sys.modules)
+        before, started = set(sys.modules), len(self.started)
         folders = [str(self.root), *([] if path is None else [str(path.parent)])]
         sys.path[:0] = folders
         finder: Any = self
@@ -268,6 +278,7 @@ class ProjectCode:
                 sys.path.remove(folder)
             for name in set(sys.modules) - before:
                 self._adopt(name)
+            del self.started[started:]
 
     def _adopt(self, name: str) -> None:
         module = sys.modules[name]
@@ -302,6 +313,7 @@ class _ProjectLoader(SourceOnlyLoader):
     def exec_module(self, module: ModuleType) -> None:
         # Python takes what `import` does from here, for all that the module defines: see `exec`.
         vars(module)["__builtins__"] = {**vars(builtins), "__import__": self._code.import_for_module}
+        self._code.started.append(module)
         super().exec_module(module)
 
 
@@ -316,8 +328,10 @@ def _times(path: Path) -> tuple[int, int]:
 
 def entries_in(module: ModuleType) -> list[Entry[Any]]:
     """The entries that a module of the project defines: what `@entry` made, and workers."""
-    found = {id(value): value for value in vars(module).values() if isinstance(value, EntryBase)}
-    return list(found.values())  # type: ignore[arg-type]
+    values = list(vars(module).values())  # another thread may be importing it
+    # By the type: a proxy that stands for something else would have to import that first.
+    found = {id(value): value for value in values if issubclass(type(value), EntryBase)}
+    return list(found.values())
 
 
 def functions_in(module: ModuleType) -> list[Entry[Any]]:

@@ -23,7 +23,6 @@ from .definition import McpToolset, WorkerCreationDefaults, WorkerDefinition, Wo
 from .entries import WorkerEntry
 from .errors import DuplicateEntryError, LlmDoError, RuleError, UnknownEntryError, WorkerFileError, did_you_mean
 from .fileio import Owners, read_file
-from .importing import all_around, first_around, is_within, python_code_in
 from .inputs import OpenParameters, model_parameters
 from .layout import CONFIG, deciding_files, tools_file
 from .names import describe, index_by_name, no_such_tool
@@ -34,10 +33,10 @@ from .protocols import Entry, ToolsetFactory
 from .recorder import logger
 from .reserved import is_reserved
 from .rules import Places, RuleBook, Shape, check_rules, shape_of
-from .sandbox import RootConfig, SandboxConfig
-from .sandbox.repositories import repository_around
+from .sandbox import SandboxConfig
 from .usage import Limits
 from .workerfiles import BY_PROJECT, Fresh, WorkerFile, WorkerFiles, check_owner
+from .writable import WritableFolders
 
 _OURS = ("files", "shell", "worker_create")
 """Names among the toolsets of a file that stand for tools of our own."""
@@ -58,8 +57,9 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         if not self.root.is_dir():
             raise WorkerFileError(f"There is no project at {root}: it is not a folder.")
         self._owners = None if owners is None else Owners(owners, self.root, lone=only is not None)
-        self._code = ProjectCode(self.root, self._writable_folders, self._owners)
+        self._code = ProjectCode(self.root, lambda: self._writable.folders(), self._owners)
         self._files = WorkerFiles(self.root, only, self._owners)
+        self._writable = WritableFolders(self.root, self._files, self._code, self._read_config)
         self._fresh = Fresh()
         self._told: set[str] = set()
         """What the user was told about files that are no more what the project wrote."""
@@ -67,6 +67,10 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
     @property
     def config(self) -> ProjectConfig:
         """What `llm-do.toml` says."""
+        self._writable.check_way(self.root / CONFIG)
+        return self._read_config()
+
+    def _read_config(self) -> ProjectConfig:
         path = self.root / CONFIG
 
         def read() -> ProjectConfig:
@@ -116,7 +120,17 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         file = self.file_of(name)
         if file is None:
             raise UnknownEntryError(f"No worker is named {name!r}.{did_you_mean(name, self.workers())}")
-        return self._files.read(name, file)[0]
+        return self._read(name, file)[0]
+
+    def _read(self, name: str, file: WorkerFile) -> tuple[WorkerDefinition, str]:
+        """What a file says, and its digest, if neither the file nor its seal can be the work of a worker."""
+        self._check_way(file)
+        return self._files.read(name, file)
+
+    def _check_way(self, file: WorkerFile) -> None:
+        self._writable.check_way(file.path)
+        if file.generated:
+            self._writable.check_way(file.seal)
 
     def __getitem__(self, name: str) -> Entry[Any]:
         functions = self._functions()
@@ -154,7 +168,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
 
     def _effective(self, name: str, file: WorkerFile, below: tuple[str, ...] = ()) -> WorkerDefinition:
         """What a worker has: what its file says, cut to what its creator has now, and so on up."""
-        definition, digest = self._files.read(name, file)
+        definition, digest = self._read(name, file)
         if not file.generated:
             if definition.sandbox is None and self.config.sandbox is not None:
                 definition = definition.model_copy(update={"sandbox": self.config.sandbox})
@@ -260,7 +274,9 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
     def _own_tools(self, file: WorkerFile) -> list[Entry[Any]]:
         if file.own_tools is None or not os.path.lexists(file.own_tools):
             return []
-        return functions_in(self._code.file(file.own_tools))
+        found = functions_in(self._code.file(file.own_tools))
+        self._writable.check_made_in_python()
+        return found
 
     def _check(self, definition: WorkerDefinition, where: str, own_names: set[str]) -> None:
         """What only the project can tell: whether all that a file names is there."""
@@ -277,50 +293,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         for toolset in ("files", "shell"):
             if toolset in definition.toolsets and definition.sandbox is None:
                 raise WorkerFileError(f"{where}: the toolset {toolset!r} needs a sandbox with paths.")
-        self._check_roots(definition.sandbox, self.root, where)
-
-    def _check_roots(self, sandbox: SandboxConfig | None, base: Path, where: str) -> None:
-        """Refuse a root in which a worker could write code that is imported later, or settings of a repository."""
-        for name, folder in _writable(sandbox, base):
-            if (repository := repository_around(folder)) is not None:  # its settings name programs, which git runs
-                raise WorkerFileError(
-                    f"{where}: root {name!r} cannot be writable: {repository.name!r} is a repository. "
-                    "Use a folder of its work tree, or mode: ro."
-                )
-            if is_within(self.root, folder):
-                raise WorkerFileError(f"{where}: the root {name!r} is the project itself. What it runs stays as it is.")
-            for code in self._code.files():
-                if first_around(code, [folder]):
-                    shown = code.relative_to(self.root.resolve())
-                    raise WorkerFileError(
-                        f"{where}: the root {name!r} has code of the project in it, {shown}. Move it."
-                    )
-            if python := python_code_in(folder):
-                raise WorkerFileError(
-                    f"{where}: the root {name!r} has code in it that Python imports here, {python}. Use another folder."
-                )
-
-    def _writable_folders(self) -> list[Path]:
-        """The folders that any worker of the project can write."""
-        roots = self._fresh.get("writable", (self.root / CONFIG,), self._writable_roots, self._files.stamp())
-        # What a root's path leads to is looked at every time: it may be a symlink.
-        folders = {root.folder(self.root) for root in roots}
-        # A worker with a root around the project is refused, so what is in there is not its work.
-        return list(folders.difference(all_around(self.root / "_", folders)))
-
-    def _writable_roots(self) -> list[RootConfig]:
-        """The roots that any worker of the project can write. Workers that cannot be read do not run either."""
-        found: list[SandboxConfig | None] = []
-        with suppress(LlmDoError):
-            found.append(self.config.sandbox)
-        for name in self.workers():
-            with suppress(LlmDoError):
-                file = self.file_of(name)
-                # What a worker created has folders of that worker, or none.
-                if file is not None and (not file.generated or self._files.creator(name, file) == BY_PROJECT):
-                    found.append(self._files.read(name, file)[0].sandbox)
-        roots = [root for sandbox in found if sandbox is not None for root in sandbox.paths.values()]
-        return list({root.root: root for root in roots if root.mode == "rw"}.values())
+        self._writable.check_roots(definition.sandbox, self.root, where)
 
     def _protected(self) -> list[Path]:
         """What no worker may touch, whatever its roots: what it is made of, and what would run the next time."""
@@ -363,6 +336,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
                 raise WorkerFileError(f"{definition.name!r} differs from {name!r} only in case. Choose another one.")
         if created_by is not None:
             self._check_authority(definition, created_by)
+        self._check_way(self._files.generated(definition.name))
         try:
             self._files.store(definition, force=force, by_model=by_model)
         except OSError as exc:
@@ -422,9 +396,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
 
     def _read_functions(self, path: Path) -> Mapping[str, Entry[Any]]:
         found = index_by_name(entries_in(self._code.file(path)), f"the project ({path.name})")
-        for entry in found.values():
-            if isinstance(entry, WorkerEntry):
-                self._check_roots(entry.sandbox, entry.base.absolute(), f"{self._shown(path)}: worker {entry.name!r}")
+        self._writable.check_made_in_python()
         return found
 
     def _shown(self, path: Path) -> str:
@@ -491,12 +463,6 @@ class ProjectTools:
 
 def _is_ours(toolset: str | McpToolset) -> bool:
     return isinstance(toolset, str) and toolset in _OURS
-
-
-def _writable(sandbox: SandboxConfig | None, base: Path) -> list[tuple[str, Path]]:
-    """The roots of a worker that it can write."""
-    roots = {} if sandbox is None else sandbox.paths
-    return [(name, root.folder(base)) for name, root in roots.items() if root.mode == "rw"]
 
 
 def _folders(sandbox: SandboxConfig | None, base: Path) -> dict[str, Hashable]:

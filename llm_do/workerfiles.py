@@ -93,7 +93,13 @@ class WorkerFiles:
         """Return something that changes when any worker is added, changed or removed. No file is read."""
         if self._only is not None:
             return _stamp(self._only)
-        return tuple(_stamps_below(self.folder, depth=2))
+        return tuple((entry.name, _stamp(entry)) for entry in _inside(self.folder, depth=2))
+
+    def links(self) -> list[Path]:
+        """Return the symlinks in `workers/` that may lead to files of workers; a lone file in any case."""
+        if self._only is not None:
+            return [self._only]
+        return [Path(entry.path) for entry in _inside(self.folder, depth=2) if entry.is_symlink()]
 
     def find(self, name: str) -> WorkerFile | None:
         """The file of a worker, if there is one. A file that a person wrote stands before a generated one."""
@@ -118,10 +124,11 @@ class WorkerFiles:
         if len(found) > 1:
             both = " and ".join(self.shown(file.path) for file in found)
             raise DuplicateEntryError(f"Worker {name!r} has two files: {both}. Remove one.")
-        generated = self._generated(name)
+        generated = self.generated(name)
         return found[0] if found else generated if os.path.lexists(generated.path) else None
 
-    def _generated(self, name: str) -> WorkerFile:
+    def generated(self, name: str) -> WorkerFile:
+        """Return where the file of a generated worker is, or would be."""
         return WorkerFile(self.folder / GENERATED / f"{name}.yaml", "yaml", generated=True)
 
     def read(self, name: str, file: WorkerFile) -> tuple[WorkerDefinition, str]:
@@ -156,7 +163,7 @@ class WorkerFiles:
 
     def store(self, definition: WorkerDefinition, *, force: bool, by_model: bool) -> None:
         """Write the file of a generated worker, all of it or nothing, and the seal that tells who created it."""
-        file = self._generated(definition.name)
+        file = self.generated(definition.name)
         shown, text = self.shown(file.path), dump_worker(definition)
         file.path.parent.mkdir(parents=True, exist_ok=True)
         with locked(file.path.parent):
@@ -205,15 +212,16 @@ def _stamp(path: Path | os.DirEntry[str]) -> Hashable:
     return stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino
 
 
-def _stamps_below(folder: Path | os.DirEntry[str], depth: int) -> Iterator[Hashable]:
+def _inside(folder: Path | os.DirEntry[str], depth: int) -> Iterator[os.DirEntry[str]]:
+    """Yield what is in a folder and, down to a depth, in those below it."""
     try:
         entries = list(os.scandir(folder))
     except OSError:  # no folder, or none that anything could be found in
         return
     for entry in entries:
-        yield entry.name, _stamp(entry)
+        yield entry
         if depth > 1 and entry.is_dir():
-            yield from _stamps_below(entry, depth - 1)
+            yield from _inside(entry, depth - 1)
 
 
 def _digest(content: bytes) -> str:

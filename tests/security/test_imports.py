@@ -16,8 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from llm_do import LlmDoError, Runtime, WorkerFileError, WorkerRegistry
+from llm_do import LlmDoError, Runtime, WorkerFileError, WorkerRegistry, approve_all_callback
 from llm_do.importing import ImportGuard
+
+from ..scripted import calls, says, scripted
 
 _NUMBERS = itertools.count()
 WRITES = "sandbox: {paths: {o: {root: out, mode: rw}}}\ninstructions: x\n"
@@ -302,6 +304,78 @@ def test_a_worker_made_in_python_has_no_root_with_code_either(project: Project) 
     project.write("lib/__init__.py", "")
     project.write("tools.py", FUNCTION.format(top=top, inside="pass"))
     assert "tools.py: worker 'w': the root 'l' has code of the project in it, lib/__init__.py" in project.use()
+
+
+MADE = """
+from llm_do import FILE_TOOLS, RootConfig, SandboxConfig, WorkerEntry
+from pathlib import Path
+def make(name, root, **more):
+    files = SandboxConfig(paths={'o': RootConfig(root=root, mode='rw')})
+    rules = {'sandbox.write': 'allow'}
+    return WorkerEntry(name=name, base=Path(BASE), sandbox=files, tools=FILE_TOOLS, tool_rules=rules)
+"""
+MAKERS = {
+    "in_tools": {"tools.py": "made = make('made', ROOT)\n"},
+    "below_another": {"tools.py": "boss = WorkerEntry(name='boss', tools=[make('made', ROOT)])\n"},
+    "below_two": {
+        "tools.py": "boss = WorkerEntry(name='boss', tools=[WorkerEntry(name='b', tools=[make('made', ROOT)])])\n"
+    },
+    "in_a_module": {"tools.py": "import helpers\n", "helpers.py": "made = make('made', ROOT)\n"},
+    "in_own_tools": {"tools.py": "", "workers/calc/tools.py": "made = make('made', ROOT)\n"},
+}
+
+
+def make_in_python(project: Project, where: str, root: str, top: str = "", inside: str = "pass") -> None:
+    """Have a module make a worker that writes a folder, in place of the worker with a file."""
+    (project.root / "workers/writer.yaml").unlink()
+    project.write("workers/calc/worker.md", "x")
+    for path, code in MAKERS[where].items():
+        made = MADE.replace("BASE", repr(str(project.root))) + code.replace("ROOT", repr(root))
+        use = FUNCTION.format(top=top, inside=inside) if path == "tools.py" else ""
+        project.write(path, f"{made}{use}")
+
+
+@pytest.mark.parametrize("way", ["later", "while it is imported"])
+@pytest.mark.parametrize("where", MAKERS)
+def test_what_a_worker_made_in_python_can_write_is_not_imported(project: Project, where: str, way: str) -> None:
+    """The guard knows the folders of workers that modules made, at any depth."""
+    line = f"from out import {project.name}"
+    make_in_python(project, where, "out", **({"inside": line} if way == "later" else {"top": line}))
+    as_source(project)
+    registry = WorkerRegistry(project.root)
+    if where == "in_own_tools":
+        assert [tool.name for tool in registry.own_tools("calc")] == ["made", "make"]
+    with pytest.raises((ImportError, LlmDoError), match="is not run: workers can change what is in out/"):
+        Runtime(registry).call_sync("use")
+    assert not project.mark.exists()
+
+
+@pytest.mark.parametrize("root", [".", "..", "workers", "workers/generated", "lib"])
+@pytest.mark.parametrize("where", MAKERS)
+def test_no_worker_made_in_python_writes_what_the_project_is_made_of(project: Project, where: str, root: str) -> None:
+    """Neither its code nor the files that say what workers may do, at any depth."""
+    project.write("lib/__init__.py", "")
+    project.write("workers/other.md", "x")
+    make_in_python(project, where, root, top="import lib")
+    before = {file: file.read_bytes() for file in project.root.rglob("*") if file.is_file()}
+    registry = WorkerRegistry(project.root)
+    steps = [
+        calls((name, {"input": "go"}))
+        for name in {"below_another": ["made"], "below_two": ["b", "made"]}.get(where, [])
+    ]
+    paths = ("tools.py", "project/tools.py", "other.md", "generated.yaml", "__init__.py")
+    steps.append(calls(*(("write_file", {"path": f"o/{path}", "content": "x = 1"}) for path in paths)))
+    runtime = Runtime(registry, model=scripted(*steps, says("done")), approval_callback=approve_all_callback)
+    refused = r"worker 'made': the root 'o' (is the project|reaches workers|has code of)|lib/__init__.py is not run"
+    with pytest.raises(LlmDoError, match=refused):
+        if where == "in_own_tools":
+            assert registry["use"].name == "use"
+            runtime.call_sync(registry.own_tools("calc")[0], "go")
+        elif where == "in_a_module":
+            runtime.call_sync("use")
+        else:
+            runtime.call_sync("made" if where == "in_tools" else "boss", "go")
+    assert {file: file.read_bytes() for file in project.root.rglob("*") if file.is_file()} == before
 
 
 def test_projects_are_opened_while_other_threads_import(project: Project) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from pydantic_ai.messages import ModelResponse, ToolCallPart
 
-from llm_do import LlmDoError, WorkerRegistry
+from llm_do import LlmDoError, WorkerFileError, WorkerRegistry, WorkerSpec
+from llm_do.workerfiles import BY_PROJECT, seal_of
 
-from .world import COUNTED, Person, World, call, calls_made
+from .world import CANARY, COUNTED, Person, World, call, calls_made
 
 BOMB = "\n".join(
     [
@@ -277,3 +278,114 @@ def test_no_schema_of_a_worker_is_fetched_from_elsewhere(world: World, schema: s
     world.attack(*([answer] if where == "output" else []), data={"x": [1]} if where == "input" else "go")
     closing.join()
     assert heard == [False]
+
+
+# -- symlinks into a folder that a worker writes --------------------------------------------------------------------
+
+LINKS = {
+    "a file": ("workers/x.yaml", "out/x.yaml", "x.yaml"),
+    "a file by way of another place": ("workers/x.yaml", "out/x.yaml", "x.yaml"),
+    "a folder": ("workers/x", "out/x", "worker.yaml"),
+    "all workers": ("workers", "out/all", "x.yaml"),
+    "generated workers": ("workers/generated", "out/gen", "x.yaml"),
+    "a seal": ("workers/generated/.x.seal", "out/x.seal", ".x.seal"),
+    "settings": ("llm-do.toml", "out/settings", "llm-do.toml"),
+}
+MADE = """
+from pathlib import Path
+from llm_do import RootConfig, SandboxConfig, WorkerEntry
+files = SandboxConfig(paths={"o": RootConfig(root="out", mode="rw")})
+made = [WorkerEntry(name="made", base=Path(__file__).parent, sandbox=files)]
+"""
+WRITERS = {
+    "another": ("workers/w.yaml", "sandbox: {paths: {o: {root: out, mode: rw}}}\ninstructions: x\n"),
+    "itself": ("", "o: {root: out, mode: rw}"),
+    "one made in Python": ("tools.py", f"{MADE}writer = made[0]\n"),
+    "one below another": ("tools.py", f"{MADE}boss = WorkerEntry(name='boss', tools=made)\n"),
+    "nobody": ("", ""),
+}
+
+
+def plant(world: World, link: str, more: str) -> None:
+    """Leave a worker `x` that may read what is outside of the project, and a symlink that leads to it."""
+    name, target, planted = LINKS[link]
+    link_path, target_path = world.project / name, world.project / target
+    paths = f"{{p: {{root: {world.outside}}}{', ' if more else ''}{more}}}"
+    worker = f"sandbox: {{paths: {paths}}}\ninstructions: I am <x>.\n"
+    if link == "settings":
+        world.worker("x")
+        planted_text = (
+            f"[sandbox]\npaths = {paths.replace(': ', ' = ').replace(str(world.outside), repr(str(world.outside)))}\n"
+        )
+        planted_text = planted_text.replace("= out", "= 'out'").replace("= rw", "= 'rw'")
+    elif link == "a seal":
+        world.write("workers/generated/x.yaml", worker)
+        planted_text = seal_of(worker.encode(), BY_PROJECT)
+    else:
+        planted_text = worker
+    if link == "all workers":
+        (world.project / "workers").rmdir()
+    if target_path.suffix in (".yaml", ".seal"):
+        target_path.write_text(planted_text)
+    else:
+        target_path.mkdir()
+        (target_path / planted).write_text(planted_text)
+    if link == "generated workers":
+        (target_path / ".x.seal").write_text(seal_of(worker.encode(), BY_PROJECT))
+    if link == "settings":
+        target_path /= planted
+    if link == "a file by way of another place":  # it ends where no worker writes, for now
+        target_path.rename(world.project / "in/x.yaml")
+        target_path.symlink_to("../in/x.yaml")
+    link_path.symlink_to(os.path.relpath(target_path, link_path.parent))
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("link", LINKS)
+def test_no_worker_has_rights_from_a_file_that_a_worker_can_write(world: World, link: str, writer: str) -> None:
+    """A symlink into a folder of a worker would let it say what it may do. Elsewhere, a symlink is fine."""
+    path, text = WRITERS[writer]
+    plant(world, link, text if writer == "itself" else "")
+    if path:
+        world.write(path, text)
+    outcome = world.attack(call("read_file", path="p/secret.txt"), worker="x")
+    assert outcome.told(CANARY) == (writer == "nobody")
+    if writer in ("another", "itself"):
+        assert "is not used: a symlink leads to it through out/, which workers can change" in str(outcome.error)
+    elif writer != "nobody":
+        assert "tools.py: worker 'made': the root 'o' reaches " in str(outcome.error)
+
+
+@pytest.mark.parametrize("link", ["generated workers", "a seal"])
+def test_no_worker_is_created_where_another_can_write(world: World, link: str) -> None:
+    """It would be in the way, and is not used anyway."""
+    plant(world, link, "")
+    world.write(*WRITERS["another"])
+    with world.untouched(), pytest.raises(WorkerFileError, match="a symlink leads to it through out/"):
+        WorkerRegistry(world.project).create(WorkerSpec(name="x", instructions="y"), force=True)
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_a_worker_made_in_python_does_not_run_if_it_reaches_the_file_of_another(world: World, link: str) -> None:
+    """Its module may be imported later than the file is used, so it must never write there."""
+    plant(world, link, "")
+    world.write("workers/y/worker.yaml", "instructions: y\n")
+    world.write(
+        "workers/y/tools.py", WRITERS["one made in Python"][1].replace("__file__", repr(str(world.project / "_")))
+    )
+    with pytest.raises(LlmDoError, match=r"worker 'made': the root 'o' (reaches|has code of)|workers can change what"):
+        WorkerRegistry(world.project).own_tools("y")
+
+
+@pytest.mark.parametrize("writer", ["another", "one made in Python", "one below another"])
+def test_a_symlink_that_appears_while_a_session_runs_is_not_followed(world: World, writer: str) -> None:
+    """Where a file lies is looked at in every call."""
+    world.write(*WRITERS[writer])
+    (world.project / "workers/x").mkdir()
+    world.worker("x", path="workers/x/worker.yaml")
+    registry = WorkerRegistry(world.project)
+    assert registry["x"].name == "x"
+    (world.project / "workers/x").rename(world.project / "out/x")
+    (world.project / "workers/x").symlink_to("../out/x")
+    with pytest.raises(WorkerFileError, match="a symlink leads to it through out/"):
+        registry["x"]
