@@ -12,7 +12,8 @@ from pathlib import Path
 
 from .errors import LlmDoError, WorkerFileError
 from .importing import all_around, first_around, is_within, python_code_in
-from .project import CONFIG, ProjectCode, ProjectConfig
+from .layout import CONFIG
+from .project import ProjectCode, ProjectConfig
 from .sandbox import RootConfig, SandboxConfig
 from .sandbox.repositories import repository_around
 from .workerfiles import BY_PROJECT, Fresh, WorkerFiles
