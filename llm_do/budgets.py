@@ -123,7 +123,9 @@ class Reservation:
                 if (share := self._shares.get(pool)) is not None:
                     pool.release(share)
                     over = over or spent + estimated > share
-                    pool.estimated += share * unreported + (estimated if whole else max(share - spent, estimated))
+                    pool.estimated += estimated if whole else max(share - spent, estimated)
+                    if unreported:
+                        pool.estimated += share * unreported
         self._ledger.serve()
         return over
 
