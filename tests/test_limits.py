@@ -226,11 +226,15 @@ async def test_the_turns_of_a_chat_have_their_own_time() -> None:
 
 async def test_workers_of_one_parent_and_requests_of_the_session_are_bounded() -> None:
     running, most = 0, 0
+    full = asyncio.Event()
 
     async def slow(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         nonlocal running, most
         running += 1
         most = max(most, running)
+        if most == 4:
+            full.set()
+        await full.wait()
         await asyncio.sleep(0.002)
         running -= 1
         return says("ok")
@@ -279,12 +283,16 @@ async def test_waiting_for_an_approval_holds_no_slot() -> None:
 
 async def test_workers_of_one_parent_are_bounded_even_while_they_ask_no_model() -> None:
     inside, most = 0, 0
+    full = asyncio.Event()
 
     @entry
     async def stay() -> str:
         nonlocal inside, most
         inside += 1
         most = max(most, inside)
+        if most == 3:
+            full.set()
+        await full.wait()
         await asyncio.sleep(0.01)
         inside -= 1
         return "stayed"
@@ -300,11 +308,15 @@ async def test_workers_of_one_parent_are_bounded_even_while_they_ask_no_model() 
 
 async def test_requests_are_bounded_over_all_parents() -> None:
     running, most = 0, 0
+    full = asyncio.Event()
 
     async def slow(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         nonlocal running, most
         running += 1
         most = max(most, running)
+        if most == 3:
+            full.set()
+        await full.wait()
         await asyncio.sleep(0.01)
         running -= 1
         return says("ok")

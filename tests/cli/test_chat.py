@@ -3,6 +3,7 @@
 import asyncio
 import io
 import re
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -33,6 +34,7 @@ from llm_do.cli.screen.prompt import Prompt
 from llm_do.cli.sessions import SessionOptions
 from llm_do.toolsets import FILE_TOOLS, shell
 
+from ..processes import PATIENCE
 from ..scripted import answers, calls, says, scripted
 
 pytestmark = pytest.mark.anyio
@@ -68,12 +70,11 @@ class Chat:
         self.press = pilot.press
 
     async def until(self, condition: Callable[[], object]) -> None:
-        for _ in range(2000):
-            if condition():
-                await self.pilot.pause()
-                return
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < end, self.screen()
             await asyncio.sleep(0.005)
-        raise AssertionError("\n".join(self.lines()))
+        await self.pilot.pause()
 
     async def type(self, text: str) -> None:
         """Write into the prompt and send it."""
@@ -107,6 +108,15 @@ class Chat:
 
     def screen(self) -> str:
         return "\n" + "\n".join(self.lines()) + "\n"
+
+    async def screen_at_rest(self) -> str:
+        """The screen, when nothing scrolls any more."""
+        seen = [self.screen()]
+        while len(seen) < 4 or len(set(seen[-4:])) > 1:
+            await asyncio.sleep(0.02)
+            await self.pilot.pause()
+            seen.append(self.screen())
+        return seen[-1]
 
     def said(self) -> list[str]:
         """The conversation, in words."""
@@ -560,7 +570,7 @@ async def test_a_diff(tmp_path: Path) -> None:
     async with chat(scripted(write, says("done")), worker=keeper(tmp_path), size=(90, 32)) as person:
         await person.be_asked("write")
         await person.until(lambda: "f1 Help" in person.screen())
-        assert person.screen() == snapshot("""\
+        assert await person.screen_at_rest() == snapshot("""\
 
  keeper · scripted · 59 tok
   /help tells what can be typed here.               ▏ ▼ ● keeper 0.0s 59 tok
@@ -729,7 +739,7 @@ async def test_calls_beside_the_conversation() -> None:
     model = scripted(calls(("inner", {"input": "x"})), says("# Result\n\nIt is **x**, and a list:\n\n- one\n- two"))
     async with chat(model, worker=outer, size=(90, 20)) as person:
         await person.say("go")
-        assert person.screen() == snapshot("""\
+        assert await person.screen_at_rest() == snapshot("""\
 
  outer · scripted · 222 tok
                                                     ▏ ▼ ✓ outer 0.0s 117 tok
@@ -761,7 +771,7 @@ async def test_a_narrow_terminal() -> None:
         await person.press("ctrl+t")
         assert person.app.query_one(Calls).display
         await person.pilot.pause()
-        assert person.screen() == snapshot("""\
+        assert await person.screen_at_rest() == snapshot("""\
 
  helper · scripted · 51 tok
   You talk with helper                                    ▁
