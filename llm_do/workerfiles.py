@@ -140,7 +140,8 @@ class WorkerFiles:
             )
 
         def read() -> tuple[WorkerDefinition, str]:
-            check_owner(file.path, self._root, self._owners)
+            if self._only is None:  # a lone file is the one that the user named
+                check_owner(file.path, self._root, self._owners)
             try:
                 content = read_file(file.path)
             except OSError as exc:

@@ -186,7 +186,6 @@ LONE = {
     "a module of a package": ("tools.py", "from lib import planted\n", "lib/planted.py"),
     "the class of its input": ("lone.md", "---\nmodel: test\ninput: planted.py:X\n---\nHelp.\n", "planted.py"),
     "settings": ("tools.py", "", "llm-do.toml"),
-    "the worker": ("tools.py", "", "lone.md"),
 }
 
 
@@ -212,6 +211,15 @@ def test_nothing_of_another_user_is_used_for_a_lone_worker(project: Path, what: 
     assert (done.returncode != 0, ran(project)) == (True, False)
     llm_do("trust", str(folder), cwd=folder)
     assert "belongs to another user" not in llm_do("run", "./lone.md", cwd=folder).stderr
+
+
+@needs_root
+def test_a_lone_worker_that_is_named_runs(tmp_path: Path) -> None:
+    """As a project that is named does: it may be one that root installed for all."""
+    lone = tmp_path / "lone.md"
+    lone.write_text("---\nmodel: test\n---\nHelp.\n")
+    give_away(lone)
+    assert llm_do("run", str(lone), "x", cwd=tmp_path).returncode == 0
 
 
 def test_a_planted_project_in_a_folder_for_everybody_is_refused(project: Path) -> None:
