@@ -11,6 +11,7 @@ from pydantic_ai import BinaryContent
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models import Model
 
+from .budgets import Reservation
 from .errors import NoSandboxError
 from .protocols import Entry, EntryBase
 from .rules import Call, RuleBook, Ruling
@@ -89,6 +90,8 @@ class CallFrame:
     thread_calls: set[asyncio.Task[Any]] | None = None
     """Calls under way that the thread of this synchronous entry waits for."""
     worker_slots: anyio.Semaphore | None = None
+    open_requests: tuple[Reservation, ...] = ()
+    """The requests to its model that a worker has in flight."""
     sandbox: SandboxToolset | None = None
     """The files of a worker, while its scope is open."""
     hands_down = False

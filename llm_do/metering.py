@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
-from contextvars import ContextVar
+from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, cast
@@ -38,10 +37,6 @@ from .state import SessionState
 _NOTHING = Quote(model="", input_tokens=0, output_tokens=0, least_output_tokens=0, price=None)
 _TURNED_AWAY = frozenset({*range(400, 500), 501, 503, 529})
 """HTTP codes of servers that refuse a request. No provider charges for one."""
-
-
-_OPEN_REQUESTS: ContextVar[tuple[Reservation, ...]] = ContextVar("_OPEN_REQUESTS", default=())
-"""The requests that the running code is part of: a model function, or the body of a stream, may make others."""
 
 
 def metered(model: Model, session: SessionState, frame: CallFrame) -> Model:
@@ -188,7 +183,7 @@ class MeteredModel(WrapperModel):
         agreed_to = None
         while True:
             quote = self._quote(messages, settings, asked)
-            answer = await session.ledger.reserve(meters, quote, _open_requests())
+            answer = await session.ledger.reserve(meters, quote, _open_above(frame))
             if isinstance(answer, Reservation):
                 break
             problem, limit, worker = answer.problem, answer.limit, answer.meter.worker
@@ -257,23 +252,22 @@ class MeteredModel(WrapperModel):
     @asynccontextmanager
     async def _sending(self, request: _Request) -> AsyncIterator[None]:
         """Hold one of the session's slots. A request that gets none was not sent. None is left open in the end."""
-        outer = _open_requests()
-        # A request inside of another one shares its slot, for which it would wait for ever.
-        slots = None if outer else self._session.request_slots
+        slots, frame = self._session.request_slots, self._frame
         try:
-            self._session.recorder.log_message(self._frame, request.messages[-1])
-            if slots is not None:
+            self._session.recorder.log_message(frame, request.messages[-1])
+            # One of a worker above may wait for this request, and hold the last slot.
+            has_slot = not _open_above(frame) or slots.value > 0
+            if has_slot:
                 await slots.acquire()
         except BaseException:
             request.reservation.cancel()
             raise
-        token = _OPEN_REQUESTS.set((*outer, request.reservation))
+        frame.open_requests += (request.reservation,)
         try:
             yield
         finally:
-            with suppress(ValueError):  # a stream may be closed by another task than that which opened it
-                _OPEN_REQUESTS.reset(token)
-            if slots is not None:
+            frame.open_requests = tuple(each for each in frame.open_requests if each is not request.reservation)
+            if has_slot:
                 slots.release()
             request.reservation.settle((), whole=False)  # where settling it failed
 
@@ -335,8 +329,14 @@ class MeteredModel(WrapperModel):
         self._session.recorder.add_native(self._frame, call.tool_name, call.args_as_dict(), output)
 
 
-def _open_requests() -> tuple[Reservation, ...]:
-    return tuple(each for each in _OPEN_REQUESTS.get() if each.is_open)
+def _open_above(frame: CallFrame) -> tuple[Reservation, ...]:
+    """Return the requests in flight of the workers above, which may end only when this one has: in a stream's body."""
+    found: tuple[Reservation, ...] = ()
+    above = frame.parent
+    while above is not None:
+        found += above.open_requests
+        above = above.parent
+    return found
 
 
 def _max_tokens(settings: ModelSettings | None) -> int | None:

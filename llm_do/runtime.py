@@ -48,7 +48,8 @@ class Runtime:
         prices: Prices of models, by name: for those that the public price list does not know, or that you pay
             otherwise. Those of `llm-do.toml` hold in every `Runtime(registry)` that does not give others.
         limit_callback: Asked when a limit of the session on requests, tokens or money refuses a request. It gets the
-            `LimitExceeded` and the limits, and returns others to go on with; `None`, or the same, is a no.
+            `LimitExceeded` and the limits, and returns others to go on with; `None`, or the same, is a no. It cannot
+            call the session itself, whose calls wait for its answer.
     """
 
     def __init__(

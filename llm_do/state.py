@@ -9,7 +9,6 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
 from typing import Any
 
 import anyio
@@ -43,9 +42,6 @@ from .usage import Limits, UsageMeter
 logger = logging.getLogger("llm_do")
 
 THREADS_PER_DEPTH = 40
-
-_ASKING_FOR_LIMITS: ContextVar[SessionState | None] = ContextVar("_ASKING_FOR_LIMITS", default=None)
-"""The session whose `limit_callback` is running. Its own calls cannot wait for its answer."""
 
 
 class SessionState:
@@ -238,7 +234,7 @@ class SessionState:
 
         `None` is no answer: another limit was asked about, and the one that says no may have been raised with it.
         """
-        if self.limit_callback is None or _ASKING_FOR_LIMITS.get() is self:
+        if self.limit_callback is None:
             return False
         deadline = frame.deadline
         if deadline is not None:
@@ -259,7 +255,6 @@ class SessionState:
         question: asyncio.Future[bool | None] = asyncio.get_running_loop().create_future()
         self._limit_question = exceeded.limit, question
         agreed: bool | None = None  # without an answer, the next call that waits asks
-        token = _ASKING_FOR_LIMITS.set(self)
         try:
             answer = callback(exceeded, self.meter.limits)
             limits = await answer if inspect.isawaitable(answer) else answer
@@ -272,7 +267,6 @@ class SessionState:
                 await asyncio.sleep(0)  # limits that never suffice must not keep a timeout from ending it
             return agreed
         finally:
-            _ASKING_FOR_LIMITS.reset(token)
             self._limit_question = None
             question.set_result(agreed)
 

@@ -414,19 +414,6 @@ async def test_a_callback_that_returns_no_limits_is_an_error() -> None:
         await runtime.call(WORKER, "x")
 
 
-async def test_a_callback_whose_own_call_is_refused_is_not_asked_about_that() -> None:
-    """It would wait for its own answer, and no clock runs while it does."""
-
-    async def ask(exceeded: LimitExceeded, limits: Limits) -> Limits:
-        with pytest.raises(LimitExceeded):
-            await runtime.call(WorkerEntry(name="judge"), "Go on?")
-        return Limits(max_cost=1)
-
-    prices = {"paid": Price(request=0.02)}
-    runtime = Runtime(model=paid(), limits=Limits(max_cost=0.01), prices=prices, limit_callback=ask)
-    assert await asyncio.wait_for(runtime.call(WORKER, "x"), PATIENCE) == "ok"
-
-
 async def test_who_waits_for_an_answer_asks_when_the_one_who_asked_is_cancelled() -> None:
     asked: list[asyncio.Event] = []
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from ..fileio import foreign_part, own_users, part_open_to_all
-from ..layout import CODE, CONFIG, WORKERS, deciding_files, tools_file
+from ..layout import CODE, CONFIG, WORKERS, deciding_files
 from .exits import Refusal
 from .light import find_root
 
@@ -69,10 +69,10 @@ def _found(ctx: click.Context) -> Path:
 def _check_project(root: Path) -> None:
     """Refuse a folder in which llm-do runs nothing: no project, and no code of a lone worker."""
     around = find_root(root)
-    if around == root or tools_file(root) is not None:
+    if around == root or any(root.glob("*.py")):
         return
     where = "Name its folder." if around is None else f"The project around it: llm-do trust {shlex.quote(str(around))}"
-    raise Refusal(f"{root} is no project: it has no {WORKERS}/, no {CONFIG} and no {CODE[0]}. {where}")
+    raise Refusal(f"{root} is no project: it has no {WORKERS}/, no {CONFIG} and no Python file. {where}")
 
 
 def is_trusted(root: Path) -> bool:

@@ -1,5 +1,6 @@
 """`llm-do` in the process of the tests: for tables of many cases, as a process takes a second to start."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -15,7 +16,9 @@ from llm_do.project import ProjectCode
 
 
 class RunHere(Protocol):
-    def __call__(self, *words: object, cwd: Path, input: str = "") -> "subprocess.CompletedProcess[str]": ...
+    def __call__(
+        self, *words: object, cwd: Path, input: str = "", **env: str
+    ) -> "subprocess.CompletedProcess[str]": ...
 
 
 @pytest.fixture
@@ -25,7 +28,9 @@ def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 
     with tempfile.TemporaryFile("w+") as stdin:
 
-        def run(*words: object, cwd: Path, input: str = "") -> "subprocess.CompletedProcess[str]":
+        def run(*words: object, cwd: Path, input: str = "", **env: str) -> "subprocess.CompletedProcess[str]":
+            stdin.seek(0)
+            stdin.truncate()
             stdin.write(input)
             stdin.seek(0)
             monkeypatch.setattr(sys, "stdin", stdin)
@@ -34,9 +39,15 @@ def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
             monkeypatch.setenv("LLM_DO_NO_LOCAL", "1")
             for name in [name for name in os.environ if name.endswith("_API_KEY")]:
                 monkeypatch.delenv(name)
+            for name, value in env.items():
+                monkeypatch.setenv(name, value)
             capsys.readouterr()
-            with pytest.raises(SystemExit) as end:
-                run_program()
+            try:
+                with pytest.raises(SystemExit) as end:
+                    run_program()
+            finally:  # a program leaves this to its end
+                gc.enable()
+                gc.unfreeze()
             out, err = capsys.readouterr()
             assert isinstance(end.value.code, int)
             return subprocess.CompletedProcess(sys.argv, end.value.code, out, err)

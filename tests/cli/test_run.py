@@ -61,17 +61,27 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(project: Path) -> Run:
-    def start(
-        *words: str, server: Server | None = None, input: str | None = "", cwd: Path | None = None, **env: str
-    ) -> Any:
+def run(project: Path, run_here: RunHere) -> Run:
+    """Runs it in the process of the tests."""
+
+    def start(*words: str, server: Server | None = None, cwd: Path | None = None, **more: str) -> Any:
+        given = server.environment if server is not None else {}
+        return run_here("run", *words, cwd=cwd or project, **{**given, **more})
+
+    return start
+
+
+@pytest.fixture
+def run_process(project: Path) -> Run:
+    """Runs it in a process of its own."""
+
+    def start(*words: str, server: Server | None = None) -> Any:
         given = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
-        given |= {"LLM_DO_NO_LOCAL": "1", **(server.environment if server is not None else {}), **env}
         return subprocess.run(
             [sys.executable, "-m", "llm_do", "run", *words],
-            cwd=cwd or project,
-            env=given,
-            input=input,
+            cwd=project,
+            env={**given, "LLM_DO_NO_LOCAL": "1", **(server.environment if server is not None else {})},
+            input="",
             capture_output=True,
             text=True,
             timeout=PATIENCE,
@@ -84,9 +94,9 @@ def run(project: Path) -> Run:
 # -- answers and input -----------------------------------------------------------------------------------
 
 
-def test_the_answer_alone_is_on_standard_output(run: Run) -> None:
+def test_the_answer_alone_is_on_standard_output(run_process: Run) -> None:
     with serve(Step("Hello, Ada!")) as server:
-        done = run("greeter", "Greet", "Ada", server=server)
+        done = run_process("greeter", "Greet", "Ada", server=server)
     assert (done.returncode, done.stdout) == (Exit.OK, "Hello, Ada!\n")
     assert server.requests[0]["messages"][-1]["content"] == "Greet Ada"
 
