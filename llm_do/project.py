@@ -78,6 +78,8 @@ def read_config(path: Path) -> ProjectConfig:
     except ValidationError as exc:
         unknown = [str(error["loc"][0]) for error in exc.errors() if error["type"] == "extra_forbidden"]
         hint = did_you_mean(unknown[0], ProjectConfig.model_fields) if unknown else ""
+        if any(error["loc"][:1] == ("prices",) for error in exc.errors()):
+            hint = " A price has input and output, for a million tokens, and request, for each one."
         raise WorkerFileError(f"{path.name}: {summarize(exc)}.{hint}") from exc
     except RecursionError as exc:
         raise WorkerFileError(f"{path.name}: values are nested too deeply.") from exc

@@ -60,6 +60,15 @@ def test_a_price_of_the_project_is_spent_and_the_error_names_the_option_that_rai
     assert "Raise it with --max-cost DOLLARS." in done.stderr
 
 
+@pytest.mark.parametrize("price", ["{inputs = 1}", "1", "{input = -1}"])
+def test_a_price_that_is_none_is_told(run: Run, project: Path, price: str) -> None:
+    (project / "llm-do.toml").write_text(f"[prices]\ngpt-unknown = {price}\n")
+    done = run("add", "1")
+    assert done.returncode == Exit.INVALID
+    assert "llm-do.toml: prices.gpt-unknown" in done.stderr
+    assert "A price has input and output, for a million tokens, and request, for each one." in done.stderr
+
+
 def test_tokens_can_be_limited(run: Run) -> None:
     with serve(Step("2")) as server:
         done = run("adder", "x", "--max-tokens", "50", server=server)
