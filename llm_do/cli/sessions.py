@@ -149,7 +149,7 @@ async def _ask_for_more(
     before, after = getattr(now, limit), getattr(now, limit) + at_first
     request = ApprovalRequest(
         tool_name=limit,
-        entry=limit,
+        entry=f"{limit} = {unit}{after:,}",
         question=f"Raise {limit} of this session from {unit}{before:,} to {unit}{after:,}?",
         payload={},
         reason=exceeded.problem,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
 import sys
 from importlib.machinery import all_suffixes
 from itertools import islice
@@ -94,9 +95,12 @@ def trust(root: Path) -> None:
     real = root.resolve()
     parts = (part_open_to_all(path, real) for path in (real, *deciding_files(real)))
     if (part := next(filter(None, parts), None)) is not None:
+        status = part.stat()
+        # A folder for all users, such as /tmp, stays one.
+        is_shared = status.st_uid not in own_users() or (part == real and bool(status.st_mode & stat.S_ISVTX))
+        way_out = "Move it to a folder of yours." if is_shared else f"First: chmod o-w {shlex.quote(str(part))}"
         raise Refusal(
-            f"{part} can be written by every user of this machine, so a yes to {real} is not remembered. "
-            f"Change that first: chmod o-w {shlex.quote(str(part))}"
+            f"{part} can be written by every user of this machine, so a yes to {real} is not remembered. {way_out}"
         )
     Remembered.load().add(_KIND, str(real))
 

@@ -439,6 +439,14 @@ def test_what_every_user_can_write_is_not_trusted(project: Path, run_here: RunHe
     assert run_here("trust", cwd=project).returncode == 0
 
 
+def test_a_folder_for_all_users_is_not_to_be_closed(project: Path, run_here: RunHere) -> None:
+    """`chmod o-w /tmp` would be bad advice."""
+    project.chmod(0o1777)
+    done = run_here("trust", cwd=project)
+    assert (done.returncode, "chmod" in done.stderr) == (2, False)
+    assert "Move it to a folder of yours." in done.stderr
+
+
 def test_what_a_group_can_write_is_trusted(project: Path, run_here: RunHere) -> None:
     """As git has it: many systems give each user a group of their own. So is a project in a folder such as /tmp."""
     for path in (project, *project.rglob("*")):
