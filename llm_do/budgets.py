@@ -227,7 +227,7 @@ class Ledger:
         waiting = [waiter for line in self._lines.values() for waiter in line]
         self._lines, self._awaited = {}, frozenset()
         for waiter in waiting:
-            with suppress(RuntimeError):  # the loop is closed, so there is nobody to tell
+            with suppress(RuntimeError):  # its loop is closed, and no task waits any more
                 waiter.answer.cancel()
         for reservation in list(self.in_flight):
             reservation.settle((), whole=False)
@@ -279,7 +279,7 @@ def _claims(meter: UsageMeter, quote: Quote) -> list[_Claim] | Refusal:
         return claims
     if quote.price is not None:
         fixed, per_token = quote.price.of(quote.input_tokens, 0), Decimal(quote.price.output) / MILLION
-        if fixed or per_token:  # what costs nothing waits for nobody
+        if fixed or per_token:  # free requests never wait
             claims.append(_Claim(meter.cost, meter, fixed, per_token))
     elif meter.unpriced.limit is not None:
         if meter.cost.spent and meter.cost.spent >= meter.cost.limit:  # its cost is known when its provider has told

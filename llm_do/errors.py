@@ -195,7 +195,7 @@ class LimitExceeded(LlmDoError):
     def __init__(self, message: str = "", *, problem: str = "", limit: str = "", worker: str | None = None) -> None:
         super().__init__(message)
         self.problem = problem
-        """What is used up, without the call that it stops."""
+        """The limit and its use in words, without the path of the call."""
         self.limit = limit
         """The field of `Limits` that says no, such as `max_cost`; empty where no higher number would help."""
         self.worker = worker

@@ -119,7 +119,7 @@ def foreign_part(path: Path, folder: Path, users: Collection[int]) -> Path | Non
 def part_open_to_all(path: Path, folder: Path) -> Path | None:
     """Return the first part of a path that every user can replace or write: a folder around `folder`, or what is in it.
 
-    In a folder with the sticky bit, such as /tmp, nobody can replace what belongs to others.
+    In a folder with the sticky bit, such as /tmp, no user can replace files of others.
     """
     for part in reversed((path, *path.parents)):
         try:
@@ -139,7 +139,7 @@ class Owners:
     root: Path
     """The folder of the project."""
     lone: bool = False
-    """Whether it is the folder of a lone worker: who owns the folder itself does not matter, it may be /tmp."""
+    """Whether it is the folder of a lone worker: the owner of the folder does not matter, it may be /tmp."""
 
     def refusal(self, path: Path) -> str | None:
         """Return why a file of the project is not used, if any part of the way to it belongs to another user."""

@@ -19,5 +19,5 @@ def deciding_files(root: Path) -> list[Path]:
 
 def tools_file(root: Path) -> Path | None:
     """Return the file with the functions of a project."""
-    # What is there and is no file cannot be read, which is told.
+    # A path that exists and is no file raises an error when it is read.
     return next((path for name in CODE if os.path.lexists(path := root / name)), None)

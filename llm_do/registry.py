@@ -51,7 +51,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         """Open the project in a folder.
 
         `only` is the file of a lone worker, to be used without a project. With `owners`, nothing is used that belongs
-        to other users than these; for a lone worker, whoever owns the folder that it is in.
+        to other users than these; for a lone worker, the owner of its folder does not matter.
         """
         self.root = Path(root).absolute()
         if not self.root.is_dir():
@@ -123,7 +123,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         return self._read(name, file)[0]
 
     def _read(self, name: str, file: WorkerFile) -> tuple[WorkerDefinition, str]:
-        """What a file says, and its digest, if neither the file nor its seal can be the work of a worker."""
+        """Return what a file says, and its digest, if neither the file nor its seal can be the work of a worker."""
         self._check_way(file)
         return self._files.read(name, file)
 

@@ -26,7 +26,7 @@ logger = logging.getLogger("llm_do")
 
 
 def state_folder() -> Path | None:
-    """Return the folder of what llm-do remembers of this user, which need not exist; `None` for who has no home."""
+    """Return the folder of what llm-do remembers of this user, which need not exist; `None` without a home folder."""
     named = os.environ.get("XDG_STATE_HOME", "").strip()
     if named and not Path(named).is_absolute():
         # The specification says to ignore it. Seen from the current folder, a clone could bring the file along.

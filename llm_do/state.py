@@ -100,7 +100,7 @@ class SessionState:
         self.prices = PriceList(prices or {}, projects_prices)
         self.limit_callback = limit_callback
         self._limit_question: tuple[str, asyncio.Future[bool | None]] | None = None
-        """The limit that somebody is being asked about, and the answer."""
+        """The limit of the open question, and its answer."""
         self.root = CallFrame(None, None)
         books = [book for book in (self.approvals.rule_book, projects) if book is not None]
         if books:  # what a program allows cannot take back what the project denies

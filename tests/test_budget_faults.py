@@ -65,7 +65,7 @@ async def test_a_candidate_that_a_capability_adds_is_counted(wrap: Any) -> None:
 
 
 async def test_attempts_that_a_model_moved_on_from_by_itself_are_spent() -> None:
-    """A model of somebody else's tries two, and tells what the first one used on the response of the second."""
+    """A model from elsewhere tries two, and tells what the first one used on the response of the second."""
     attempt = ModelRequestAttempt(
         model_name="first",
         outcome="rejected",
@@ -149,7 +149,7 @@ async def test_a_request_that_waits_behind_a_limiter_holds_no_money() -> None:
 
 
 async def test_an_attempt_that_reported_nothing_is_estimated() -> None:
-    """A model of somebody else's moves on from an error. What that used is not known, and may be paid."""
+    """A model from elsewhere moves on from an error. What that used is not known, and may be paid."""
     attempt = ModelRequestAttempt(
         model_name="first", outcome="error", timestamp=datetime.now(UTC), duration=timedelta(seconds=1)
     )

@@ -50,7 +50,7 @@ def _leave(code: int) -> NoReturn:
 
 
 def _tell_unwritten(exc: OSError) -> int:
-    """Say that there is no room for the output, and return the code for it. A reader who left has seen enough."""
+    """Say that there is no room for the output, and return the code for it. A reader that left is no error."""
     if isinstance(exc, BrokenPipeError):
         return 0
     sys.stderr.write(f"Error: the output cannot be written: {exc.strerror}.\n")

@@ -18,7 +18,7 @@ Start = Callable[..., Terminal]
 
 @pytest.fixture
 def run(project: Path) -> Run:
-    """Runs `llm-do` where nobody sits at a terminal."""
+    """Runs `llm-do` without a terminal."""
 
     def start(*words: str, **env: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(

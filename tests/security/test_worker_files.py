@@ -334,7 +334,7 @@ def plant(world: World, link: str, more: str) -> None:
         (target_path / ".x.seal").write_text(seal_of(worker.encode(), BY_PROJECT))
     if link == "settings":
         target_path /= planted
-    if link == "a file by way of another place":  # it ends where no worker writes, for now
+    if link == "a file by way of another place":  # it ends where no worker writes yet
         target_path.rename(world.project / "in/x.yaml")
         target_path.symlink_to("../in/x.yaml")
     link_path.symlink_to(os.path.relpath(target_path, link_path.parent))
