@@ -112,29 +112,29 @@ PARTS = [
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_a_project_above_of_another_user_is_refused(project: Path, part: str) -> None:
+def test_a_project_above_of_another_user_is_refused(project: Path, part: str, run_here: RunHere) -> None:
     """Neither the project nor any file of it that would run may belong to another user. `llm-do trust` says yes."""
     give_away(project / part)
     name = "calc" if part.startswith("workers/calc") else "helper"
-    done = llm_do("run", name, "x", "-m", "test", cwd=project / "sub")
+    done = run_here("run", name, "x", "-m", "test", cwd=project / "sub")
     assert done.returncode != 0
     assert "belongs to another user" in done.stderr and f"llm-do trust {project}" in done.stderr
     assert "Usage:" not in done.stderr
     if part != "workers/helper.md" and not part.startswith("workers/calc"):
         assert not ran(project)
-    assert llm_do("trust", str(project), cwd=project).returncode == 0
-    done = llm_do("run", name, "x", "-m", "test", cwd=project / "sub")
+    assert run_here("trust", str(project), cwd=project).returncode == 0
+    done = run_here("run", name, "x", "-m", "test", cwd=project / "sub")
     assert "belongs to another user" not in done.stderr
     assert done.returncode == 0 or not AS_ROOT  # what is in /etc is no worker
 
 
 @needs_root
-def test_a_link_of_another_user_is_not_followed(project: Path) -> None:
+def test_a_link_of_another_user_is_not_followed(project: Path, run_here: RunHere) -> None:
     """A link to one's own file is still somebody else's choice of what runs."""
     (project / "tools.py").rename(project.parent / "mine.py")
     (project / "tools.py").symlink_to(project.parent / "mine.py")
     os.chown(project / "tools.py", OTHER, -1, follow_symlinks=False)
-    assert "belongs to another user" in llm_do("run", "helper", "x", cwd=project / "sub").stderr
+    assert "belongs to another user" in run_here("run", "helper", "x", cwd=project / "sub").stderr
     assert not ran(project)
 
 
@@ -148,36 +148,38 @@ def test_a_link_of_another_user_that_leads_nowhere_is_foreign_too(tmp_path: Path
 
 
 @needs_root
-def test_a_project_that_is_named_runs(project: Path) -> None:
+def test_a_project_that_is_named_runs(project: Path, run_here: RunHere) -> None:
     """Who goes to its folder, or names it, wants it."""
     for path in (project, *project.rglob("*")):
         os.chown(path, OTHER, -1)
-    assert llm_do("run", "add", "a=1", cwd=project).stdout == "2\n"
-    assert llm_do("-C", str(project), "run", "add", "a=1", cwd=project / "sub").stdout == "2\n"
-    assert llm_do("-C", str(project / "sub"), "run", "add", "a=1", cwd=project).returncode == 2
+    assert run_here("run", "add", "a=1", cwd=project).stdout == "2\n"
+    assert run_here("-C", str(project), "run", "add", "a=1", cwd=project / "sub").stdout == "2\n"
+    assert run_here("-C", str(project / "sub"), "run", "add", "a=1", cwd=project).returncode == 2
 
 
 @needs_root
-def test_files_of_the_user_who_called_sudo_are_ones_own(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_the_user_who_called_sudo_are_ones_own(
+    project: Path, monkeypatch: pytest.MonkeyPatch, run_here: RunHere
+) -> None:
     """As git does it."""
     for path in (project, *project.rglob("*")):
         os.chown(path, OTHER, -1)
-    assert llm_do("run", "add", "a=1", cwd=project / "sub").returncode == 2
+    assert run_here("run", "add", "a=1", cwd=project / "sub").returncode == 2
     monkeypatch.setenv("SUDO_UID", str(OTHER))
-    assert llm_do("run", "add", "a=1", cwd=project / "sub").stdout == "2\n"
+    assert run_here("run", "add", "a=1", cwd=project / "sub").stdout == "2\n"
 
 
-def test_code_of_another_user_beside_a_lone_worker_is_refused(project: Path) -> None:
+def test_code_of_another_user_beside_a_lone_worker_is_refused(project: Path, run_here: RunHere) -> None:
     """A worker in a folder for everybody, such as /tmp, brings no code of others along."""
     lone = project / "sub" / "lone.md"
     lone.write_text("---\nmodel: test\n---\nHelp.\n")
     (project / "sub/tools.py").write_text((project / "shapes.py").read_text())
     if AS_ROOT:
         give_away(project / "sub")
-    assert llm_do("run", "./lone.md", "x", cwd=project / "sub").returncode == 0
+    assert run_here("run", "./lone.md", "x", cwd=project / "sub").returncode == 0
     assert ran(project)
     give_away(project / "sub/tools.py")
-    done = llm_do("run", "./lone.md", "x", cwd=project / "sub")
+    done = run_here("run", "./lone.md", "x", cwd=project / "sub")
     assert (done.returncode, "belongs to another user" in done.stderr, ran(project)) == (2, True, False)
 
 
@@ -190,7 +192,7 @@ LONE = {
 
 
 @pytest.mark.parametrize("what", LONE)
-def test_nothing_of_another_user_is_used_for_a_lone_worker(project: Path, what: str) -> None:
+def test_nothing_of_another_user_is_used_for_a_lone_worker(project: Path, what: str, run_here: RunHere) -> None:
     """What is planted beside a worker in a folder for everybody does not run, until the folder is trusted."""
     folder = project / "sub"
     (folder / "lone.md").write_text("---\nmodel: test\n---\nHelp.\n")
@@ -203,26 +205,26 @@ def test_nothing_of_another_user_is_used_for_a_lone_worker(project: Path, what: 
         (folder / planted).write_text("")
     if AS_ROOT:
         give_away(folder)
-    assert llm_do("run", "./lone.md", cwd=folder).returncode == 0
+    assert run_here("run", "./lone.md", cwd=folder).returncode == 0
     assert ran(project) == planted.endswith(".py")
     give_away(folder / planted)
-    done = llm_do("run", "./lone.md", cwd=folder)
+    done = run_here("run", "./lone.md", cwd=folder)
     assert f"{planted} belongs to another user" in done.stderr and f"llm-do trust {folder}" in done.stderr
     assert (done.returncode != 0, ran(project)) == (True, False)
-    llm_do("trust", str(folder), cwd=folder)
-    assert "belongs to another user" not in llm_do("run", "./lone.md", cwd=folder).stderr
+    run_here("trust", str(folder), cwd=folder)
+    assert "belongs to another user" not in run_here("run", "./lone.md", cwd=folder).stderr
 
 
 @needs_root
-def test_a_lone_worker_that_is_named_runs(tmp_path: Path) -> None:
+def test_a_lone_worker_that_is_named_runs(tmp_path: Path, run_here: RunHere) -> None:
     """As a project that is named does: it may be one that root installed for all."""
     lone = tmp_path / "lone.md"
     lone.write_text("---\nmodel: test\n---\nHelp.\n")
     give_away(lone)
-    assert llm_do("run", str(lone), "x", cwd=tmp_path).returncode == 0
+    assert run_here("run", str(lone), "x", cwd=tmp_path).returncode == 0
 
 
-def test_a_planted_project_in_a_folder_for_everybody_is_refused(project: Path) -> None:
+def test_a_planted_project_in_a_folder_for_everybody_is_refused(project: Path, run_here: RunHere) -> None:
     """What another user left in /tmp is not the project of a folder below it."""
     top = project.parent
     top.chmod(0o1777)
@@ -231,7 +233,7 @@ def test_a_planted_project_in_a_folder_for_everybody_is_refused(project: Path) -
     give_away(top / "tools.py")
     shutil.rmtree(project)
     (top / "mine").mkdir()
-    done = llm_do("run", "add", "a=1", cwd=top / "mine")
+    done = run_here("run", "add", "a=1", cwd=top / "mine")
     assert (done.returncode, "belongs to another user" in done.stderr) == (2, True)
     assert not (top / "ran").exists()
 
@@ -311,11 +313,11 @@ def test_looking_at_a_project_asks_once_at_a_terminal(project: Path, command: li
     assert (code, "trust" in said, ran(project)) == (0, False, True)
 
 
-def test_the_name_of_a_folder_does_not_rewrite_the_question(project: Path) -> None:
+def test_the_name_of_a_folder_does_not_rewrite_the_question(project: Path, run_here: RunHere) -> None:
     hostile = project.rename(project.with_name("p\x1b[2K\rup to date.\nPress y to see news\x1b[8m"))
     _, said = at_a_terminal("check", cwd=hostile, answer="y")
     assert "\x1b[2K" not in said and "\x1b[8m" not in said and "\nPress y" not in said
-    assert "Press y to see news" not in llm_do("trust", "--list", cwd=hostile).stdout.splitlines()
+    assert "Press y to see news" not in run_here("trust", "--list", cwd=hostile).stdout.splitlines()
 
 
 @pytest.mark.parametrize("hidden", [".lib", "lib"])
@@ -347,22 +349,22 @@ def test_who_has_no_home_works_without_answers(project: Path, monkeypatch: pytes
         assert SandboxManager(config, base=project).protected == []
 
 
-def test_without_a_terminal_it_is_said_in_one_line(project: Path) -> None:
+def test_without_a_terminal_it_is_said_in_one_line(project: Path, run_here: RunHere) -> None:
     """In CI, nobody could answer."""
-    done = llm_do("check", "--json", cwd=project)
+    done = run_here("check", "--json", cwd=project)
     assert (done.returncode, ran(project)) == (0, True)
     assert len(done.stderr.splitlines()) == 1 and f"imports the Python code of {project}" in done.stderr
     assert done.stdout.startswith("{")
-    llm_do("trust", cwd=project / "sub")
-    assert llm_do("check", "--json", cwd=project).stderr == ""
+    run_here("trust", cwd=project / "sub")
+    assert run_here("check", "--json", cwd=project).stderr == ""
 
 
-def test_a_project_without_code_is_not_asked_about(project: Path) -> None:
+def test_a_project_without_code_is_not_asked_about(project: Path, run_here: RunHere) -> None:
     """There is nothing that could run."""
     for file in project.rglob("*.py"):
         file.unlink()
     (project / "workers/helper.md").write_text("---\nmodel: test\n---\nHelp.\n")
-    assert llm_do("check", cwd=project).stderr == ""
+    assert run_here("check", cwd=project).stderr == ""
 
 
 def test_running_asks_nothing_about_trust(project: Path) -> None:
@@ -371,9 +373,9 @@ def test_running_asks_nothing_about_trust(project: Path) -> None:
     assert (code, "trust" in said, ran(project)) == (0, False, True)
 
 
-def test_what_new_made_is_trusted(project: Path) -> None:
+def test_what_new_made_is_trusted(project: Path, run_here: RunHere) -> None:
     """The first hour has no question about it."""
-    done = llm_do("new", "project", "mine", cwd=project.parent)
+    done = run_here("new", "project", "mine", cwd=project.parent)
     assert done.returncode == 0 and "trust" not in done.stderr
     made = project.parent / "mine"
     for command in (["check"], ["show", "helper"], ["rules", "list"]):
@@ -381,10 +383,12 @@ def test_what_new_made_is_trusted(project: Path) -> None:
         assert (code, "trust" in said) == (0, False)
 
 
-def test_a_project_is_made_though_nothing_can_be_remembered(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_project_is_made_though_nothing_can_be_remembered(
+    project: Path, monkeypatch: pytest.MonkeyPatch, run_here: RunHere
+) -> None:
     """A home that cannot be written is no reason to fail."""
     monkeypatch.setenv("XDG_STATE_HOME", str(project / "tools.py"))
-    done = llm_do("new", "project", "mine", cwd=project.parent)
+    done = run_here("new", "project", "mine", cwd=project.parent)
     assert (done.returncode, (project.parent / "mine/workers").is_dir()) == (0, True)
     assert "the answer is not remembered" in done.stderr
 
@@ -392,17 +396,17 @@ def test_a_project_is_made_though_nothing_can_be_remembered(project: Path, monke
 # -- llm-do trust ----------------------------------------------------------------------------------------
 
 
-def test_trust_is_listed_and_removed(project: Path) -> None:
+def test_trust_is_listed_and_removed(project: Path, run_here: RunHere) -> None:
     """By real paths, also when the folder is gone."""
     (project.parent / "link").symlink_to(project)
-    assert llm_do("trust", "link", cwd=project.parent).returncode == 0
-    assert llm_do("trust", "--list", cwd=project).stdout == f"{project}\n"
+    assert run_here("trust", "link", cwd=project.parent).returncode == 0
+    assert run_here("trust", "--list", cwd=project).stdout == f"{project}\n"
     shutil.rmtree(project)
-    assert llm_do("trust", "--remove", str(project), cwd=project.parent).returncode == 0
-    assert llm_do("trust", "--list", cwd=project.parent).stdout == ""
-    done = llm_do("trust", "--remove", str(project), cwd=project.parent)
+    assert run_here("trust", "--remove", str(project), cwd=project.parent).returncode == 0
+    assert run_here("trust", "--list", cwd=project.parent).stdout == ""
+    done = run_here("trust", "--remove", str(project), cwd=project.parent)
     assert (done.returncode, "is not trusted" in done.stderr) == (2, True)
-    assert "There is no folder" in llm_do("trust", str(project), cwd=project.parent).stderr
+    assert "There is no folder" in run_here("trust", str(project), cwd=project.parent).stderr
 
 
 @pytest.mark.parametrize("words", ["--list --remove foo", "--list --remove", "--list foo"])
