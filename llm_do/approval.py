@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -233,6 +233,7 @@ class ApprovalController:
         evidence: Hashable = None,
         on_ask: Callable[[ApprovalRequest], None] = lambda request: None,
         settle: bool = True,
+        ungranted: Collection[str] = (),
     ) -> Answer:
         """Decide one call. `subject` says who calls what: equal names alone never share a grant.
 
@@ -240,16 +241,20 @@ class ApprovalController:
 
         `on_ask` is called with the request that is made, when the approver is really asked. Identical calls wait:
         the first one asks, and none runs before an answer covers it. `settle` lets those that are under way join the
-        line before they are counted, which takes a few turns of the event loop.
+        line before they are counted, which takes a few turns of the event loop. `ungranted` are the names of arguments
+        that a grant leaves open.
         """
         try:
-            key: Hashable = (subject, canonical(arguments))
+            same: Hashable = (subject, canonical(arguments))
+            key = same
+            if ungranted:
+                key = (subject, canonical({name: arguments[name] for name in arguments if name not in ungranted}))
         except NoCanonicalForm:
-            key = None  # identical to no other call
+            key = same = None  # identical to no other call
         if (granted := self._granted(key, subject, call)) is not None:
             return granted
-        place_of = (key, evidence)
-        line = _Line() if key is None else self._lines.setdefault(place_of, _Line())
+        place_of = (same, evidence)
+        line = _Line() if same is None else self._lines.setdefault(place_of, _Line())
         place = line.join()
         try:
             while place.answer is None:

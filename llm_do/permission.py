@@ -239,7 +239,10 @@ class Permissions:
             subject = self._subject(frame, ruling)
             # The same question is one about the same files.
             files = None if frame.pins is None else canonical(frame.pins.digests)
-            return await self._approvals.decide(request, asked, call, subject=subject, evidence=files, on_ask=on_ask)
+            ungranted = own.ungranted if own is not None else ()
+            return await self._approvals.decide(
+                request, asked, call, subject=subject, evidence=files, on_ask=on_ask, ungranted=ungranted
+            )
         finally:
             if deadline is not None:
                 deadline.resume()

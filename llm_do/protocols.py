@@ -90,6 +90,8 @@ class EntryBase:
     """What rules judge a call by, where that is not its arguments as they are."""
     offers: Callable[[dict[str, Any], CallFrame], Sequence[Grant]] | None = None
     """Wider permissions than for this very call that a person who is asked can give."""
+    ungranted: Collection[str] = ()
+    """Arguments that a grant for the session leaves open: it is for this call with any value of them."""
     tells: tuple[type[Exception], ...] = ()
     """What can be wrong with a call that the model which asked for it should read, and try something else."""
     effects: Collection[Effect] = frozenset()

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from decimal import Decimal
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import PurePath
 from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
@@ -250,8 +250,8 @@ class Values:
                 self._texts.pop(part, None)
                 self._whole.pop(part, None)
 
-    def text(self, text: str) -> str:
-        """A text without them, as they are and behind escapes."""
+    def text(self, text: str, *, keep_lines: bool = False) -> str:
+        """Return a text without them, as they are and behind escapes; with `keep_lines` in as many lines as before."""
         found = list(self._found(text))
         if not found:
             return text
@@ -259,6 +259,8 @@ class Values:
         for start, end, label in sorted(found, key=lambda part: (part[0], -part[1])):
             if start >= at:
                 pieces += [text[at:start], label]
+            if keep_lines:
+                pieces.append("\n" * text.count("\n", max(start, at), end))
             at = max(at, end)
         return "".join([*pieces, text[at:]])
 
@@ -376,6 +378,14 @@ class Secrets:
             for reading in self._all.readings(text)
         )
 
+    def text(self, text: str, *, keep_lines: bool = False) -> str:
+        """Return a text without secrets, with `keep_lines` in as many lines as before."""
+        return self._all.text(text, keep_lines=keep_lines) if self.active else text
+
+    def make_cleaner(self) -> Callable[[], StreamedText] | None:
+        """Return what takes secrets out of long texts, line by line, before they are cut; `None` if there are none."""
+        return partial(StreamedText, self, keep_lines=True) if self.active else None
+
     def redact(self, value: Any) -> Any:
         """`value` without secrets: itself where there is nothing to hide, else a copy."""
         return self._all.redact(value) if self.active else value
@@ -396,15 +406,17 @@ class Secrets:
 class StreamedText:
     """A text that comes in pieces, without secrets: what may be the beginning of one is held back."""
 
-    def __init__(self, secrets: Secrets) -> None:
+    def __init__(self, secrets: Secrets, *, keep_lines: bool = False) -> None:
+        """`keep_lines` leaves the ends of lines that are in a secret where they are."""
         self._secrets = secrets
+        self._keep_lines = keep_lines
         self._held = ""
 
     def add(self, piece: str) -> str:
         """What can be told of the text so far."""
         if not self._secrets.active:
             return piece
-        text: str = self._secrets.redact(self._held + piece)
+        text = self._secrets.text(self._held + piece, keep_lines=self._keep_lines)
         told = max(0, len(text) - self._secrets.tail(text))
         self._held = text[told:]
         return text[:told]

@@ -705,16 +705,16 @@ async def test_other_limits() -> None:
 
 
 async def test_much_output() -> None:
-    limits = ShellLimits(seconds=1, output_bytes=2000)
+    limits = ShellLimits(seconds=1, output_characters=2000)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     done = await sandboxed("sh -c 'echo start; exec yes'", limits=limits)
     assert done.timed_out and done.truncated and done.exit_code == 124
-    assert done.left_out > 1_000_000 and f"[... {done.left_out} bytes left out ...]" in done.stdout
+    assert done.left_out > 1_000_000 and "characters) are left out here.]" in done.stdout
     assert done.stdout.startswith("start\ny\n") and done.stdout.endswith("y\n") and len(done.stdout) < 2100
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # KiB
-    done = await sandboxed("sh -c 'seq 100 >&2; echo end >&2'", limits=ShellLimits(output_bytes=20))
+    done = await sandboxed("sh -c 'seq 100 >&2; echo end >&2'", limits=ShellLimits(output_characters=20))
     assert done.stderr.endswith("end\n") and done.truncated and not done.timed_out
-    assert not (await sandboxed("seq 5", limits=ShellLimits(output_bytes=10))).truncated
+    assert not (await sandboxed("seq 5", limits=ShellLimits(output_characters=10))).truncated
 
 
 def assert_too_many(done: CommandResult) -> None:

@@ -184,7 +184,7 @@ class TestUse:
         project.files.write_bytes("out", "binary", b"\xffneedle")
         project.files.write_text("out", "long", "x" * 5000 + "needle" + "y" * 5000)
         [found] = project.files.search("out", "needle")
-        assert found.path == "long" and "needle" in found.text and len(found.text) == 400
+        assert found.path == "long" and "needle" in found.text and len(found.text) == 406
         for text in ("", "a\nb"):
             with pytest.raises(ContentError, match="part of one line"):
                 project.files.search("out", text)

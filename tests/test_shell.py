@@ -143,7 +143,7 @@ def running(mark: str) -> bool:
 def test_the_output_is_limited(shell: Shell) -> None:
     (output,) = printed(shell("head -c 3000000 /dev/zero"))
     assert 40_000 < len(output) < 110_000
-    assert "bytes left out" in output
+    assert "characters are left out here.]" in output and "pipe the output into grep" in output
 
 
 def test_a_root_with_suffixes_is_left_out_for_programs_cannot_be_held_to_them(shell: Shell, project: Path) -> None:

@@ -26,6 +26,7 @@ from types import MappingProxyType
 from ..commands import Command
 from ..errors import PathDenied, PathFailed
 from .bubbled import WORK, in_memory, start_bubble
+from .excerpts import MakeCleaner
 from .mounts import Mount, RepositoryGuard, open_mount, plan_mounts
 from .plain import run_unsandboxed
 from .processes import Argv, CommandResult, Running, ShellLimits, run, to_the_end
@@ -78,11 +79,17 @@ def why_not() -> str | None:
 
 
 async def run_sandboxed(
-    command: Command, mounts: Sequence[Mount], limits: ShellLimits, copies: Mapping[str, FileState] = _NO_COPIES
+    command: Command,
+    mounts: Sequence[Mount],
+    limits: ShellLimits,
+    copies: Mapping[str, FileState] = _NO_COPIES,
+    *,
+    make_cleaner: MakeCleaner | None = None,
 ) -> CommandResult:
     """Run a command in /work, where each mount is under its name. What needs a shell has one, inside.
 
     `copies` are files, by their path below /work, in whose place a private copy of that content is mounted.
+    `make_cleaner` takes secrets out of what it prints.
     """
     if problem := why_not():
         raise PathFailed(problem)
@@ -98,7 +105,7 @@ async def run_sandboxed(
             return await start_bubble(argv, (stdin, stdout, stderr), replace(plan, options=options), limits)
 
         try:
-            result = await run(command, start, limits)
+            result = await run(command, start, limits, make_cleaner)
         finally:
             # Also when time is up or the run is cancelled: all processes are gone by now.
             left = await to_the_end(asyncio.to_thread(guard.disable_new))

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from ..errors import ContentError, LlmDoError
 from ..values import shorten
+from .excerpts import MOST_LINES, LineRange, MakeCleaner, NotText, cleaned, read_range
 from .manager import SandboxManager
 from .roots import CHANGES
 from .states import FileState
@@ -57,6 +58,46 @@ class SandboxToolset:
             shown = self.manager.root(root).shown(path)
             raise ContentError(f"{shown} is not UTF-8 text (byte {exc.start}). read_bytes reads it.") from None
 
+    def read_lines(
+        self,
+        root: str,
+        path: str,
+        *,
+        offset: int = 1,
+        limit: int = MOST_LINES,
+        column: int = 1,
+        make_cleaner: MakeCleaner | None = None,
+    ) -> LineRange:
+        """Return lines of a UTF-8 text file, in at most 100,000 characters, without reading all of it into memory.
+
+        Args:
+            root: The name of the root.
+            path: The file.
+            offset: The first line, counted from 1.
+            limit: How many lines.
+            column: The first character of the first line, counted from 1.
+            make_cleaner: Takes secrets out, before anything is cut.
+        """
+        shown = self.manager.root(root).shown(path)
+
+        def read(chunks: Iterator[bytes]) -> LineRange:
+            return read_range(chunks, offset=offset, limit=limit, column=column, make_cleaner=make_cleaner)
+
+        try:
+            found = self.manager.root(root).scan(path, read)
+        except NotText as exc:
+            raise ContentError(
+                f"{shown} is not UTF-8 text (byte {exc.position}), so it has no lines to read."
+            ) from None
+        if offset > max(1, found.lines):
+            raise ContentError(
+                f"offset={offset} is behind the end of {shown}, which has {found.lines:,} lines. "
+                f"Use an offset from 1 to {max(1, found.lines)}."
+            )
+        if column > 1 and found.text in ("", "\n"):
+            raise ContentError(f"column={column} is behind the end of line {offset} of {shown}. Use a smaller column.")
+        return found
+
     def stat(self, root: str, path: str) -> os.stat_result:
         """Size, time and the like of a file."""
         return self.manager.root(root).stat(path)
@@ -103,32 +144,48 @@ class SandboxToolset:
         """Move a file to where nothing is yet."""
         self.manager.root(root).move(source, self.manager.root(destination_root), destination, expected)
 
-    def list_files(self, root: str, path: str = "", *, limit: int = 1000) -> Listing[str]:
+    def list_files(self, root: str, path: str = "", *, pattern: str = "*", limit: int = 1000) -> Listing[str]:
         """The files and folders in a folder, relative to the root; folders end with a slash.
 
-        What cannot be read is not listed: other suffixes, symlinks, devices, protected paths.
+        `pattern` is for their path below the folder; with `**`, which stands for any number of folders, also those
+        below are looked into. What cannot be read is not listed: other suffixes, symlinks, devices, protected paths.
         """
-        return Listing(self.manager.root(root).entries(path, limit + 1), limit)
+        return Listing(self.manager.root(root).entries(path, limit + 1, pattern=pattern), limit)
 
     def find(self, root: str, pattern: str, *, limit: int = 1000) -> Listing[str]:
         """The files whose path below the root matches a pattern; `**` stands for any number of folders."""
         return Listing(self.manager.root(root).find(pattern, limit + 1), limit)
 
-    def search(self, root: str, text: str, *, pattern: str = "**", limit: int = 200) -> Listing[FoundLine]:
-        """Lines that hold `text`, in the files that match a pattern. What is no text file is passed over."""
+    def search(
+        self,
+        root: str,
+        text: str,
+        *,
+        pattern: str = "**",
+        limit: int = 200,
+        make_cleaner: MakeCleaner | None = None,
+    ) -> Listing[FoundLine]:
+        """Lines that hold `text`, in the files that match a pattern. What is no text file is passed over.
+
+        `make_cleaner` takes secrets out of the files before they are searched.
+        """
         if not text or "\n" in text:
             raise ContentError("Search for a part of one line: the text is empty or has a line end.")
         found: list[FoundLine] = []
         for path in self.manager.root(root).find(pattern):
             with suppress(LlmDoError):  # not text, too large, gone
-                found.extend(_lines(path, self.read_text(root, path), text))
+                content = self.read_text(root, path)
+                if text in content:
+                    found.extend(_lines(path, cleaned(content, make_cleaner), text))
             if len(found) > limit:
                 break
         return Listing(found, limit)
 
 
 def _lines(path: str, content: str, text: str) -> Iterator[FoundLine]:
-    for number, line in enumerate(content.split("\n") if text in content else (), start=1):
+    for number, line in enumerate(content.split("\n"), start=1):
         if (at := line.find(text)) >= 0:
             start = max(0, at - _SHOWN // 2) if len(line) > _SHOWN else 0
-            yield FoundLine(path=path, line=number, text=line[start : start + _SHOWN].rstrip("\r"))
+            end = start + _SHOWN
+            part = f"{'...' * (start > 0)}{line[start:end]}{'...' * (end < len(line))}"
+            yield FoundLine(path=path, line=number, text=part.rstrip("\r"))

@@ -6,17 +6,19 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
 from .renames import exchange, rename_to_free_name
 from .states import ABSENT, FileState
 
 Inode = tuple[int, int]
+_T = TypeVar("_T")
 
 MAX_DEPTH = 64
 SYMLINK = "it is, or leads through, a symlink, and symlinks are not followed; use the path of the file itself"
@@ -24,6 +26,7 @@ PROTECTED = "it belongs to the project itself (its workers, history or records),
 _TEMPORARY = ".llm-do-"
 _PROCESS = secrets.token_hex(4)
 _NUMBERS = count()
+_CHUNK = 1 << 20
 
 # O_NONBLOCK: opening a pipe must not wait for its other end.
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -160,12 +163,16 @@ class Folder:
 
     def read(self, name: str, limit: int) -> bytes:
         """The content of a file of at most `limit` bytes."""
+        return self.scan(name, limit, b"".join)
+
+    def scan(self, name: str, limit: int, consume: Callable[[Iterator[bytes]], _T]) -> _T:
+        """Return what a function makes of the content of a file, which it gets piece by piece."""
         fd = os.open(name, _READ_FLAGS, dir_fd=self.fd)
         try:
             status = self._check(os.fstat(fd))
             if status.st_nlink > 1:
                 raise Refused("it is a hard link, perhaps another name of a file outside the root; use a copy")
-            return _content(fd, status, limit)
+            return consume(_content(fd, status, limit))
         finally:
             os.close(fd)
 
@@ -182,7 +189,7 @@ class Folder:
             check_inode(status, self.protected)
             if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
                 return FileState.of_status(status)
-            return FileState.of_content(_content(fd, status, limit), status.st_mode)
+            return FileState.of_content(b"".join(_content(fd, status, limit)), status.st_mode)
         finally:
             os.close(fd)
 
@@ -271,14 +278,13 @@ class Folder:
             os.unlink(name, dir_fd=self.fd)
 
 
-def _content(fd: int, status: os.stat_result, limit: int) -> bytes:
+def _content(fd: int, status: os.stat_result, limit: int) -> Iterator[bytes]:
     check_size(status.st_size, limit)
-    chunks, size = [], 0
+    size = 0
     # A file may grow while it is read, and one without a size may have content (in /proc).
-    while chunk := os.read(fd, status.st_size + 4096):
-        chunks.append(chunk)
+    while chunk := os.read(fd, min(status.st_size + 4096, _CHUNK)):
         check_size(size := size + len(chunk), limit)
-    return b"".join(chunks)
+        yield chunk
 
 
 def _temporary_name() -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 import anyio
 
 from ..commands import Command
+from .excerpts import MakeCleaner
 from .processes import Argv, CommandResult, Running, ShellLimits, close_all, exit_code, run, wait_exit
 
 _PASSED_ON = ("PATH", "HOME", "LANG")
@@ -29,13 +30,15 @@ _LOOKS = 3
 _LIMITED = 'for limit in $1; do ulimit "${limit%=*}" "${limit#*=}" 2>/dev/null; done; shift; exec "$@"'
 
 
-async def run_unsandboxed(command: Command, cwd: Path, limits: ShellLimits) -> CommandResult:
+async def run_unsandboxed(
+    command: Command, cwd: Path, limits: ShellLimits, *, make_cleaner: MakeCleaner | None = None
+) -> CommandResult:
     """Run a command in a folder of the host. Its number of processes is not limited."""
 
     async def start(argv: Argv, stdin: int, stdout: int, stderr: int) -> Running:
         return Plain(argv, cwd, (stdin, stdout, stderr), limits)
 
-    return await run(command, start, limits)
+    return await run(command, start, limits, make_cleaner)
 
 
 class Plain:

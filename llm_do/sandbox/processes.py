@@ -13,6 +13,7 @@ import anyio
 
 from ..commands import Command
 from ..errors import LlmDoError, PathFailed
+from .excerpts import HeadAndTail, MakeCleaner
 
 T = TypeVar("T")
 Argv = tuple[str, ...]
@@ -31,7 +32,7 @@ class ShellLimits:
     seconds: float = 60
     memory_bytes: int = 1 << 30
     processes: int = 64
-    output_bytes: int = 50_000
+    output_characters: int = 50_000
     """Of standard output and of standard error, each."""
     file_bytes: int = 100_000_000
 
@@ -47,7 +48,7 @@ class CommandResult:
     truncated: bool
     timed_out: bool
     left_out: int = 0
-    """How many bytes of the output are not here."""
+    """How many characters of the output are not here, at least."""
     disabled: tuple[str, ...] = ()
     """The repositories that it left in folders that it could write, and what was done about each."""
 
@@ -69,41 +70,14 @@ Start = Callable[[Argv, int, int, int], Awaitable[Running]]
 """Start a program with these descriptors as its input, output and standard error."""
 
 
-class Captured:
-    """The first and the last bytes of a stream; those between are counted."""
+async def run(
+    command: Command, start: Start, limits: ShellLimits, make_cleaner: MakeCleaner | None = None
+) -> CommandResult:
+    """Run a command's pipelines one after the other, as long as they succeed.
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._head = bytearray()
-        self._tail = bytearray()
-        self.total = 0
-
-    @property
-    def left_out(self) -> int:
-        """How many bytes were not kept."""
-        return max(0, self.total - self._limit)
-
-    def add(self, chunk: bytes) -> None:
-        """Take more of the stream."""
-        self.total += len(chunk)
-        room = self._limit // 2 - len(self._head)
-        if room > 0:
-            self._head += chunk[:room]
-            chunk = chunk[room:]
-        self._tail += chunk
-        del self._tail[: max(0, len(self._tail) - (self._limit - self._limit // 2))]
-
-    def text(self) -> str:
-        """What was kept, with a line where something is missing."""
-        gap = f"\n[... {self.left_out} bytes left out ...]\n" if self.left_out else ""
-        if not gap:
-            return (self._head + self._tail).decode(errors="replace")
-        return self._head.decode(errors="replace") + gap + self._tail.decode(errors="replace")
-
-
-async def run(command: Command, start: Start, limits: ShellLimits) -> CommandResult:
-    """Run a command's pipelines one after the other, as long as they succeed."""
-    out, err = Captured(limits.output_bytes), Captured(limits.output_bytes)
+    `make_cleaner` takes secrets out of what they print, before it is cut.
+    """
+    out, err = (HeadAndTail(limits.output_characters, make_cleaner) for _ in range(2))
     code, started = LATE, list[Running]()
     with anyio.move_on_after(limits.seconds) as time:
         for pipeline in command.pipelines or ((("/bin/sh", "-c", "--", command.text),),):
@@ -122,7 +96,9 @@ async def run(command: Command, start: Start, limits: ShellLimits) -> CommandRes
     )
 
 
-async def _pipeline(argvs: Sequence[Argv], start: Start, out: Captured, err: Captured, started: list[Running]) -> int:
+async def _pipeline(
+    argvs: Sequence[Argv], start: Start, out: HeadAndTail, err: HeadAndTail, started: list[Running]
+) -> int:
     first = len(started)
     out_read, out_write = os.pipe()
     err_read, err_write = os.pipe()
@@ -180,7 +156,7 @@ async def _stop_all(running: Sequence[Running], readers: Sequence[asyncio.Future
         await asyncio.wait(readers)
 
 
-async def _drain(fd: int, captured: Captured) -> None:
+async def _drain(fd: int, captured: HeadAndTail) -> None:
     """Read a stream to its end, so that no writer waits. One that writes too much is slowed down."""
     while True:
         await anyio.wait_readable(fd)

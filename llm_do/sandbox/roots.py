@@ -121,9 +121,14 @@ class Root:
     @_explained
     def read(self, path: str) -> bytes:
         """The content of a file."""
+        return self.scan(path, b"".join)
+
+    @_explained
+    def scan(self, path: str, consume: Callable[[Iterator[bytes]], _T]) -> _T:
+        """Return what a function makes of the content of a file, which it gets piece by piece."""
         folder, name = self._locate(path)
         with folder:
-            return folder.read(name, self.config.max_file_bytes)
+            return folder.scan(name, self.config.max_file_bytes, consume)
 
     @_explained
     def stat(self, path: str) -> os.stat_result:
@@ -196,14 +201,15 @@ class Root:
         return True
 
     @_explained
-    def entries(self, path: str, limit: int | None = None) -> list[str]:
-        """The files and folders in a folder, in order, relative to the root; folders end with a slash.
+    def entries(self, path: str, limit: int | None = None, *, pattern: str = "*") -> list[str]:
+        """The files and folders whose path below a folder matches a pattern, in order; folders end with a slash.
 
-        What cannot be read is not listed: other suffixes, symlinks, devices, protected paths.
+        They are relative to the root. What cannot be read is not listed: other suffixes, symlinks, devices, protected
+        paths.
         """
+        steps = list(split_path(pattern))
         with self._folder(self._names(path)) as folder:
-            listed = ("/".join((*folder.names, name)) + "/" * is_folder for name, is_folder in self._visible(folder))
-            return list(islice(listed, limit))
+            return list(islice(self._matches(folder, steps, _skip(steps, {0}), with_folders=True), limit))
 
     @_explained
     def find(self, pattern: str, limit: int | None = None) -> list[str]:
@@ -212,18 +218,19 @@ class Root:
         with self._folder(()) as folder:
             return list(islice(self._matches(folder, steps, _skip(steps, {0})), limit))
 
-    def _matches(self, folder: Folder, steps: list[str], done: set[int]) -> Iterator[str]:
+    def _matches(
+        self, folder: Folder, steps: list[str], done: set[int], *, with_folders: bool = False
+    ) -> Iterator[str]:
         """Files below a folder whose path may have used up any number in `done` of the steps."""
         for name, is_folder in self._visible(folder):
             after = _after(steps, done, name)
             names = (*folder.names, name)
-            if not is_folder:
-                if len(steps) in after:
-                    yield "/".join(names)
-            elif after - {len(steps)} and len(names) < MAX_DEPTH:
+            if len(steps) in after and (with_folders or not is_folder):
+                yield "/".join(names) + "/" * is_folder
+            if is_folder and after - {len(steps)} and len(names) < MAX_DEPTH:
                 with suppress(OSError):  # removed or replaced meanwhile, or not for us to read
                     with Folder(open_in(folder.fd, name), names, folder.protected) as below:
-                        yield from self._matches(below, steps, after)
+                        yield from self._matches(below, steps, after, with_folders=with_folders)
 
     def _visible(self, folder: Folder) -> list[tuple[str, bool]]:
         """Names in a folder that may be used, and whether each is a folder."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import mimetypes
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
+from pydantic import Field
 from pydantic_ai import BinaryContent, RunContext, Tool
 
 from ..context import Context
@@ -15,12 +16,17 @@ from ..errors import ContentError, LlmDoError, PathChanged, PathDenied, PathFail
 from ..frame import CallFrame
 from ..protocols import Effect
 from ..rules import UNKNOWN, Case, Grant, Places
-from ..sandbox import FileState, Pins
+from ..sandbox import FileState, Listing, Pins, Root
+from ..sandbox.excerpts import MOST_LINES, MakeCleaner, first_entries
 
 T = TypeVar("T")
 
 _MAX_JUDGED = 2000
 """How many files a search may look into where rules speak of paths."""
+_TEXTS = frozenset(
+    f"application/{kind}" for kind in ("json", "xml", "javascript", "yaml", "x-yaml", "toml", "sql", "x-sql", "x-sh")
+)
+"""Media types of text files that do not say so."""
 
 
 def _file_tool(
@@ -28,12 +34,14 @@ def _file_tool(
     *paths: str,
     reads: str | None = None,
     changes: str | None = None,
+    ungranted: Sequence[str] = (),
     cases: Callable[[dict[str, Any], CallFrame], Sequence[Case]] | None = None,
 ) -> Callable[[Callable[..., T]], ToolEntry[T]]:
     """Make a tool of a function. `paths` are its arguments that are paths, by which rules judge a call of it.
 
     `reads` is the one of them whose content gets out as well: whoever must not read a file must not move it either.
     `changes` is the one whose file changes: if somebody is asked, it is the file that they were shown.
+    `ungranted` are the arguments that a grant for the session leaves open.
     """
 
     def make(function: Callable[..., T]) -> ToolEntry[T]:
@@ -42,6 +50,7 @@ def _file_tool(
             rule=f"sandbox.{effect}",
             effects=(effect,),
             pin=partial(_pin, changes) if changes is not None else None,
+            ungranted=ungranted,
             cases=cases or partial(_cases, paths, reads),
             offers=partial(_offers, paths, f"sandbox.{effect}") if effect == "write" else None,
             tells=(PathDenied, PathChanged, PathMissing, PathFailed, ContentError),
@@ -61,19 +70,34 @@ def _cases(paths: Sequence[str], reads: str | None, arguments: dict[str, Any], f
 
 
 def _listed_cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
-    path = arguments.get("path", "")
-    return _cases(("path",), None, {"path": path}, frame) if path.strip("/") else [Case({"path": None})]
+    """The folder whose names are shown; where a list looks below it, each path that is found as well."""
+    path, pattern = arguments.get("path", ""), arguments.get("pattern") or "*"
+    if not path.strip("/"):
+        return [Case({"path": None})]
+    listed = _cases(("path",), None, {"path": path}, frame)
+    if not _looks_below(pattern):
+        return listed
+    root, rest = frame.files.manager.parse(path)
+    return [*listed, *_each_found(root, lambda limit: root.entries(rest, limit, pattern=pattern), frame)]
+
+
+def _looks_below(pattern: str) -> bool:
+    return "/" in pattern or "**" in pattern
 
 
 def _found_cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
-    """A search looks into every file that it finds, so each of them is judged, if any rule is there to judge them."""
+    """A search looks into every file that it finds, so each of them is judged."""
+    name, _, rest = arguments["pattern"].partition("/")
+    root = frame.files.manager.root(name)
+    return _each_found(root, lambda limit: root.find(rest or "**", limit), frame)
+
+
+def _each_found(root: Root, find: Callable[[int], list[str]], frame: CallFrame) -> Sequence[Case]:
+    """Return a case for each path that is found, if any rule is there to judge them."""
     assert frame.parent is not None
     if not any("sandbox.read" in book.rules for book in frame.parent.rules):
         return [Case()]
-    files = frame.files
-    name, _, rest = arguments["pattern"].partition("/")
-    root = files.manager.root(name)
-    found = root.find(rest or "**", _MAX_JUDGED + 1)
+    found = find(_MAX_JUDGED + 1)
     # Without words: a model that is refused must not learn the names of what it must not see.
     cases = [Case({"path": root.folder / path}) for path in found[:_MAX_JUDGED]]
     if len(found) > _MAX_JUDGED:
@@ -86,7 +110,7 @@ def _judged(ctx: RunContext[Context], root: str) -> Callable[[str], bool]:
     frame = ctx.deps.frame
     paths = {case.facts.get("path") for case in frame.call.cases} if frame.call is not None else {None}
     folder = frame.files.manager.root(root).folder
-    return lambda path: None in paths or folder / path in paths
+    return lambda path: None in paths or folder / path in paths  # a path drops the slash of a folder
 
 
 def _offers(paths: Sequence[str], rule: str, arguments: dict[str, Any], frame: CallFrame) -> Sequence[Grant]:
@@ -115,24 +139,42 @@ def _expected(ctx: RunContext[Context], path: str) -> FileState | None:
     return None if pins is None else pins.files[path]
 
 
-def _shown(lines: Iterable[str], truncated: bool) -> str:
-    text = "\n".join(lines) or "(nothing)"
-    return f"{text}\n(there is more)" if truncated else text
+def _cleaner(ctx: RunContext[Context]) -> MakeCleaner | None:
+    """Return what takes the secrets of the session out of a text, if it has any."""
+    return ctx.deps.session.recorder.secrets.make_cleaner()
 
 
-@_file_tool("read", "path")
-def read_file(ctx: RunContext[Context], path: str) -> str | BinaryContent:
-    """Read a file.
+def _is_text(media_type: str | None) -> bool:
+    if media_type is None or media_type.startswith("text/") or media_type in _TEXTS:
+        return True
+    return media_type.startswith("application/") and media_type.endswith(("+json", "+xml"))
+
+
+@_file_tool("read", "path", ungranted=("offset", "limit", "column"))
+def read_file(
+    ctx: RunContext[Context],
+    path: str,
+    offset: Annotated[int, Field(ge=1)] = 1,
+    limit: Annotated[int, Field(ge=1)] = MOST_LINES,
+    column: Annotated[int, Field(ge=1)] = 1,
+) -> str | BinaryContent:
+    """Read a file. Of a long text file you get a part, and a last line in brackets that says how to read on.
 
     Args:
         path: Such as root/folder/file.txt.
+        offset: The number of the first line to read. The first line of a file is 1.
+        limit: How many lines to read. You get fewer if they have more than 100,000 characters.
+        column: The number of the first character to read in the first line, to read on in a very long line. It starts
+            at 1.
     """
     files = ctx.deps.sandbox_toolset
     root, rest = ctx.deps.sandbox_manager.parse(path)
     media_type, _ = mimetypes.guess_type(path)
-    if media_type is None or media_type.startswith("text/") or media_type == "application/json":
-        return files.read_text(root.name, rest)
-    return BinaryContent(files.read_bytes(root.name, rest), media_type=media_type)
+    if not _is_text(media_type):
+        assert media_type is not None
+        return BinaryContent(files.read_bytes(root.name, rest), media_type=media_type)
+    found = files.read_lines(root.name, rest, offset=offset, limit=limit, column=column, make_cleaner=_cleaner(ctx))
+    return found.for_model()
 
 
 @_file_tool("write", "path", changes="path")
@@ -192,19 +234,32 @@ def delete_file(ctx: RunContext[Context], path: str) -> str:
     return f"{path} is deleted."
 
 
+def _entries(ctx: RunContext[Context], lines: Iterable[str], listing: Listing[Any], narrow: str) -> str:
+    secrets = ctx.deps.session.recorder.secrets
+    return first_entries(map(secrets.text, lines), more=listing.truncated, narrow=narrow)
+
+
 @_file_tool("read", cases=_listed_cases)
-def list_files(ctx: RunContext[Context], path: str = "") -> str:
+def list_files(ctx: RunContext[Context], path: str = "", pattern: str = "*") -> str:
     """List a folder. Names of folders end with a slash.
 
     Args:
-        path: Such as root/folder. Nothing lists the roots.
+        path: Such as root/folder. Leave it out to list the roots.
+        pattern: List only names that match, such as *.txt. Write **/*.txt to list those in all folders below as well.
     """
     files = ctx.deps.sandbox_toolset
     if not path.strip("/"):
+        if pattern not in ("", "*"):
+            raise ContentError(
+                "A pattern needs a folder to look in. Call list_files with a path that starts with a root."
+            )
         return "\n".join(f"{name}/" for name in ctx.deps.sandbox_manager.roots)
     root, rest = ctx.deps.sandbox_manager.parse(path)
-    listing = files.list_files(root.name, rest)
-    return _shown((f"{root.name}/{name}" for name in listing), listing.truncated)
+    listing = files.list_files(root.name, rest, pattern=pattern or "*")
+    judged = _judged(ctx, root.name) if _looks_below(pattern) else lambda name: True
+    names = (name for name in listing if judged(name))
+    narrow = "call list_files with a pattern, such as a*, or with a folder below."
+    return _entries(ctx, (f"{root.name}/{name}" for name in names), listing, narrow)
 
 
 @_file_tool("read", cases=_found_cases)
@@ -217,7 +272,8 @@ def find_files(ctx: RunContext[Context], pattern: str) -> str:
     files = ctx.deps.sandbox_toolset
     root, _, rest = pattern.partition("/")
     found, judged = files.find(root, rest or "**"), _judged(ctx, root)
-    return _shown((f"{root}/{name}" for name in found if judged(name)), found.truncated)
+    narrow = "call find_files with a pattern that fewer files match."
+    return _entries(ctx, (f"{root}/{name}" for name in found if judged(name)), found, narrow)
 
 
 @_file_tool("read", cases=_found_cases)
@@ -230,9 +286,10 @@ def search_files(ctx: RunContext[Context], text: str, pattern: str) -> str:
     """
     files = ctx.deps.sandbox_toolset
     root, _, rest = pattern.partition("/")
-    found, judged = files.search(root, text, pattern=rest or "**"), _judged(ctx, root)
+    found = files.search(root, text, pattern=rest or "**", make_cleaner=_cleaner(ctx))
+    judged = _judged(ctx, root)
     lines = (f"{root}/{line.path}:{line.line}: {line.text}" for line in found if judged(line.path))
-    return _shown(lines, found.truncated)
+    return _entries(ctx, lines, found, "search for a longer text, or use a pattern that fewer files match.")
 
 
 FILE_TOOLS = (read_file, write_file, edit_file, move_file, delete_file, list_files, find_files, search_files)

@@ -39,14 +39,16 @@ async def _shell(ctx: RunContext[Context], command: str, timeout: Annotated[floa
     manager = frame.files.manager
     limits = ShellLimits(seconds=timeout, file_bytes=_file_bytes(manager))
     programs = frame.pins.files if frame.pins is not None else {}
+    make_cleaner = ctx.deps.session.recorder.secrets.make_cleaner()
     if frame.pins is not None:
         check_no_others(frame.pins, parsed, manager, unsandboxed=_is_unsandboxed(frame))
     if _is_unsandboxed(frame):
         check_programs(programs, manager)
-        return _told(await run_unsandboxed(parsed, manager.base, limits), "")
+        return _told(await run_unsandboxed(parsed, manager.base, limits, make_cleaner=make_cleaner), "")
     with _mounts(manager, frame) as (mounts, left_out):
         missing = f"\n(not there: {'; '.join(left_out)})" if left_out else ""
-        return _told(await run_sandboxed(parsed, mounts, limits, programs), missing)
+        done = await run_sandboxed(parsed, mounts, limits, programs, make_cleaner=make_cleaner)
+        return _told(done, missing, next((mount.name for mount in mounts if mount.writable), None))
 
 
 def _is_unsandboxed(frame: CallFrame) -> bool:
@@ -112,11 +114,13 @@ def _touches(pattern: str, folder: Path) -> bool:
     return named.is_relative_to(folder) or folder.is_relative_to(named)
 
 
-def _told(result: CommandResult, missing: str) -> str:
+def _told(result: CommandResult, missing: str, writable: str | None = None) -> str:
+    keep = f", or into `tee {writable}/output.txt` and read that file in parts" if writable is not None else ""
+    narrow = f"\n[To see what is left out, pipe the output into grep, head or tail{keep}.]" if result.truncated else ""
     late = "\n(stopped: its time was up)" if result.timed_out else ""
     code = f"\n(exit code {result.exit_code}){missing}" if result.exit_code and not late else ""
     left = "".join(f"\n({each})" for each in result.disabled)
-    return f"{result.stdout}{result.stderr}{late}{code}{left}" or "(it printed nothing)"
+    return f"{result.stdout}{result.stderr}{late}{code}{left}{narrow}" or "(it printed nothing)"
 
 
 def _cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:

@@ -1,0 +1,286 @@
+"""Bounded parts of long texts, for models: a range of lines, both ends of a stream, the beginning of a list.
+
+Each says in a sentence what is left out, and how to go on. Secrets are taken out of a text before it is cut: half of
+one would not be found any more.
+"""
+
+from __future__ import annotations
+
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+MOST_LINES = 2_000
+"""How many lines are read at once, unless more are asked for."""
+MOST_CHARACTERS = 100_000
+"""How long a text for a model is at most, with the sentence at its end."""
+_SENTENCE = 300
+"""Room for that sentence."""
+_COUNTED_AHEAD = 64_000_000
+"""How many bytes behind a range are read to count the lines in them."""
+
+
+class Cleaner(Protocol):
+    """Takes secrets out of a text that comes in pieces, and leaves its line ends where they are."""
+
+    def add(self, piece: str) -> str:
+        """Return what can be told of the text so far."""
+
+    def rest(self) -> str:
+        """Return what is left when the text is over."""
+
+
+MakeCleaner: TypeAlias = Callable[[], Cleaner]
+
+
+def cleaned(text: str, make_cleaner: MakeCleaner | None) -> str:
+    """Return a text without secrets."""
+    if make_cleaner is None:
+        return text
+    cleaner = make_cleaner()
+    return cleaner.add(text) + cleaner.rest()
+
+
+class NotText(ValueError):
+    """A file is not UTF-8."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__(position)
+        self.position = position
+        """The first byte that is not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineRange:
+    """Lines of a text file, as they are in it. Lines end with a line feed and are counted from 1."""
+
+    text: str
+    first: int
+    column: int
+    """The character of the first line with which the text begins, counted from 1."""
+    next_column: int | None
+    """Where the line goes on, if it is a single one and too long to be read at once."""
+    lines: int
+    """How many lines the file has, as far as they were counted."""
+    counted_all: bool
+    """Whether all lines were counted."""
+
+    @property
+    def last(self) -> int:
+        """The last line of which there is anything."""
+        return self.first + self.text.count("\n") - self.text.endswith("\n")
+
+    @property
+    def at_end(self) -> bool:
+        """Whether it goes to the end of the file."""
+        return self.counted_all and self.last >= self.lines and self.next_column is None
+
+    def for_model(self) -> str:
+        """Return the text and, if it is not the whole file, a sentence that says how to read on."""
+        if self.at_end and self.first == self.column == 1:
+            return self.text
+        total = f"{self.lines:,}" if self.counted_all else f"more than {self.lines:,}"
+        lines = f"Line {self.first}" if self.first == self.last else f"Lines {self.first}-{self.last}"
+        if self.next_column is not None:
+            start = f"{lines} of {total}, characters {self.column}-{self.next_column - 1} of that line."
+            then = f"Call read_file with offset={self.first} and column={self.next_column} to read on."
+        else:
+            begins = f", from character {self.column} on" if self.column > 1 else ""
+            start = f"{lines} of {total}{begins}."
+            then = "The file ends here." if self.at_end else f"Call read_file with offset={self.last + 1} to read on."
+        return f"{_ended(self.text)}[{start} {then}]"
+
+
+def read_range(
+    chunks: Iterable[bytes],
+    *,
+    offset: int = 1,
+    limit: int = MOST_LINES,
+    column: int = 1,
+    most: int = MOST_CHARACTERS,
+    make_cleaner: MakeCleaner | None = None,
+) -> LineRange:
+    """Return lines of a text from its bytes, of which no more are held in memory than are returned.
+
+    Args:
+        chunks: The bytes of the text.
+        offset: The first line.
+        limit: How many lines.
+        column: The first character in the first line.
+        most: How many characters. Lines that do not fit are left out as a whole, but for the first.
+        make_cleaner: Takes secrets out before anything is cut.
+    """
+    counted = _Counted(chunks)
+    room = most - _SENTENCE
+    text = _window(_texts(counted, make_cleaner), offset, column, room + 1, limit)
+    counted.count_on(_COUNTED_AHEAD)
+    next_column = None
+    if len(text) > room:
+        whole_lines = text.rfind("\n", 0, room) + 1
+        text = text[: whole_lines or room]
+        next_column = None if whole_lines else column + room
+    return LineRange(
+        text=text,
+        first=offset,
+        column=column,
+        next_column=next_column,
+        lines=counted.lines,
+        counted_all=counted.ended,
+    )
+
+
+class _Counted:
+    """Bytes, whose lines are counted as they are read."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks = iter(chunks)
+        self._line_ends = 0
+        self._last = b"\n"
+        self.ended = False
+
+    @property
+    def lines(self) -> int:
+        """How many lines there are so far. What comes behind the last line end is one too, unless it is empty."""
+        return self._line_ends + (self._last != b"\n")
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self._chunks:
+            if chunk:
+                self._line_ends += chunk.count(b"\n")
+                self._last = chunk[-1:]
+            yield chunk
+        self.ended = True
+
+    def count_on(self, most: int) -> None:
+        """Read on to the end, or for about `most` bytes."""
+        for chunk in self:
+            most -= len(chunk)
+            if most < 0:
+                return
+
+
+def _texts(chunks: Iterable[bytes], make_cleaner: MakeCleaner | None) -> Iterator[str]:
+    decoder = getincrementaldecoder("utf-8")()
+    cleaner = None if make_cleaner is None else make_cleaner()
+    position = 0
+
+    def decode(chunk: bytes, *, final: bool) -> str:
+        held = len(decoder.getstate()[0])
+        try:
+            return decoder.decode(chunk, final)
+        except UnicodeDecodeError as exc:
+            raise NotText(position - held + exc.start) from None
+
+    for chunk in chunks:
+        text = decode(chunk, final=False)
+        position += len(chunk)
+        yield text if cleaner is None else cleaner.add(text)
+    text = decode(b"", final=True)
+    yield text if cleaner is None else cleaner.add(text) + cleaner.rest()
+
+
+def _window(pieces: Iterable[str], offset: int, column: int, most: int, limit: int) -> str:
+    """Return the text from a place on: as many whole lines as wanted, or `most` characters."""
+    lines, characters = offset - 1, column - 1
+    window, size = list[str](), 0
+    for piece in pieces:
+        if lines > 0:
+            if (ends := piece.count("\n")) < lines:
+                lines -= ends
+                continue
+            piece = piece[_after_line_end(piece, lines) :]
+            lines = 0
+        if characters > 0:
+            skipped = min(characters, len(piece) if (end := piece.find("\n")) < 0 else end)
+            characters -= skipped
+            if end >= 0 and characters > 0:
+                return ""  # the line is shorter
+            piece = piece[skipped:]
+        if (ends := piece.count("\n")) >= limit:
+            piece = piece[: _after_line_end(piece, limit)]
+        limit -= ends
+        window.append(piece[: most - size])
+        size += len(window[-1])
+        if limit <= 0 or size >= most:
+            break
+    return "".join(window)
+
+
+def _after_line_end(text: str, number: int) -> int:
+    at = 0
+    for _ in range(number):
+        at = text.find("\n", at) + 1
+    return at
+
+
+class HeadAndTail:
+    """The beginning and the end of a stream of text, in bounded memory; what is between them is counted."""
+
+    def __init__(self, limit: int, make_cleaner: MakeCleaner | None = None) -> None:
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+        self._cleaner = None if make_cleaner is None else make_cleaner()
+        self._limit = limit
+        self._head = self._tail = ""
+        self._characters = self._line_ends = 0
+
+    @property
+    def left_out(self) -> int:
+        """How many characters are not kept."""
+        return max(0, self._characters - self._limit)
+
+    def add(self, chunk: bytes) -> None:
+        """Take more of the stream."""
+        text = self._decoder.decode(chunk)
+        self._keep(text if self._cleaner is None else self._cleaner.add(text))
+
+    def _keep(self, text: str) -> None:
+        self._characters += len(text)
+        self._line_ends += text.count("\n")
+        half = self._limit // 2
+        room = half - len(self._head)
+        if room > 0:
+            self._head += text[:room]
+            text = text[room:]
+        if text:
+            self._tail = (self._tail + text)[-(self._limit - half) :]
+
+    def text(self) -> str:
+        """Return what is kept of the stream, which is over, with a sentence where something is missing."""
+        text, cleaner = self._decoder.decode(b"", True), self._cleaner
+        self._keep(text if cleaner is None else cleaner.add(text) + cleaner.rest())
+        self._decoder.reset()
+        if not self.left_out:
+            return self._head + self._tail
+        head = self._head[: self._head.rfind("\n") + 1] or self._head
+        tail = self._tail[self._tail.find("\n") + 1 :] or self._tail
+        characters = self._characters - len(head) - len(tail)
+        lines = self._line_ends - head.count("\n") - tail.count("\n")
+        what = f"{lines:,} lines ({characters:,} characters)" if lines > 1 else f"{characters:,} characters"
+        return f"{_ended(head)}[{what} are left out here.]\n{tail}"
+
+
+def first_entries(entries: Iterable[str], *, more: bool, narrow: str, most: int = MOST_CHARACTERS) -> str:
+    """Return a list, an entry in each line, as far as there is room. `narrow` says how to get a shorter one.
+
+    Args:
+        entries: Each of them in one line.
+        more: Whether there are others that are not among them.
+        narrow: What to do if some are left out, as a sentence.
+        most: How many characters.
+    """
+    room, kept = most - _SENTENCE, list[str]()
+    for entry in entries:
+        room -= len(entry) + 1
+        if room < 0:
+            more = True
+            break
+        kept.append(entry)
+    if not more:
+        return "\n".join(kept) or "(nothing)"
+    return "\n".join([*kept, f"[The first {len(kept):,}. There are more: {narrow}]"])
+
+
+def _ended(text: str) -> str:
+    """Return a text whose last line has an end."""
+    return text if not text or text.endswith("\n") else f"{text}\n"
