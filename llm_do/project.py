@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from .definition import WorkerLimits
+from .display import visible
 from .entries import ToolEntry, WorkerEntry
 from .errors import ProjectCodeError, WorkerFileError, did_you_mean, summarize
 from .fileio import Owners, check_regular, read_file
@@ -38,6 +39,7 @@ _MAX_CONFIG = 100_000
 """How many bytes it may have."""
 _MAX_PARTS = 50
 """How many dots a line of it may have that are not in quotes."""
+_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)$")
 _QUOTED = re.compile(r'"[^"]*"|' r"'[^']*'")
 _IMPORTING = threading.RLock()
 
@@ -83,8 +85,24 @@ def read_config(path: Path) -> ProjectConfig:
         raise WorkerFileError(f"{path.name}: {summarize(exc)}.{hint}") from exc
     except RecursionError as exc:
         raise WorkerFileError(f"{path.name}: values are nested too deeply.") from exc
-    except ValueError as exc:  # no TOML, no UTF-8, or a number that is too long
+    except tomllib.TOMLDecodeError as exc:
+        raise WorkerFileError(_syntax_error(path.name, text, str(exc))) from exc
+    except ValueError as exc:  # no UTF-8, or a number that is too long
         raise WorkerFileError(f"{path.name}: {exc}") from exc
+
+
+def _syntax_error(file: str, text: str, problem: str) -> str:
+    """Return what is wrong with a text that is no TOML, with the line and a mark below the place."""
+    lines = text.split("\n")
+    if place := _PLACE.search(problem):
+        line, column = int(place[1]), int(place[2])
+    else:  # at the end of the document
+        line = max(1, len(lines) - text.endswith("\n"))
+        column = len(lines[line - 1].rstrip("\r")) + 1
+    start = max(0, column - 60)
+    shown = lines[line - 1].rstrip("\r")[start : start + 80].replace("\t", " ")
+    what = _PLACE.sub("", problem).removesuffix(" (at end of document)")
+    return f"{file}:{line}: {what} (column {column}):\n  {visible(shown)}\n  {' ' * (column - 1 - start)}^"
 
 
 def _check_keys(text: str, file: str) -> None:

@@ -6,12 +6,20 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterable, Hashable, Sequence
 from contextlib import AsyncExitStack, suppress
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, get_args
+from types import TracebackType, UnionType
+from typing import TYPE_CHECKING, Any, Generic, Self, Union, get_args, get_origin
 
 import anyio
 from pydantic import ValidationError
-from pydantic_ai import BinaryContent, RunContext, capture_run_messages
+from pydantic_ai import (
+    BinaryContent,
+    NativeOutput,
+    PromptedOutput,
+    RunContext,
+    TextOutput,
+    ToolOutput,
+    capture_run_messages,
+)
 from pydantic_ai.exceptions import UnexpectedModelBehavior, UserError
 from pydantic_ai.messages import (
     AgentStreamEvent,
@@ -225,8 +233,7 @@ class CallScope(Generic[T]):
         where = f"{self.frame.path}: model {model.model_name!r}"
         # PydanticAI 2 has one class for both, and says which it is in its text only.
         if "output retries" in str(exc):
-            wanted = worker.output_type
-            name = wanted.__name__ if isinstance(wanted, type) and not get_args(wanted) else repr(wanted)
+            name = type_in_words(worker.output_type)
             return OutputError(f"{where} gave no valid {name} after {worker.retries + 1} tries: {reason}")
         return ModelBehaviorError(f"{where} did not behave: {reason}")
 
@@ -374,3 +381,22 @@ async def settle(task: asyncio.Task[Any]) -> None:
                 patience = None
     if cancelled is not None:
         raise cancelled
+
+
+def type_in_words(wanted: Any) -> str:
+    """Return the name of a type that a model should give, as a person would write it."""
+    if isinstance(wanted, list | tuple):
+        return " or ".join(map(type_in_words, wanted))
+    if isinstance(wanted, NativeOutput | PromptedOutput):
+        return wanted.name or type_in_words(wanted.outputs)
+    if isinstance(wanted, ToolOutput):
+        return wanted.name or type_in_words(wanted.output)
+    if isinstance(wanted, TextOutput):
+        return "text"
+    if get_origin(wanted) in (Union, UnionType):
+        return " or ".join(map(type_in_words, get_args(wanted)))
+    if get_args(wanted):
+        return str(wanted).replace("typing.", "")
+    if wanted in (str, None, type(None)):
+        return "text" if wanted is str else "nothing (None)"
+    return getattr(wanted, "__name__", None) or repr(wanted)

@@ -1,10 +1,16 @@
 """A worker's files: named roots, tools for its model, and the same roots for Python."""
 
+import json
 import os
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic_ai import BinaryContent, RunContext
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo
@@ -24,6 +30,8 @@ from llm_do import (
     approve_all_callback,
     entry,
 )
+from llm_do.sandbox.excerpts import HeadAndTail, read_range
+from llm_do.secrets import Secrets
 
 from .scripted import calls, says, scripted
 
@@ -379,3 +387,199 @@ async def test_secrets_are_not_in_the_text_that_is_shown(project: Path, monkeypa
     person = Person(file)
     await use(project, ("write_file", CHANGES["write_file"]), approval_callback=person, secrets=["MY_KEY"])
     assert "sk-123456789" not in str(person.before)
+
+
+# -- long files, long lists, and secrets in them -------------------------------------------------------------
+
+KEY = "-----BEGIN KEY-----\nMIIEow+IBAAKC\nAQEAx/8zQ9vT\n-----END KEY-----"
+LONG = SandboxConfig(paths={"d": RootConfig(root="d", mode="rw", max_file_bytes=50_000_000)})
+
+
+async def told(project: Path, *tools: tuple[str, dict[str, Any]], **options: Any) -> list[str]:
+    """What a model reads when it calls these tools on the folder `d`."""
+    (project / "d").mkdir(exist_ok=True)
+    seen: list[str] = []
+
+    def look(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        seen[:] = [str(p.content) for m in messages for p in m.parts if isinstance(p, ToolReturnPart)]
+        return says("done")
+
+    worker = WorkerEntry(name="w", sandbox=LONG, base=project, tools=FILE_TOOLS)
+    runtime = Runtime([worker], model=scripted(*[calls(tool) for tool in tools], look), **options)
+    await runtime.call("w", "go")
+    assert [str(record.output_data) for record in runtime.trace[1:] if record.error is None] == seen[: len(tools)][
+        : sum(record.error is None for record in runtime.trace[1:])
+    ]
+    return seen
+
+
+async def test_a_long_file_is_read_in_parts_and_the_model_is_told_how_to_go_on(project: Path) -> None:
+    """Lines end with a line feed and nothing else; the parts put together are the file."""
+    (project / "d").mkdir()
+    lines = [f"line {n}\x0b\u2028 of many\r\n" for n in range(1, 4501)]
+    (project / "d" / "a.txt").write_text("".join(lines), newline="")
+    first, second, last, few, beyond = await told(
+        project,
+        ("read_file", {"path": "d/a.txt"}),
+        ("read_file", {"path": "d/a.txt", "offset": 2001}),
+        ("read_file", {"path": "d/a.txt", "offset": 4001}),
+        ("read_file", {"path": "d/a.txt", "offset": 7, "limit": 1}),
+        ("read_file", {"path": "d/a.txt", "offset": 4501}),
+    )
+    assert first == "".join(lines[:2000]) + "[Lines 1-2000 of 4,500. Call read_file with offset=2001 to read on.]"
+    assert (
+        second == "".join(lines[2000:4000]) + "[Lines 2001-4000 of 4,500. Call read_file with offset=4001 to read on.]"
+    )
+    assert last == "".join(lines[4000:]) + "[Lines 4001-4500 of 4,500. The file ends here.]"
+    assert few == lines[6] + "[Line 7 of 4,500. Call read_file with offset=8 to read on.]"
+    assert beyond == (
+        "offset=4501 is behind the end of 'd/a.txt', which has 4,500 lines. Use an offset from 1 to 4500."
+    )
+
+
+async def test_no_more_than_100_000_characters_of_a_file_reach_a_model(project: Path) -> None:
+    """Of 10 MB in lines, whole lines; of a line of 5 MB, a part, and where it goes on."""
+    (project / "d").mkdir()
+    (project / "d" / "large.txt").write_text(("x" * 999 + "\n") * 10_000)
+    (project / "d" / "line.json").write_text("".join(f"{n:07}" for n in range(700_000)))
+    large, line, rest = await told(
+        project,
+        ("read_file", {"path": "d/large.txt", "limit": 10_000}),
+        ("read_file", {"path": "d/line.json"}),
+        ("read_file", {"path": "d/line.json", "offset": 1, "column": 4_899_994}),
+    )
+    assert large.endswith("\n[Lines 1-99 of 10,000. Call read_file with offset=100 to read on.]")
+    assert max(map(len, (large, line))) <= 100_000
+    assert line.endswith(
+        "\n[Line 1 of 1, characters 1-99700 of that line. Call read_file with offset=1 and column=99701 to read on.]"
+    )
+    assert rest == "0699999\n[Line 1 of 1, from character 4899994 on. The file ends here.]"
+
+
+async def test_a_list_of_many_files_is_cut_and_a_pattern_narrows_it(project: Path) -> None:
+    """Folders are listed with a slash, and `**` looks below."""
+    (project / "d" / "sub").mkdir(parents=True)
+    for n in range(1_500):
+        os.close(os.open(project / "d" / f"f{n:05}.txt", os.O_CREAT | os.O_WRONLY))
+    (project / "d" / "sub" / "a.md").write_text("needle")
+    whole, some, below, folders = await told(
+        project,
+        ("list_files", {"path": "d"}),
+        ("list_files", {"path": "d", "pattern": "f0000[12]*"}),
+        ("list_files", {"path": "d", "pattern": "**/*.md"}),
+        ("list_files", {"path": "d", "pattern": "s*"}),
+    )
+    assert whole.count("\n") == 1000
+    assert whole.endswith(
+        "\n[The first 1,000. There are more: call list_files with a pattern, such as a*, or with a folder below.]"
+    )
+    assert (some, below, folders) == ("d/f00001.txt\nd/f00002.txt", "d/sub/a.md", "d/sub/")
+
+
+async def test_a_list_that_looks_below_is_judged_by_what_it_finds(project: Path) -> None:
+    """A rule on a folder holds for a list that would show the names in it."""
+    (project / "d" / "private").mkdir(parents=True)
+    (project / "d" / "private" / "plan.txt").write_text("x")
+    rules = {"sandbox.read": {"rule": "deny", "when": {"path": f"{project}/d/private/**"}}}
+    flat, deep = await _outcomes(project, rules)
+    assert (flat, deep) == ("success", "denied")
+
+
+async def _outcomes(project: Path, rules: dict[str, Any]) -> list[str]:
+    seen: list[str] = []
+
+    def look(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        seen[:] = [p.outcome for m in messages for p in m.parts if isinstance(p, ToolReturnPart)]
+        return says("done")
+
+    tools = [("list_files", {"path": "d", "pattern": pattern}) for pattern in ("*", "**")]
+    worker = WorkerEntry(name="w", sandbox=LONG, base=project, tools=FILE_TOOLS)
+    await Runtime([worker], model=scripted(*map(calls, tools), look), tool_rules=rules).call("w", "go")
+    return seen
+
+
+async def test_a_grant_for_a_file_is_for_any_range_of_it(project: Path) -> None:
+    """`offset`, `limit` and `column` are no part of it; another file is asked about."""
+    (project / "d").mkdir()
+    for name in ("a.txt", "b.txt"):
+        (project / "d" / name).write_text("1\n2\n3\n")
+    asked: list[dict[str, Any]] = []
+
+    def callback(tool_name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
+        asked.append(payload)
+        return ApprovalDecision(approved=True, approve_for_session=True)
+
+    await told(
+        project,
+        ("read_file", {"path": "d/a.txt"}),
+        ("read_file", {"path": "d/a.txt", "offset": 2}),
+        ("read_file", {"path": "d/a.txt", "offset": 2, "limit": 1, "column": 1}),
+        ("read_file", {"path": "d/b.txt", "offset": 2}),
+        tool_rules={"sandbox.read": "ask"},
+        approval_callback=callback,
+    )
+    assert [payload["path"] for payload in asked] == ["d/a.txt", "d/b.txt"]
+
+
+async def test_no_range_shows_a_part_of_a_secret(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key of several lines leaves its lines empty, so that the lines behind it keep their numbers."""
+    monkeypatch.setenv("KEY", KEY)
+    (project / "d").mkdir()
+    (project / "d" / "a.txt").write_text(f"one\nkey: {KEY}\nsix\n")
+    (project / "d" / "long.txt").write_text("x" * 99_695 + KEY.replace("\n", "") + "\n" + KEY)
+    tools = [("read_file", {"path": "d/a.txt", "offset": n}) for n in range(1, 7)]
+    search = ("search_files", {"text": "AQEA", "pattern": "d/**"})
+    *parts, found = await told(project, *tools, search, secrets=["KEY"])
+    assert parts[0] == "one\nkey: [secret KEY]\n\n\n\nsix\n"
+    assert parts[3] == "\n\nsix\n[Lines 4-6 of 6. The file ends here.]"
+    assert not any(piece in text for text in parts for piece in KEY.split("\n"))
+    # Without its line ends it is another text, which no search for the key knows; in the other lines nothing is found.
+    assert found.count("\n") == 0 and found.startswith("d/long.txt:1: ")
+
+
+@given(
+    secret=st.text(alphabet="ab\n+/%&é", min_size=8, max_size=30).filter(lambda text: len(text.strip()) >= 8),
+    before=st.text(alphabet="xy\n\u2028", max_size=40),
+    after=st.text(alphabet="xy\n\r", max_size=40),
+    offset=st.integers(1, 12),
+    limit=st.integers(1, 12),
+    column=st.integers(1, 60),
+    most=st.integers(301, 360),
+    size=st.integers(1, 50),
+    write=st.sampled_from([str, quote, lambda text: json.dumps(text)[1:-1]]),
+)
+def test_no_range_and_no_end_of_a_text_shows_a_part_of_a_secret(
+    secret: str,
+    before: str,
+    after: str,
+    offset: int,
+    limit: int,
+    column: int,
+    most: int,
+    size: int,
+    write: Callable[[str], str],
+) -> None:
+    """Whatever is cut, wherever, and in which pieces the text comes: no character of it is shown."""
+    secrets = Secrets(["KEY"], {"KEY": secret})
+    data = f"{before}{write(secret)}{after}".encode()
+    chunks = [data[at : at + size] for at in range(0, len(data), size)]
+    make = secrets.make_cleaner()
+    found = read_range(chunks, offset=offset, limit=limit, column=column, most=most, make_cleaner=make)
+    ends = HeadAndTail(most - 300, make)
+    for chunk in chunks:
+        ends.add(chunk)
+    shown = found.text + re.sub(r"\[[\d,]+ (lines|char).*? are left out here.\]", "", ends.text())
+    left = re.sub(r"\[?s?e?c?r?e?t? ?K?E?Y?\]?", "", shown)
+    assert not set(left) & set("ab+/%&é"), shown
+    assert found.lines == data.count(b"\n") + (not data.endswith(b"\n"))
+
+
+def test_a_file_larger_than_memory_is_read_line_by_line() -> None:
+    """Behind a range, lines are counted for a while, and then the count is a lower bound."""
+
+    def endless() -> Iterator[bytes]:
+        while True:
+            yield b"x" * 999 + b"\n" + b"y" * 999_000
+
+    found = read_range(endless(), offset=3, limit=1)
+    assert found.for_model().startswith("y" * 99_700 + "\n[Line 3 of more than 6")

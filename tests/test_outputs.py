@@ -215,3 +215,19 @@ async def test_a_raw_agent_in_a_tool_can_use_the_workers_model_and_is_counted() 
     runtime = Runtime(model=scripted(calls(("curious", {})), says("inner"), says("outer")))
     assert await runtime.call(WorkerEntry(name="w", tools=[curious]), "x") == "outer"
     assert runtime.usage["scripted"].requests == 3
+
+
+@pytest.mark.parametrize(
+    ("wanted", "name"),
+    [
+        (str, "text"),
+        (list[int], "list[int]"),
+        (int | Verdict, "int or Verdict"),
+        (NativeOutput([Verdict, int]), "Verdict or int"),
+        (ToolOutput(Verdict), "Verdict"),
+        (TextOutput(len), "text"),
+    ],
+)
+def test_an_output_that_is_not_valid_is_named_in_plain_words(wanted: Any, name: str) -> None:
+    """The type that was wanted, and not the class of PydanticAI that it is wrapped in."""
+    assert _type_in_words(wanted) == name

@@ -440,3 +440,21 @@ def test_a_folder_that_is_a_package_of_one_project_is_none_of_another(tmp_path: 
     (tmp_path / "two/parts/__init__.py").write_text("")
     for name in ("one", "two", "one"):
         assert Runtime(WorkerRegistry(tmp_path / name)).call_sync("own") == name
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            'a = 1\nsecrets = ["x" "y"]\n',
+            'llm-do.toml:2: Unclosed array (column 16):\n  secrets = ["x" "y"]\n                 ^',
+        ),
+        ("secrets = [", "llm-do.toml:1: "),
+    ],
+)
+def test_a_syntax_error_in_the_configuration_shows_its_line(tmp_path: Path, text: str, expected: str) -> None:
+    """With a mark below the place, as errors in YAML have it."""
+    (tmp_path / "llm-do.toml").write_text(text)
+    with pytest.raises(WorkerFileError) as caught:
+        WorkerRegistry(tmp_path)
+    assert str(caught.value).startswith(expected) and text.split("\n")[-2:][0] in str(caught.value)

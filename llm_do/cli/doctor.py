@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import click
 
+from ..installation import install_extra, install_package
 from .exits import Exit
 from .light import find_root
 
@@ -72,13 +73,13 @@ def _packages() -> Iterator[Finding]:
         try:
             yield Finding(name, "ok", version(name))
         except PackageNotFoundError:
-            yield Finding(name, "broken", f"it is not installed: pip install {name}")
+            yield Finding(name, "broken", f"it is not installed: {install_package(name)}")
     try:
         import llm_do.registry  # noqa: F401, PLC0415 - whether it can be imported is the question
     except Exception as exc:  # whatever is wrong with an installation
         yield Finding("import", "broken", f"{type(exc).__name__}: {exc}")
     mcp = find_spec("fastmcp") is not None
-    yield Finding("MCP", "ok" if mcp else "missing", "" if mcp else "for MCP servers: pip install 'llm-do[mcp]'")
+    yield Finding("MCP", "ok" if mcp else "missing", "" if mcp else f"for MCP servers: {install_extra('mcp')}")
 
 
 def _sandbox() -> Iterator[Finding]:
@@ -94,7 +95,7 @@ def _keys() -> Iterator[Finding]:
 
     for offer in KEY_OFFERS:
         present = [name for name in offer.variables if os.environ.get(name, "").strip()]
-        needs = "" if _is_installed(offer.package) else f"needs pip install 'pydantic-ai-slim[{offer.extra}]'"
+        needs = "" if _is_installed(offer.package) else f"needs {install_package(f'pydantic-ai-slim[{offer.extra}]')}"
         state = "ok" if present and not needs else "missing"
         detail = f"is set, for models such as {offer.model}" if present else "is not set"
         yield Finding(
@@ -119,7 +120,7 @@ def _servers() -> Iterator[Finding]:
     if not may_look_for_local():
         yield Finding("model servers", "missing", "are not looked for: LLM_DO_NO_LOCAL is set")
         return
-    needs = "" if _is_installed("openai") else "; needs pip install 'pydantic-ai-slim[openai]'"
+    needs = "" if _is_installed("openai") else f"; needs {install_package('pydantic-ai-slim[openai]')}"
     for kind in MODEL_SERVERS:
         try:
             server = kind.locate(os.environ)
@@ -147,7 +148,7 @@ def _local() -> Iterator[Finding]:
     from ..models.local.store import cached_models, models_folder  # noqa: PLC0415
 
     if find_spec(LOCAL_PACKAGE) is None:
-        yield Finding(LOCAL_PACKAGE, "missing", "for models that run here: pip install 'llm-do[local]'")
+        yield Finding(LOCAL_PACKAGE, "missing", f"for models that run here: {install_extra('local')}")
     elif (problem := _import_problem(LOCAL_PACKAGE)) is not None:
         yield Finding(LOCAL_PACKAGE, "missing", f"it is installed, and cannot be imported: {problem}")
     else:

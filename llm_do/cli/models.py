@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..installation import install_extra
 from .completing import model_names
 from .exits import Exit
 
 if TYPE_CHECKING:
     from ..models.local.catalogue import Weights
 
-_INSTALL = "To run them: pip install 'llm-do[local]'"
+_INSTALL = f"To run them: {install_extra('local')}"
 
 
 @click.group("models")

@@ -18,6 +18,7 @@ from ..definition import McpToolset, WorkerDefinition, WorkerLimits, native_tool
 from ..entries import WorkerEntry
 from ..errors import LlmDoError, ProjectCodeError, did_you_mean
 from ..fileio import read_file
+from ..installation import install_extra
 from ..layout import CONFIG, tools_file
 from ..models import choose_default_model
 from ..names import no_such_tool
@@ -417,7 +418,7 @@ def _bad_name(name: str) -> str:
 def _unreachable(toolset: McpToolset) -> str | None:
     """Why the server of a toolset cannot be started here. Whether it works, only starting it can tell."""
     if find_spec("fastmcp") is None:
-        return "MCP servers need `pip install 'llm-do[mcp]'`."
+        return f"MCP servers need `{install_extra('mcp')}`."
     command = toolset.mcp.command
     if command is not None and "/" not in command[0] and shutil.which(command[0]) is None:
         return f"the program {command[0]!r} of an MCP server is not on PATH."

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
 from ..errors import ModelChoiceError
+from ..installation import install_extra
 from ..protocols import ModelLike
 from .consent import has_agreed
 from .servers import MODEL_SERVERS, ModelServer, OfferedModel, find_offer, make_served_model
@@ -160,7 +161,7 @@ def how_to_have_embedded() -> str:
     """The command that brings the embedded model here."""
     from .local.catalogue import EMBEDDED  # noqa: PLC0415 - for those who have no model at all
 
-    install = "" if _is_installed(LOCAL_PACKAGE) else "pip install 'llm-do[local]' && "
+    install = "" if _is_installed(LOCAL_PACKAGE) else f"{install_extra('local')} && "
     return f"{install}llm-do models pull {EMBEDDED}"
 
 

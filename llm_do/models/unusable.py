@@ -7,6 +7,7 @@ import re
 from pydantic_ai.models import known_model_names, parse_model_id
 
 from ..errors import LocalModelError, ModelChoiceError, did_you_mean
+from ..installation import install_package
 
 _VARIABLE = re.compile(r"Set the `(\w+)`")
 _EXTRA = re.compile(r'"(pydantic-ai-slim\[[\w-]+\])"')
@@ -24,7 +25,7 @@ def explain_unusable(name: str, error: BaseException) -> str:
         return f"{error}"
     if isinstance(error, ImportError):
         extra = _EXTRA.search(str(error))
-        return f"its provider needs `pip install '{extra[1]}'`." if extra else f"{error}."
+        return f"its provider needs `{install_package(extra[1])}`." if extra else f"{error}."
     if (variable := missing_variable(error)) is not None:
         return f"{variable} is not set in the environment."
     provider, _ = parse_model_id(name)

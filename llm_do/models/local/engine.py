@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ...errors import LocalModelError
+from ...installation import install_extra
 
 _HOST = Path(__file__).with_name("host.py")
 _SECONDS_TO_LEAVE = 2.0
@@ -269,7 +270,7 @@ class Engine:
         with self._lock:
             if self._host is None or not self._host.is_alive:
                 if find_spec("xllamacpp") is None:
-                    raise LocalModelError("Local models need `pip install 'llm-do[local]'`.")
+                    raise LocalModelError(f"Local models need `{install_extra('local')}`.")
                 self._host = _Host(self._settings)
             return self._host
 

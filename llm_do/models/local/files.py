@@ -12,6 +12,7 @@ import anyio.to_thread
 
 from ...display import visible
 from ...errors import LocalModelError
+from ...installation import install_extra
 from ..resolve import names_a_file
 from .catalogue import EMBEDDED, Weights, lookup
 from .fetch import Progress
@@ -49,7 +50,7 @@ class ModelFile:
         if (path := cached(weights)) is not None:
             return path
         if find_spec("xllamacpp") is None:  # before all that is fetched in vain
-            raise LocalModelError("Local models need `pip install 'llm-do[local]'`.")
+            raise LocalModelError(f"Local models need `{install_extra('local')}`.")
         stopped, over = threading.Event(), threading.Event()
 
         def stop_if_cancelled(_: Progress) -> None:

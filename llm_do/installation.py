@@ -1,0 +1,57 @@
+"""Commands that add packages to this very installation."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import PurePath
+
+_NAME = "llm-do"
+
+
+def install_extra(extra: str) -> str:
+    """Return the command that adds an extra of llm-do."""
+    how = _installer()
+    if how == "clone":
+        return f"pip install -e '.[{extra}]'"
+    wanted = f"'{_NAME}[{extra}]'"
+    return {"uv": f"uv tool install {wanted}", "pipx": f"pipx install --force {wanted}"}.get(
+        how, f"pip install {wanted}"
+    )
+
+
+def install_package(package: str) -> str:
+    """Return the command that adds another package, which may have an extra in brackets."""
+    wanted = f"'{package}'" if "[" in package else package
+    commands = {"uv": f"uv tool install --with {wanted} {_NAME}", "pipx": f"pipx inject {_NAME} {wanted}"}
+    return commands.get(_installer(), f"pip install {wanted}")
+
+
+@cache
+def _installer() -> str:
+    return installer_of(sys.prefix, _direct_url())
+
+
+def installer_of(prefix: str, direct_url: str | None) -> str:
+    """Return how a package was installed: `clone`, `uv`, `pipx` or `pip`.
+
+    `prefix` is the environment that it is in, and `direct_url` the record of an installation from a folder or a URL.
+    """
+    with suppress(ValueError, AttributeError):
+        if json.loads(direct_url or "{}").get("dir_info", {}).get("editable"):
+            return "clone"
+    parts = PurePath(prefix).parts
+    for tool, folders in (("uv", ("uv", "tools")), ("pipx", ("pipx", "venvs"))):
+        if any(parts[at : at + 2] == folders for at in range(len(parts))):
+            return tool
+    return "pip"
+
+
+def _direct_url() -> str | None:
+    try:
+        return distribution(_NAME).read_text("direct_url.json")
+    except PackageNotFoundError:
+        return None
