@@ -6,9 +6,10 @@ from typing import Annotated, Any
 import pytest
 from annotated_types import Gt
 from pydantic import BaseModel
-from pydantic_ai import Agent, RunContext, ToolReturn
+from pydantic_ai import Agent, NativeOutput, RunContext, TextOutput, ToolOutput, ToolReturn
 
 from llm_do import Context, ModelBehaviorError, ModelChoiceError, OutputError, Runtime, ToolEntry, WorkerEntry, entry
+from llm_do.scope import type_in_words
 
 from .scripted import answers, calls, says, scripted
 
@@ -230,4 +231,4 @@ async def test_a_raw_agent_in_a_tool_can_use_the_workers_model_and_is_counted() 
 )
 def test_an_output_that_is_not_valid_is_named_in_plain_words(wanted: Any, name: str) -> None:
     """The type that was wanted, and not the class of PydanticAI that it is wrapped in."""
-    assert _type_in_words(wanted) == name
+    assert type_in_words(wanted) == name
