@@ -13,6 +13,7 @@ import pytest
 
 from llm_do.cli import tab
 from llm_do.cli.exits import Exit
+from llm_do.installation import install_extra
 from llm_do.models.choice import KEY_OFFERS
 from llm_do.models.local.catalogue import CATALOGUE, EMBEDDED
 
@@ -22,6 +23,8 @@ from ..processes import PATIENCE
 from .programs import Run, Start, run, start
 
 __all__ = ["run", "start"]
+
+INSTALL = install_extra("local")
 
 PROJECT = {
     "tools.py": "from llm_do import entry\n\n@entry\ndef add(a: int, b: int) -> int:\n    return a + b\n",
@@ -193,7 +196,7 @@ def test_without_its_package_no_model_is_loaded(run: Run, smollm2: Path, tmp_pat
     without_packages(tmp_path, "openai", "xllamacpp")
     done = run("models", "test", LLM_DO_CACHE=str(smollm2))
     assert done.returncode == Exit.FAILED
-    assert done.stdout.splitlines()[1] == "failed  load       Local models need `pip install 'llm-do[local]'`."
+    assert done.stdout.splitlines()[1] == f"failed  load       Local models need `{INSTALL}`."
 
 
 def test_nothing_is_tried_where_nothing_is(run: Run) -> None:
@@ -257,7 +260,7 @@ def test_nothing_is_offered_that_may_not_or_cannot_run(start: Start, tmp_path: P
         without_packages(tmp_path, "openai", "xllamacpp")
     seen = start("run greeter hi", **({how: "1"} if how.isupper() else {})).wait_for("code 2")
     assert "[y/N]" not in seen and "has no model" in seen
-    assert ("pip install 'llm-do[local]' && llm-do models pull" in seen.replace("\n", "")) is (how == "xllamacpp")
+    assert (f"{INSTALL} && llm-do models pull" in seen.replace("\n", "")) is (how == "xllamacpp")
 
 
 def test_a_function_needs_no_model(start: Start) -> None:
@@ -339,7 +342,7 @@ def test_ctrl_c_ends_the_fetching_and_leaves_nothing(start: Start, index: Server
 def test_without_its_package_nothing_is_fetched(run: Run, tmp_path: Path, cache: Path) -> None:
     without_packages(tmp_path, "openai", "xllamacpp")
     done = run("run", "own", "hi")
-    assert (done.returncode, done.stderr) == (Exit.FAILED, "Error: Local models need `pip install 'llm-do[local]'`.\n")
+    assert (done.returncode, done.stderr) == (Exit.FAILED, f"Error: Local models need `{INSTALL}`.\n")
     assert left_in(cache) == []
 
 
@@ -388,7 +391,7 @@ def test_the_doctor_says_whether_models_can_run_here(run: Run, cache: Path, tmp_
     assert found["local models"] == ("ok", f"{EMBEDDED} (98 MB) in {cache}/models")
     assert found["default model"][1].startswith(f"local:{EMBEDDED} (no key and no model server can be used")
     without_packages(tmp_path, "openai", "xllamacpp")
-    assert findings(run)["xllamacpp"] == ("missing", "for models that run here: pip install 'llm-do[local]'")
+    assert findings(run)["xllamacpp"] == ("missing", f"for models that run here: {INSTALL}")
 
 
 def test_the_doctor_names_the_library_that_is_missing(run: Run, tmp_path: Path) -> None:
