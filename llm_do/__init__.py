@@ -8,8 +8,6 @@ if TYPE_CHECKING:
     from .api import (
         RuntimeCreator,
         RuntimeDelegator,
-        WorkerCreator,
-        WorkerDelegator,
         WorkerRunResult,
         call_worker,
         call_worker_async,
@@ -61,6 +59,7 @@ if TYPE_CHECKING:
         ScopeClosedError,
         ToolsetError,
         ToolTimeout,
+        UnknownAttributeError,
         UnknownEntryError,
         WorkerFileError,
         partial_messages,
@@ -90,6 +89,8 @@ if TYPE_CHECKING:
         ModelLike,
         Sink,
         ToolsetFactory,
+        WorkerCreator,
+        WorkerDelegator,
     )
     from .registry import WorkerRegistry
     from .rules import Grant, RuleBook, Ruling, ToolRule
@@ -189,6 +190,7 @@ __all__ = [
     "Trace",
     "TraceEntry",
     "TraceNode",
+    "UnknownAttributeError",
     "UnknownEntryError",
     "WorkerContext",
     "WorkerCreationDefaults",

@@ -4,8 +4,6 @@ _NAMES = {
     "api": (
         "RuntimeCreator",
         "RuntimeDelegator",
-        "WorkerCreator",
-        "WorkerDelegator",
         "WorkerRunResult",
         "call_worker",
         "call_worker_async",
@@ -74,6 +72,7 @@ _NAMES = {
         "ScopeClosedError",
         "ToolTimeout",
         "ToolsetError",
+        "UnknownAttributeError",
         "UnknownEntryError",
         "WorkerFileError",
         "partial_messages",
@@ -103,6 +102,8 @@ _NAMES = {
         "ModelLike",
         "Sink",
         "ToolsetFactory",
+        "WorkerCreator",
+        "WorkerDelegator",
     ),
     "registry": ("WorkerRegistry",),
     "rules": (

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import anyio.to_thread
 from pydantic_ai import BinaryContent
@@ -22,11 +22,14 @@ from pydantic_ai.usage import RunUsage
 from . import toolsets
 from .approval import ApprovalCallback, Approver
 from .attachments import AttachmentInput, load, refuse_hidden
-from .context import Context
+from .context import Context, call_bound
 from .definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec
 from .entries import WorkerEntry
 from .errors import ArgumentError, EventLoopError
+from .fields import fields_of
+from .inputs import bind_input
 from .models import announce, choose_default_model
+from .permission import parameters_of
 from .protocols import Entry, MessageCallback, ModelLike
 from .registry import WorkerRegistry
 from .runtime import Runtime
@@ -74,7 +77,7 @@ async def run_worker_async(
     Args:
         registry: The project.
         worker: Its name.
-        input_data: Text, or a mapping with the arguments.
+        input_data: Text, or a mapping from the names of arguments to their values.
         attachments: Paths of files, or names with bytes, that go to the worker.
         cli_model: The model of workers that have none of their own, before anything that is configured.
         approval_callback: Asked before calls that need approval.
@@ -102,13 +105,12 @@ async def run_entry(
 ) -> WorkerRunResult:
     """Run an entry at the top of a session, with input and files that come from outside of it."""
     files = _files(attachments, entry)
-    args, kwargs = _arguments(input_data, files, entry)
+    arguments = bind_arguments(entry, input_data, has_files=bool(files))
     if not isinstance(entry, WorkerEntry):
-        output = await runtime.call(entry, *args, **kwargs)
+        output = await call_bound(runtime.context(), entry, arguments)
         return WorkerRunResult(output=output, messages=[], trace=runtime.trace, usage=runtime.usage)
-    arguments = entry.parameters.bind(args, kwargs)
     async with entry.start(runtime) as scope:
-        output = await scope.take_turn(arguments, files if entry.input_type is not None else ())
+        output = await scope.take_turn(arguments, files)
         messages = runtime.context().session.recorder.secrets.redact(scope.messages)
         return WorkerRunResult(output=output, messages=messages, trace=runtime.trace, usage=runtime.usage)
 
@@ -123,17 +125,15 @@ def _files(attachments: Sequence[AttachmentInput] | None, entry: Any) -> list[Bi
     return load(attachments, entry.attachment_policy, entry.name)
 
 
-def _arguments(input_data: Any, files: list[BinaryContent], entry: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A worker that declares no input takes files among its arguments. To any other they go beside them."""
-    given: dict[str, Any] = {}
-    if isinstance(entry, WorkerEntry) and entry.input_type is None:
+def bind_arguments(entry: Entry[Any], input_data: Any, *, has_files: bool = False) -> dict[str, Any]:
+    """Bind input from outside to an entry: a mapping is the arguments by name, anything else the first one."""
+    takes_files = isinstance(entry, WorkerEntry) and entry.input_type is None
+    if takes_files:
         refuse_hidden(input_data)
-        given = {"attachments": files} if files else {}
-    if input_data is None:
-        return (), given
-    if isinstance(input_data, dict) and given:
-        return (), {**input_data, **given}
-    return (input_data,), given
+    arguments = bind_input(parameters_of(entry), input_data, has_files=has_files)
+    if takes_files:
+        refuse_hidden(arguments)
+    return arguments
 
 
 def run_worker(
@@ -192,8 +192,23 @@ def call_worker(
     """`call_worker_async` for a synchronous tool."""
     if caller_context.registry is not registry:
         raise ValueError("caller_context belongs to a session of another registry.")
-    given = list(attachments or ())
-    return caller_context.call_sync(toolsets.worker_call, worker=worker, input_data=input_data, attachments=given)
+    _check_no_loop("call_worker", "await call_worker_async(...)")
+    given = {"input_data": _as_mapping(input_data), "attachments": list(attachments or ())}
+    return caller_context.call_sync(toolsets.worker_call, worker=worker, **given)
+
+
+def _as_mapping(input_data: Any) -> Any:
+    """Return the fields of a model or a dataclass, which is the arguments; anything else as it is."""
+    fields = None if isinstance(input_data, type) else fields_of(input_data)
+    return input_data if fields is None else {**fields.declared, **fields.extra}
+
+
+def _check_no_loop(what: str, instead: str) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise EventLoopError(f"{what} would block the event loop that has to serve the call. Use `{instead}` here.")
 
 
 def create_worker(
@@ -207,20 +222,6 @@ def create_worker(
     return registry.create(spec, defaults, force=force)
 
 
-class WorkerDelegator(Protocol):
-    """Calls workers for a tool. A test can stand in for it."""
-
-    async def call_async(self, worker: str, input_data: Any, attachments: list[str]) -> Any:
-        """Call a worker, with files from the roots of the worker that calls."""
-
-
-class WorkerCreator(Protocol):
-    """Creates workers for a tool. A test can stand in for it."""
-
-    def create(self, name: str, instructions: str, **options: Any) -> dict[str, Any]:
-        """Create a worker, and return what its file says."""
-
-
 class RuntimeDelegator:
     """The `WorkerDelegator` of a session: what `worker_call` does, with its rules and its record."""
 
@@ -230,7 +231,7 @@ class RuntimeDelegator:
     async def call_async(self, worker: str, input_data: Any, attachments: list[str]) -> Any:
         """Call a worker, with files from the roots of the worker that calls."""
         return await self._context.call(
-            toolsets.worker_call, worker=worker, input_data=input_data, attachments=list(attachments)
+            toolsets.worker_call, worker=worker, input_data=_as_mapping(input_data), attachments=list(attachments)
         )
 
 
@@ -242,7 +243,16 @@ class RuntimeCreator:
 
     def create(self, name: str, instructions: str, **options: Any) -> dict[str, Any]:
         """Create a worker, and return what its file says. `options` are `description`, `tools` and `force`."""
+        _check_no_loop("RuntimeCreator.create", "await RuntimeCreator(ctx.deps).create_async(...)")
         self._context.call_sync(toolsets.worker_create, name=name, instructions=instructions, **options)
+        return self._definition(name)
+
+    async def create_async(self, name: str, instructions: str, **options: Any) -> dict[str, Any]:
+        """Do the same in an asynchronous tool."""
+        await self._context.call(toolsets.worker_create, name=name, instructions=instructions, **options)
+        return self._definition(name)
+
+    def _definition(self, name: str) -> dict[str, Any]:
         registry = self._context.registry
         assert isinstance(registry, WorkerRegistry)
         return registry.definition(name).model_dump(exclude_defaults=True)

@@ -13,6 +13,7 @@ from pydantic_ai import BinaryContent
 from .definition import AttachmentPolicy
 from .errors import PathDenied, PathMissing
 from .fileio import read_file
+from .inputs import has_attachments
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,11 @@ def _read(attachment: AttachmentInput, limit: int) -> AttachmentPayload:
 
 
 def refuse_hidden(input_data: Any) -> None:
-    """Attachments go where they are checked, and not among the arguments."""
-    if isinstance(input_data, Mapping) and "attachments" in input_data:
+    """Refuse attachments among the arguments of a worker that declares none: they go where they are checked.
+
+    Next to other names, `attachments` is data, and stays it.
+    """
+    if isinstance(input_data, Mapping) and has_attachments(input_data):
         raise PathDenied("Attachments are given as `attachments`, and not among the input data.")
 
 

@@ -30,13 +30,15 @@ from .errors import (
     OutputError,
     PathChanged,
     PathFailed,
+    UnknownAttributeError,
+    UnknownEntryError,
     attach_partial_messages,
     came_from_below,
     summarize,
 )
 from .frame import CallFrame, Deadline
 from .metering import NoModel, metered
-from .names import reachable
+from .names import check_entry, reachable
 from .permission import parameters_of
 from .protocols import Entry, EntryBase, MessageCallback, ModelLike
 from .sandbox import SandboxManager, SandboxToolset
@@ -179,6 +181,8 @@ class Context:
         """An entry as a function that makes its calls through this context."""
         if isinstance(entry, str):
             self._session.resolve(entry, self.frame)
+        elif not isinstance(entry, EntryBase):
+            check_entry(entry, "this runtime")
         return BoundEntry(self, entry)
 
     @property
@@ -280,6 +284,13 @@ class Context:
 
     def __repr__(self) -> str:
         return f"<Context at {self.frame.path or 'the top'}>"
+
+
+async def call_bound(ctx: Context, entry: Entry[T], arguments: dict[str, Any]) -> T:
+    """Call an entry with arguments that are bound."""
+    if isinstance(entry, EntryBase) and entry.check_arguments is not None:
+        await entry.check_arguments(arguments, ctx)
+    return await dispatch(ctx, entry, arguments)
 
 
 async def dispatch(
@@ -452,10 +463,22 @@ class ToolsProxy:
     def __getattr__(self, name: str) -> BoundEntry[Any]:
         if name.startswith("_"):  # what copy, pickle and debuggers look for is no entry
             raise AttributeError(name)
-        return self._context.bind(name)
+        try:
+            return self._context.bind(name)
+        except UnknownEntryError as exc:  # so that hasattr and getattr can ask
+            raise UnknownAttributeError(str(exc)) from None
 
     def __getitem__(self, name: str) -> BoundEntry[Any]:
         return self._context.bind(name)
+
+    def __contains__(self, name: object) -> bool:
+        try:
+            return isinstance(name, str) and self._context.bind(name) is not None
+        except UnknownEntryError:
+            return False
+
+    # Without it, Python would ask for the items 0, 1, 2 and so on.
+    __iter__ = None
 
 
 def check_output(entry: Entry[Any], schema_out: Any, output: Any) -> None:

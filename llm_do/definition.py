@@ -157,6 +157,14 @@ def _check_references(schema: Any) -> None:
             _check_references(inner)
 
 
+def _check_input_shape(value: Any) -> Any:
+    if isinstance(value, str) and value.casefold() == "none":
+        if value != "none":
+            raise ValueError(f"{value!r}: write `none`, in lower case, for a worker that takes no input.")
+        return value
+    return _check_input(_check_shape(value))
+
+
 def _check_input(value: Any) -> Any:
     if isinstance(value, Mapping) and value.get("type") != "object":
         raise ValueError("an inline input needs `type: object`: its properties are the parameters.")
@@ -164,7 +172,10 @@ def _check_input(value: Any) -> Any:
 
 
 Shape = Annotated[str | dict[str, Any], PlainValidator(_check_shape, json_schema_input_type=Reference | dict[str, Any])]
-InputShape = Annotated[Shape, AfterValidator(_check_input)]
+InputShape = Annotated[
+    str | dict[str, Any],
+    PlainValidator(_check_input_shape, json_schema_input_type=Literal["none"] | Reference | dict[str, Any]),
+]
 
 
 # -- toolsets ----------------------------------------------------------------------------------------
@@ -299,7 +310,7 @@ class WorkerDefinition(_Part):
     model: Word | None = None
     model_settings: dict[str, Any] | None = None
     input: InputShape | None = None
-    """Its parameters: a JSON Schema, or a reference to a class."""
+    """Its parameters: a JSON Schema, or a reference to a class. `none` if its instructions are enough."""
     output: Shape | None = None
     """What it returns: a JSON Schema, or a reference to a class. Text without one."""
     tools: tuple[Name, ...] = ()
@@ -397,6 +408,9 @@ def parse_worker(
         if "instructions" in values:
             document.complain(("instructions",), "the instructions are the text below the front matter.")
         values["instructions"] = body
+    if "input" in values and values["input"] is None:
+        wrong = "input: is empty. Write `input: none` for a worker that takes no input, or leave it out."
+        document.complain(("input",), wrong)
     if isinstance(values.setdefault("name", name), str) and values["name"] != name:
         document.complain(("name",), f"name: {values['name']!r} is not the file's name, {name!r}. Leave it out.")
     try:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Generic, NoReturn, Protocol, cast, overload
+from typing import Any, Generic, Literal, NoReturn, Protocol, cast, overload
 
 import anyio
 from pydantic.errors import PydanticSchemaGenerationError
@@ -24,14 +24,7 @@ from .context import Context, run_context
 from .definition import AttachmentPolicy, WorkerDefinition
 from .errors import ArgumentError, ToolTimeout
 from .frame import CallFrame
-from .inputs import (
-    DeclaredParameters,
-    OpenParameters,
-    Parameters,
-    model_parameters,
-    schema_parameters,
-    tool_parameters,
-)
+from .inputs import DeclaredParameters, NoParameters, OpenParameters, Parameters
 from .names import as_list, check_name, index_by_name
 from .permission import parameters_of
 from .plane import proxy_tool
@@ -42,6 +35,7 @@ from .runtime import Runtime
 from .sandbox import Pins, SandboxConfig, SandboxManager, SandboxToolset
 from .scope import CallScope
 from .secrets import Marks
+from .signatures import model_parameters, schema_parameters, tool_parameters
 from .state import SessionState
 from .threads import run_in_thread
 from .usage import Limits
@@ -53,7 +47,11 @@ OutputT = TypeVar("OutputT", default=str)
 
 @dataclass(eq=False, frozen=True)
 class ToolEntry(EntryBase, Generic[T]):
-    """A Python callable as an entry, around a PydanticAI `Tool`."""
+    """A Python callable as an entry, around a PydanticAI `Tool`.
+
+    Call it through a context or a runtime. Its own method `call` runs the function and nothing else: no approval, no
+    limits, no record. It is what the runtime calls when all of that is done.
+    """
 
     tool: Tool[Any]
     """The function, with its name, its description and its schema."""
@@ -272,8 +270,11 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
     """Its own tools: entries, or names of entries of the project."""
     toolsets: Sequence[ToolsetFactory | str] = ()
     """Factories of toolsets, or names that the runtime knows. Each call makes its own instances."""
-    input_type: type[Any] | dict[str, Any] | None = None
-    """A pydantic model, a dataclass or a JSON Schema whose fields are the parameters. Without: `input`, and any."""
+    input_type: type[Any] | dict[str, Any] | Literal["none"] | None = None
+    """A pydantic model, a dataclass or a JSON Schema whose fields are the parameters. Without: `input`, and any.
+
+    `"none"` says that the instructions are enough: the worker takes no arguments.
+    """
     output_type: OutputSpec[OutputT] = cast("OutputSpec[OutputT]", str)  # noqa: RUF009
     """What a call returns. A model that answers something else is asked again."""
     output_schema: dict[str, Any] | None = None
@@ -321,7 +322,9 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
     @cached_property
     def parameters(self) -> Parameters:  # type: ignore[override]
         if self.input_type is None:
-            return OpenParameters(self.name, optional=self.instructions is not None)
+            return OpenParameters(self.name, needs_input=True)
+        if self.input_type == "none":
+            return NoParameters(self.name)
         if isinstance(self.input_type, dict):
             return schema_parameters(self.name, self.input_type)
         return model_parameters(self.name, self.input_type)

@@ -3,6 +3,7 @@
     LlmDoError
     ├── the caller's code is wrong
     │   ├── UnknownEntryError   (KeyError)         no entry has that name
+    │   │   └── UnknownAttributeError (AttributeError) the same, of `ctx.tools.name`
     │   ├── DuplicateEntryError (ValueError)       two entries have one name
     │   ├── ArgumentError       (TypeError)        the arguments do not fit the entry
     │   ├── EventLoopError      (RuntimeError)     `call_sync` where a loop runs, or a runtime in two loops
@@ -61,6 +62,10 @@ class UnknownEntryError(LlmDoError, KeyError):
 
     # KeyError shows the repr of its argument, which turns a sentence into a quoted one.
     __str__ = Exception.__str__
+
+
+class UnknownAttributeError(UnknownEntryError, AttributeError):
+    """No entry has the name of an attribute of `ctx.tools`, so `hasattr` is false."""
 
 
 class DuplicateEntryError(LlmDoError, ValueError):

@@ -13,6 +13,7 @@ from pydantic_ai.models import Model
 
 from .budgets import Reservation
 from .errors import NoSandboxError
+from .inputs import attachments_among
 from .protocols import Entry, EntryBase
 from .rules import Call, RuleBook, Ruling
 from .sandbox import Pins, SandboxToolset
@@ -62,7 +63,7 @@ class CallFrame:
     # Defaults stand on the class: a frame is made for every call, and most calls need none of these.
     record: TraceEntry | None = None
     attached: Sequence[BinaryContent] = ()
-    """Files that go to a worker beside the arguments that it declares. One that declares none has them among those."""
+    """Files that go to a worker beside its arguments. One that declares none can have more among those."""
     hidden: Any = None
     """The arguments with their secrets, where the record has them without."""
     clock = 0.0
@@ -167,10 +168,9 @@ class CallFrame:
     @property
     def attachments(self) -> Sequence[Any]:
         """The files that were given to a worker."""
-        if self.attached or not self._is_worker or getattr(self.entry, "input_type", None) is not None:
+        if not self._is_worker or getattr(self.entry, "input_type", None) is not None:
             return self.attached  # a declared field of that name is the worker's own
-        given: Sequence[Any] = self.arguments.get("attachments", ())
-        return given
+        return [*attachments_among(self.arguments), *self.attached]
 
     @property
     def names(self) -> list[str]:

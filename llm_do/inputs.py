@@ -4,7 +4,11 @@ The signature decides how a call is read, never the data:
 
 - positional and keyword arguments bind as in Python;
 - a lone mapping, or a lone pydantic model, *is* the arguments, unless the first parameter takes a
-  mapping (or `Any`, or that model's class): then it is that parameter's value.
+  mapping (or `Any`, or that model's class): then it is that parameter's value. A parameter without an
+  annotation takes neither.
+
+Callers that hand over a mapping of arguments (`run_worker`, the command line, `worker_call`) mean keywords, whatever
+the first parameter takes: `bind_named`.
 """
 
 from __future__ import annotations
@@ -13,8 +17,8 @@ import dataclasses
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Annotated, Any, Protocol, TypeVar
 
 import typing_extensions
@@ -24,22 +28,18 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    RootModel,
     TypeAdapter,
     ValidationError,
     with_config,
 )
-from pydantic.fields import FieldInfo
-from pydantic_ai import Tool
 from pydantic_ai.messages import MultiModalContent, UserContent
 from pydantic_core import PydanticCustomError
 
 from .errors import ArgumentError, did_you_mean
-from .fields import aliases, fields_of, with_extra_apart
+from .fields import fields_of, with_extra_apart
 from .schemas import Vocabulary
 from .secrets import HIDDEN, Marks, Values, texts_in
-from .texts import described, encodable, json_text
-from .validation import schema_validator
+from .texts import described, encodable, is_blank, json_text
 from .values import ATOMS
 
 
@@ -70,11 +70,35 @@ class Parameters(Protocol):
     def secret_names(self) -> frozenset[str]:
         """The parameters that are secret as a whole."""
 
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
-        """The validated arguments of a call made from Python, or an `ArgumentError`.
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
+        """Return the validated arguments of a call made from Python, or raise an `ArgumentError`.
+
+        With `has_files`, files go beside the arguments: then nothing has to be said.
+        """
+
+    def bind_named(
+        self, values: Mapping[str, Any], *, by_name: bool = False, has_files: bool = False
+    ) -> dict[str, Any]:
+        """Return the validated arguments of a call whose arguments are a mapping, by their names.
 
         With `by_name`, fields with an alias can be given by their own names too, at any depth.
         """
+
+
+def bind_input(parameters: Parameters, input_data: Any, *, has_files: bool = False) -> dict[str, Any]:
+    """Bind input from outside of Python calls: nothing, a mapping of arguments, or the value of the first one."""
+    if input_data is None:
+        return parameters.bind_named({}, has_files=has_files)
+    if isinstance(input_data, Mapping):
+        return parameters.bind_named(input_data, has_files=has_files)
+    return parameters.bind((input_data,), {}, has_files=has_files)
+
+
+def _named(entry: str, values: Mapping[Any, Any]) -> dict[str, Any]:
+    for key in values:
+        if not isinstance(key, str):
+            raise ArgumentError(f"{entry}(): argument names must be strings, got {key!r}.")
+    return dict(values)
 
 
 class DeclaredParameters:
@@ -121,22 +145,33 @@ class DeclaredParameters:
         self.json_schema = json_schema
         self.vocabulary = vocabulary or Vocabulary(entry, json_schema)
 
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
-        if (
-            len(args) == 1
-            and not kwargs
-            and type(args[0]) not in ATOMS
-            and (given := self._first.lone(self._entry, args[0])) is not None
-        ):
-            values = given
-            if self._rest is not None:
-                values.setdefault(self._rest, [])
-        elif len(args) == 1 and not kwargs and self._positional and self._rest is None:
-            values = {self._positional[0]: args[0]}
-        elif args or self._rest is not None or self._positional_only:
-            values = self._place(args, kwargs)
-        else:
-            values = kwargs
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
+        if len(args) == 1 and not kwargs:
+            if type(args[0]) not in ATOMS and (given := self._first.lone(self._entry, args[0])) is not None:
+                return self.bind_named(given)
+            if self._positional and self._rest is None:
+                return self._validated({self._positional[0]: args[0]})
+        if args or self._rest is not None or self._positional_only:
+            return self._validated(self._place(args, kwargs))
+        return self._validated(kwargs)
+
+    def bind_named(
+        self, values: Mapping[str, Any], *, by_name: bool = False, has_files: bool = False
+    ) -> dict[str, Any]:
+        given = _named(self._entry, values)
+        if self._rest is not None:
+            given.setdefault(self._rest, [])
+        try:
+            return self._validated(given, by_name=by_name)
+        except ArgumentError as exc:
+            name = self._first.value_of
+            if name is None or name in given or not values:
+                raise
+            text = str(exc).rstrip(".")
+            meant = f'If the mapping is the value of {name!r}, write {{"{name}": {{...}}}}.'
+            raise ArgumentError(f"{text}{' ' if text.endswith('?') else '. '}{meant}") from exc.__cause__
+
+    def _validated(self, values: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
         try:
             return self._validate(values, by_alias=True, by_name=True) if by_name else self._validate(values)
         except ValidationError as exc:
@@ -205,52 +240,152 @@ def _without_marked(error: ArgumentError, values: dict[str, Any], *marks: Marks 
 class OpenParameters:
     """The parameters of a worker that declares none: those of `WorkerInput`."""
 
-    __slots__ = ("_entry", "_optional", "json_schema", "validator", "vocabulary")
+    __slots__ = ("_entry", "_needs_input", "json_schema", "validator", "vocabulary")
     marks: Marks | None = None
     secret_names: frozenset[str] = frozenset()
 
-    def __init__(self, entry: str, *, optional: bool = True) -> None:
+    def __init__(self, entry: str, *, needs_input: bool = False) -> None:
         self._entry = entry
-        self._optional = optional
-        """Whether it makes sense to call with nothing at all."""
+        self._needs_input = needs_input
+        """Whether a call without input, or with a blank one, is an error. Providers refuse messages without a text."""
         # A model is shown one field: it has no other caller's conventions to follow.
         self.json_schema = _TEXT_INPUT.json_schema()
-        self.validator = _TEXT_INPUT.validator
+        self.validator = (_FILLED_TEXT_INPUT if needs_input else _TEXT_INPUT).validator
         self.vocabulary = Vocabulary(entry, self.json_schema)
 
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
-        values = self._place(args, kwargs)
-        if not values and not self._optional:
-            raise ArgumentError(f"{self._entry}(): missing argument 'input'")
-        if "attachments" not in values:  # anything else is taken as it is
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
+        return self._checked(self._place(args, kwargs), has_files)
+
+    def bind_named(
+        self, values: Mapping[str, Any], *, by_name: bool = False, has_files: bool = False
+    ) -> dict[str, Any]:
+        return self._checked(_named(self._entry, values), has_files)
+
+    def _checked(self, values: dict[str, Any], has_files: bool) -> dict[str, Any]:
+        if values.keys() - _OWN_NAMES:  # anything else is taken as it is, and `attachments` as well
             return dict(values)
-        try:
-            given = WorkerInput.model_validate(values)
-        except ValidationError as exc:
+        if "attachments" in values:
+            try:
+                attachments = WorkerInput.model_validate(values).attachments
+            except ValidationError as exc:
+                raise ArgumentError(
+                    f"{self._entry}(): 'attachments' takes a list of PydanticAI content, "
+                    f"such as BinaryContent.from_path(...); got {described(values.get('attachments')):.100}."
+                ) from exc
+            values = {**values, "attachments": attachments}
+        if self._needs_input and not has_files and not values.get("attachments") and _is_blank(values.get("input")):
+            problem = "argument 'input' is blank" if values.get("input") is not None else "missing argument 'input'"
             raise ArgumentError(
-                f"{self._entry}(): 'attachments' takes a list of PydanticAI content, "
-                f"such as BinaryContent.from_path(...); got {described(values.get('attachments')):.100}."
-            ) from exc
-        return {**values, "attachments": given.attachments}
+                f"{self._entry}(): {problem}. Give the task as text. "
+                "A worker whose instructions are enough says `input: none` in its file."
+            )
+        return dict(values)
 
     def _place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         if not args:
             return kwargs
         if len(args) > 1:
             raise ArgumentError(f"{self._entry}() takes one positional argument, 'input', got {len(args)}.")
-        if not kwargs and (given := _NAMED_ONLY.lone(self._entry, args[0])) is not None:
-            return given
+        if not kwargs:
+            if isinstance(args[0], WorkerInput):  # fields that were not given are no arguments
+                return {name: getattr(args[0], name) for name in args[0].model_fields_set}
+            if (given := _NAMED_ONLY.lone(self._entry, args[0])) is not None:
+                return given
         if "input" in kwargs:
             raise ArgumentError(f"{self._entry}() got two values for argument 'input'.")
         return {"input": args[0], **kwargs}
 
 
+_OWN_NAMES = frozenset(WorkerInput.model_fields)
+
+
+def attachments_among(arguments: Mapping[str, Any]) -> Sequence[Any]:
+    """Return the files among the arguments of a worker that declares none.
+
+    Next to other names than `input`, `attachments` is data like the rest: what a mail has under that name sends no
+    file. A list of nothing but PydanticAI content is the exception, since no text can become that.
+    """
+    given = arguments.get("attachments", ())
+    if not arguments.keys() - _OWN_NAMES:
+        return given if isinstance(given, Sequence) else ()
+    is_content = isinstance(given, list | tuple) and all(isinstance(item, _CONTENT) for item in given)
+    return given if is_content else ()
+
+
+def has_attachments(arguments: Mapping[str, Any]) -> bool:
+    """Whether `attachments` is an argument there, and not data."""
+    return "attachments" in arguments and (not arguments.keys() - _OWN_NAMES or bool(attachments_among(arguments)))
+
+
+def misspelled(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the arguments of a worker that declares none which are nearly `input` or `attachments`, and which."""
+    for name in arguments.keys() - _OWN_NAMES:
+        if (close := get_close_matches(name.casefold(), _OWN_NAMES, n=1, cutoff=0.8)) and close[0] not in arguments:
+            yield name, close[0]
+
+
+def _is_blank(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and is_blank(value))
+
+
+def _check_filled(text: str) -> str:
+    if is_blank(text):
+        raise PydanticCustomError("argument", "Write the task or the question as text. It must not be blank.")
+    return text
+
+
+_Text = Annotated[str, Field(description="The task or the question, as text.")]
+
+
 @with_config(ConfigDict(extra="forbid"))
 class _TextInput(typing_extensions.TypedDict):
-    input: Annotated[str, Field(description="The task or the question, as text.")]
+    input: _Text
+
+
+@with_config(ConfigDict(extra="forbid"))
+class _FilledTextInput(typing_extensions.TypedDict):
+    input: Annotated[_Text, AfterValidator(_check_filled)]
 
 
 _TEXT_INPUT = TypeAdapter(_TextInput)
+_FILLED_TEXT_INPUT = TypeAdapter(_FilledTextInput)
+
+
+class NoParameters:
+    """The parameters of a worker whose instructions are enough (`input: none`): there are none."""
+
+    __slots__ = ("_entry", "json_schema", "validator", "vocabulary")
+    marks: Marks | None = None
+    secret_names: frozenset[str] = frozenset()
+
+    def __init__(self, entry: str) -> None:
+        self._entry = entry
+        self.json_schema: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+        self.validator = _NOTHING.validator
+        self.vocabulary = Vocabulary(entry, self.json_schema)
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
+        given = _NAMED_ONLY.lone(self._entry, args[0]) if len(args) == 1 else None
+        if kwargs or given or (args and given is None):
+            raise ArgumentError(
+                f"{self._entry}() takes no input: its instructions are enough (`input: none`). "
+                "Call it without arguments, or take `input: none` out of it."
+            )
+        return {}
+
+    def bind_named(
+        self, values: Mapping[str, Any], *, by_name: bool = False, has_files: bool = False
+    ) -> dict[str, Any]:
+        return self.bind((), dict(values))
+
+
+def _check_nothing(value: Any) -> Any:
+    if value:
+        raise PydanticCustomError("argument", "Call this tool without arguments. It takes none.")
+    return value
+
+
+_NOTHING = TypeAdapter(Annotated[dict[str, Any], BeforeValidator(_check_nothing)])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -260,36 +395,53 @@ class FirstParameter:
     takes_mapping: bool = False
     takes_models: tuple[type, ...] = ()
     fields_of: type | None = None
-    """The dataclass whose fields the parameters are: an instance of it is the arguments too."""
+    """The `input_type` whose fields the parameters are: an instance of it is the arguments, whatever they take."""
     field_names: tuple[str, ...] = ()
+    value_of: str | None = None
+    """The name of the first parameter, where a mapping of arguments could be meant as its value."""
 
     @classmethod
-    def of(cls, annotation: Any) -> FirstParameter:
-        mapping, models = False, []
+    def of(cls, annotation: Any, name: str) -> FirstParameter:
+        """Read an annotation. `inspect.Parameter.empty` is none, which is not `Any`."""
+        if annotation is inspect.Parameter.empty:
+            return cls(value_of=name)
+        mapping, models, has_fields = False, [], False
         for part in _alternatives(annotation):
             if part is Any or part is object or isinstance(part, TypeVar | typing_extensions.TypeVar):
-                return cls(takes_mapping=True, takes_models=(BaseModel,))
+                return cls(takes_mapping=True, takes_models=(BaseModel,), value_of=name)
             if isinstance(part, type) and issubclass(part, BaseModel):
                 models.append(part)
             elif typing_extensions.is_typeddict(part) or (isinstance(part, type) and issubclass(part, Mapping)):
                 mapping = True
-        return cls(takes_mapping=mapping, takes_models=tuple(models))
+            has_fields = has_fields or dataclasses.is_dataclass(part)
+        value_of = name if mapping or models or has_fields else None
+        return cls(takes_mapping=mapping, takes_models=tuple(models), value_of=value_of)
 
     def lone(self, entry: str, value: Any) -> dict[str, Any] | None:
-        """The arguments that a lone value stands for; `None` when it is the first parameter's value."""
-        if isinstance(value, BaseModel):
-            return None if isinstance(value, self.takes_models) else _as_arguments(value)
+        """Return the arguments that a lone value stands for; `None` when it is the first parameter's value."""
         if self.fields_of is not None and isinstance(value, self.fields_of):
+            if isinstance(value, BaseModel):
+                return as_arguments(value)
             return {name: getattr(value, name) for name in self.field_names}
+        if isinstance(value, BaseModel):
+            return None if isinstance(value, self.takes_models) else as_arguments(value)
         if not isinstance(value, Mapping) or self.takes_mapping:
             return None
-        for key in value:
-            if not isinstance(key, str):
-                raise ArgumentError(f"{entry}(): argument names must be strings, got {key!r}.")
-        return dict(value)
+        return _named(entry, value)
 
 
 _NAMED_ONLY = FirstParameter()
+
+
+def as_arguments(model: BaseModel) -> dict[str, Any]:
+    """Return the fields and the extra values of a model as keywords. Raise an `ArgumentError` if two have one name."""
+    fields = fields_of(model)
+    assert fields is not None
+    if (name := fields.ambiguous) is not None:
+        raise ArgumentError(
+            f"{name!r} is a field of {type(model).__name__} and an extra value as well: leave out the extra one."
+        )
+    return {**fields.declared, **fields.extra}
 
 
 def _alternatives(annotation: Any) -> list[Any]:
@@ -308,247 +460,35 @@ def _alternatives(annotation: Any) -> list[Any]:
     return [annotation if origin is None else origin]
 
 
-def tool_parameters(tool: Tool[Any]) -> DeclaredParameters:
-    """The parameters of a PydanticAI tool, as its function declares them."""
-    schema = tool.function_schema
-    parameters = list(inspect.signature(tool.function).parameters.values())[1 if schema.takes_ctx else 0 :]
-    of_kind: dict[Any, list[str]] = {}
-    for parameter in parameters:
-        of_kind.setdefault(parameter.kind, []).append(parameter.name)
-    positional_only = of_kind.get(inspect.Parameter.POSITIONAL_ONLY, [])
-    positional = positional_only + of_kind.get(inspect.Parameter.POSITIONAL_OR_KEYWORD, [])
-    rest = of_kind.get(inspect.Parameter.VAR_POSITIONAL, [None])[0]
-    open_keywords = inspect.Parameter.VAR_KEYWORD in of_kind
-    annotations = _annotations(tool.function)
-    first = FirstParameter.of(annotations.get(parameters[0].name, Any)) if parameters else _NAMED_ONLY
+_CONTENT = tuple(_alternatives(MultiModalContent))
+"""The classes of files that a model can be shown."""
 
-    validate: Callable[..., dict[str, Any]] = schema.validator.validate_python
-    bare = False
-    if schema.single_arg_name is not None:
-        # PydanticAI shows a model the fields of a lone model-like parameter, and so its validator has
-        # to guess whether a mapping is the parameter or holds it. A call from Python says which.
-        validate = _lone_model_validator(schema.single_arg_name, annotations[schema.single_arg_name])
-    elif open_keywords and len(parameters) == 1 and schema.json_schema.get("properties"):
-        # `Tool.from_schema`: the function takes any keywords, and the JSON schema is the signature.
-        positional = list(schema.json_schema["properties"])
-        first = _NAMED_ONLY
-        validate = partial(_check_names, tool.name, schema.json_schema)
-        bare = True
-    lone, renamed = schema.single_arg_name, _renamed(parameters, annotations, schema.json_schema)
-    lone_type = None if lone is None else annotations[lone]
-    if renamed:  # Python code calls by the names that Python has
-        validate = partial(validate, by_alias=True, by_name=True)
-    return DeclaredParameters(
-        tool.name,
-        positional=positional,
-        keyword_only=of_kind.get(inspect.Parameter.KEYWORD_ONLY, []),
-        positional_only=positional_only,
-        rest=rest,
-        first=first,
-        validate=validate,
-        validator=schema.validator,
-        json_schema=schema.json_schema,
-        marks=Marks.of(schema.json_schema) if bare else _marks_by_name(schema.json_schema, parameters, annotations),
-        vocabulary=Vocabulary(tool.name, schema.json_schema, renamed, lone, lone_type, unchecked=bare),
-    )
-
-
-def _renamed(
-    parameters: Sequence[inspect.Parameter], annotations: Mapping[str, Any], schema: Mapping[str, Any]
-) -> dict[str, str]:
-    """The parameters of a function that go by another name in its schema."""
-    properties, found = schema.get("properties", {}), {}
-    for parameter in parameters:
-        metadata = getattr(annotations.get(parameter.name), "__metadata__", ())
-        infos = [each for each in (*metadata, parameter.default) if isinstance(each, FieldInfo)]
-        names = [alias for info in infos for alias in aliases(info) if alias in properties]
-        if names and names[0] != parameter.name:
-            found[parameter.name] = names[0]
-    return found
-
-
-def _marks_by_name(
-    schema: dict[str, Any], parameters: Sequence[inspect.Parameter], annotations: Mapping[str, Any]
-) -> Marks | None:
-    """Return the marks of a function's schema, by the names that arguments and their fields have in Python."""
-    if Marks.of(schema) is None:
-        return None
-    hints: dict[str, Any] = {}
-    for parameter in parameters:
-        hint = annotations.get(parameter.name, Any)
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            hint = types.GenericAlias(list, (hint,))
-        if parameter.kind is not parameter.VAR_KEYWORD:
-            hints[parameter.name] = Annotated[hint, parameter.default] if _is_field(parameter.default) else hint
-    shape: Any = typing_extensions.TypedDict("_Arguments", hints)  # type: ignore[misc]
-    made = TypeAdapter(shape).json_schema(by_alias=False)
-    definitions = {**schema.get("$defs", {}), **made.get("$defs", {})}
-    return Marks({**made, "additionalProperties": schema.get("additionalProperties"), "$defs": definitions})
-
-
-def _is_field(value: object) -> bool:
-    return isinstance(value, FieldInfo)
-
-
-def model_parameters(entry: str, input_type: Any) -> DeclaredParameters:
-    """The fields of a worker's `input_type` as its parameters."""
-    return _model_parameters(entry, input_type)
-
-
-@lru_cache(maxsize=1024)
-def _model_parameters(entry: str, input_type: Any) -> DeclaredParameters:
-    open_keywords, dataclass = False, None
-    if isinstance(input_type, type) and issubclass(input_type, BaseModel) and not issubclass(input_type, RootModel):
-        annotations = {name: field.annotation for name, field in input_type.model_fields.items()}
-        names = {
-            alias: name
-            for name, field in input_type.model_fields.items()
-            for alias in (name, *aliases(field, roots=True))
-        }
-        open_keywords = input_type.model_config.get("extra") == "allow"
-        as_arguments: Callable[[Any], dict[str, Any]] = _model_as_arguments
-    elif isinstance(input_type, type) and dataclasses.is_dataclass(input_type):
-        annotations = dict(typing.get_type_hints(input_type, include_extras=True))
-        annotations = {field.name: annotations[field.name] for field in dataclasses.fields(input_type) if field.init}
-        as_arguments = partial(_attributes, tuple(annotations))
-        names = {name: name for name in annotations}
-        dataclass = input_type
-    else:
-        raise ArgumentError(
-            f"{entry}: input_type must be a pydantic model or a dataclass, whose fields are the parameters; "
-            f"got {input_type!r}."
-        )
-    # pydantic ignores unknown fields by default. An argument that nobody takes is an error, as in Python.
-    known = BeforeValidator(partial(_check_fields, names, open_keywords))
-    shape: Any = Annotated[input_type, AfterValidator(as_arguments), known]
-    adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(shape)
-    json_schema = TypeAdapter(input_type).json_schema()
-    if not open_keywords:
-        json_schema["additionalProperties"] = False
-    first = FirstParameter.of(next(iter(annotations.values()))) if annotations else _NAMED_ONLY
-    first = dataclasses.replace(first, fields_of=dataclass, field_names=tuple(annotations))
-    properties = json_schema.get("properties", {})
-    renamed = {name: alias for alias, name in names.items() if alias != name and alias in properties}
-    return DeclaredParameters(
-        entry,
-        positional=tuple(annotations),
-        first=first,
-        validate=partial(adapter.validate_python, by_alias=True, by_name=True),
-        validator=adapter.validator,
-        json_schema=json_schema,
-        # Arguments have the names of fields, whatever a model that calls is told.
-        marks=Marks.of(json_schema) and Marks.of(TypeAdapter(input_type).json_schema(by_alias=False)),
-        vocabulary=Vocabulary(entry, json_schema, renamed),
-    )
-
-
-def schema_parameters(entry: str, schema: dict[str, Any]) -> DeclaredParameters:
-    """The properties of a JSON Schema as parameters."""
-    closed = {"additionalProperties": False, **schema}
-    marks = Marks.of(closed)
-    validate = schema_validator(closed, marks)
-
-    def check(values: dict[str, Any]) -> dict[str, Any]:
-        if problem := validate(values):
-            raise PydanticCustomError("argument", "{problem}", {"problem": problem})
-        return values
-
-    adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(Annotated[dict[str, Any], AfterValidator(check)])
-    return DeclaredParameters(
-        entry,
-        positional=tuple(schema.get("properties", ())),
-        first=_NAMED_ONLY,
-        validate=adapter.validate_python,
-        validator=adapter.validator,
-        json_schema=closed,
-        marks=marks,
-    )
-
-
-def _check_fields(names: dict[str, str], open_keywords: bool, value: Any) -> Any:
-    """Complain about a field that nobody knows, or that is given twice, by its name and by an alias."""
-    if not isinstance(value, Mapping):
-        return value
-    given: set[str] = set()
-    for key in value:
-        name = names.get(key)
-        if name is None and not open_keywords:
-            detail = {"name": repr(key), "hint": did_you_mean(str(key), names)}
-            raise PydanticCustomError("argument", "unknown argument {name}.{hint}", detail)
-        if name in given:
-            raise PydanticCustomError("argument", "two values for argument {name}.", {"name": repr(name)})
-        if name is not None:
-            given.add(name)
-    return value
-
-
-def _as_arguments(model: BaseModel) -> dict[str, Any]:
-    """Return the fields and the extra values of a model as keywords. Raise an `ArgumentError` if two have one name."""
-    fields = fields_of(model)
-    assert fields is not None
-    if (name := fields.ambiguous) is not None:
-        raise ArgumentError(
-            f"{name!r} is a field of {type(model).__name__} and an extra value as well: leave out the extra one."
-        )
-    return {**fields.declared, **fields.extra}
-
-
-def _model_as_arguments(model: BaseModel) -> dict[str, Any]:
-    """Do the same while pydantic validates."""
-    try:
-        return _as_arguments(model)
-    except ArgumentError as exc:
-        raise PydanticCustomError("argument", "{problem}", {"problem": str(exc)}) from None
-
-
-def _attributes(names: tuple[str, ...], value: object) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in names}
-
-
-def _lone_model_validator(name: str, annotation: Any) -> Callable[..., dict[str, Any]]:
-    """Validates the arguments of a function whose one parameter is a model, a dataclass or a TypedDict."""
-    shape: Any = typing_extensions.TypedDict("_Arguments", {name: annotation})  # type: ignore[misc]
-    forbid_others: Any = with_config(ConfigDict(extra="forbid"))
-    adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(forbid_others(shape))
-    return adapter.validate_python
-
-
-def _check_names(entry: str, schema: dict[str, Any], values: dict[str, Any], **_: bool) -> dict[str, Any]:
-    """Check names only: a tool made from a bare JSON schema does no validation of its own."""
-    properties = schema["properties"]
-    for name in schema.get("required", ()):
-        if name not in values:
-            raise ArgumentError(f"{entry}(): missing argument {name!r}")
-    if schema.get("additionalProperties", True) is False:
-        for name in values:
-            if name not in properties:
-                raise ArgumentError(f"{entry}(): unknown argument {name!r}.{did_you_mean(name, properties)}")
-    return dict(values)
-
-
-def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
-    target = function.func if isinstance(function, partial) else function
-    if not inspect.isroutine(target):
-        target = type(target).__call__
-    return typing.get_type_hints(target, include_extras=True)
+NO_INPUT = "Do what your instructions say."
+"""The message that a worker's model is sent where a call has nothing to say: providers refuse a request without one."""
 
 
 def prompt_of(
     arguments: Mapping[str, Any], attached: Sequence[UserContent] = (), *, declared: bool
-) -> str | Sequence[UserContent] | None:
-    """What a worker's model is shown of its arguments: a lone `input` as text, anything else as JSON.
+) -> str | Sequence[UserContent]:
+    """Return what a worker's model is shown of its arguments: a lone `input` as text, anything else as JSON.
 
     Only a worker that declares no parameters has attachments among them. A declared one names its fields as it
-    likes, and files go beside them.
+    likes, and files go beside them. It is never blank.
     """
-    shown = dict(arguments)
-    attachments = attached if declared else shown.pop("attachments", ())
-    value = shown["input"] if set(shown) == {"input"} else (shown or None)
-    text: str | None
-    if isinstance(value, str | None):
-        text = value
-    else:
-        text = json_text(with_extra_apart(value), indent=2, inf_nan_mode="constants")
-    if not attachments:
-        return text
-    return [*([] if text is None else [text]), *attachments]
+    shown, files = dict(arguments), list(attached)
+    if not declared and has_attachments(shown):
+        files = [*attachments_among(shown), *files]
+        del shown["attachments"]
+    is_lone = set(shown) == {"input"}
+    text = None
+    if not shown:
+        text = NO_INPUT if declared or not files else None
+    elif not is_lone or (declared and _is_blank(shown["input"])):
+        text = json_text(with_extra_apart(shown), indent=2, inf_nan_mode="constants")
+    elif isinstance(shown["input"], str):
+        text = shown["input"]
+    elif shown["input"] is not None:
+        text = json_text(with_extra_apart(shown["input"]), indent=2, inf_nan_mode="constants")
+    if text is None or is_blank(text):
+        return files or NO_INPUT
+    return [text, *files] if files else text

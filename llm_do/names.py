@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from pydantic_ai import Tool
+from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.toolsets import AbstractToolset
 
 from .errors import DuplicateEntryError, ToolsetError, did_you_mean
@@ -42,10 +43,29 @@ def check_entry(thing: Any, owner: str) -> None:
         raise TypeError(f"{thing.__name__} is a class, so {owner} cannot call it. Give an instance.")
     if all(hasattr(thing, member) for member in ("name", "kind", "requires_approval", "model", "call")):
         return
+    if isinstance(thing, AbstractAgent):
+        raise TypeError(f"{owner} cannot call {about_agent(thing)}")
     if isinstance(thing, Tool):
         raise TypeError(f"{owner} cannot call the PydanticAI tool {thing.name!r} as it is. Use ToolEntry(tool=...).")
     hint = " Decorate it with @entry, or use ToolEntry.from_function." if callable(thing) else ""
     raise TypeError(f"{thing!r:.80} is not an entry, so {owner} cannot call it.{hint}")
+
+
+def about_agent(agent: AbstractAgent[Any, Any]) -> str:
+    """Say what to do with a PydanticAI agent that was given as an entry."""
+    name = agent.name or "name"
+    return (
+        f"the PydanticAI agent {agent.name!r} as it is: its requests and tools would be outside of the runtime. "
+        f"Write WorkerEntry(name={name!r}, instructions=..., tools=[...]) in its place, or run the agent in a function "
+        "with @entry."
+    )
+
+
+@runtime_checkable
+class ExplainsNames(Protocol):
+    """Entries that know why a name means none of them, though the code of the project has it."""
+
+    def explain_name(self, name: str) -> str | None: ...
 
 
 def index_by_name(entries: Iterable[Entry[Any]], owner: str = "this runtime") -> dict[str, Entry[Any]]:
@@ -88,6 +108,7 @@ def workers_below(entries: Iterable[Entry[Any]]) -> Iterator[Any]:
 
 def reachable(entry: Entry[Any]) -> dict[str, Entry[Any]]:
     """`entry` and all that it reaches, by name. A name that means two entries means none."""
+    check_entry(entry, "this runtime")
     found: dict[str, Entry[Any]] = {check_name(entry.name): entry}
     ambiguous: set[str] = set()
     for worker in workers_below([entry]):

@@ -16,13 +16,14 @@ from .attachments import beside, key_beside
 from .errors import ApprovalDenied, CallCancelled, LlmDoError, RunEnded
 from .events import ApprovalDecided, ApprovalRequested
 from .frame import CallFrame
-from .inputs import OpenParameters, Parameters, model_parameters
+from .inputs import OpenParameters, Parameters
 from .names import check_entry, describe, workers_below
 from .protocols import Entry, EntryBase
 from .recorder import Recorder, tags
 from .reserved import is_ours
 from .rules import Call, Case, RuleBook, Ruling, Shape, by_default, check_rules, judge, shape_of
 from .sandbox import Pins
+from .signatures import model_parameters
 from .texts import described
 from .trace import ApprovalOutcome, TraceEntry
 from .values import NoCanonicalForm, SameObject, canonical, snapshot
@@ -137,7 +138,7 @@ class Permissions:
     def why(self, frame: CallFrame, arguments: Mapping[str, Any]) -> Ruling:
         """What would be decided about a call, and by which rule. Nothing runs, and nobody is asked."""
         assert frame.entry is not None
-        return self.judge(frame, parameters_of(frame.entry).bind((), dict(arguments)))[1]
+        return self.judge(frame, parameters_of(frame.entry).bind_named(arguments))[1]
 
     async def approve(
         self, ctx: Context | None, frame: CallFrame, arguments: dict[str, Any], *, asked_from_within: bool = False
@@ -262,7 +263,9 @@ class Permissions:
         try:
             parameters = parameters_of(entry)
             meant, kept = self._recorder.arguments_edited(frame, given, edited)
-            arguments = parameters.bind((), parameters.vocabulary.as_schema_says(meant), by_name=True)
+            arguments = parameters.bind_named(
+                parameters.vocabulary.as_schema_says(meant), by_name=True, has_files=bool(frame.attached)
+            )
             # What was left alone was validated before. A validator may make something else of its own result.
             arguments.update((name, given[name]) for name in kept)
             if isinstance(entry, EntryBase) and entry.check_arguments is not None and ctx is not None:

@@ -121,10 +121,15 @@ class ForeignParameters:
         self.vocabulary = Vocabulary(name, self.json_schema, unchecked=True, may_wrap=may_wrap)
         self.secret_names: frozenset[str] = frozenset() if self.marks is None else self.marks.names
 
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
+        return self.bind_named(kwargs)
+
+    def bind_named(
+        self, values: Mapping[str, Any], *, by_name: bool = False, has_files: bool = False
+    ) -> dict[str, Any]:
         names: dict[str, Any] = {"by_alias": True, "by_name": True} if by_name else {}
         try:
-            bound: dict[str, Any] = self.validator.validate_python(kwargs, **names)
+            bound: dict[str, Any] = self.validator.validate_python(dict(values), **names)
         except ValidationError as exc:
             raise ArgumentError(f"{self._name}(): {summarize(exc)}") from exc
         return bound

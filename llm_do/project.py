@@ -21,6 +21,8 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_ai import Tool
+from pydantic_ai.agent import AbstractAgent
 
 from .definition import WorkerLimits
 from .display import visible
@@ -28,7 +30,7 @@ from .entries import ToolEntry, WorkerEntry
 from .errors import ProjectCodeError, WorkerFileError, did_you_mean, summarize
 from .fileio import Owners, check_regular, read_file
 from .importing import GUARD, SourceOnlyLoader
-from .names import entries_below
+from .names import about_agent, entries_below
 from .prices import Price
 from .protocols import Entry, EntryBase
 from .rules import ToolRule, ToolRules
@@ -362,3 +364,19 @@ def functions_in(module: ModuleType) -> list[Entry[Any]]:
         if inspect.isfunction(value) and not name.startswith("_") and value.__module__ == module.__name__
     ]
     return [*entries_in(module), *plain]
+
+
+def explain_public_name(module: ModuleType, name: str, root: Path) -> str | None:
+    """Say why a name of a module of the project is no entry, where it is a function, a tool or an agent."""
+    value = vars(module).get(name)
+    if isinstance(value, AbstractAgent):
+        return f"{Path(module.__file__ or '').name} has {about_agent(value)}"
+    if isinstance(value, Tool):
+        return f"It is a PydanticAI tool there. Write {name} = ToolEntry(tool=...)."
+    if not inspect.isfunction(value):
+        return None
+    code = inspect.unwrap(value).__code__
+    file = Path(code.co_filename)
+    if not file.is_relative_to(root):
+        return None
+    return f"The function at {file.relative_to(root)}:{code.co_firstlineno} has no @entry: write @entry above it."

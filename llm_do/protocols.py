@@ -152,3 +152,17 @@ LimitCallback: TypeAlias = Callable[["LimitExceeded", "Limits"], "Limits | Await
 
 ToolsetFactory: TypeAlias = Callable[["Context"], "AbstractToolset[Any] | Awaitable[AbstractToolset[Any]]"]
 """Makes a toolset for one call. Toolsets hold state and connections, so each call gets its own."""
+
+
+class WorkerDelegator(Protocol):
+    """Calls workers for a tool. A test can stand in for it."""
+
+    async def call_async(self, worker: str, input_data: Any, attachments: list[str]) -> Any:
+        """Call a worker, with files from the roots of the worker that calls."""
+
+
+class WorkerCreator(Protocol):
+    """Creates workers for a tool. A test can stand in for it."""
+
+    def create(self, name: str, instructions: str, **options: Any) -> dict[str, Any]:
+        """Create a worker, and return what its file says."""

@@ -20,9 +20,9 @@ from pydantic_ai.tools import ToolDefinition
 from .errors import ApprovalDenied, ArgumentError, came_from_below, note_path
 from .events import CallClosed, CallOpened, Event, MessageLogged, Notice
 from .frame import CallFrame
-from .inputs import model_parameters
 from .protocols import Entry, EntryBase, MessageCallback, Sink
 from .secrets import DELEGATED, HIDDEN, Marks, Secrets, marks_of_delegation
+from .signatures import model_parameters
 from .texts import described, text_of
 from .trace import ApprovalOutcome, Trace, TraceEntry
 from .values import ATOMS, is_same, snapshot

@@ -23,17 +23,18 @@ from .definition import McpToolset, WorkerCreationDefaults, WorkerDefinition, Wo
 from .entries import WorkerEntry
 from .errors import DuplicateEntryError, LlmDoError, RuleError, UnknownEntryError, WorkerFileError, did_you_mean
 from .fileio import Owners, read_file
-from .inputs import OpenParameters, model_parameters
+from .inputs import NoParameters, OpenParameters
 from .layout import CONFIG, deciding_files, tools_file
 from .names import describe, index_by_name, no_such_tool
 from .permission import parameters_of, rule_name
 from .prices import Price
-from .project import ProjectCode, ProjectConfig, entries_in, functions_in, read_config
+from .project import ProjectCode, ProjectConfig, entries_in, explain_public_name, functions_in, read_config
 from .protocols import Entry, ToolsetFactory
 from .recorder import logger
 from .reserved import is_reserved
 from .rules import Places, RuleBook, Shape, check_rules, shape_of
 from .sandbox import SandboxConfig
+from .signatures import model_parameters
 from .usage import Limits
 from .workerfiles import BY_PROJECT, Fresh, WorkerFile, WorkerFiles, check_owner
 from .writable import WritableFolders
@@ -136,15 +137,22 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         functions = self._functions()
         file = self.file_of(name)
         if file is None and name not in functions:
-            raise UnknownEntryError(
-                f"No entry is named {name!r}.{did_you_mean(str(name), {*self.workers(), *functions})}"
-            )
+            why = self.explain_name(name)
+            hint = did_you_mean(str(name), {*self.workers(), *functions}) if why is None else f" {why}"
+            raise UnknownEntryError(f"No entry is named {name!r}.{hint}")
         if file is None:
             return functions[name]
         if name in functions:
             where = self._shown(file.path)
             raise DuplicateEntryError(f"{name!r} is a worker, {where}, and also {describe(functions[name])}.")
         return self._worker(name, file)
+
+    def explain_name(self, name: str) -> str | None:
+        """Say why a public name of `tools.py` is no entry, where it could be meant as one."""
+        path = tools_file(self.root)
+        if path is None or not isinstance(name, str) or name.startswith("_"):
+            return None
+        return explain_public_name(self._code.file(path), name, self.root)
 
     def __iter__(self) -> Iterator[str]:
         yield from sorted({*self.workers(), *self._functions()})
@@ -232,7 +240,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
             instructions=definition.instructions or None,
             model=definition.model,
             model_settings=definition.model_settings,  # type: ignore[arg-type]
-            input_type=self._class(definition.input, where) if isinstance(definition.input, str) else definition.input,
+            input_type=self._input_type(definition.input, where),
             tools=self._tools(definition, self._own_tools(file), where),
             toolsets=[self._toolset(toolset, where) for toolset in definition.toolsets if not _is_ours(toolset)],
             tool_rules=definition.tool_rules,
@@ -283,9 +291,9 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         functions = self._functions()
         for tool in definition.tools:
             if tool not in own_names and tool not in functions and self.file_of(tool) is None:
-                known = {*self.workers(), *functions, *own_names}
-                line = self._line(where, tool)
-                raise WorkerFileError(f"{where}:{line}: {no_such_tool(tool, known)}")
+                known, why = {*self.workers(), *functions, *own_names}, self.explain_name(tool)
+                problem = no_such_tool(tool, known) if why is None else f"there is no tool {tool!r}. {why}"
+                raise WorkerFileError(f"{where}:{self._line(where, tool)}: {problem}")
         for worker in definition.allow_workers:
             if worker != "*" and self.file_of(worker) is None:
                 line, hint = self._line(where, worker), did_you_mean(worker, self.workers())
@@ -368,12 +376,17 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
             raise WorkerFileError(f"{where}: {reference!r} is no class: it is {made!r:.60}.")
         return made
 
+    def _input_type(self, declared: str | dict[str, Any] | None, where: str) -> Any:
+        return self._class(declared, where) if isinstance(declared, str) and declared != "none" else declared
+
     def _shape_of_worker(self, name: str, file: WorkerFile) -> Shape:
         """The arguments of a worker, from its definition: to build it here could go round in circles."""
         declared = self._effective(name, file).input
-        if isinstance(declared, str):
+        if isinstance(declared, str) and declared != "none":
             declared_type = self._class(declared, self._shown(file.path))
             return shape_of(model_parameters(name, declared_type).vocabulary.shape)
+        if declared == "none":
+            return shape_of(NoParameters(name).json_schema)
         return shape_of(OpenParameters(name).json_schema if declared is None else declared)
 
     def own_tools(self, name: str) -> list[Entry[Any]]:

@@ -50,7 +50,7 @@ from .errors import (
 )
 from .events import TextDelta
 from .foreign import check_servers, check_tools, shapes_of
-from .inputs import prompt_of
+from .inputs import attachments_among, misspelled, prompt_of
 from .models import explain_missing
 from .plane import GovernedToolset, Governor, HeldToolset
 from .recorder import logger, tags
@@ -186,6 +186,11 @@ class CallScope(Generic[T]):
         if frame.model is None:
             raise ModelChoiceError(explain_missing(worker.name))
         await self.open()
+        for name, meant in misspelled(arguments) if worker.input_type is None else ():
+            session.recorder.notice(
+                frame,
+                f"{frame.path} got {name!r}, and no {meant!r}: it is shown as data. Write {meant}=... if you meant that.",
+            )
         agent, own_names = worker.agent_for(session)
         governors = None
         if worker.capabilities:
@@ -219,8 +224,8 @@ class CallScope(Generic[T]):
     def _shown(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments as a model may read them: without secrets. Files are sent as they are."""
         shown = self._context.session.recorder.arguments_shown(self.frame, arguments)
-        if self._worker.input_type is None and "attachments" in arguments:
-            return {**shown, "attachments": arguments["attachments"]}
+        if self._worker.input_type is None and (files := attachments_among(arguments)):
+            return {**shown, "attachments": files}
         return shown
 
     def _explain(self, exc: BaseException) -> BaseException:

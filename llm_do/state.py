@@ -30,7 +30,7 @@ from .errors import (
 )
 from .frame import CallFrame, Deadline
 from .models import describe_remote, explain_unusable, resolve_model
-from .names import ToolsetResolver, index_by_name, workers_below
+from .names import ExplainsNames, ToolsetResolver, index_by_name, workers_below
 from .permission import HasRules, Permissions
 from .prices import HasPrices, Price, PriceList
 from .protocols import Entry, EntryBase, Executor, LimitCallback, MessageCallback, ModelLike, Sink, ToolsetFactory
@@ -142,6 +142,9 @@ class SessionState:
         if owners:
             tool_of = " and of ".join(f"worker {owner!r}" for owner in owners)
             return f"{name!r} is a tool of {tool_of}, not of this caller{where}. Pass the entry itself, not its name."
+        why = self.entries.explain_name(name) if isinstance(self.entries, ExplainsNames) else None
+        if why is not None:
+            return f"No entry is named {name!r}{where}. {why}"
         worker = frame.worker.entry if frame.worker is not None else None
         own = worker.own_entries if isinstance(worker, EntryBase) else ()
         return f"No entry is named {name!r}{where}.{did_you_mean(name, {*self.entries, *own})}"

@@ -7,6 +7,7 @@ file name that is not UTF-8. Python holds it in a text, and fails when it writes
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Set
 from math import isfinite
 from typing import Any, Literal
@@ -19,6 +20,18 @@ from .fields import EXTRA, fields_of, with_extra_apart
 def encodable(text: str) -> str:
     r"""Return a text with each half of a character as an escape, such as `\ud800`."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
+_INK = re.compile(
+    # White space, control characters, and characters without width or ink: joiners, marks of direction, fillers.
+    "[^\\s\\x00-\\x1f\\x7f-\\x9f\\xad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200b-\\u200f\\u202a-\\u202e"
+    "\\u2060-\\u206f\\u2800\\u3164\\ufe00-\\ufe0f\\ufeff\\uffa0\\ufff0-\\ufff8\\U000e0000-\\U000e0fff]"
+)
+
+
+def is_blank(text: str) -> bool:
+    """Whether nothing of a text can be seen."""
+    return _INK.search(text) is None
 
 
 def described(value: object) -> str:

@@ -15,7 +15,7 @@ from pydantic_ai.models.function import AgentInfo
 from typing_extensions import TypedDict
 
 from llm_do import ArgumentError, Context, Runtime, ToolEntry, WorkerEntry, entry
-from llm_do.inputs import tool_parameters
+from llm_do.signatures import tool_parameters
 
 from .scripted import says, scripted
 

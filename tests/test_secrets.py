@@ -35,7 +35,7 @@ from llm_do import (
     entry,
     run_worker_async,
 )
-from llm_do.inputs import model_parameters
+from llm_do.signatures import model_parameters
 from llm_do.secrets import HIDDEN, MOST_VALUES, Marks, Secrets, StreamedText, Values
 
 from .scripted import calls, says, scripted, tool_results

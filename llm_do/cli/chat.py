@@ -69,6 +69,8 @@ def _worker(registry: WorkerRegistry, name: str) -> WorkerEntry[Any]:
     entry = registry[name]
     if not isinstance(entry, WorkerEntry):
         raise click.UsageError(f"{name!r} is a function, and there is no talking with it. Run it: llm-do run {name}")
+    if entry.input_type == "none":
+        raise click.UsageError(f"{name!r} takes no input (`input: none`). Run it: llm-do run {name}")
     return entry
 
 

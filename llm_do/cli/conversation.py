@@ -17,6 +17,7 @@ from pydantic_core import from_json
 from ..display import visible
 from ..entries import WorkerEntry
 from ..errors import ArgumentError, LlmDoError, RunEnded, did_you_mean
+from ..inputs import bind_input
 from ..runtime import Runtime
 from ..scope import CallScope
 from ..texts import json_text
@@ -102,9 +103,9 @@ class Conversation:
     def _read(self, text: str) -> tuple[dict[str, Any], Sequence[BinaryContent]]:
         """The arguments of a turn. A worker that declares its input takes them as JSON, or the text as the first."""
         worker = self.worker
+        has_files = bool(self._attachments)
         if worker.input_type is None:
-            files = {"attachments": list(self._attachments)} if self._attachments else {}
-            return worker.parameters.bind((text,), files), ()
+            return bind_input(worker.parameters, text, has_files=has_files), self._attachments
         given: Any = text
         if text.lstrip().startswith("{"):
             try:
@@ -112,7 +113,7 @@ class Conversation:
             except ValueError as exc:
                 raise ArgumentError(f"That looks like JSON, and is not: {exc}") from None
         try:
-            return worker.parameters.bind((given,), {}), self._attachments
+            return bind_input(worker.parameters, given, has_files=has_files), self._attachments
         except ArgumentError as exc:
             names = worker.parameters.json_schema.get("properties", {})
             example = ", ".join(f'"{name}": ...' for name in names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import select
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from ..protocols import Entry
 
 MAX_INPUT = 10_000_000
 """How many bytes a text may have that is read from a file or from standard input."""
+_MOST_REFERENCES = 50
+"""How deeply a schema may refer to others, before it is taken for one of any type."""
 
 
 def read_input(entry: Entry[Any], words: Sequence[str], input_json: str | None) -> Any:
@@ -28,7 +30,9 @@ def read_input(entry: Entry[Any], words: Sequence[str], input_json: str | None) 
     if input_json is not None:
         if words:
             raise click.UsageError("Give the input as words or with --input-json, not both.")
-        return _json_object(input_json)
+        return json_object(input_json, "--input-json")
+    if not words and getattr(entry, "input_type", None) == "none":
+        return None  # and nothing is read: where it is started, standard input may stay open for ever
     if not words or tuple(words) == ("-",):
         given = (_piped() if words or not sys.stdin.isatty() else "") or None
         if given is None and sys.stdin.isatty() and getattr(entry, "kind", "") == "worker":
@@ -38,42 +42,91 @@ def read_input(entry: Entry[Any], words: Sequence[str], input_json: str | None) 
         raise click.UsageError("There is input on the command line and on standard input. Give one of them.")
     if getattr(entry, "kind", "") == "worker" and getattr(entry, "input_type", None) is None:
         return " ".join(map(_text, words))
-    properties: Mapping[str, Any] = parameters_of(entry).json_schema.get("properties", {})
     pairs = [word.partition("=") for word in words]
     if all(equals and name.isidentifier() for name, equals, _ in pairs):
-        return {_known(name, properties): _value(value, properties[name]) for name, _, value in pairs}
+        return typed_arguments(entry, read_pairs(words))
     if len(words) == 1:
         return _text(words[0])
-    known = ", ".join(properties) or "it has none"
+    known = ", ".join(parameters_of(entry).json_schema.get("properties", {})) or "it has none"
     raise click.UsageError(f"{entry.name!r} takes its arguments as name=value: {known}.")
 
 
-def _known(name: str, properties: Mapping[str, Any]) -> str:
-    if name not in properties:
-        raise click.UsageError(f"There is no argument {name!r}.{did_you_mean(name, properties)}")
-    return name
+def read_pairs(words: Sequence[str], given: Iterable[str] = ()) -> dict[str, str]:
+    """Return the texts of `name=value` words, by name. No name stands twice, nor among those that are `given`."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise click.UsageError(f"{word!r} is no argument: write NAME=VALUE.")
+        if name in found or name in given:
+            raise click.UsageError(f"The argument {name!r} is given twice.")
+        found[name] = value
+    return found
 
 
-def _json_object(text: str) -> dict[str, Any]:
+def typed_arguments(entry: Entry[Any], texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values that texts of a command line mean for the parameters of an entry."""
+    parameters = parameters_of(entry)
+    schema, vocabulary = parameters.json_schema, parameters.vocabulary
+    properties = vocabulary.shape.get("properties", {}) if vocabulary.lone is None else {vocabulary.lone: {}}
+    is_open = schema.get("additionalProperties", False) is not False and vocabulary.lone is None
+    for name in texts:
+        if name not in properties and not is_open:
+            raise click.UsageError(f"There is no argument {name!r}.{did_you_mean(name, properties)}")
+    definitions = schema.get("$defs", {})
+    return {name: _value(text, properties.get(name), definitions) for name, text in texts.items()}
+
+
+def json_object(text: str, option: str) -> dict[str, Any]:
+    """Return the JSON object of an option: itself, `@FILE` with one, or `-` for the one on standard input."""
+    source = _piped() if text == "-" else _text(text)
+    if text == "-" and not source.strip():
+        raise click.UsageError(f"{option} - reads standard input, and nothing is there. Pipe a JSON object in.")
     try:
-        made = json.loads(_text(text))
+        made = json.loads(source.removeprefix("\ufeff"), object_pairs_hook=_without_duplicates)
+    except RecursionError:
+        raise click.UsageError(f"{option} is nested too deeply.") from None
     except ValueError as exc:
-        raise click.UsageError(f"--input-json is no JSON: {exc}.") from None
+        raise click.UsageError(f"{option} is no JSON: {exc}.") from None
     if not isinstance(made, dict):
-        raise click.UsageError('--input-json must be an object, such as {"name": "value"}.')
+        raise click.UsageError(f'{option} must be an object, such as {{"name": "value"}}.')
     return made
 
 
-def _value(text: str, schema: Any) -> Any:
-    """A value as its parameter wants it: a text stays a text, anything else is JSON where it is."""
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in made:
+            raise ValueError(f"{name!r} is given twice")
+        made[name] = value
+    return made
+
+
+def _value(text: str, schema: Any, definitions: Mapping[str, Any]) -> Any:
+    """Return a value as its parameter wants it: a text stays a text, anything else is JSON where it is."""
     text = _text(text)
-    types = json.dumps(schema) if isinstance(schema, dict) else ""
-    if '"string"' in types and not any(f'"{kind}"' in types for kind in ("integer", "number", "array", "object")):
+    kinds = _kinds(schema, definitions)
+    if "string" in kinds and kinds <= {"string", "null"}:
         return text
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
+
+
+def _kinds(schema: Any, definitions: Mapping[str, Any], depth: int = 0) -> set[str]:
+    """Return the JSON types that a schema names; `any` where it names none."""
+    if not isinstance(schema, dict) or depth > _MOST_REFERENCES:
+        return {"any"}
+    if isinstance(reference := schema.get("$ref"), str):
+        return _kinds(definitions.get(reference.removeprefix("#/$defs/")), definitions, depth + 1)
+    for keyword in ("anyOf", "oneOf"):
+        if isinstance(parts := schema.get(keyword), list):
+            return {kind for part in parts for kind in _kinds(part, definitions, depth + 1)}
+    if (kinds := schema.get("type")) is not None:
+        return {kinds} if isinstance(kinds, str) else set(kinds)
+    values = [schema["const"]] if "const" in schema else schema.get("enum", ())
+    return {"string"} if values and all(isinstance(value, str) for value in values) else {"any"}
 
 
 def _text(word: str) -> str:

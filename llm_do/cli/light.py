@@ -43,6 +43,8 @@ class Found(NamedTuple):
     line: int | None = None
     problem: str | None = None
     """Why nothing more can be told."""
+    input: str | None = None
+    """`none` for a worker that says that it takes no input."""
 
 
 def is_name(name: str) -> bool:
@@ -102,18 +104,19 @@ def _worker(root: Path, name: str, files: list[Path]) -> Found:
     said = header(files[0])
     if said is None:
         return Found(name, "worker", None, None, file, problem=UNREADABLE)
-    return Found(name, "worker", said.get("description"), said.get("model"), file)
+    return Found(name, "worker", said.get("description"), said.get("model"), file, input=said.get("input"))
 
 
 # -- workers -----------------------------------------------------------------------------------------
 
 _KEY = re.compile(r"(description|model):(?: +(.*))?")
+_NO_INPUT = re.compile(r"""input: +(none|"none"|'none')\s*(\s#.*)?""")
 _DIRECTIVE = re.compile(r"^%[A-Z]", re.MULTILINE)
 _INDICATORS = "-?:,[]{}#&*!|>'\"%@`~"
 
 
 def header(path: Path) -> dict[str, str] | None:
-    """`description` and `model` of a worker's file, where they are there; `None` where the file cannot be read."""
+    """`description`, `model` and `input: none` of a worker's file, where they are there; `None` where the file cannot be read."""
     try:
         text = read_file(path).decode().removeprefix("\ufeff").replace("\r\n", "\n")
     except (OSError, UnicodeDecodeError):
@@ -140,6 +143,8 @@ def _plain_values(lines: list[str]) -> dict[str, str] | None:
             continue
         if line[0] in _INDICATORS and line[0] != "-":
             return None  # a quoted key, or a mapping in braces
+        if _NO_INPUT.fullmatch(line):
+            said["input"] = "none"
         if (key := _KEY.fullmatch(line.rstrip())) is None:
             if line.startswith(("description", "model:", "model ")):
                 return None
@@ -169,7 +174,7 @@ def _with_yaml(text: str) -> dict[str, str] | None:
             if depth > _MAX_DEPTH:  # the time that the parser takes grows with the square of it
                 return None
             if depth == 1 and key is not None:
-                if key in ("description", "model") and scalar is not None and not _is_null(event):
+                if (key in ("description", "model") and scalar is not None and not _is_null(event)) or (key == "input" and scalar == "none"):
                     said[key] = scalar
                 key = None
             elif depth == 1:

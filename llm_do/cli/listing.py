@@ -47,7 +47,7 @@ def _table(found: list[Found], width: int | None) -> list[str]:
             entry.kind,
             _clean(entry.model or "-"),
             _clean(entry.file if entry.line is None else f"{entry.file}:{entry.line}"),
-            _one_line(f"({entry.problem})" if entry.problem else entry.description or ""),
+            _one_line(_about(entry)),
         )
         for entry in found
     ]
@@ -57,6 +57,13 @@ def _table(found: list[Found], width: int | None) -> list[str]:
     return [
         line.rstrip() if width is None or len(line.rstrip()) <= width else f"{line[: width - 1]}…" for line in lines
     ]
+
+
+def _about(entry: Found) -> str:
+    if entry.problem:
+        return f"({entry.problem})"
+    first = (entry.description or "").strip().partition("\n")[0]
+    return f"{first} (takes no input)".strip() if entry.input == "none" else first
 
 
 def _one_line(text: str) -> str:

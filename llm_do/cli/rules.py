@@ -27,7 +27,9 @@ def rules_command() -> None:
 @click.argument("worker", shell_complete=worker_names)
 @click.argument("tool")
 @click.argument("arguments", nargs=-1, metavar="[NAME=VALUE]...")
-@click.option("--args-json", metavar="JSON", help="The arguments as a JSON object.")
+@click.option(
+    "--args-json", metavar="JSON", help="The arguments as a JSON object, @FILE with one, or - for standard input."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 @click.pass_context
 def why_command(
@@ -35,18 +37,20 @@ def why_command(
 ) -> None:
     """Say what is decided about a call.
 
-    WORKER would call TOOL with these arguments. A VALUE is JSON, or else text. TOOL can be a name that rules use, such
+    WORKER would call TOOL with these arguments. A VALUE is read as `llm-do run` reads it. TOOL can be a name that rules use, such
     as sandbox.write: then it is the first of the worker's tools that rules call so, and that takes the arguments.
 
     Nothing runs, and nobody is asked.
     """
     from ..runtime import Runtime  # noqa: PLC0415 - with it comes everything
+    from .inputs import json_object, read_pairs  # noqa: PLC0415
 
-    given = _read_arguments(arguments, args_json)
+    given = {} if args_json is None else json_object(args_json, "--args-json")
+    texts = read_pairs(arguments, given)
     registry, name = open_worker(ctx, worker, asks=True)
     caller = _worker(registry, name)
     runtime = Runtime(registry, tool_rules=registry.rule_book())
-    called, ruling = _judge(runtime, registry, caller, tool, given)
+    called, ruling = _judge(runtime, registry, caller, tool, given, texts)
     if as_json:
         click.echo(json.dumps(_as_json(caller.name, called, ruling), indent=2))
         return
@@ -98,16 +102,22 @@ def _worker(registry: WorkerRegistry, name: str) -> WorkerEntry[Any]:
 
 
 def _judge(
-    runtime: Any, registry: WorkerRegistry, caller: WorkerEntry[Any], tool: str, given: Mapping[str, Any]
+    runtime: Any,
+    registry: WorkerRegistry,
+    caller: WorkerEntry[Any],
+    tool: str,
+    given: Mapping[str, Any],
+    texts: Mapping[str, str],
 ) -> tuple[Entry[Any], Ruling]:
     """What is decided, and about which tool. Of several that rules call by one name, the first that fits is meant."""
     from ..errors import ArgumentError  # noqa: PLC0415
+    from .inputs import typed_arguments  # noqa: PLC0415
 
-    meant, problems = _meant(registry, caller, tool), list[ArgumentError]()
+    meant, problems = _meant(registry, caller, tool), list[Exception]()
     for entry in meant:
         try:
-            ruling = runtime.why(entry, _typed(given, entry), worker=caller)
-        except ArgumentError as exc:
+            ruling = runtime.why(entry, {**given, **typed_arguments(entry, texts)}, worker=caller)
+        except (ArgumentError, click.UsageError) as exc:
             problems.append(exc)
             continue
         if entry.name != tool and "/" not in tool:
@@ -141,52 +151,6 @@ def _meant(registry: WorkerRegistry, caller: WorkerEntry[Any], tool: str) -> lis
         return [entry]
     known = {*(entry.name for entry in own), *map(rule_name, own), *native}
     raise UnknownEntryError(f"Worker {caller.name!r} has no tool {tool!r}.{did_you_mean(tool, known)}")
-
-
-def _read_arguments(words: tuple[str, ...], args_json: str | None) -> dict[str, Any]:
-    given: dict[str, Any] = {}
-    if args_json is not None:
-        try:
-            read = json.loads(args_json)
-        except (ValueError, RecursionError) as exc:
-            raise click.UsageError(f"--args-json is no JSON: {exc}.") from None
-        if not isinstance(read, dict):
-            raise click.UsageError('--args-json must be an object, such as {"path": "input/a.txt"}.')
-        given = read
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not name or not equals:
-            raise click.UsageError(f"{word!r} is no argument: write NAME=VALUE.")
-        if name in given:
-            raise click.UsageError(f"The argument {name!r} is given twice.")
-        given[name] = _Word(value)
-    return given
-
-
-class _Word(str):
-    """A value from the command line, which becomes what the tool can take."""
-
-    __slots__ = ()
-
-
-def _typed(given: Mapping[str, Any], entry: Entry[Any]) -> dict[str, Any]:
-    """Values as JSON where they are, and as text otherwise, or where the tool takes nothing but text."""
-    from ..permission import parameters_of  # noqa: PLC0415
-
-    properties = parameters_of(entry).json_schema.get("properties", {})
-    return {
-        name: _value(value, properties.get(name)) if isinstance(value, _Word) else value
-        for name, value in given.items()
-    }
-
-
-def _value(text: str, schema: Any) -> Any:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return str(text)
-    only_text = isinstance(schema, dict) and schema.get("type") == "string"
-    return str(text) if only_text and not isinstance(value, str) else value
 
 
 def _because(called: Entry[Any], ruling: Ruling) -> str:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 @click.command("run")
 @click.argument("worker", shell_complete=worker_names)
 @click.argument("words", nargs=-1, metavar="[INPUT]...")
-@click.option("--input-json", metavar="JSON", help="The arguments as a JSON object, or @FILE with one.")
+@click.option(
+    "--input-json", metavar="JSON", help="The arguments as a JSON object, @FILE with one, or - for standard input."
+)
 @click.option(
     "-a",
     "--attach",
@@ -72,6 +74,7 @@ def run_command(
     if as_json and events:
         raise click.UsageError("--json and --events both print the result. Give one of them.")
     # With these comes everything: help and mistakes on the command line do not wait for it.
+    from ..api import bind_arguments  # noqa: PLC0415
     from .inputs import read_input  # noqa: PLC0415
     from .reporting import Reporter  # noqa: PLC0415
     from .stdout import Output  # noqa: PLC0415
@@ -89,6 +92,7 @@ def run_command(
         registry, name = open_worker(ctx, worker)
         entry = registry[name]
         given = read_input(entry, words, input_json)
+        bind_arguments(entry, given, has_files=bool(attachments))  # before a model is looked for
         await reporter.run(registry, entry, given, [str(path) for path in attachments])
 
     with reporter.out.alone():

@@ -67,6 +67,7 @@ def _worker(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Described:
         "model_settings": dict(entry.model_settings) if entry.model_settings else None,
         "instructions": _instructions(entry),
         "input": entry.parameters.json_schema,
+        "takes_input": entry.input_type != "none",
         "output": _output(registry, entry),
         "tools": [_tool(registry, tool) for tool in meant(registry, entry)],
         "toolsets": [_toolset(item) for item in definition.toolsets if not _is_ours(item)] if definition else [],
@@ -257,7 +258,7 @@ def _worker_sections(described: Described) -> Iterator[Section]:
         ],
     )
     yield "Instructions", _lines(described["instructions"]) or ["none"]
-    yield "Takes", [_json(described["input"])]
+    yield "Takes", [_json(described["input"]) if described["takes_input"] else "no input: its instructions are enough"]
     yield "Returns", ["text" if described["output"] == {"type": "string"} else _json(described["output"])]
     yield "Tools", [line for tool in described["tools"] for line in _tool_lines(tool)] or ["none"]
     if described["toolsets"]:

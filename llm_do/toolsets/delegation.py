@@ -30,6 +30,7 @@ from ..errors import (
     summarize,
 )
 from ..frame import CallFrame
+from ..inputs import bind_input
 from ..rules import Case
 from ..secrets import DELEGATED
 
@@ -80,14 +81,10 @@ async def delegate(ctx: Context, worker: str, input_data: Any, attachments: list
         root, rest = ctx.sandbox_manager.parse(path)
         payloads.append(AttachmentPayload(path, ctx.sandbox_toolset.read_bytes(root.name, rest)))
     files = check(payloads, target.attachment_policy, worker)
-    if target.input_type is not None:
-        frame = CallFrame(target, ctx.frame)
-        frame.attached = files
-        return await dispatch(ctx, target, target.parameters.bind((input_data,), {}), frame=frame)
-    given: dict[str, Any] = {"attachments": files} if files else {}
-    if isinstance(input_data, dict):
-        return await ctx.call(target, {**input_data, **given})
-    return await ctx.call(target, input_data, **given)
+    arguments = bind_input(target.parameters, input_data, has_files=bool(files))
+    frame = CallFrame(target, ctx.frame)
+    frame.attached = files
+    return await dispatch(ctx, target, arguments, frame=frame)
 
 
 _FOR_THE_MODEL = (
@@ -106,14 +103,14 @@ _FOR_THE_MODEL = (
 async def _worker_call(
     ctx: RunContext[Context],
     worker: str,
-    input_data: str | dict[str, Any] | list[Any] | float | bool | None,
+    input_data: str | dict[str, Any] | list[Any] | float | bool | None = None,
     attachments: list[str] | None = None,
 ) -> Any:
     """Give a task to another worker, and get its answer.
 
     Args:
         worker: The worker's name.
-        input_data: The task, as text, or the arguments that the worker takes.
+        input_data: Write the task as text, or the arguments as an object. Leave it out for a worker that takes none.
         attachments: Paths of files to go with it, such as root/folder/file.pdf.
     """
     return await delegate(ctx.deps, worker, input_data, list(attachments or ()))
