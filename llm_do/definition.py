@@ -409,8 +409,9 @@ def parse_worker(
             document.complain(("instructions",), "the instructions are the text below the front matter.")
         values["instructions"] = body
     if "input" in values and values["input"] is None:
-        wrong = "input: is empty. Write `input: none` for a worker that takes no input, or leave it out."
-        document.complain(("input",), wrong)
+        document.complain(
+            ("input",), "input: is empty. Write `input: none` for a worker that takes no input, or leave it out."
+        )
     if isinstance(values.setdefault("name", name), str) and values["name"] != name:
         document.complain(("name",), f"name: {values['name']!r} is not the file's name, {name!r}. Leave it out.")
     try:

@@ -382,11 +382,11 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
     def _shape_of_worker(self, name: str, file: WorkerFile) -> Shape:
         """The arguments of a worker, from its definition: to build it here could go round in circles."""
         declared = self._effective(name, file).input
-        if isinstance(declared, str) and declared != "none":
-            declared_type = self._class(declared, self._shown(file.path))
-            return shape_of(model_parameters(name, declared_type).vocabulary.shape)
         if declared == "none":
             return shape_of(NoParameters(name).json_schema)
+        if isinstance(declared, str):
+            declared_type = self._class(declared, self._shown(file.path))
+            return shape_of(model_parameters(name, declared_type).vocabulary.shape)
         return shape_of(OpenParameters(name).json_schema if declared is None else declared)
 
     def own_tools(self, name: str) -> list[Entry[Any]]:

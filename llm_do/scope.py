@@ -189,7 +189,7 @@ class CallScope(Generic[T]):
         for name, meant in misspelled(arguments) if worker.input_type is None else ():
             session.recorder.notice(
                 frame,
-                f"{frame.path} got {name!r}, and no {meant!r}: it is shown as data. Write {meant}=... if you meant that.",
+                f"{frame.path} got {name!r} and no {meant!r}: it is data. Write {meant}=... if you meant that.",
             )
         agent, own_names = worker.agent_for(session)
         governors = None

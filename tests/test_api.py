@@ -155,7 +155,7 @@ def test_an_error_of_the_project_starts_nothing(make: Make) -> None:
 
 def test_a_worker_without_a_model_says_so(make: Make) -> None:
     with pytest.raises(ModelChoiceError, match="'a' has no model"):
-        run_worker(registry=make({"workers/a.md": "x"}), worker="a")
+        run_worker(registry=make({"workers/a.md": "x"}), worker="a", input_data="go")
 
 
 def test_the_configuration_of_the_project_holds(make: Make) -> None:
@@ -317,7 +317,8 @@ def test_a_callback_that_raises_does_not_end_the_run(make: Make, caplog: pytest.
         raise RuntimeError("no screen")
 
     registry = make({"workers/a.md": "x"})
-    result = run_worker(registry=registry, worker="a", cli_model=scripted(says("fine")), message_callback=fail)
+    model = scripted(says("fine"))
+    result = run_worker(registry=registry, worker="a", input_data="go", cli_model=model, message_callback=fail)
     assert result.output == "fine"
     assert len(caplog.records) == 1
 

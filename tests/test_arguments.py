@@ -1,8 +1,10 @@
 """Arguments bind as in Python, the same for tools and workers, and never run anything when they do not fit."""
 
 import inspect
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -14,10 +16,11 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, User
 from pydantic_ai.models.function import AgentInfo
 from typing_extensions import TypedDict
 
-from llm_do import ArgumentError, Context, Runtime, ToolEntry, WorkerEntry, entry
+from llm_do import ArgumentError, Context, Runtime, ToolEntry, WorkerEntry, WorkerInput, entry
+from llm_do.inputs import NO_INPUT, bind_input
 from llm_do.signatures import tool_parameters
 
-from .scripted import says, scripted
+from .scripted import calls, says, scripted
 
 
 class Brief(BaseModel):
@@ -158,6 +161,18 @@ def takes_unannotated(data) -> Any:  # type: ignore[no-untyped-def]
     return data
 
 
+def takes_keyword_only(*, data: dict[str, Any]) -> Any:
+    return data
+
+
+def takes_any_keywords(**data: Any) -> Any:
+    return data
+
+
+class Data(BaseModel):
+    data: int
+
+
 def takes_object(data: object) -> Any:
     return data
 
@@ -197,7 +212,10 @@ BRIEF = Brief(topic="x", pages=2)
         (takes_dict, {"topic": "x"}, {"topic": "x"}),
         (takes_mapping_or_none, {"topic": "x"}, {"topic": "x"}),
         (takes_anything, {"data": "x"}, {"data": "x"}),
-        (takes_unannotated, {"data": "x"}, {"data": "x"}),
+        (takes_unannotated, {"data": "x"}, "x"),
+        (takes_unannotated, Data(data=1), 1),
+        (takes_keyword_only, {"data": {"a": 1}}, {"a": 1}),
+        (takes_any_keywords, {"data": 1}, {"data": 1}),
         (takes_object, {"data": "x"}, {"data": "x"}),
         (takes_anything, BRIEF, BRIEF),
         (takes_shape, {"topic": "x"}, {"topic": "x"}),
@@ -348,7 +366,6 @@ async def test_a_lone_input_is_plain_text_and_anything_else_is_structured() -> N
     assert await prompt_for(worker, {"topic": "AI safety"}) == '{\n  "topic": "AI safety"\n}'
     assert await prompt_for(worker, "x", depth=2) == '{\n  "input": "x",\n  "depth": 2\n}'
     assert await prompt_for(worker, BRIEF) == '{\n  "topic": "x",\n  "pages": 2\n}'
-    assert await prompt_for(worker) is None
 
 
 async def test_a_declared_input_is_structured() -> None:
@@ -408,8 +425,6 @@ async def test_arguments_are_validated_the_same_way_for_python_and_models() -> N
     async def take(x: int) -> None:
         seen.append(x)
 
-    from .scripted import calls
-
     worker = WorkerEntry(name="w", tools=[take])
     runtime = Runtime([take, worker], model=scripted(calls(("take", {"x": "5"})), says("ok")))
     await runtime.call("take", "5")
@@ -437,8 +452,6 @@ async def test_a_field_given_by_name_and_by_alias_is_given_twice() -> None:
 
 async def test_the_model_is_held_to_the_same_contract() -> None:
     """It too is told when it sends what nobody takes."""
-    from .scripted import calls
-
     inner = WorkerEntry(name="inner", input_type=Brief, model=scripted(says("in")))
     outer = WorkerEntry(name="outer", tools=[inner])
     model = scripted(calls(("inner", {"topic": "x", "pgaes": 2})), calls(("inner", {"topic": "x"})), says("ok"))
@@ -449,3 +462,208 @@ async def test_the_model_is_held_to_the_same_contract() -> None:
 
 async def test_bytes_can_be_shown_to_a_model() -> None:
     assert await prompt_for(WorkerEntry(name="w"), data=b"\xff") == '{\n  "data": "_w=="\n}'
+
+
+# -- a mapping of arguments is keywords ------------------------------------------------------------------
+
+
+def takes_two(data: Any, n: int = 0) -> Any:
+    return data, n
+
+
+def takes_by_position(data: Any, /) -> Any:
+    return data
+
+
+@pytest.mark.parametrize(
+    ("function", "values", "expected"),
+    [
+        (takes_two, {"data": 5, "n": 3}, (5, 3)),
+        (takes_dict, {"data": {"n": 3}}, {"n": 3}),
+        (takes_unannotated, {"data": 5}, 5),
+        (takes_by_position, {"data": 5}, 5),
+        (takes_brief, {"brief": {"topic": "x"}}, Brief(topic="x")),
+    ],
+)
+def test_a_mapping_of_arguments_is_bound_by_name_whatever_the_first_parameter_takes(
+    function: Any, values: dict[str, Any], expected: Any
+) -> None:
+    tool = ToolEntry.from_function(function)
+    bound_values = bind_input(tool.parameters, values)
+    arguments = list(bound_values.values()) if function is takes_by_position else []
+    assert (function(*arguments) if arguments else function(**bound_values)) == expected
+
+
+@pytest.mark.parametrize(
+    "function", [takes_two, takes_dict, takes_unannotated, takes_shape, takes_brief, takes_keyword_only]
+)
+def test_an_error_shows_how_to_give_a_mapping_as_the_value(function: Any) -> None:
+    name = next(iter(inspect.signature(function).parameters))
+    with pytest.raises(ArgumentError, match=rf'If the mapping is the value of .*, write {{"{name}": {{\.\.\.}}}}\.$'):
+        bind_input(ToolEntry.from_function(function).parameters, {"other": 1})
+
+
+def test_no_error_shows_it_where_the_first_parameter_takes_no_mapping() -> None:
+    with pytest.raises(ArgumentError) as caught:
+        bind_input(ToolEntry.from_function(takes_text).parameters, {"other": 1})
+    assert "{" not in str(caught.value)
+
+
+def test_an_instance_of_a_workers_own_input_type_is_always_the_arguments() -> None:
+    """Though its first field takes anything."""
+    worker = WorkerEntry(name="w", input_type=Recursive)
+    assert worker.parameters.bind((Recursive(brief=1),), {}) == {"brief": 1}
+    assert bind_input(worker.parameters, Recursive(brief=1)) == {"brief": 1}
+
+
+# -- blank and missing input -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("blank", ["", " \n\t", "\u00a0\u3000\u2028", "\u200b\ufeff\u2060", "\u3164\u2800", "\x00\x1b"])
+@pytest.mark.parametrize("how", ["positional", "keyword", "mapping", "turn"])
+async def test_a_worker_that_declares_nothing_is_not_called_with_a_blank_input(blank: str, how: str) -> None:
+    """No request is made, no record is left."""
+    worker = WorkerEntry(name="w", instructions="Go.")
+    runtime = Runtime([worker], model=scripted(says("never")))
+    with pytest.raises(ArgumentError, match=r"^w\(\): argument 'input' is blank. Give the task as text"):
+        match how:
+            case "positional":
+                await runtime.call(worker, blank)
+            case "keyword":
+                await runtime.call(worker, input=blank)
+            case "mapping":
+                await runtime.call(worker, {"input": blank, "attachments": []})
+            case _:
+                async with worker.start(runtime) as scope:
+                    await scope.run_turn(blank)
+    assert (list(runtime.trace), runtime.usage) == ([], {})
+
+
+async def test_a_missing_input_is_no_call_either() -> None:
+    runtime = Runtime([WorkerEntry(name="w", instructions="Go.")], model=scripted(says("never")))
+    for args in ((), ({},), (None,)):
+        with pytest.raises(ArgumentError, match="missing argument 'input'"):
+            await runtime.call("w", *args)
+    assert not runtime.trace
+
+
+async def test_files_are_input_enough_and_no_blank_text_goes_with_them() -> None:
+    letter = BinaryContent(b"Dear ...", media_type="text/plain")
+    assert await prompt_for(WorkerEntry(name="w"), attachments=[letter]) == [letter]
+    assert await prompt_for(WorkerEntry(name="w"), " ", attachments=[letter]) == [letter]
+
+
+async def test_a_model_that_calls_a_worker_with_a_blank_input_is_asked_again() -> None:
+    inner = WorkerEntry(name="inner", model=scripted(says("in")))
+    outer = WorkerEntry(name="outer", tools=[inner])
+    told: list[str] = []
+
+    def again(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        told.append(str(messages[-1]))
+        return calls(("inner", {"input": "tea"}))
+
+    runtime = Runtime(model=scripted(calls(("inner", {"input": " \u200b"})), again, says("ok")))
+    assert await runtime.call(outer, "go") == "ok"
+    assert "Write the task or the question as text. It must not be blank." in told[0]
+    assert [record.input_data for record in runtime.trace if record.name == "inner"] == [{"input": "tea"}]
+
+
+async def test_no_worker_sends_an_empty_prompt() -> None:
+    """Whatever it declares."""
+
+    class Nothing(BaseModel):
+        pass
+
+    class Lone(BaseModel):
+        input: str | None = None
+
+    assert await prompt_for(WorkerEntry(name="w", input_type=Nothing)) == NO_INPUT
+    assert await prompt_for(WorkerEntry(name="w", input_type={"type": "object", "properties": {"x": {}}})) == NO_INPUT
+    assert await prompt_for(WorkerEntry(name="w", input_type=Lone), " ") == '{\n  "input": " "\n}'
+    assert await prompt_for(WorkerEntry(name="w", input_type=Lone)) == '{\n  "input": null\n}'
+
+
+async def test_a_worker_whose_instructions_are_enough_takes_no_input() -> None:
+    worker = WorkerEntry(name="daily", instructions="Report.", input_type="none")
+    assert await prompt_for(worker) == NO_INPUT == "Do what your instructions say."
+    assert await prompt_for(worker, {}) == NO_INPUT
+    for args, kwargs in ((("x",), {}), (({"input": "x"},), {}), ((), {"input": "x"})):
+        with pytest.raises(ArgumentError, match=r"daily\(\) takes no input: .*`input: none`"):
+            await prompt_for(worker, *args, **kwargs)
+
+
+async def test_another_model_sees_such_a_worker_as_a_tool_without_parameters() -> None:
+    inner = WorkerEntry(name="daily", input_type="none", model=scripted(says("in")))
+    seen: list[Any] = []
+
+    def look(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        seen.append(info.function_tools[0].parameters_json_schema)
+        return calls(("daily", {"input": "x"}))
+
+    runtime = Runtime(model=scripted(look, calls(("daily", {})), says("ok")))
+    assert await runtime.call(WorkerEntry(name="outer", tools=[inner]), "go") == "ok"
+    assert seen[0]["properties"] == {}
+    assert [record.input_data for record in runtime.trace if record.name == "daily"] == [{}]
+
+
+# -- names that are nearly right, and attachments that are data ------------------------------------------------
+
+
+async def test_a_keyword_that_is_nearly_input_is_told() -> None:
+    events: list[Any] = []
+    runtime = Runtime(model=scripted(says("ok")), message_callback=events.append)
+    worker = WorkerEntry(name="w")
+    await runtime.call(worker, inptu="hi")
+    await runtime.call(worker, topic="hi", point=1)
+    await runtime.call(worker, "hi", inputs=[1])
+    (notice,) = [event.text for event in events if event.type == "notice"]
+    assert "'inptu'" in notice
+    assert "input=..." in notice
+
+
+@pytest.mark.parametrize("how", ["call", "keywords", "mapping", "turn", "lone model"])
+@pytest.mark.parametrize(
+    "given", ["path", ["path"], [{"kind": "image-url", "url": "file:///path"}], [], None, {"a": 1}]
+)
+async def test_attachments_next_to_other_keys_are_data_and_open_no_file(tmp_path: Path, how: str, given: Any) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("TOP SECRET")
+    record = {"subject": "hi", "attachments": _with_path(given, str(secret))}
+    worker = WorkerEntry(name="w")
+    seen: list[Any] = []
+
+    def look(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        seen.append(messages[-1].parts[0].content)  # type: ignore[union-attr]
+        return says("ok")
+
+    runtime = Runtime([worker], model=scripted(look))
+    match how:
+        case "call":
+            await runtime.call("w", "look", **record)
+        case "keywords":
+            await runtime.call("w", **record)
+        case "mapping":
+            await runtime.call("w", record)
+        case "lone model":
+            await runtime.call("w", WorkerInput(subject="hi"))
+        case _:
+            async with worker.start(runtime) as scope:
+                await scope.run_turn(record)
+    assert isinstance(seen[0], str)
+    assert "TOP SECRET" not in seen[0]
+    if how != "lone model":
+        assert json.loads(seen[0])["attachments"] == record["attachments"]
+
+
+def _with_path(value: Any, path: str) -> Any:
+    if isinstance(value, list):
+        return [_with_path(item, path) for item in value]
+    if isinstance(value, dict):
+        return {key: _with_path(item, path) for key, item in value.items()}
+    return value.replace("path", path) if isinstance(value, str) else value
+
+
+async def test_content_that_only_python_can_make_is_a_file_next_to_other_keys_too() -> None:
+    letter = BinaryContent(b"Dear ...", media_type="text/plain")
+    shown = await prompt_for(WorkerEntry(name="w"), "look", depth=2, attachments=[letter])
+    assert shown == ['{\n  "input": "look",\n  "depth": 2\n}', letter]

@@ -587,7 +587,7 @@ async def test_attachments_come_from_the_callers_files_and_fit_the_target(
     started = [record for record in runtime.trace if record.name == "b"]
     assert len(started) == (expected == "did it")
     if started:
-        (content,) = started[0].input_data["attachments"]
+        (content,) = started[0].attachments
         assert (content.data, content.media_type) == (b"alpha", "text/plain")
 
 

@@ -35,8 +35,8 @@ from llm_do import (
     entry,
     run_worker_async,
 )
-from llm_do.signatures import model_parameters
 from llm_do.secrets import HIDDEN, MOST_VALUES, Marks, Secrets, StreamedText, Values
+from llm_do.signatures import model_parameters
 
 from .scripted import calls, says, scripted, tool_results
 

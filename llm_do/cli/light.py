@@ -116,7 +116,10 @@ _INDICATORS = "-?:,[]{}#&*!|>'\"%@`~"
 
 
 def header(path: Path) -> dict[str, str] | None:
-    """`description`, `model` and `input: none` of a worker's file, where they are there; `None` where the file cannot be read."""
+    """Return `description`, `model` and `input: none` of a worker's file, where they are there.
+
+    `None` is a file that cannot be read.
+    """
     try:
         text = read_file(path).decode().removeprefix("\ufeff").replace("\r\n", "\n")
     except (OSError, UnicodeDecodeError):
@@ -174,7 +177,8 @@ def _with_yaml(text: str) -> dict[str, str] | None:
             if depth > _MAX_DEPTH:  # the time that the parser takes grows with the square of it
                 return None
             if depth == 1 and key is not None:
-                if (key in ("description", "model") and scalar is not None and not _is_null(event)) or (key == "input" and scalar == "none"):
+                is_no_input = key == "input" and scalar == "none"
+                if scalar is not None and not _is_null(event) and (key in ("description", "model") or is_no_input):
                     said[key] = scalar
                 key = None
             elif depth == 1:

@@ -37,8 +37,9 @@ def why_command(
 ) -> None:
     """Say what is decided about a call.
 
-    WORKER would call TOOL with these arguments. A VALUE is read as `llm-do run` reads it. TOOL can be a name that rules use, such
-    as sandbox.write: then it is the first of the worker's tools that rules call so, and that takes the arguments.
+    WORKER would call TOOL with these arguments. A VALUE is read as `llm-do run` reads it. TOOL can be a name that
+    rules use, such as sandbox.write: then it is the first of the worker's tools that rules call so, and that takes the
+    arguments.
 
     Nothing runs, and nobody is asked.
     """
