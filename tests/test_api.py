@@ -1,5 +1,6 @@
 """One call, from a project's files to a result, and the tools that come with llm-do."""
 
+import json
 import os
 import sys
 import time
@@ -14,6 +15,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse
 from llm_do import (
     ApprovalDecision,
     ApprovalDenied,
+    ArgumentError,
     AttachmentPayload,
     CallClosed,
     CallOpened,
@@ -33,6 +35,7 @@ from llm_do import (
     WorkerDelegator,
     WorkerEntry,
     WorkerFileError,
+    WorkerInput,
     WorkerRegistry,
     WorkerRunResult,
     WorkerSpec,
@@ -575,3 +578,138 @@ def test_two_projects_in_one_process_have_modules_of_their_own(tmp_path: Path) -
         code = "from llm_do import entry\nimport helper_of_both\n\n@entry\ndef who() -> str:\n"
         (tmp_path / name / "tools.py").write_text(f"{code}    return helper_of_both.NAME\n")
         assert run_worker(registry=WorkerRegistry(tmp_path / name), worker="who").output == name
+
+
+# -- arguments -----------------------------------------------------------------------------------------------------
+
+KEEPS = """
+from typing import Any
+from llm_do import entry
+
+@entry
+def keep(data: Any, n: int = 0) -> Any:
+    return [data, n]
+
+def plain() -> None: ...
+"""
+
+
+def test_a_mapping_of_input_data_is_the_arguments_by_name(make: Make) -> None:
+    registry = make({"tools.py": KEEPS})
+    assert run_worker(registry=registry, worker="keep", input_data={"data": 5, "n": 3}).output == [5, 3]
+    with pytest.raises(ArgumentError, match=r'write {"data": {\.\.\.}}\.$'):
+        run_worker(registry=registry, worker="keep", input_data={"topic": "tea"})
+
+
+def test_an_instance_of_the_input_type_is_the_arguments_for_every_caller(make: Make) -> None:
+    registry = seams(
+        make,
+        **{
+            "workers/b.yaml": "input: 'schemas.py:Deck'\ninstructions: b\n",
+            "schemas.py": SCHEMAS,
+            "workers/b.md": "",
+        },
+    )
+    (registry.root / "workers/b.md").unlink()
+    deck = registry._code.object("schemas.py:Deck")(deck="acme")
+    result = run_worker(registry=registry, worker="b", input_data=deck, cli_model=scripted(says("ok")))
+    assert result.trace[0].input_data == {"deck": "acme"}
+
+    async def delegate(ctx: Context) -> Any:
+        return await RuntimeDelegator(ctx).call_async("b", deck, [])
+
+    assert run_seam(registry, "seam", delegate).trace[-1].input_data == {"deck": "acme"}
+
+
+@pytest.mark.parametrize("how", ["run_worker", "worker_call"])
+def test_attachments_of_a_record_are_data_and_files_go_beside_them(make: Make, how: str) -> None:
+    registry = make(
+        {
+            "workers/a.yaml": "allow_workers: [b]\nsandbox: {paths: {in: {root: in}}}\ninstructions: x\n",
+            "workers/b.yaml": "tools: [look]\ninstructions: x\n",
+            "tools.py": LOOK,
+            "in/a.txt": "alpha",
+            "in/secret.txt": "TOP SECRET",
+        }
+    )
+    record = {"subject": "hi", "attachments": ["in/secret.txt", str(registry.root / "in/secret.txt")]}
+    shown: list[Any] = []
+
+    def step(messages: list[ModelMessage], info: Any) -> ModelResponse:
+        if tool_results(messages):
+            return last_result(messages, info)
+        if "look" in [tool.name for tool in info.function_tools]:
+            shown.append(messages[0].parts[0].content)  # type: ignore[union-attr]
+            return calls(("look", {}))
+        return calls(("worker_call", {"worker": "b", "input_data": record, "attachments": ["in/a.txt"]}))
+
+    if how == "run_worker":
+        result = run_worker(
+            registry=registry,
+            worker="b",
+            input_data=record,
+            attachments=[AttachmentPayload("in/a.txt", b"alpha")],
+            cli_model=scripted(step),
+        )
+    else:
+        result = run_worker(registry=registry, worker="a", input_data="go", cli_model=scripted(step))
+    assert result.output == "in/a.txt=b'alpha'"
+    text, file = shown[0]
+    assert json.loads(text) == record
+    assert file.data == b"alpha"
+    assert "TOP SECRET" not in str(result.messages)
+
+
+def test_attachments_cannot_be_hidden_in_the_input_from_the_policy(make: Make) -> None:
+    registry = make({"workers/b.yaml": "attachment_policy: {max_attachments: 0}\ninstructions: x\n"})
+    content = AttachmentPayload("a.txt", b"alpha").content()
+    for hidden in (
+        {"input": "x", "attachments": ["a.txt"]},
+        {"topic": "x", "attachments": [content]},
+        WorkerInput(input="x", attachments=[content]),
+    ):
+        with pytest.raises(PathDenied):
+            run_worker(registry=registry, worker="b", input_data=hidden, cli_model=scripted(says("never")))
+
+
+def test_a_model_delegates_to_a_worker_without_input_and_is_told_of_a_blank_one(make: Make) -> None:
+    registry = make(
+        {
+            "workers/a.yaml": "allow_workers: [b, c]\ninstructions: x\n",
+            "workers/b.yaml": "input: none\ninstructions: b\n",
+            "workers/c.md": "c",
+        }
+    )
+    asked = calls(("worker_call", {"worker": "b"}), ("worker_call", {"worker": "c", "input_data": " "}))
+
+    def step(messages: list[ModelMessage], info: Any) -> ModelResponse:
+        if not info.function_tools:
+            return says("b did it")
+        return says("|".join(map(str, tool_results(messages)))) if tool_results(messages) else asked
+
+    result = run_worker(registry=registry, worker="a", input_data="go", cli_model=scripted(step))
+    assert "b did it" in result.output
+    assert "argument 'input' is blank" in result.output
+    assert sorted(record.name for record in result.trace) == ["a", "b", "worker_call", "worker_call"]
+
+
+def test_the_seams_name_their_async_forms(make: Make) -> None:
+    registry = seams(make, **{"workers/a.yaml": "tools: [seam]\ntoolsets: [worker_create]\nallow_workers: [b]\n"})
+
+    async def create(ctx: Context) -> Any:
+        with pytest.raises(EventLoopError, match=r"await RuntimeCreator\(ctx.deps\).create_async"):
+            RuntimeCreator(ctx).create("poet", "Write.")
+        with pytest.raises(EventLoopError, match="await call_worker_async"):
+            call_worker(registry=registry, worker="b", input_data="x", caller_context=ctx)
+        return (await RuntimeCreator(ctx).create_async("poet", "Write."))["name"]
+
+    assert run_seam(registry, "seam", create, approval_callback=approve_all_callback).output == "poet"
+
+
+def test_a_function_without_entry_is_named_with_its_line(make: Make) -> None:
+    registry = make({"tools.py": KEEPS, "workers/a.yaml": "tools: [plain]\ninstructions: x\n"})
+    for name, error in (("plain", KeyError), ("a", WorkerFileError)):
+        with pytest.raises(error, match=r"The function at tools.py:9 has no @entry: write @entry above it\."):
+            run_worker(registry=registry, worker=name, input_data="x")
+    with pytest.raises(KeyError, match="tools.py:9 has no @entry"):
+        Runtime(registry).call_sync("plain")

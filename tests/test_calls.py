@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from pydantic_ai import RunContext, Tool
+from pydantic_ai import Agent, RunContext, Tool
 from pydantic_ai.models.test import TestModel
 
 from llm_do import (
@@ -491,3 +491,35 @@ def test_mistakes_are_answered_with_what_to_do(mistake: Any, error: type[Excepti
 def test_the_same_tool_twice_is_one_tool() -> None:
     worker = WorkerEntry(name="w", tools=[search, "search", search])
     assert Runtime([search], model=TestModel()).call_sync(worker, "x") == '{"search":["a","a","a"]}'
+
+
+async def test_hasattr_tells_whether_a_context_can_call_it() -> None:
+    tools = Runtime([search]).context().tools
+    assert hasattr(tools, "search")
+    assert not hasattr(tools, "serch")
+    assert ("search" in tools, "serch" in tools, 0 in tools) == (True, False, False)
+    assert getattr(tools, "serch", None) is None
+    with pytest.raises(AttributeError, match="Did you mean 'search'") as caught:
+        _ = tools.serch
+    assert isinstance(caught.value, UnknownEntryError)
+    with pytest.raises(KeyError) as missing:
+        _ = tools["serch"]
+    assert not isinstance(missing.value, AttributeError)
+    with pytest.raises(TypeError):
+        iter(tools)  # type: ignore[call-overload]
+
+
+async def test_an_agent_is_refused_with_what_to_write_in_its_place() -> None:
+    agent: Any = Agent("test", name="helper")
+    advice = r"WorkerEntry\(name='helper', instructions=..., tools=\[...\]\)"
+    runtime = Runtime()
+    with pytest.raises(TypeError, match=advice):
+        Runtime([agent])
+    with pytest.raises(TypeError, match=advice):
+        WorkerEntry(name="w", tools=[agent])
+    with pytest.raises(TypeError, match=advice):
+        Context.from_worker(agent)
+    with pytest.raises(TypeError, match=advice):
+        runtime.bind(agent)
+    with pytest.raises(TypeError, match=advice):
+        await runtime.call(agent, "x")

@@ -765,3 +765,19 @@ def test_the_json_schema_accepts_what_the_parser_reads() -> None:
 def test_the_json_schema_refuses_what_the_parser_refuses(content: dict[str, Any]) -> None:
     assert not accepts(content)
     error(yaml.safe_dump(content))
+
+
+def test_a_worker_can_say_that_it_takes_no_input() -> None:
+    """`none` is a word of the format, and not YAML's null."""
+    assert parse_worker("input: none\n", name="w", path="w", format="yaml").input == "none"
+    for text, message in {
+        "input:": "w:1: input: is empty. Write `input: none`",
+        "input: ~": "w:1: input: is empty. Write `input: none`",
+        "input: null": "w:1: input: is empty. Write `input: none`",
+        "input: None": "w:1: input: 'None': write `none`, in lower case",
+    }.items():
+        with pytest.raises(WorkerFileError) as caught:
+            parse_worker(f"{text}\n", name="w", path="w", format="yaml")
+        assert str(caught.value).startswith(message)
+    definition = WorkerDefinition(name="w", input="none")
+    assert parse_worker(dump_worker(definition), name="w", path="w", format="yaml") == definition

@@ -476,3 +476,115 @@ def test_events_end_with_their_reader(project: Path) -> None:
     done = subprocess.run(command, shell=True, cwd=project, capture_output=True, text=True, check=False)
     assert len(done.stdout.splitlines()) == 1
     assert done.stderr == ""
+
+
+# -- arguments -----------------------------------------------------------------------------------------------
+
+ARGUMENTS = """
+from typing import Any, Literal
+from pydantic import BaseModel
+from pydantic_ai import Agent
+from llm_do import entry
+
+class Brief(BaseModel):
+    topic: str
+
+@entry
+def keep(data: Any, n: int = 0) -> Any:
+    return [data, n]
+
+@entry
+def note(label: str | None = None, size: Literal["5", "6"] = "6", **more: Any) -> Any:
+    return [label, size, more]
+
+@entry
+def brief(brief: Brief) -> str:
+    return brief.topic
+
+def plain(x: int) -> int:
+    return x
+
+helper = Agent("test", name="helper")
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "input", "output"),
+    [
+        (["keep", "data=5", "n=3"], "", [5, 3]),
+        (["keep", "--input-json", '{"data": {"n": 3}}'], "", [{"n": 3}, 0]),
+        (["keep", "--input-json", "-"], '\ufeff{"data": [1]}', [[1], 0]),
+        (["note", "label=5", "size=5", "other=5"], "", ["5", "5", {"other": 5}]),
+        (["brief", 'brief={"topic": "tea"}'], "", "tea"),
+    ],
+)
+def test_arguments_are_keywords_and_have_the_types_that_are_declared(
+    run: Run, project: Path, words: list[str], input: str, output: Any
+) -> None:
+    with_tools(project, ARGUMENTS)
+    made = run(*words, "--json", input=input)
+    assert (made.returncode, json.loads(made.stdout)["output"]) == (Exit.OK, output), made.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "input", "message"),
+    [
+        (["keep", "data=1", "data=2"], "", "The argument 'data' is given twice."),
+        (["keep", "--input-json", '{"data": 1, "data": 2}'], "", "'data' is given twice"),
+        (["keep", "--input-json", '{"n": {"a": 1}, "x": 1}'], "", 'write {"data": {...}}.'),
+        (["keep", "--input-json", "-"], "", "reads standard input, and nothing is there"),
+        (["keep", "--input-json", "-"], "tea", "--input-json is no JSON"),
+        (["keep", "--input-json", "-"], "x" * 10_000_001, "Standard input has more than 10,000,000 bytes"),
+        (["brief", "topic=tea"], "", "There is no argument 'topic'. Known names: 'brief'."),
+        (["greeter", " \u200b"], "", "greeter(): argument 'input' is blank"),
+        (["greeter"], " \n", "greeter(): argument 'input' is blank"),
+        (["greeter"], "", "greeter(): missing argument 'input'"),
+        (["daily", "now"], "", "daily() takes no input"),
+        (["plain", "x=1"], "", "No entry is named 'plain'. The function at tools.py:25 has no @entry: write @entry"),
+        (["helper", "x"], "", "tools.py has the PydanticAI agent 'helper' as it is"),
+    ],
+)
+def test_arguments_that_cannot_be_meant_start_nothing(
+    run: Run, project: Path, words: list[str], input: str, message: str
+) -> None:
+    """And no model is looked for."""
+    with_tools(project, ARGUMENTS)
+    (project / "workers/daily.yaml").write_text("input: none\ninstructions: Report.\n")
+    made = run(*words, input=input)
+    assert (made.returncode, made.stdout) == (Exit.USAGE, "")
+    assert message in made.stderr
+
+
+def test_a_worker_without_input_runs_without_any_and_says_so(run: Run, project: Path, run_here: RunHere) -> None:
+    (project / "workers/daily.md").write_text("---\ndescription: Reports.\ninput: none\n---\nReport.\n")
+    assert run("daily", "-m", "test").returncode == Exit.OK
+    assert "Reports. (takes no input)" in run_here("list", cwd=project).stdout
+    assert "no input: its instructions are enough" in run_here("show", "daily", cwd=project).stdout
+    assert "Run it: llm-do run daily" in run_here("chat", "daily", cwd=project).stderr
+
+
+def test_a_misspelled_input_is_told(run: Run) -> None:
+    made = run("greeter", "--input-json", '{"inptu": "hi"}', "-m", "test")
+    assert made.returncode == Exit.OK
+    assert "greeter got 'inptu' and no 'input'" in made.stderr
+
+
+def test_attachments_of_a_record_are_data(run: Run, project: Path) -> None:
+    """And no file is sent, whatever it names."""
+    (project / "secret.txt").write_text("TOP SECRET")
+    record = json.dumps({"subject": "hi", "attachments": [str(project / "secret.txt")]})
+    made = run("greeter", "--input-json", record, "-m", "test", "--events")
+    assert made.returncode == Exit.OK, made.stderr
+    assert "TOP SECRET" not in made.stdout
+    opened = json.loads(made.stdout.splitlines()[0])
+    assert (opened["attachments"], opened["arguments"]) == ([], json.loads(record))
+
+
+def test_rules_why_reads_values_as_run_does(run_here: RunHere, project: Path) -> None:
+    with_tools(project, ARGUMENTS)
+    rule = "tools: [note]\ntool_rules: {note: {rule: deny, when: {label: '5'}}}\ninstructions: x\n"
+    (project / "workers/noter.yaml").write_text(rule)
+    made = run_here("rules", "why", "noter", "note", "label=5", cwd=project)
+    assert made.stdout.startswith("deny"), made.stderr
+    piped = run_here("rules", "why", "noter", "note", "--args-json", "-", cwd=project, input='{"label": "5"}')
+    assert piped.stdout.startswith("deny"), piped.stderr
