@@ -308,6 +308,7 @@ def test_list_tells_all_at_a_glance(make: Make, run: Run) -> None:
         "file": "workers/secretary.md",
         "line": None,
         "problem": None,
+        "input": None,
     }
     assert found["odd"]["problem"]
 
