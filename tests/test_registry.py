@@ -299,7 +299,7 @@ def test_a_bad_configuration_is_an_error_that_names_it(make: Make, text: str, me
     registry = make({"workers/a.md": "x", "llm-do.toml": text})
     with pytest.raises(WorkerFileError, match=message) as error:
         _ = registry.config
-    assert str(error.value).startswith("llm-do.toml: ")
+    assert str(error.value).startswith("llm-do.toml:")
     with pytest.raises(WorkerFileError):
         registry["a"]
 
