@@ -5,6 +5,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from .answers import ModelAnswerError
     from .api import (
         RuntimeCreator,
         RuntimeDelegator,
@@ -150,6 +151,7 @@ __all__ = [
     "LocalModelError",
     "MessageCallback",
     "MessageLogged",
+    "ModelAnswerError",
     "ModelBehaviorError",
     "ModelChoiceError",
     "ModelLike",

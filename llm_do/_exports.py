@@ -1,6 +1,7 @@
 """Which module each public name comes from. A test keeps it in step with the imports that type checkers read."""
 
 _NAMES = {
+    "answers": ("ModelAnswerError",),
     "api": (
         "RuntimeCreator",
         "RuntimeDelegator",

@@ -32,7 +32,8 @@
     │       └── CallTimeout     (TimeoutError)     the time of a top-level call is up
     ├── the machine fails
     │   ├── PathFailed          (OSError)          the disk is full, or the like
-    │   └── RememberedError     (OSError)          the file of remembered answers cannot be used
+    │   ├── RememberedError     (OSError)          the file of remembered answers cannot be used
+    │   └── ModelAnswerError    (ModelAPIError)    a provider's answer is no answer (defined in `answers`)
     └── a callee did not keep its word
         ├── OutputError         (ValueError)       the output does not fit what the entry declares
         ├── ModelBehaviorError                     the model cannot be brought to behave

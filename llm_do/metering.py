@@ -26,6 +26,7 @@ from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings, merge_model_settings
 
+from .answers import refuse_empty_stream, refuse_nothing, unreadable_answer
 from .budgets import DEFAULT_OUTPUT_TOKENS, GIVE_PRICE, LEAST_OUTPUT_TOKENS, Quote, Reservation
 from .errors import CallCancelled, LimitExceeded, ModelChoiceError
 from .estimates import InputBound, thinking_tokens
@@ -128,12 +129,15 @@ class MeteredModel(WrapperModel):
                 async with self.wrapped.request_stream(
                     request.messages, request.settings, model_request_parameters, run_context
                 ) as stream:
+                    # PydanticAI replaces the iterator in the same way, to look at the first event.
+                    stream._event_iterator = refuse_empty_stream(stream, aiter(stream), self.wrapped)
                     yield stream
             except BaseException as exc:
                 if stream is None:
                     self._fail(request, exc)
                 else:  # it was broken off, and what it has used is spent all the same
                     self._finish(request, stream.get())
+                self._raise_if_unreadable(exc)
                 raise
             self._finish(request, stream.get())
 
@@ -245,9 +249,16 @@ class MeteredModel(WrapperModel):
                 response = await ask()
             except BaseException as exc:
                 self._fail(request, exc)
+                self._raise_if_unreadable(exc)
                 raise
             self._finish(request, response)
+            refuse_nothing(response, self.wrapped)
         return response
+
+    def _raise_if_unreadable(self, exc: BaseException) -> None:
+        """Raise the named error for an answer that could not be read, so that a `FallbackModel` tries the next one."""
+        if (error := unreadable_answer(exc, self.wrapped, self._session.recorder.secrets.redact)) is not None:
+            raise error from exc
 
     @asynccontextmanager
     async def _sending(self, request: _Request) -> AsyncIterator[None]:

@@ -2,16 +2,41 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from pydantic_ai.exceptions import ModelHTTPError
-from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
+from pydantic_ai.models import Model
+from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from llm_do import Event, Runtime, WorkerEntry, entry
+from llm_do import Event, Limits, ModelAnswerError, Runtime, WorkerEntry, entry
+from llm_do.cli.words import in_words
+
+HTML = "<!DOCTYPE html>\n<html><title>Sign in\x1b[2J</title></html>"
+NO_CHOICES = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": []}
+NO_ANSWERS = {
+    "html": (HTML, "text/html"),
+    "html that claims to be JSON": (HTML, "application/json"),
+    "empty": ("", "application/json"),
+    "empty text": ("", "text/plain"),
+    "blank": (" \n", "application/json"),
+    "cut-off": ('{"id": "1", "object": "chat.comp', "application/json"),
+    "null": ("null", "application/json"),
+    "no choices": (json.dumps(NO_CHOICES), "application/json"),
+    "a choice of nothing": (json.dumps({**NO_CHOICES, "choices": [None]}), "application/json"),
+    "no events": ("", "text/event-stream"),
+    "events of HTML": (HTML, "text/event-stream"),
+    "a cut-off event": ('data: {"id": "1", "obj\n\n', "text/event-stream"),
+    "an event of null": ("data: null\n\n", "text/event-stream"),
+    "an event without choices": (f"data: {json.dumps(NO_CHOICES)}\n\ndata: [DONE]\n\n", "text/event-stream"),
+}
+"""Bodies that are no answer, whatever was asked for."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -19,7 +44,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        messages = request["messages"]
+        messages = request.get("messages") or request["input"]
+        if (broken := NO_ANSWERS.get(self.headers["X-Broken"])) is not None:
+            self._send(200, *broken)
+            return
         if "fail" in str(messages[-1].get("content")):
             self._send(500, {"error": {"message": "the server is on fire"}})
             return
@@ -99,3 +127,64 @@ async def test_a_providers_error_reaches_the_caller_with_the_path_of_calls(model
         await Runtime(model=model).call(WorkerEntry(name="w"), "fail")
     assert caught.value.status_code == 500
     assert caught.value.__notes__ == ["llm-do call path: w"]
+
+
+def broken(model: OpenAIChatModel, kind: type[OpenAIChatModel | OpenAIResponsesModel], fault: str) -> Model:
+    client = model.client.with_options(default_headers={"X-Broken": fault}, max_retries=0)
+    return kind("asked-model", provider=OpenAIProvider(openai_client=client))
+
+
+async def say_well(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    return ModelResponse([TextPart("well")])
+
+
+async def stream_well(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
+    yield "well"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("kind", [OpenAIChatModel, OpenAIResponsesModel])
+@pytest.mark.parametrize("fault", NO_ANSWERS)
+async def test_what_is_no_answer_is_a_named_error_from_which_a_fallback_goes_on(
+    model: OpenAIChatModel, kind: type[OpenAIChatModel | OpenAIResponsesModel], fault: str, streamed: bool
+) -> None:
+    """The error names the model and its address; what was not reported counts as spent."""
+    bad, good = broken(model, kind, fault), FunctionModel(say_well, stream_function=stream_well)
+    runtime = Runtime(model=bad, text_deltas=streamed, limits=Limits(max_tokens=100_000))
+    with pytest.raises(ModelAnswerError) as caught:
+        await runtime.call(WorkerEntry(name="w"), "hi")
+    assert isinstance(caught.value, ModelAPIError)
+    words = in_words(caught.value)
+    assert words.startswith(f"Model 'asked-model' at {model.base_url.rstrip('/')}") and "cannot be read: " in words
+    assert "could not be reached" not in words and "\x1b" not in words
+    several = Runtime(model=FallbackModel(bad, good), text_deltas=streamed)
+    assert await several.call(WorkerEntry(name="w"), "hi") == "well"
+
+
+@pytest.mark.parametrize(
+    ("fault", "what"),
+    [
+        ("html", "it is HTML, not JSON; it begins with <!DOCTYPE html>"),
+        ("html that claims to be JSON", "it is HTML, not JSON; it begins with <!DOCTYPE html>"),
+        ("empty", "it is empty. Check"),
+        ("cut-off", 'it is JSON that was cut off; it begins with {"id": "1"'),
+        ("no choices", 'it lacks what an answer has; it begins with {"id":"1","choices":[]'),
+    ],
+)
+async def test_the_error_says_what_came(model: OpenAIChatModel, fault: str, what: str) -> None:
+    with pytest.raises(ModelAnswerError) as caught:
+        await Runtime(model=broken(model, OpenAIChatModel, fault)).call(WorkerEntry(name="w"), "hi")
+    assert what in str(caught.value)
+
+
+@pytest.mark.parametrize("error", [IndexError("mine"), TypeError("mine"), json.JSONDecodeError("mine", "", 0)])
+async def test_a_mistake_in_a_users_model_stays_what_it_is(error: Exception) -> None:
+    """No fallback hides it."""
+
+    async def fail(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        raise error
+
+    with pytest.raises(type(error), match="mine"):
+        await Runtime(model=FallbackModel(FunctionModel(fail), FunctionModel(say_well))).call(
+            WorkerEntry(name="w"), "hi"
+        )

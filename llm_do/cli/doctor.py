@@ -97,7 +97,8 @@ def _keys() -> Iterator[Finding]:
         present = [name for name in offer.variables if os.environ.get(name, "").strip()]
         needs = "" if _is_installed(offer.package) else f"needs {install_package(f'pydantic-ai-slim[{offer.extra}]')}"
         state = "ok" if present and not needs else "missing"
-        detail = f"is set, for models such as {offer.model}" if present else "is not set"
+        empty = [name for name in offer.variables if name in os.environ and name not in present]
+        detail = f"is set, for models such as {offer.model}" if present else "is empty" if empty else "is not set"
         yield Finding(
             present[0] if present else " or ".join(offer.variables), state, "; ".join(filter(None, (detail, needs)))
         )

@@ -46,8 +46,12 @@ def _said(exc: BaseException, redact: Callable[[str], str]) -> str:
             return str(exc) or type(exc).__name__
         case theirs.ModelHTTPError():
             return f"The provider of {exc.model_name} answered {_status(exc.status_code)}. {_detail(exc.body, redact)}"
-        case theirs.ModelAPIError():
+        case theirs.ModelConnectionError(phase="read"):
+            return f"The answer of {exc.model_name} broke off: {exc}"
+        case theirs.ModelConnectionError():
             return f"The provider of {exc.model_name} could not be reached: {exc}"
+        case theirs.ModelAPIError():
+            return f"The provider of {exc.model_name} failed: {exc}"
         case theirs.UsageLimitExceeded():
             return f"A limit is used up: {exc}"
         case theirs.FallbackExceptionGroup():

@@ -1,6 +1,6 @@
 """Models: by name, on this machine, and which one answers when nobody said which."""
 
-from .choice import ModelChoice, announce, choose_default_model, explain_missing
+from .choice import ModelChoice, announce, choose_default_model, explain_missing, named_model
 from .resolve import describe_remote, is_own_file, resolve_model
 from .unusable import explain_unusable
 
@@ -12,5 +12,6 @@ __all__ = [
     "explain_missing",
     "explain_unusable",
     "is_own_file",
+    "named_model",
     "resolve_model",
 ]

@@ -77,17 +77,24 @@ def choose_default_model(
     Raises:
         ModelChoiceError: A variable for the address of a server, which is looked at last, does not have one.
     """
-    if explicit is not None:
-        return ModelChoice(explicit, "asked for")
-    if name := _variable(environ, "LLM_DO_MODEL"):
-        return ModelChoice(name, "LLM_DO_MODEL")
-    if configured is not None:
-        return ModelChoice(configured, "llm-do.toml")
+    if (named := named_model(explicit, configured, environ)) is not None:
+        return named
     if (by_key := _choose_by_key(environ, key_offers)) is not None:
         return by_key
     local = _choose_local(environ, servers)
     unusable = [f"{name} needs pydantic-ai-slim[{offer.extra}]" for name, offer in _present(environ, key_offers)]
     return replace(local, reason="; ".join([local.reason, *unusable]))
+
+
+def named_model(
+    explicit: ModelLike | None, configured: str | None, environ: Mapping[str, str] = os.environ
+) -> ModelChoice | None:
+    """Return the default model that a setting names, if one does. Nothing is looked for."""
+    if explicit is not None:
+        return ModelChoice(explicit, "asked for")
+    if name := _variable(environ, "LLM_DO_MODEL"):
+        return ModelChoice(name, "LLM_DO_MODEL")
+    return None if configured is None else ModelChoice(configured, "llm-do.toml")
 
 
 def choose_offer(offer: OfferedModel, environ: Mapping[str, str] = os.environ) -> ModelChoice:

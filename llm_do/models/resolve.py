@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from pydantic_ai.models import Model, infer_model
 
+from ..errors import ModelChoiceError
+from .choice import KEY_OFFERS
 from .servers import make_served_model, server_of
 
 
@@ -26,7 +29,11 @@ def resolve_model(name: str) -> Model:
     `local` and `local:...` run on this machine, `ollama:...`, `llama-server:...` and `vllm:...` are asked where their
     server is, and all others are PydanticAI's.
     """
-    kind, _, rest = name.partition(":")
+    name = name.strip()
+    kind, colon, rest = name.partition(":")
+    if not kind or (colon and not rest.strip()):
+        missing = "the name of the model is missing" if kind else "the provider is missing"
+        raise ModelChoiceError(f"{missing}: write {kind or 'PROVIDER'}:{rest.strip() or 'MODEL'}.")
     if kind == "local":
         # Its modules are for those who use it.
         from .local.model import LocalModel  # noqa: PLC0415
@@ -34,7 +41,17 @@ def resolve_model(name: str) -> Model:
         return LocalModel(rest)
     if (server := server_of(kind)) is not None:
         return make_served_model(server.locate(os.environ), rest, os.environ)
+    _check_key(kind, os.environ)
     return infer_model(name)
+
+
+def _check_key(provider: str, environ: Mapping[str, str]) -> None:
+    """Refuse a provider whose key is set and empty: its package would say that it is missing, or send it."""
+    offered = [offer.variables for offer in KEY_OFFERS if offer.model.partition(":")[0] == provider]
+    variables = [*(offered[0] if offered else ()), f"{provider.partition('-')[0].upper()}_API_KEY"]
+    present = [name for name in dict.fromkeys(variables) if name in environ]
+    if present and not any(environ[name].strip() for name in present):
+        raise ModelChoiceError(f"{present[0]} is set in the environment, and is empty. Give it a key, or unset it.")
 
 
 def describe_remote(name: str) -> str:

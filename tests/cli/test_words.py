@@ -7,6 +7,7 @@ import pytest
 from pydantic_ai.exceptions import (
     FallbackExceptionGroup,
     ModelAPIError,
+    ModelConnectionError,
     ModelHTTPError,
     UsageLimitExceeded,
     UserError,
@@ -26,7 +27,9 @@ from llm_do.errors import ApprovalDenied, LimitExceeded, ModelChoiceError, RunEn
         ),
         (ModelHTTPError(401, "gpt"), "The provider of gpt answered that the key is not valid (401)."),
         (ModelHTTPError(500, "gpt", "oops\n"), "The provider of gpt answered with the error 500. oops"),
-        (ModelAPIError("gpt", "Connection error."), "The provider of gpt could not be reached: Connection error."),
+        (ModelConnectionError("gpt", "No route."), "The provider of gpt could not be reached: No route."),
+        (ModelConnectionError("gpt", "Gone.", phase="read"), "The answer of gpt broke off: Gone."),
+        (ModelAPIError("gpt", "boom"), "The provider of gpt failed: boom"),
         (UserError("Set OPENAI_API_KEY."), "Set OPENAI_API_KEY."),
         (ModelChoiceError("No model."), "No model."),
         (LimitExceeded("Used up.", limit="max_cost"), "Used up. Raise it with --max-cost DOLLARS."),
@@ -43,7 +46,7 @@ from llm_do.errors import ApprovalDenied, LimitExceeded, ModelChoiceError, RunEn
         (
             FallbackExceptionGroup("x", [ModelHTTPError(401, "a"), ModelAPIError("b", "no")]),
             "No model answered.\nThe provider of a answered that the key is not valid (401).\n"
-            "The provider of b could not be reached: no",
+            "The provider of b failed: no",
         ),
         (ZeroDivisionError("by zero"), "ZeroDivisionError: by zero"),
         (KeyboardInterrupt(), "KeyboardInterrupt"),
