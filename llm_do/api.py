@@ -25,10 +25,10 @@ from .attachments import AttachmentInput, load, refuse_hidden
 from .context import Context, call_bound
 from .definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec
 from .entries import WorkerEntry
-from .errors import ArgumentError, EventLoopError
+from .errors import ArgumentError, EventLoopError, ModelChoiceError
 from .fields import fields_of
 from .inputs import bind_input
-from .models import announce, choose_default_model
+from .models import announce, choose_default_model, explain_missing, named_model
 from .permission import parameters_of
 from .protocols import Entry, MessageCallback, ModelLike
 from .registry import WorkerRegistry
@@ -85,12 +85,20 @@ async def run_worker_async(
         creation_defaults: What workers that are created in this run have where nothing else is said.
     """
     config = registry.config
-    choice = await anyio.to_thread.run_sync(choose_default_model, cli_model, config.model)
-    for line in announce(choice):
-        print(line, file=sys.stderr)  # noqa: T201
+    named = named_model(cli_model, config.model)
+
+    async def choose_model(worker: str) -> ModelLike:
+        choice = await anyio.to_thread.run_sync(choose_default_model)
+        for line in announce(choice):
+            print(line, file=sys.stderr)  # noqa: T201
+        if choice.model is None:
+            raise ModelChoiceError(explain_missing(worker))
+        return choice.model
+
     runtime = Runtime(
         registry,
-        model=choice.model,
+        model=None if named is None else named.model,
+        choose_model=choose_model,
         approval_callback=approval_callback,
         tool_rules=registry.rule_book(),
         limits=config.session_limits(),

@@ -319,7 +319,7 @@ async def dispatch(
         frame.arguments = arguments
         child = Context(session, frame)
         if entry.kind == "worker":
-            choose_model(child)
+            await choose_model(child)
             if isinstance(entry, EntryBase) and entry.limits is not None:
                 frame.hands_down = True
                 frame.meters = (*ctx.frame.meters, UsageMeter(entry.limits, entry.name))
@@ -407,10 +407,12 @@ def _timeout(session: SessionState, frame: CallFrame, entry: Entry[Any]) -> floa
     return session.limits.timeout if own is None else min(own, session.limits.timeout)
 
 
-def choose_model(ctx: Context) -> None:
+async def choose_model(ctx: Context) -> None:
     """Give a worker's call the model that its requests go through."""
     frame = ctx.frame
     assert frame.record is not None
+    if ctx.session.default_model is not None and frame.entry is not None and frame.entry.model is None:
+        await ctx.session.find_default_model(frame)
     if (model := ctx.session.choose_model(frame)) is not None:
         frame.model = metered(model, ctx.session, frame)
         frame.record.model = model.model_name

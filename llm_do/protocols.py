@@ -150,6 +150,9 @@ MessageCallback: TypeAlias = Callable[["Event"], None]
 LimitCallback: TypeAlias = Callable[["LimitExceeded", "Limits"], "Limits | Awaitable[Limits | None] | None"]
 """Gets the error that a limit of the session would raise, and the limits. It returns others to go on with."""
 
+DefaultModel: TypeAlias = Callable[[str], Awaitable[ModelLike]]
+"""Chooses the session's model when it is first needed. It gets the name of the worker that has none of its own."""
+
 ToolsetFactory: TypeAlias = Callable[["Context"], "AbstractToolset[Any] | Awaitable[AbstractToolset[Any]]"]
 """Makes a toolset for one call. Toolsets hold state and connections, so each call gets its own."""
 

@@ -14,7 +14,17 @@ from .context import BoundEntry, Context
 from .definition import WorkerCreationDefaults
 from .frame import CallFrame
 from .prices import Price
-from .protocols import Entry, EntryBase, Executor, LimitCallback, MessageCallback, ModelLike, Sink, ToolsetFactory
+from .protocols import (
+    DefaultModel,
+    Entry,
+    EntryBase,
+    Executor,
+    LimitCallback,
+    MessageCallback,
+    ModelLike,
+    Sink,
+    ToolsetFactory,
+)
 from .rules import RuleBook, Ruling
 from .state import SessionState
 from .trace import Trace
@@ -50,6 +60,8 @@ class Runtime:
         limit_callback: Asked when a limit of the session on requests, tokens or money refuses a request. It gets the
             `LimitExceeded` and the limits, and returns others to go on with; `None`, or the same, is a no. It cannot
             call the session itself, whose calls wait for its answer.
+        choose_model: Asked for the model, where `model` is not given, when a worker that has none is first called. It
+            gets the name of that worker, and raises where there is no model.
     """
 
     def __init__(
@@ -72,6 +84,7 @@ class Runtime:
         secrets: Iterable[str] = (),
         prices: Mapping[str, Price | Mapping[str, Any]] | None = None,
         limit_callback: LimitCallback | None = None,
+        choose_model: DefaultModel | None = None,
     ) -> None:
         session = SessionState(
             entries,
@@ -91,6 +104,7 @@ class Runtime:
             secrets=secrets,
             prices=prices,
             limit_callback=limit_callback,
+            choose_model=choose_model,
         )
         self._session = session
         self._root = Context(session, session.root)

@@ -51,7 +51,6 @@ from .errors import (
 from .events import TextDelta
 from .foreign import check_servers, check_tools, shapes_of
 from .inputs import attachments_among, misspelled, prompt_of
-from .models import explain_missing
 from .plane import GovernedToolset, Governor, HeldToolset
 from .recorder import logger, tags
 from .secrets import StreamedText
@@ -184,7 +183,10 @@ class CallScope(Generic[T]):
         """Let the model answer. This is the body of a turn; `run_turn` is how to make one."""
         worker, frame, session = self._worker, self.frame, self._context.session
         if frame.model is None:
-            raise ModelChoiceError(explain_missing(worker.name))
+            raise ModelChoiceError(
+                f"Worker {worker.name!r} has no model. Give it one: WorkerEntry(model=...), or `model:` in its file. "
+                "Or give the session one for all workers that have none: Runtime(model=...)."
+            )
         await self.open()
         for name, meant in misspelled(arguments) if worker.input_type is None else ():
             session.recorder.notice(

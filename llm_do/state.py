@@ -33,7 +33,17 @@ from .models import describe_remote, explain_unusable, resolve_model
 from .names import ExplainsNames, ToolsetResolver, index_by_name, workers_below
 from .permission import HasRules, Permissions
 from .prices import HasPrices, Price, PriceList
-from .protocols import Entry, EntryBase, Executor, LimitCallback, MessageCallback, ModelLike, Sink, ToolsetFactory
+from .protocols import (
+    DefaultModel,
+    Entry,
+    EntryBase,
+    Executor,
+    LimitCallback,
+    MessageCallback,
+    ModelLike,
+    Sink,
+    ToolsetFactory,
+)
 from .recorder import Recorder
 from .rules import RuleBook
 from .secrets import HasSecrets, Secrets
@@ -67,6 +77,7 @@ class SessionState:
         secrets: Iterable[str] = (),
         prices: Mapping[str, Price | Mapping[str, Any]] | None = None,
         limit_callback: LimitCallback | None = None,
+        choose_model: DefaultModel | None = None,
     ) -> None:
         if max_depth < 1 or max_concurrency < 1:
             raise ValueError("max_depth and max_concurrency must be at least 1.")
@@ -77,6 +88,8 @@ class SessionState:
             if entry is not index_by_name([entry]).get(name):
                 raise ValueError(f"The entry {entry.name!r} cannot be called {name!r}: names are the entries' own.")
         self.model = model
+        self.default_model = choose_model if model is None else None
+        """Asked for the model when it is first needed; `None` once it was."""
         projects = self.entries.rule_book() if isinstance(self.entries, HasRules) else None
         self.approvals = ApprovalController(tool_rules if tool_rules is not None else projects, approval_callback)
         self.toolsets = ToolsetResolver(toolsets)
@@ -167,6 +180,7 @@ class SessionState:
         self.root.worker_slots = None
         self.ledger.leave_loop()
         self._limit_question = None
+        self._choosing = asyncio.Lock()
 
     def running_loop(self) -> asyncio.AbstractEventLoop | None:
         """The loop that serves the session, if it runs."""
@@ -280,6 +294,21 @@ class SessionState:
         )
 
     # -- models ------------------------------------------------------------------------------------
+
+    async def find_default_model(self, frame: CallFrame) -> None:
+        """Choose the session's model, once. The time of a call stops meanwhile: a person may be asked."""
+        assert frame.entry is not None
+        deadline = frame.deadline
+        if deadline is not None:
+            deadline.pause()
+        try:
+            async with self._choosing:
+                if self.default_model is not None:
+                    self.model = await self.default_model(frame.entry.name)
+                    self.default_model = None
+        finally:
+            if deadline is not None:
+                deadline.resume()
 
     def choose_model(self, frame: CallFrame) -> Model | None:
         """The worker's own model, else the session's, if any. A caller's model is not inherited."""

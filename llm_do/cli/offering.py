@@ -14,19 +14,20 @@ import click
 
 from ..display import visible
 from ..entries import WorkerEntry
-from ..errors import LocalModelError, RememberedError
-from ..models import ModelChoice, announce, choose_default_model
+from ..errors import LocalModelError, ModelChoiceError, RememberedError
+from ..models import ModelChoice, announce, choose_default_model, explain_missing, named_model
 from ..models.choice import LOCAL_PACKAGE, choose_offer, how_to_name, may_look_for_local
 from ..models.consent import remember
 from ..models.listeners import is_other_ordinary_user, user_name
 from ..models.servers import OfferedModel
-from ..protocols import Entry
+from ..protocols import DefaultModel, Entry, ModelLike
 from ..registry import WorkerRegistry
 from .keys import Keyboard
 from .sessions import SessionOptions
 
 if TYPE_CHECKING:
     from ..models.local.files import ModelFile
+    from .asking import Screen
 
 
 async def settle_model(
@@ -34,25 +35,62 @@ async def settle_model(
 ) -> SessionOptions:
     """Return the options with the model that is used. Standard error has which and why, where no setting names it.
 
-    What has to be fetched for the entry, or for the session, is fetched here, where no screen is in the way. Where a
-    worker has no model, a person at a terminal is asked whether to use a model server of this machine, and is offered
-    the embedded model, unless `asks` is false.
+    A function, and a worker with its own model, need no other one: it is looked for when a worker that they call needs
+    it (`choose_later`). What has to be fetched is fetched here, where no screen is in the way. Where a worker has no
+    model, a person at a terminal is asked whether to use a model server of this machine, and is offered the embedded
+    model, unless `asks` is false.
     """
-    own = entry.model if isinstance(entry, WorkerEntry) else None
-    choice = await anyio.to_thread.run_sync(
-        choose_default_model, options.model, registry.config.model, abandon_on_cancel=True
-    )
-    if own is None and isinstance(entry, WorkerEntry) and asks and not options.quiet:
+    if isinstance(entry, WorkerEntry) and entry.model is None:
+        model = await choose_model(registry.config.model, options, asks=asks)
+        return replace(options, model=model, is_settled=True)
+    named = named_model(options.model, registry.config.model)
+    await _fetch(entry.model, options)
+    return replace(options, model=None if named is None else named.model)
+
+
+async def choose_model(configured: str | None, options: SessionOptions, *, asks: bool) -> ModelLike | None:
+    """Return the model of workers that have none of their own, with its weights fetched."""
+    choice = await anyio.to_thread.run_sync(choose_default_model, options.model, configured, abandon_on_cancel=True)
+    if asks and not options.quiet:
         choice = await _ask_about_servers(choice)
         if choice.model is None:
             choice = await _offer() or choice
-    file = file_of(own if own is not None else choice.model)
-    if file is not None and not file.is_here:
-        await file.find(quiet=options.quiet)
+    await _fetch(choice.model, options)
     if not options.quiet:
         for line in announce(choice):
             click.echo(line, err=True)
-    return replace(options, model=choice.model)
+    return choice.model
+
+
+async def _fetch(model: ModelLike | None, options: SessionOptions) -> None:
+    file = file_of(model)
+    if file is not None and not file.is_here:
+        await file.find(quiet=options.quiet)
+
+
+def choose_later(
+    registry: WorkerRegistry, options: SessionOptions, *, asks: bool, screen: Screen | None = None
+) -> DefaultModel:
+    """Return what chooses the model when a worker without one is called in a session that began with none.
+
+    `screen` is left alone meanwhile: questions and progress are plain lines.
+    """
+
+    async def choose(worker: str) -> ModelLike:
+        if screen is not None:
+            screen.stop()
+        try:
+            model = None
+            if not options.is_settled:  # else it was looked for, and asked about, before the session began
+                model = await choose_model(registry.config.model, options, asks=asks)
+        finally:
+            if screen is not None:
+                screen.start()
+        if model is None:
+            raise ModelChoiceError(explain_missing(worker))
+        return model
+
+    return choose
 
 
 async def _ask_about_servers(choice: ModelChoice) -> ModelChoice:

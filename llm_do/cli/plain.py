@@ -19,6 +19,7 @@ from .conversation import Conversation, call_in_words, readable
 from .exits import Exit, code_of, report
 from .keys import Keyboard
 from .live import stderr_console
+from .offering import choose_later
 from .sessions import SessionOptions, open_session
 
 
@@ -31,7 +32,15 @@ def chat_by_lines(
     approver = None
     if keyboard is not None:
         approver = TerminalApprover(stderr_console(), keyboard)
-    runtime = open_session(registry, options, approver=approver, sinks=[printer], text_deltas=True, asks_for_more=True)
+    runtime = open_session(
+        registry,
+        options,
+        approver=approver,
+        sinks=[printer],
+        text_deltas=True,
+        asks_for_more=True,
+        choose_model=choose_later(registry, options, asks=True),
+    )
     chat = PlainChat(Conversation(worker, runtime, files), printer)
     # One loop for all turns, which stands still while a line is read: what interrupts a read interrupts Python.
     with asyncio.Runner() as runner:

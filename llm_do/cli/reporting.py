@@ -21,7 +21,7 @@ from ..registry import WorkerRegistry
 from ..runtime import Runtime
 from ..texts import json_text, text_of
 from .exits import Exit, code_of
-from .offering import settle_model
+from .offering import choose_later, settle_model
 from .sessions import SessionOptions, open_session
 from .stdout import Output, ReaderLeft
 from .tree import CallTree
@@ -69,6 +69,7 @@ class Reporter:
             approver=self._approver(live),
             sinks=sinks,
             text_deltas=live is not None or self.style == "events",
+            choose_model=choose_later(registry, self.options, asks=self.style == "text", screen=live),
         )
         if live is not None:
             live.start()

@@ -19,7 +19,7 @@ from ..approval import (
     strict_mode_callback,
 )
 from ..errors import LimitExceeded
-from ..protocols import ModelLike, Sink
+from ..protocols import DefaultModel, ModelLike, Sink
 from ..registry import WorkerRegistry
 from ..runtime import Runtime
 from ..usage import Limits
@@ -61,6 +61,8 @@ class SessionOptions:
     max_depth: int | None = None
     timeout: float | None = None
     quiet: bool = False
+    is_settled: bool = False
+    """Whether the model was looked for, so that there is none if `model` is `None`."""
 
 
 def session_options(command: Any) -> Any:
@@ -92,8 +94,9 @@ def open_session(
     sinks: Iterable[Sink] = (),
     text_deltas: bool = False,
     asks_for_more: bool = False,
+    choose_model: DefaultModel | None = None,
 ) -> Runtime:
-    """A session of a project, with the model that `settle_model` found.
+    """A session of a project, with the model that `settle_model` found, or that `choose_model` finds when it is needed.
 
     `approver` is asked, unless an option answers for everybody. Without either, what needs an approval is refused.
     With `asks_for_more` it is also asked, at a limit, whether to go on.
@@ -113,6 +116,7 @@ def open_session(
     runtime = Runtime(
         registry,
         model=options.model,
+        choose_model=choose_model,
         approval_callback=callback,
         tool_rules=registry.rule_book(),
         limits=limits,

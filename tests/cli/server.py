@@ -31,6 +31,8 @@ class Server:
     steps: list[Step]
     requests: list[dict[str, Any]] = field(default_factory=list)
     url: str = ""
+    connections: list[str] = field(default_factory=list)
+    """The paths that were asked for, by any method."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -49,6 +51,11 @@ def serve(*steps: Step) -> Iterator[Server]:
     server = Server(list(steps))
 
     class Handler(BaseHTTPRequestHandler):
+        def parse_request(self) -> bool:
+            parsed = super().parse_request()
+            server.connections.append(self.path)
+            return parsed
+
         def do_GET(self) -> None:
             """Answer as Ollama does when it is asked for its models."""
             self._send(200, json.dumps({"models": [{"name": "scripted"}]}))

@@ -11,10 +11,11 @@ from llm_do.cli.exits import Exit
 from llm_do.models.choice import KEY_OFFERS
 from llm_do.models.listeners import user_name
 
+from .in_process import RunHere, run_here
 from .programs import Run, Start, run, start
 from .server import Server, Step, serve
 
-__all__ = ["run", "start"]
+__all__ = ["run", "run_here", "start"]
 
 USUAL_PORT = """
 import os
@@ -155,3 +156,26 @@ def test_a_yes_that_cannot_be_kept_holds_for_this_run(start: Start, tmp_path: Pa
     terminal.type("y")
     seen = terminal.wait_for("code 0").replace("\n", "")
     assert "Served tea." in seen and "so the answer is not remembered" in seen
+
+
+@pytest.mark.parametrize("name", ["double", "own", "caller"])
+def test_a_model_is_looked_for_only_where_one_is_needed(
+    run_here: RunHere, project: Path, server: Server, name: str
+) -> None:
+    """A function, and a worker with its own model, ask no server and name no model; a nested worker does."""
+    (project / "workers" / "own.md").write_text("---\nmodel: test\n---\nHelp.\n")
+    (project / "workers" / "bare.md").write_text("Help.\n")
+    (project / "tools.py").write_text(
+        "from pydantic_ai import RunContext\nfrom llm_do import Context, entry\n"
+        "@entry\ndef double(input: str) -> str:\n    return input * 2\n"
+        "@entry\nasync def caller(ctx: RunContext[Context], input: str) -> str:\n"
+        "    return await ctx.deps.call('bare', input)\n"
+    )
+    address = server.url.removeprefix("http://")
+    done = run_here("run", name, "input=hi", cwd=project, OLLAMA_HOST=address, LLM_DO_NO_LOCAL="0")
+    assert done.returncode == 0, done.stderr
+    if name == "caller":
+        assert done.stdout == "Served tea.\n" and done.stderr.count("llm-do: using scripted (Ollama on") == 1
+        assert server.connections
+    else:
+        assert done.stderr == "" and not server.connections
