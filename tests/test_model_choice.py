@@ -740,3 +740,23 @@ def test_a_key_that_cannot_be_used_is_told_beside_what_is_used_in_its_place() ->
         servers = at(OLLAMA, server.server_port)
         choice = choose_agreed(*servers, environ={"ABSENT_KEY": "x"}, key_offers=SOME_OFFERS)
     assert choice.reason.endswith("ABSENT_KEY needs pydantic-ai-slim[absent]") and "Ollama on" in choice.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("openai:", "the name of the model is missing: write openai:MODEL."),
+        (" openai: ", "the name of the model is missing: write openai:MODEL."),
+        (":gpt", "the provider is missing: write PROVIDER:gpt."),
+        ("local:", "the name of the model is missing: write local:MODEL."),
+        ("openai:gpt-4o", "OPENAI_API_KEY is set in the environment, and is empty. Give it a key, or unset it."),
+    ],
+)
+async def test_the_part_of_a_models_name_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch, name: str, words: str
+) -> None:
+    """An empty key is said to be empty, and not to be missing."""
+    monkeypatch.setenv("OPENAI_API_KEY", " ")
+    with pytest.raises(ModelChoiceError) as caught:
+        await Runtime(model=name).call(WorkerEntry(name="w"), "hi")
+    assert str(caught.value) == f"Worker 'w' cannot use model {name!r}: {words}"
