@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .definition import AttachmentPolicy, WorkerCreationDefaults, WorkerDefinition, WorkerSpec
     from .entries import ToolEntry, WorkerEntry, entry
     from .errors import (
+        AnswerCutOff,
         ApprovalDenied,
         ArgumentError,
         CallCancelled,
@@ -73,6 +74,8 @@ if TYPE_CHECKING:
         Event,
         MessageLogged,
         Notice,
+        RequestEnded,
+        RequestStarted,
         TextDelta,
     )
     from .frame import CallFrame
@@ -109,6 +112,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FILE_TOOLS",
     "Account",
+    "AnswerCutOff",
     "ApprovalCallback",
     "ApprovalController",
     "ApprovalDecided",
@@ -166,6 +170,8 @@ __all__ = [
     "Price",
     "ProjectCodeError",
     "RememberedError",
+    "RequestEnded",
+    "RequestStarted",
     "RootConfig",
     "RuleBook",
     "RuleError",

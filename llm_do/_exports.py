@@ -43,6 +43,7 @@ _NAMES = {
         "entry",
     ),
     "errors": (
+        "AnswerCutOff",
         "ApprovalDenied",
         "ArgumentError",
         "CallCancelled",
@@ -86,6 +87,8 @@ _NAMES = {
         "Event",
         "MessageLogged",
         "Notice",
+        "RequestEnded",
+        "RequestStarted",
         "TextDelta",
     ),
     "frame": ("CallFrame",),

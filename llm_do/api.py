@@ -71,6 +71,7 @@ async def run_worker_async(
     approval_callback: ApprovalCallback | Approver | None = None,
     message_callback: MessageCallback | None = None,
     creation_defaults: WorkerCreationDefaults | None = None,
+    stream: bool = False,
 ) -> WorkerRunResult:
     """Run a worker, or a function, of a project.
 
@@ -81,8 +82,9 @@ async def run_worker_async(
         attachments: Paths of files, or names with bytes, that go to the worker.
         cli_model: The model of workers that have none of their own, before anything that is configured.
         approval_callback: Asked before calls that need approval.
-        message_callback: Told everything that happens.
+        message_callback: Told everything that happens, with the start and the end of each model request.
         creation_defaults: What workers that are created in this run have where nothing else is said.
+        stream: Tell `message_callback` the text of answers as it comes. It makes every request a stream.
     """
     config = registry.config
     named = named_model(cli_model, config.model)
@@ -104,6 +106,7 @@ async def run_worker_async(
         limits=config.session_limits(),
         message_callback=message_callback,
         creation_defaults=creation_defaults,
+        text_deltas=stream,
     )
     return await run_entry(runtime, registry[worker], input_data, attachments)
 
@@ -154,6 +157,7 @@ def run_worker(
     approval_callback: ApprovalCallback | Approver | None = None,
     message_callback: MessageCallback | None = None,
     creation_defaults: WorkerCreationDefaults | None = None,
+    stream: bool = False,
 ) -> WorkerRunResult:
     """`run_worker_async` for synchronous code."""
     running = run_worker_async(
@@ -165,6 +169,7 @@ def run_worker(
         approval_callback=approval_callback,
         message_callback=message_callback,
         creation_defaults=creation_defaults,
+        stream=stream,
     )
     try:
         asyncio.get_running_loop()

@@ -45,7 +45,7 @@ from .sandbox import SandboxManager, SandboxToolset
 from .state import SessionState
 from .threads import cancel_thread_calls
 from .trace import Trace
-from .usage import UsageMeter
+from .usage import UsageMeter, full_name
 
 T = TypeVar("T", default=Any)
 
@@ -359,7 +359,7 @@ async def _ask_and_run(
         if isinstance(why, PathChanged):
             answerable = frame.pins is not None
         else:
-            answerable = from_within = not frame.approved and not came_from_below(why)
+            answerable = from_within = not frame.approved and not came_from_below(why, frame.record)
         if not answerable or frame.record is None:
             raise why
         approve = ctx.session.permissions.approve
@@ -415,7 +415,7 @@ async def choose_model(ctx: Context) -> None:
         await ctx.session.find_default_model(frame)
     if (model := ctx.session.choose_model(frame)) is not None:
         frame.model = metered(model, ctx.session, frame)
-        frame.record.model = model.model_name
+        frame.record.model = full_name(model.system, model.model_name)
 
 
 def run_context(ctx: Context, entry: Entry[Any], base: RunContext[Context] | None = None) -> RunContext[Context]:

@@ -324,6 +324,8 @@ class WorkerDefinition(_Part):
     native: tuple[Native, ...] = ()
     """Tools that the model's provider runs."""
     limits: WorkerLimits | None = None
+    on_cut_off: Literal["note", "error"] = "note"
+    """What happens when an answer of its model is cut off: a note in the record, or an error."""
     locked: Flag = False
     """No model may overwrite the file."""
     created_by: Word | None = None

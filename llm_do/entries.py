@@ -285,6 +285,8 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
     """PydanticAI settings of its requests."""
     limits: Limits | None = None
     """Budgets for each call, over everything below it."""
+    on_cut_off: Literal["note", "error"] = "note"
+    """What happens when an answer of its model is cut off: it is noted in the record, or it is an `AnswerCutOff`."""
     allow_workers: Sequence[str] = ()
     """Workers that its model may call with `worker_call`; `["*"]` is any of the project."""
     attachment_policy: AttachmentPolicy = field(default_factory=AttachmentPolicy)
@@ -314,6 +316,8 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
 
     def __post_init__(self) -> None:
         check_name(self.name)
+        if self.on_cut_off not in ("note", "error"):
+            raise ValueError(f"on_cut_off of worker {self.name!r} must be 'note' or 'error', got {self.on_cut_off!r}.")
         for attribute in ("tools", "toolsets", "capabilities"):
             object.__setattr__(self, attribute, tuple(as_list(getattr(self, attribute), f"worker {self.name!r}")))
         # What is wrong with a worker should be said where it is made, not where it is first called.

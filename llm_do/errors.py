@@ -37,6 +37,7 @@
     └── a callee did not keep its word
         ├── OutputError         (ValueError)       the output does not fit what the entry declares
         ├── ModelBehaviorError                     the model cannot be brought to behave
+        ├── AnswerCutOff                           an answer of the model was cut off
         └── ToolTimeout         (TimeoutError)     a tool ran longer than its own `timeout`
 
 Errors of a model's provider (`pydantic_ai.exceptions.ModelAPIError` and its kin) and exceptions of
@@ -222,6 +223,10 @@ class ModelBehaviorError(LlmDoError):
     """A model kept doing what it cannot do: it called tools that do not exist, or answered nothing."""
 
 
+class AnswerCutOff(LlmDoError):
+    """An answer of a model was cut off, and its worker says that this is an error (`on_cut_off`)."""
+
+
 class ToolTimeout(LlmDoError, TimeoutError):
     """A tool ran longer than the `timeout` it declares."""
 
@@ -270,19 +275,24 @@ def attach_partial_messages(error: BaseException, messages: "list[ModelMessage]"
         setattr(error, _PARTIAL_MESSAGES, messages)
 
 
-def note_path(error: BaseException, path: str) -> None:
-    """Say on an exception where it happened, once. The innermost call knows best."""
-    if came_from_below(error):
-        return
+def note_path(error: BaseException, path: str, call: object, caller: object) -> None:
+    """Say on an exception in which call it was raised, once for each raise. The innermost call knows best.
+
+    `call` and `caller` are the records of the call that it leaves, and of the one that it reaches next.
+    """
     with suppress(Exception):  # an exception may refuse attributes
-        setattr(error, _PATH, path)
-        if path not in str(error):
-            error.add_note(f"llm-do call path: {path}")
+        if not came_from_below(error, call):
+            setattr(error, _PATH, path)
+            # An object that is raised again, by another call, has the note of the call before.
+            if notes := getattr(error, "__notes__", None):
+                notes[:] = [note for note in notes if not str(note).startswith(_NOTE)]
+            error.add_note(f"{_NOTE}{path}")
+        setattr(error, _REACHES, caller)
 
 
-def came_from_below(error: BaseException) -> bool:
-    """Whether an error was raised in a call that is already over, rather than here."""
-    return hasattr(error, _PATH)
+def came_from_below(error: BaseException, call: object) -> bool:
+    """Tell whether an error reached a call, of which this is the record, from one that it made."""
+    return call is not None and getattr(error, _REACHES, None) is call
 
 
 def was_raised_at(error: BaseException, path: str) -> bool:
@@ -291,4 +301,6 @@ def was_raised_at(error: BaseException, path: str) -> bool:
 
 
 _PATH = "_llm_do_path"
+_REACHES = "_llm_do_reaches"
+_NOTE = "llm-do call path: "
 _PARTIAL_MESSAGES = "_llm_do_partial_messages"

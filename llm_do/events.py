@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic_ai import BinaryContent
 from pydantic_ai.messages import ModelMessage
-from pydantic_ai.usage import RunUsage
+from pydantic_ai.usage import RequestUsage, RunUsage
 
 from .trace import ApprovalOutcome
 
@@ -68,6 +68,32 @@ class MessageLogged(_CallEvent):
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
+class RequestStarted(_CallEvent):
+    """A request is sent to a worker's model."""
+
+    model: str
+    """The model, as `provider:model`."""
+    type: Literal["request_started"] = field(default="request_started", init=False)
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class RequestEnded(_CallEvent):
+    """A request to a worker's model was answered, or failed."""
+
+    model: str
+    """The model, as `provider:model`: the one that answered, where the provider says which."""
+    duration: float
+    """Seconds since it was sent."""
+    usage: RequestUsage | None = None
+    """What it used; `None` where it failed."""
+    error: str | None = None
+    """Why there is no answer, or not all of one, if so."""
+    cut_off: str | None = None
+    """What cut the answer off, if anything did."""
+    type: Literal["request_ended"] = field(default="request_ended", init=False)
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
 class TextDelta(_CallEvent):
     """A piece of a worker's answer, while it is being written. Only with `Runtime(text_deltas=True)`."""
 
@@ -93,9 +119,26 @@ class CallClosed(_CallEvent):
     output: Any
     error: str | None
     duration: float
+    """Seconds, without those for which a person was asked."""
     usage: RunUsage | None
+    waited: float = 0.0
+    """Seconds for which a person was asked, about this call or one below it."""
+    failure: str | None = None
+    """What went wrong, where a call returned and its result says so: a command that ended with an exit code."""
+    cut_off: str | None = None
+    """What cut an answer of the model off, if anything did."""
     type: Literal["call_closed"] = field(default="call_closed", init=False)
 
 
-Event: TypeAlias = CallOpened | ApprovalRequested | ApprovalDecided | MessageLogged | TextDelta | Notice | CallClosed
+Event: TypeAlias = (
+    CallOpened
+    | ApprovalRequested
+    | ApprovalDecided
+    | RequestStarted
+    | MessageLogged
+    | TextDelta
+    | RequestEnded
+    | Notice
+    | CallClosed
+)
 """What a sink is told. The `type` says which it is."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import anyio
 from pydantic_ai import BinaryContent
@@ -57,6 +60,15 @@ class Deadline:
             self._outer.resume()
 
 
+class SearchedPart(NamedTuple):
+    """A part of a message, and the same without secrets."""
+
+    part: Any
+    content: Any
+    """What it had when it was searched."""
+    clean: Any
+
+
 class CallFrame:
     """The data of one call: what is called, with what, on whose behalf. In a chat it lives over all turns."""
 
@@ -68,12 +80,20 @@ class CallFrame:
     """The arguments with their secrets, where the record has them without."""
     clock = 0.0
     """When the call was made, on the clock that durations are measured with."""
+    failure: str | None = None
+    """What went wrong, where the result says so and no exception: a command's exit code."""
+    waited = 0.0
+    """Seconds for which a person was asked, about this call or one below it."""
+    _open_questions = 0
+    _asked_at = 0.0
     model: Model | None = None
     """The model of a worker, as its requests go through it."""
     messages: Sequence[ModelMessage] = ()
     """The conversation of a worker so far."""
     partial_messages: Sequence[ModelMessage] = ()
     """What a worker had exchanged when it failed or was cancelled."""
+    searched_parts: Mapping[int, SearchedPart] = MappingProxyType({})
+    """The parts of the conversation that were searched for secrets, by the identity of each."""
     last_request: Sequence[Any] = ()
     """The parts of the last request in the message log."""
     scope: Any = None
@@ -188,8 +208,36 @@ class CallFrame:
         """The same, as messages show it."""
         return " > ".join(self.names)
 
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Stop the clocks of this call, and of those above it, while a person is asked."""
+        calls = [self]
+        while (above := calls[-1].parent) is not None and above.entry is not None:
+            calls.append(above)
+        deadline = self.deadline
+        if deadline is not None:
+            deadline.pause()
+        for call in calls:
+            if not call._open_questions:
+                call._asked_at = perf_counter()
+            call._open_questions += 1
+        try:
+            yield
+        finally:
+            for call in calls:
+                call._open_questions -= 1
+                if not call._open_questions:  # questions that were open side by side count once
+                    call.waited += perf_counter() - call._asked_at
+            if deadline is not None:
+                deadline.resume()
+
+    def seconds_waited(self) -> float:
+        """Return for how long a person was asked so far; a question that is still open counts."""
+        return self.waited + (perf_counter() - self._asked_at if self._open_questions else 0.0)
+
     def renew(self) -> None:
         """Be ready for another turn."""
+        self.waited, self.failure = 0.0, None
         self.approved = self.cancelled = False
         self.partial_messages = ()
         self.hidden = None

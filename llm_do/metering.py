@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import dataclass, replace
+from operator import is_
+from time import perf_counter
 from typing import Any, NoReturn, cast
 
 from pydantic_ai import RunContext
@@ -28,12 +31,17 @@ from pydantic_ai.settings import ModelSettings, merge_model_settings
 
 from .answers import refuse_empty_stream, refuse_nothing, unreadable_answer
 from .budgets import DEFAULT_OUTPUT_TOKENS, GIVE_PRICE, LEAST_OUTPUT_TOKENS, Quote, Reservation
-from .errors import CallCancelled, LimitExceeded, ModelChoiceError
+from .errors import AnswerCutOff, CallCancelled, LimitExceeded, ModelChoiceError
 from .estimates import InputBound, thinking_tokens
-from .frame import CallFrame
+from .events import RequestEnded, RequestStarted
+from .frame import CallFrame, SearchedPart
 from .prices import FREE, can_be, was_reported
+from .protocols import EntryBase
+from .recorder import tags
 from .secrets import Values
 from .state import SessionState
+from .texts import text_of
+from .usage import full_name
 
 _NOTHING = Quote(model="", input_tokens=0, output_tokens=0, least_output_tokens=0, price=None)
 _TURNED_AWAY = frozenset({*range(400, 500), 501, 503, 529})
@@ -85,6 +93,10 @@ class _Request:
     reservation: Reservation
     bounded_by_budget: bool
     """Whether `max_tokens` of the settings is the budget's and not the user's."""
+    max_tokens: int | None
+    """The bound of the output that is sent, if any."""
+    clock: float
+    """When it was reserved, on the clock that durations are measured with."""
 
 
 class MeteredModel(WrapperModel):
@@ -136,10 +148,13 @@ class MeteredModel(WrapperModel):
                 if stream is None:
                     self._fail(request, exc)
                 else:  # it was broken off, and what it has used is spent all the same
-                    self._finish(request, stream.get())
+                    self._finish(request, stream.get(), failed=exc)
                 self._raise_if_unreadable(exc)
                 raise
-            self._finish(request, stream.get())
+            response = stream.get()
+            cut_off = _cut_off(request, response) or self._end_is_missing(response)
+            self._finish(request, response, cut_off)
+            self._refuse_cut_off(cut_off)
 
     async def compact_messages(
         self, request_context: ModelRequestContext, *, instructions: str | None = None
@@ -154,16 +169,30 @@ class MeteredModel(WrapperModel):
         raise UserError("A batch goes past the budgets of the session. Make its requests one by one.")
 
     def _without_secrets(self, messages: list[ModelMessage], configured: Values) -> list[ModelMessage]:
-        """What validators say about a call goes to the model past everybody else, and may quote anything."""
+        """Take secrets out of the requests: what validators say about a call goes past everything else to the model.
 
-        def clean(message: ModelMessage) -> ModelMessage:
-            if not isinstance(message, ModelRequest):
-                return message
-            said = (UserPromptPart, SystemPromptPart)
-            parts = [part if isinstance(part, said) else configured.redact(part) for part in message.parts]
-            return replace(message, parts=parts)
+        A part that was searched for an earlier request of the conversation is not searched again.
+        """
+        known, searched = self._frame.searched_parts, dict[int, SearchedPart]()
 
-        return [clean(message) for message in messages]
+        def clean(part: Any) -> Any:
+            if isinstance(part, UserPromptPart | SystemPromptPart):
+                return part
+            found = known.get(id(part))
+            if found is None or found.part is not part or found.content is not part.content:
+                found = SearchedPart(part, part.content, configured.redact(part))
+            searched[id(part)] = found
+            return found.clean
+
+        sent: list[ModelMessage] = []
+        for message in messages:
+            if isinstance(message, ModelRequest):
+                parts = [clean(part) for part in message.parts]
+                if not all(map(is_, parts, message.parts)):
+                    message = replace(message, parts=parts)
+            sent.append(message)
+        self._frame.searched_parts = searched
+        return sent
 
     async def _admit_native_tools(self, asked: ModelRequestParameters) -> None:
         """A provider runs its own tools without asking, so rules on them are heard before it is given any."""
@@ -200,10 +229,12 @@ class MeteredModel(WrapperModel):
                 raise exceeded
             agreed_to = problem if agreed else agreed_to
         sent = merge_model_settings(self.wrapped.settings, settings)
-        by_budget = _max_tokens(sent) is None and answer.output_tokens > 0
+        most = _max_tokens(sent)
+        by_budget = most is None and answer.output_tokens > 0
         if by_budget:
-            settings = cast(ModelSettings, {**(settings or {}), "max_tokens": answer.output_tokens})
-        return _Request(messages, settings, asked, answer, by_budget)
+            most = answer.output_tokens
+            settings = cast(ModelSettings, {**(settings or {}), "max_tokens": most})
+        return _Request(messages, settings, asked, answer, by_budget, most, perf_counter())
 
     def _quote(
         self, messages: list[ModelMessage], settings: ModelSettings | None, asked: ModelRequestParameters
@@ -251,8 +282,10 @@ class MeteredModel(WrapperModel):
                 self._fail(request, exc)
                 self._raise_if_unreadable(exc)
                 raise
-            self._finish(request, response)
+            cut_off = _cut_off(request, response)
+            self._finish(request, response, cut_off)
             refuse_nothing(response, self.wrapped)
+        self._refuse_cut_off(cut_off)
         return response
 
     def _raise_if_unreadable(self, exc: BaseException) -> None:
@@ -275,6 +308,8 @@ class MeteredModel(WrapperModel):
             raise
         frame.open_requests += (request.reservation,)
         try:
+            if self._session.recorder.observed:
+                self._session.recorder.emit(RequestStarted(**tags(frame), model=self._full_name))
             yield
         finally:
             frame.open_requests = tuple(each for each in frame.open_requests if each is not request.reservation)
@@ -290,8 +325,49 @@ class MeteredModel(WrapperModel):
                 f"max_tokens={request.reservation.output_tokens} was sent because there is a limit of money or tokens. "
                 "If the provider refuses that number, set `max_tokens` in `model_settings` of the worker."
             )
+        self._tell_end(request, self._full_name, error=_said(exc))
 
-    def _finish(self, request: _Request, response: ModelResponse) -> None:
+    @property
+    def _full_name(self) -> str:
+        return full_name(self.wrapped.system, self.model_name)
+
+    def _tell_end(self, request: _Request, model: str, **facts: Any) -> None:
+        recorder = self._session.recorder
+        if recorder.observed:
+            took = perf_counter() - request.clock
+            recorder.emit(RequestEnded(**tags(self._frame), model=model, duration=took, **facts))
+
+    def _end_is_missing(self, response: ModelResponse) -> str | None:
+        """Say that a stream broke off without an error, where models of that kind tell why a stream ended."""
+        model: Model = self.wrapped
+        while isinstance(model, WrapperModel):
+            model = model.wrapped
+        if response.state != "complete" or not _tells_its_end(model):
+            return None
+        # PydanticAI 2.66 makes "stop" of no finish reason, for what speaks OpenAI's language.
+        invents = any(kind.__name__ == "OpenAIChatModel" for kind in type(model).__mro__)
+        told = "finish_reason" in (response.provider_details or {}) or not invents
+        if response.finish_reason is not None and (told or response.finish_reason != "stop"):
+            return None
+        return "the provider's stream ended without a finish reason; ask again"
+
+    def _refuse_cut_off(self, cut_off: str | None) -> None:
+        """Raise, where the worker says that half an answer is none."""
+        entry = self._frame.entry
+        if cut_off is None or not isinstance(entry, EntryBase) or entry.on_cut_off != "error":
+            return
+        raise AnswerCutOff(
+            f"{self._frame.path}: an answer of model {self._full_name!r} was cut off: {cut_off} "
+            f"(`on_cut_off: error` of worker {entry.name!r})."
+        )
+
+    def _finish(
+        self,
+        request: _Request,
+        response: ModelResponse,
+        cut_off: str | None = None,
+        failed: BaseException | None = None,
+    ) -> None:
         """Settle a request by its response, and log that."""
         session, record = self._session, self._frame.record
         assert record is not None
@@ -301,32 +377,33 @@ class MeteredModel(WrapperModel):
         whole = told and was_reported(usage) and response.state != "incomplete" and response.state != "interrupted"
         # A model that tries several by itself moved on from some attempts, and they are paid all the same.
         attempts = [
-            (attempt.model_name, attempt.usage)
+            (attempt.model_name, attempt.provider_name, attempt.usage)
             for attempt in response.failed_attempts or ()
             if attempt.usage is not None and can_be(attempt.usage)
         ]
-        usages = [*(used for _, used in attempts), usage]
+        usages = [*(used for _, _, used in attempts), usage]
         unreported = len(response.failed_attempts or ()) - len(attempts)
         over = request.reservation.settle(usages if told else usages[:-1], whole=whole, unreported=unreported)
         for meter in (session.meter, *self._frame.meters):
-            for name, used in (*attempts, (model, usage)):
-                meter.count_usage(name, used)
+            for name, provider, used in (*attempts, (model, self.wrapped.system, usage)):
+                meter.count_usage(name, provider, used)
         record.requests = [*record.requests, *usages]
         if over:
             session.recorder.notice(
                 self._frame, f"Model {model!r} used more than the most that was reserved for a request. It is counted."
             )
-        if request.bounded_by_budget and response.finish_reason == "length":
-            session.recorder.notice(
-                self._frame,
-                "An answer was cut off at the `max_tokens` that is sent under a limit of money or tokens. Set "
-                "`max_tokens` in the settings of the worker or the model.",
-            )
+        if cut_off is not None:
+            record.cut_off = cut_off
+            if not session.recorder.observed:  # sinks are told with the end of the request
+                session.recorder.notice(self._frame, f"An answer of model {model!r} was cut off: {cut_off}.")
         asked = request.asked
         session.recorder.log_message(self._frame, response, (*asked.function_tools, *asked.output_tools))
         for part in response.parts:
             if isinstance(part, NativeToolCallPart):
                 self._record_native_tool(part, response)
+        error = None if failed is None else _said(failed)
+        full = full_name(self.wrapped.system, model)
+        self._tell_end(request, full, usage=copy(usage), error=error, cut_off=cut_off)
 
     def _record_native_tool(self, call: NativeToolCallPart, response: ModelResponse) -> None:
         output = next(
@@ -338,6 +415,30 @@ class MeteredModel(WrapperModel):
             None,
         )
         self._session.recorder.add_native(self._frame, call.tool_name, call.args_as_dict(), output)
+
+
+def _cut_off(request: _Request, response: ModelResponse) -> str | None:
+    """Say which limit cut an answer off, and how to raise it; `None` where the answer is whole."""
+    if response.finish_reason != "length":
+        return None
+    if request.bounded_by_budget:
+        return (
+            f"max_tokens={request.max_tokens} is sent because there is a limit of money or tokens; set `max_tokens` "
+            "in `model_settings` of the worker, or raise the limit"
+        )
+    if request.max_tokens is not None:
+        return f"max_tokens={request.max_tokens} of its settings was reached; raise it in `model_settings`"
+    return "the model's own limit was reached; ask for a shorter answer, or set `max_tokens` in `model_settings`"
+
+
+def _tells_its_end(model: Model) -> bool:
+    """Tell whether a model is one of PydanticAI's for a provider: they all report why a stream ended."""
+    theirs = any(kind.__module__.startswith("pydantic_ai.models.") for kind in type(model).__mro__)
+    return theirs and model.system not in ("test", "function")
+
+
+def _said(exc: BaseException) -> str:
+    return "cancelled" if isinstance(exc, asyncio.CancelledError) else f"{type(exc).__name__}: {text_of(exc)}"
 
 
 def _open_above(frame: CallFrame) -> tuple[Reservation, ...]:

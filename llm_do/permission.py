@@ -205,7 +205,7 @@ class Permissions:
 
     async def _ask(self, frame: CallFrame, arguments: dict[str, Any], call: Call, ruling: Ruling) -> Answer:
         """Ask somebody, while no clock runs."""
-        entry, deadline = frame.entry, frame.deadline
+        entry = frame.entry
         assert entry is not None
         own = entry if isinstance(entry, EntryBase) else None
         asked = beside(arguments, frame.attached)
@@ -234,19 +234,14 @@ class Permissions:
                 told = {"arguments": snapshot(shown), "reason": made.reason, "count": made.count}
                 self._recorder.emit(ApprovalRequested(**tags(frame), **told))
 
-        if deadline is not None:
-            deadline.pause()
-        try:
-            subject = self._subject(frame, ruling)
-            # The same question is one about the same files.
-            files = None if frame.pins is None else canonical(frame.pins.digests)
-            ungranted = own.ungranted if own is not None else ()
+        subject = self._subject(frame, ruling)
+        # The same question is one about the same files.
+        files = None if frame.pins is None else canonical(frame.pins.digests)
+        ungranted = own.ungranted if own is not None else ()
+        with frame.asking():
             return await self._approvals.decide(
                 request, asked, call, subject=subject, evidence=files, on_ask=on_ask, ungranted=ungranted
             )
-        finally:
-            if deadline is not None:
-                deadline.resume()
 
     async def _edited(
         self,

@@ -110,6 +110,8 @@ class EntryBase:
     """Who created it, and who created that one, and so on."""
     limits: Limits | None = None
     """Budgets for each call of a worker, over everything below it."""
+    on_cut_off: Literal["note", "error"] = "note"
+    """What happens when an answer of a worker's model is cut off."""
     marks: Marks | None = None
     """Which of its arguments are secret, if any are."""
     rule_book: RuleBook | None = None

@@ -15,7 +15,7 @@ from time import perf_counter, time
 from typing import Any
 
 from pydantic_ai.messages import BaseToolCallPart, ModelMessage, ModelRequest, ModelResponse
-from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.tools import ToolDefinition, ToolDenied
 
 from .errors import ApprovalDenied, ArgumentError, came_from_below, note_path
 from .events import CallClosed, CallOpened, Event, MessageLogged, Notice
@@ -24,7 +24,7 @@ from .protocols import Entry, EntryBase, MessageCallback, Sink
 from .secrets import DELEGATED, HIDDEN, Marks, Secrets, marks_of_delegation
 from .signatures import model_parameters
 from .texts import described, text_of
-from .trace import ApprovalOutcome, Trace, TraceEntry
+from .trace import ApprovalOutcome, BoundedTrace, MessageLog, Trace, TraceEntry
 from .values import ATOMS, is_same, snapshot
 
 logger = logging.getLogger("llm_do")
@@ -42,9 +42,11 @@ class Recorder:
         journal: Sink | None = None,
         secrets: Secrets | None = None,
         entries: Mapping[str, Entry[Any]] | None = None,
+        max_records: int | None = None,
     ) -> None:
-        self.trace = Trace()
-        self.messages: list[ModelMessage] = []
+        self.trace = Trace() if max_records is None else BoundedTrace(max_records)
+        self._is_bounded = max_records is not None
+        self.messages = MessageLog(max_records)
         self.secrets = secrets or Secrets()
         self._entries: Mapping[str, Entry[Any]] = {} if entries is None else entries
         self._searched_for = self.secrets.version
@@ -127,7 +129,17 @@ class Recorder:
         if self.secrets.active:
             record.output_data, error = self.secrets.redact(record.output_data), self.secrets.redact(error)
         record.error = error
-        record.duration = perf_counter() - frame.clock
+        if self._is_bounded:
+            self.trace.close(record)
+        duration = perf_counter() - frame.clock
+        if frame.waited or frame._open_questions:
+            record.waited = frame.seconds_waited()
+            duration = max(0.0, duration - record.waited)
+        record.duration = duration
+        if frame.failure is not None:
+            record.failure = self.secrets.redact(frame.failure)
+        elif isinstance(output, ToolDenied):  # a tool's own word for it
+            record.failure = self.secrets.redact(f"denied: {output.message}")
         if self.observed:
             self.emit(
                 CallClosed(
@@ -135,18 +147,21 @@ class Recorder:
                     kind=record.kind,
                     output=snapshot(record.output_data),
                     error=error,
-                    duration=record.duration,
+                    duration=duration,
+                    waited=record.waited,
                     usage=record.usage,
+                    failure=record.failure,
+                    cut_off=record.cut_off,
                 )
             )
 
     def fail(self, frame: CallFrame, exc: BaseException) -> None:
         """Close the record of a call that did not return."""
         record = frame.record
-        if isinstance(exc, ApprovalDenied) and not came_from_below(exc) and record and record.approval is None:
+        if isinstance(exc, ApprovalDenied) and not came_from_below(exc, record) and record and record.approval is None:
             note = self.secrets.redact(str(exc))
             record.approval = ApprovalOutcome(approved=False, by="rule", note=note)  # the entry's own
-        note_path(exc, frame.path)
+        note_path(exc, frame.path, record, None if frame.parent is None else frame.parent.record)
         if isinstance(exc, asyncio.CancelledError):
             frame.cancelled = True
             if frame.deadline is not None and frame.deadline.expired and frame.deadline.interrupted is None:
@@ -164,6 +179,7 @@ class Recorder:
         record.output_data = output
         record.duration = 0.0
         self.trace.append(record)
+        self.trace.close(record)
         if self.observed:
             where = {**tags(frame), "call_id": record.id, "parent_id": frame.call_id, "name": name}
             where["depth"] = record.depth
@@ -188,7 +204,7 @@ class Recorder:
             message = self._without_marked(message, tools, frame)
         if self.secrets.active:
             message = self.secrets.redact(message)
-        self.messages.append(message)
+        self.messages.add(message)
         if self.observed:
             self.emit(MessageLogged(**tags(frame), message=message))
 
@@ -247,6 +263,7 @@ class Recorder:
 
     def read_messages(self) -> list[ModelMessage]:
         """The message log, in the same way."""
+        self.messages.trim()
         self._search_again()
         return self.messages
 

@@ -251,6 +251,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
             allow_workers=definition.allow_workers,
             attachment_policy=definition.attachment_policy,
             limits=None if limits is None else Limits(**dict(limits)),
+            on_cut_off=definition.on_cut_off,
             capabilities=[NativeTool(native_tool(item)) for item in definition.native],
             definition=definition,
             creators=self._creators(definition.name, file),

@@ -62,6 +62,8 @@ class Runtime:
             call the session itself, whose calls wait for its answer.
         choose_model: Asked for the model, where `model` is not given, when a worker that has none is first called. It
             gets the name of that worker, and raises where there is no model.
+        max_records: How many records of calls that are over the trace keeps, and how many messages the message log,
+            for a session that lives long. Sinks are told everything. `None` keeps all.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Runtime:
         prices: Mapping[str, Price | Mapping[str, Any]] | None = None,
         limit_callback: LimitCallback | None = None,
         choose_model: DefaultModel | None = None,
+        max_records: int | None = None,
     ) -> None:
         session = SessionState(
             entries,
@@ -105,6 +108,7 @@ class Runtime:
             prices=prices,
             limit_callback=limit_callback,
             choose_model=choose_model,
+            max_records=max_records,
         )
         self._session = session
         self._root = Context(session, session.root)
@@ -171,6 +175,11 @@ class Runtime:
     def usage(self) -> dict[str, RunUsage]:
         """What was used so far, by model name."""
         return self._session.meter.by_model
+
+    @property
+    def usage_by_provider(self) -> dict[str, RunUsage]:
+        """What was used so far, by `provider:model`: one model of two providers is two."""
+        return self._session.meter.by_provider
 
     @property
     def budget(self) -> Budget:

@@ -232,7 +232,7 @@ class CallScope(Generic[T]):
 
     def _explain(self, exc: BaseException) -> BaseException:
         """What a model did wrong, in words that name the worker. Errors of anybody else stay as they are."""
-        if not isinstance(exc, UnexpectedModelBehavior) or came_from_below(exc):
+        if not isinstance(exc, UnexpectedModelBehavior) or came_from_below(exc, self.frame.record):
             return exc
         worker, model, cause = self._worker, self.frame.model, exc.__cause__
         assert model is not None

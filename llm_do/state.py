@@ -78,6 +78,7 @@ class SessionState:
         prices: Mapping[str, Price | Mapping[str, Any]] | None = None,
         limit_callback: LimitCallback | None = None,
         choose_model: DefaultModel | None = None,
+        max_records: int | None = None,
     ) -> None:
         if max_depth < 1 or max_concurrency < 1:
             raise ValueError("max_depth and max_concurrency must be at least 1.")
@@ -104,7 +105,10 @@ class SessionState:
         self.creation_defaults = creation_defaults
         # What a program keeps secret is added to what the project keeps secret.
         own = self.entries.secret_names() if isinstance(self.entries, HasSecrets) else ()
-        self.recorder = Recorder(sinks, message_callback, journal, Secrets(secrets, os.environ, own), self.entries)
+        if max_records is not None and (isinstance(max_records, bool) or max_records < 0):
+            raise ValueError(f"max_records must be a number of records, or None for all of them; got {max_records!r}.")
+        known = Secrets(secrets, os.environ, own)
+        self.recorder = Recorder(sinks, message_callback, journal, known, self.entries, max_records)
         self.permissions = Permissions(self.approvals, self.recorder, self.entries)
         self._ended = self.permissions.ended
         self.meter = UsageMeter(self.limits)
@@ -253,19 +257,13 @@ class SessionState:
         """
         if self.limit_callback is None:
             return False
-        deadline = frame.deadline
-        if deadline is not None:
-            deadline.pause()
-        try:
+        with frame.asking():
             while self._limit_question is not None:
                 limit, question = self._limit_question
                 agreed = await asyncio.shield(question)
                 if agreed is not None:
                     return agreed if limit == exceeded.limit else None
             return await self._ask_for_limits(self.limit_callback, exceeded)
-        finally:
-            if deadline is not None:
-                deadline.resume()
 
     async def _ask_for_limits(self, callback: LimitCallback, exceeded: LimitExceeded) -> bool:
         """Ask for other limits. The same are none: the request would be refused, and asked about, without end."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal, overload
 
 from pydantic_ai import BinaryContent
+from pydantic_ai.messages import ModelMessage
 from pydantic_ai.usage import RequestUsage, RunUsage
 
 from .texts import encodable
@@ -59,9 +61,15 @@ class TraceEntry:
     error: str | None = None
     """Why it did not return, if it did not."""
     duration: float | None = None
-    """Seconds from call to return; `None` while the call runs."""
+    """Seconds from call to return, without those for which a person was asked; `None` while the call runs."""
+    waited: float = 0.0
+    """Seconds for which a person was asked, about this call or one below it. They are no part of `duration`."""
+    failure: str | None = None
+    """What went wrong, where a call returned and its result says so: a command that ended with an exit code."""
+    cut_off: str | None = None
+    """What cut an answer of the model off, if anything did: the last one that it was."""
     model: str | None = None
-    """The name of the model that a worker used."""
+    """The model that a worker used, as `provider:model`."""
     approval: ApprovalOutcome | None = None
     """How it was allowed or refused, where a rule or a person decided."""
     attachments: Sequence[BinaryContent] = ()
@@ -106,6 +114,12 @@ class TraceEntry:
 
     def __str__(self) -> str:
         state = "..." if self.duration is None else f"{self.duration * 1000:.0f} ms"
+        if self.waited >= 0.001:
+            state += f", +{self.waited * 1000:.0f} ms waiting for a person"
+        if self.failure is not None:
+            state += f", {self.failure}"
+        if self.cut_off is not None:
+            state += ", cut off"
         outcome = (
             f" !! {self.error}" if self.error else ("" if self.duration is None else f" -> {shorten(self.output_data)}")
         )
@@ -124,11 +138,15 @@ class TraceNode:
 class Trace(Sequence[TraceEntry]):
     """The records of a session, in the order in which the calls were made."""
 
-    __slots__ = ("_entries", "append")
+    left_out = 0
+    """How many records were dropped: with `Runtime(max_records=...)`, those of the calls that ended first."""
 
     def __init__(self) -> None:
         self._entries: list[TraceEntry] = []
-        self.append = self._entries.append
+        self.append: Callable[[TraceEntry], None] = self._entries.append
+
+    def close(self, record: TraceEntry) -> None:
+        """Take note that a call is over."""
 
     @overload
     def __getitem__(self, index: int) -> TraceEntry: ...
@@ -144,20 +162,21 @@ class Trace(Sequence[TraceEntry]):
         return iter(self._entries)
 
     def __repr__(self) -> str:
-        return f"<Trace of {len(self._entries)} calls>"
+        left_out = f", {self.left_out} more left out" if self.left_out else ""
+        return f"<Trace of {len(self)} calls{left_out}>"
 
     def tree(self) -> list[TraceNode]:
         """The top-level calls, each with the calls below it."""
         roots: list[TraceNode] = []
         nodes: dict[int, TraceNode] = {}
-        for entry in self._entries:
+        for entry in self:
             node = nodes[entry.id] = TraceNode(entry)
             parent = nodes.get(entry.parent_id) if entry.parent_id is not None else None
             (roots if parent is None else parent.children).append(node)
         return roots
 
     def __str__(self) -> str:
-        lines: list[str] = []
+        lines = [f"({self.left_out} calls that ended earlier are left out)"] if self.left_out else []
         stack = [(node, "", "") for node in reversed(self.tree())]
         while stack:
             node, first, rest = stack.pop()
@@ -166,3 +185,82 @@ class Trace(Sequence[TraceEntry]):
                 last = child is node.children[-1]
                 stack.append((child, f"{rest}{'└─ ' if last else '├─ '}", f"{rest}{'   ' if last else '│  '}"))
         return "\n".join(lines)
+
+
+class BoundedTrace(Trace):
+    """A trace of the calls that run, of those above them, and of the `most` others that ended last."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+        self._records: dict[int, TraceEntry] = {}
+        self._holders: dict[int, int] = {}
+        """For each record, why it stays: 1 for a call that runs, and 1 for each call that it made and that stays so."""
+        self._ended: OrderedDict[int, TraceEntry] = OrderedDict()
+        """The records that nothing holds, in the order in which they were let go: calls before their callers."""
+        self.append = self._open
+
+    def __getitem__(self, index: int | slice) -> Any:
+        return list(self._records.values())[index]
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[TraceEntry]:
+        return iter(list(self._records.values()))
+
+    def _open(self, record: TraceEntry) -> None:
+        self._records[record.id] = record
+        self._hold(record)
+
+    def _hold(self, record: TraceEntry | None) -> None:
+        while record is not None:
+            held = self._holders.get(record.id, 0)
+            self._holders[record.id] = held + 1
+            if held:
+                return
+            self._ended.pop(record.id, None)  # a call was made on behalf of one that is over
+            record = self._above(record)
+
+    def close(self, record: TraceEntry) -> None:
+        """Take note that a call is over, and drop the record that was let go first, if there are too many."""
+        above: TraceEntry | None = record
+        while above is not None and self._holders.get(above.id):
+            self._holders[above.id] -= 1
+            if self._holders[above.id]:
+                break
+            self._ended[above.id] = above
+            above = self._above(above)
+        while len(self._ended) > self._most:
+            dropped, _ = self._ended.popitem(last=False)
+            del self._records[dropped], self._holders[dropped]
+            self.left_out += 1
+
+    def _above(self, record: TraceEntry) -> TraceEntry | None:
+        return None if record.parent_id is None else self._records.get(record.parent_id)
+
+
+class MessageLog(list[ModelMessage]):
+    """The messages of a session, in the order in which they were exchanged. With `most`, the last of them."""
+
+    def __init__(self, most: int | None = None) -> None:
+        super().__init__()
+        self._most = most
+        self.left_out = 0
+        """How many messages before these were dropped."""
+
+    def add(self, message: ModelMessage) -> None:
+        """Add a message. Old ones go in batches, so that this takes no longer in a long session."""
+        self.append(message)
+        if self._most is not None and len(self) > 2 * self._most + 16:
+            self.trim()
+
+    def trim(self) -> None:
+        """Drop all but the last ones."""
+        if self._most is not None and (excess := len(self) - self._most) > 0:
+            del self[:excess]
+            self.left_out += excess
+
+    def __repr__(self) -> str:
+        left_out = f", {self.left_out} earlier ones left out" if self.left_out else ""
+        return f"<MessageLog of {len(self)} messages{left_out}>" if left_out else super().__repr__()

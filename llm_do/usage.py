@@ -140,15 +140,24 @@ def _shown(amount: Amount) -> str:
     return f"{amount} tokens" if isinstance(amount, int) else _number(amount)
 
 
+def full_name(provider: str | None, model: str) -> str:
+    """Return `provider:model`. Models that run in tests have no provider, and one that tries several names them."""
+    if not provider or provider in ("test", "function") or provider.startswith("fallback:"):
+        return model
+    return f"{provider}:{model}"
+
+
 class UsageMeter:
     """Counts calls, requests, tokens and money of the session, or of one call of a worker with limits."""
 
-    __slots__ = ("_calls", "_limits", "by_model", "cost", "requests", "tokens", "unpriced", "worker")
+    __slots__ = ("_calls", "_limits", "by_model", "by_provider", "cost", "requests", "tokens", "unpriced", "worker")
 
     def __init__(self, limits: Limits, worker: str | None = None) -> None:
         self.worker = worker
         """The worker whose call this is about; `None` is the session."""
         self.by_model: dict[str, RunUsage] = {}
+        self.by_provider: dict[str, RunUsage] = {}
+        """The same by `provider:model`: one model of two providers has two prices."""
         self._calls = 0
         self.requests = 0
         self.cost = Pool("max_cost", Decimal(0))
@@ -193,13 +202,14 @@ class UsageMeter:
         return f"{_used_up(limit, 'model request', self.owner)} (Limits.max_requests)"
 
     @exactly()
-    def count_usage(self, model: str, usage: RequestUsage) -> None:
+    def count_usage(self, model: str, provider: str | None, usage: RequestUsage) -> None:
         """Count what one request used, as its provider reported it."""
-        total = self.by_model.get(model)
-        if total is None:
-            total = self.by_model[model] = RunUsage()
-        total.requests += 1
-        total.incr(usage)
+        for table, name in ((self.by_model, model), (self.by_provider, full_name(provider, model))):
+            total = table.get(name)
+            if total is None:
+                total = table[name] = RunUsage()
+            total.requests += 1
+            total.incr(usage)
 
     def budget(self) -> Budget:
         """Return where the money and the tokens went."""

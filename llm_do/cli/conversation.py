@@ -189,7 +189,7 @@ class Conversation:
     def usage(self) -> str:
         """What was used, by model."""
         lines = []
-        for model, used in self.runtime.usage.items():
+        for model, used in self.runtime.usage_by_provider.items():
             cost = "price not known" if used.cost is None else f"${used.cost:.4f}"
             counts = f"{used.input_tokens:,} tokens in, {used.output_tokens:,} out"
             lines.append(f"{visible(model)}: {_plural(used.requests, 'request')}, {counts}, {cost}")
@@ -264,7 +264,8 @@ def call_in_words(name: str, arguments: Any) -> str:
 
 def _in_a_line(call: TraceEntry) -> str:
     refused = call.approval is not None and not call.approval.approved
-    outcome = " refused" if refused else f" failed: {visible(call.error)}" if call.error else ""
+    problem = call.error or call.failure
+    outcome = " refused" if refused else f" failed: {visible(problem)}" if problem else ""
     return f"{call_in_words(call.name, call.input_data)}{outcome}".replace("`", "'")
 
 

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from ..display import visible
-from .tree import CallTree, Node
+from .tree import CallTree, Node, waiting
 
 if TYPE_CHECKING:
     from ..events import Event
@@ -33,14 +33,14 @@ _MARKS = {
 
 def _line(node: Node, before: str) -> Text:
     mark, colour = _MARKS[node.state]
-    seconds = node.seconds if node.state not in ("running", "asking") else time.monotonic() - node.started
     text = Text(before, style="dim", no_wrap=True, overflow="ellipsis")
     text.append(f"{mark} ", style=colour)
     text.append(visible(node.name), style="bold" if node.kind == "worker" else "")
-    facts = [f"{seconds:.1f} s"]
+    facts = [f"{node.elapsed(time.monotonic()):.1f} s{waiting(node.waited)}"]
     facts += [f"{node.tokens} tokens"] if node.tokens else []
     facts += [f"${node.cost:.4f}"] if node.cost else []
     facts += ["waits for you"] if node.state == "asking" else []
+    facts += ["cut off"] if node.cut_off else []
     text.append(f"  {', '.join(facts)}", style="dim")
     if node.error is not None and node.state in ("failed", "refused"):
         text.append(f"  {visible(node.error.partition(chr(10))[0])}", style=colour)

@@ -21,6 +21,7 @@ from .keys import Keyboard
 from .live import stderr_console
 from .offering import choose_later
 from .sessions import SessionOptions, open_session
+from .words import cut_off_line
 
 
 def chat_by_lines(
@@ -73,8 +74,11 @@ class Printer:
                 self.end_line()
                 self.spoke = False
                 self.tell(f"{'  ' * event.depth}> {call_in_words(event.name, event.arguments)}")
-            case "call_closed" if event.parent_id is not None and event.error:
-                self.tell(f"{'  ' * event.depth}! {event.name}: {readable(event.error)}")
+            case "call_closed" if event.parent_id is not None and (problem := event.error or event.failure):
+                self.tell(f"{'  ' * event.depth}! {event.name}: {readable(problem)}")
+            case "request_ended" if event.cut_off is not None:
+                self.end_line()
+                self.tell(f"llm-do: {cut_off_line(event)}")
             case "notice":
                 self.end_line()
                 self.tell(f"llm-do: {readable(event.text)}")

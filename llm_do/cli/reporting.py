@@ -25,6 +25,7 @@ from .offering import choose_later, settle_model
 from .sessions import SessionOptions, open_session
 from .stdout import Output, ReaderLeft
 from .tree import CallTree
+from .words import cut_off_line
 
 if TYPE_CHECKING:
     from .asking import TerminalApprover
@@ -204,6 +205,8 @@ class Notices:
     def on_event(self, event: Event) -> None:
         if event.type == "notice":
             self.tell(f"llm-do: {visible(event.text)}")
+        elif event.type == "request_ended" and event.cut_off is not None:
+            self.tell(f"llm-do: {cut_off_line(event)}")
 
 
 def echo_line(text: str) -> None:
@@ -238,7 +241,7 @@ def _usage(runtime: Runtime) -> dict[str, Any]:
             "output_tokens": used.output_tokens,
             "cost": None if used.cost is None else float(used.cost),
         }
-        for model, used in runtime.usage.items()
+        for model, used in runtime.usage_by_provider.items()
     }
 
 
@@ -255,7 +258,7 @@ def _budget(runtime: Runtime) -> dict[str, Any]:
 def usage_line(runtime: Runtime) -> str:
     """What a run used, in one line for each model."""
     lines = []
-    for model, used in runtime.usage.items():
+    for model, used in runtime.usage_by_provider.items():
         requests = "1 request" if used.requests == 1 else f"{used.requests} requests"
         cost = "" if used.cost is None else f", ${used.cost:.4f}"
         lines.append(f"{model}: {requests}, {used.input_tokens} tokens in, {used.output_tokens} out{cost}")

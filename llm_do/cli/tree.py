@@ -26,6 +26,23 @@ class Node:
     cost: Decimal | None = None
     children: list[int] = field(default_factory=list)
     error: str | None = None
+    parent: int | None = None
+    waited: float = 0.0
+    """Seconds for which a person was asked, about this call or one below it."""
+    cut_off: bool = False
+    open_questions: int = 0
+    asked_at: float = 0.0
+
+    def elapsed(self, now: float) -> float:
+        """Return the seconds that a call took so far, without those for which a person was asked."""
+        if self.state not in ("running", "asking"):
+            return self.seconds
+        return (self.asked_at if self.open_questions else now) - self.started - self.waited
+
+
+def waiting(seconds: float) -> str:
+    """Say for how long a person was asked, where that is worth a word."""
+    return f" (+{seconds:.1f} s waiting for you)" if seconds >= 0.05 else ""
 
 
 class CallTree:
@@ -40,13 +57,17 @@ class CallTree:
     def on_event(self, event: Event) -> None:
         match event.type:
             case "call_opened":
-                node = Node(event.name, event.kind, event.depth, time.monotonic())
+                node = Node(event.name, event.kind, event.depth, time.monotonic(), parent=event.parent_id)
                 self.nodes[event.call_id] = node
                 parent = self.nodes.get(event.parent_id) if event.parent_id is not None else None
                 (self.roots if parent is None else parent.children).append(event.call_id)
             case "approval_requested":
                 self._set(event.call_id, "asking")
+                self._count_question(event.call_id, 1)
             case "approval_decided":
+                asked = self.nodes.get(event.call_id)
+                if asked is not None and asked.state == "asking":
+                    self._count_question(event.call_id, -1)
                 self._set(event.call_id, "running" if event.outcome.approved else "refused")
             case "text_delta" if not event.thinking:
                 if event.worker != self.speaker:
@@ -59,13 +80,29 @@ class CallTree:
         if (node := self.nodes.get(call_id)) is not None:
             node.state = state
 
+    def _count_question(self, call_id: int | None, change: int) -> None:
+        """Stop the clocks of a call and of those above it with the first open question; start them after the last."""
+        now = time.monotonic()
+        while call_id is not None and (node := self.nodes.get(call_id)) is not None:
+            if not node.open_questions:
+                node.asked_at = now
+            node.open_questions += change
+            if not node.open_questions:
+                node.waited += now - node.asked_at
+            call_id = node.parent
+
     def _close(self, event: Event) -> None:
         assert event.type == "call_closed"
         node = self.nodes.get(event.call_id)
         if node is None:
             return
-        node.seconds, node.error = event.duration, event.error
-        if event.error is not None and node.state != "refused":
+        if node.state == "asking":  # it was cancelled meanwhile
+            self._count_question(event.call_id, -1)
+        node.seconds, node.error, node.waited = event.duration, event.error or event.failure, event.waited
+        node.cut_off = event.cut_off is not None
+        if event.error is None and event.failure is not None and node.state != "refused":
+            node.state = "failed"
+        elif event.error is not None and node.state != "refused":
             node.state = "cancelled" if event.error.startswith("cancelled") else "failed"
         elif node.state != "refused":
             node.state = "done"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..errors import LimitExceeded
+    from ..events import RequestEnded
 
 # What moves a cursor, turns the direction of writing or takes no room. Unlike `visible` this leaves alone what plain
 # writing has: joiners and variation selectors, which emoji and many scripts are made of, and backslashes.
@@ -24,6 +25,11 @@ def readable(text: str) -> str:
     from ..display import visible  # noqa: PLC0415 - it imports pydantic
 
     return _UNSAFE.sub(lambda found: visible(found[0]), text.replace("\r", ""))
+
+
+def cut_off_line(event: RequestEnded) -> str:
+    """Say that an answer was cut off, and by what."""
+    return readable(f"An answer of {event.worker} ({event.model}) was cut off: {event.cut_off}.")
 
 
 def in_words(exc: BaseException, *, redact: Callable[[str], str] = str) -> str:

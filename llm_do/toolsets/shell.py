@@ -44,11 +44,11 @@ async def _shell(ctx: RunContext[Context], command: str, timeout: Annotated[floa
         check_no_others(frame.pins, parsed, manager, unsandboxed=_is_unsandboxed(frame))
     if _is_unsandboxed(frame):
         check_programs(programs, manager)
-        return _told(await run_unsandboxed(parsed, manager.base, limits, make_cleaner=make_cleaner), "")
+        return _told(await run_unsandboxed(parsed, manager.base, limits, make_cleaner=make_cleaner), "", frame)
     with _mounts(manager, frame) as (mounts, left_out):
         missing = f"\n(not there: {'; '.join(left_out)})" if left_out else ""
         done = await run_sandboxed(parsed, mounts, limits, programs, make_cleaner=make_cleaner)
-        return _told(done, missing, next((mount.name for mount in mounts if mount.writable), None))
+        return _told(done, missing, frame, next((mount.name for mount in mounts if mount.writable), None))
 
 
 def _is_unsandboxed(frame: CallFrame) -> bool:
@@ -114,7 +114,9 @@ def _touches(pattern: str, folder: Path) -> bool:
     return named.is_relative_to(folder) or folder.is_relative_to(named)
 
 
-def _told(result: CommandResult, missing: str, writable: str | None = None) -> str:
+def _told(result: CommandResult, missing: str, frame: CallFrame, writable: str | None = None) -> str:
+    if result.timed_out or result.exit_code:
+        frame.failure = "stopped: its time was up" if result.timed_out else f"exit code {result.exit_code}"
     keep = f", or into `tee {writable}/output.txt` and read that file in parts" if writable is not None else ""
     narrow = f"\n[To see what is left out, pipe the output into grep, head or tail{keep}.]" if result.truncated else ""
     late = "\n(stopped: its time was up)" if result.timed_out else ""

@@ -22,6 +22,7 @@ from ...display import visible
 from ...entries import WorkerEntry
 from ...runtime import Runtime
 from ..conversation import Conversation, readable
+from ..words import cut_off_line
 from .approval import ApprovalPanel
 from .calls import Calls, compact
 from .feed import Asked, Feed, Happened, Spoken
@@ -194,6 +195,8 @@ class ChatApp(App[int]):
                 await self._talk.add_call(event.call_id, event.name, event.arguments)
             case "notice":
                 await self._talk.add_notice(readable(event.text), "warning")
+            case "request_ended" if event.cut_off is not None:
+                await self._talk.add_notice(cut_off_line(event), "warning")
             case "approval_decided" if not event.outcome.approved:
                 self._refused.add(event.call_id)
             case "call_closed":

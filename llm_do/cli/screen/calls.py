@@ -12,7 +12,7 @@ from textual.widgets import Tree
 from textual.widgets.tree import TreeNode
 
 from ...display import visible
-from ..tree import CallTree, Node
+from ..tree import CallTree, Node, waiting
 
 if TYPE_CHECKING:
     from ...events import Event
@@ -85,12 +85,12 @@ class Calls(Tree[int]):
 
 def _label(call: Node) -> Text:
     mark, style = _MARKS.get(call.state, ("·", ""))
-    seconds = time.monotonic() - call.started if call.state in ("running", "asking") else call.seconds
     text = Text(no_wrap=True)
     text.append(f"{mark} ", style=style)
     text.append(visible(call.name), style="bold" if call.kind == "worker" else "none")
     facts = ["waits for you"] if call.state == "asking" else []
-    facts += [f"{seconds:.1f}s"]
+    facts += [f"{call.elapsed(time.monotonic()):.1f}s{waiting(call.waited)}"]
+    facts += ["cut off"] if call.cut_off else []
     facts += [compact(call.tokens)] if call.tokens else []
     facts += [f"${call.cost:.4f}"] if call.cost else []
     text.append(f" {' '.join(facts)}", style="dim")

@@ -42,9 +42,10 @@ class CallLine(Static):
         super().__init__(Content(f"· {self._text}"))
 
     def close(self, event: CallClosed, *, refused: bool) -> None:
-        mark = "⊘" if refused else "✗" if event.error else "✓"
+        problem = event.error or event.failure
+        mark = "⊘" if refused else "✗" if problem else "✓"
         self.update(Content(f"{mark} {self._text}"))
-        self.set_class(refused or bool(event.error), "-failed")
+        self.set_class(refused or bool(problem), "-failed")
 
 
 class Answer(Markdown):
