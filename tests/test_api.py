@@ -313,6 +313,27 @@ def test_events_of_the_whole_tree_reach_the_callback(make: Make) -> None:
     assert [event.name for event in events if isinstance(event, CallClosed)] == ["b", "worker_call", "a"]
     assert all(event.duration > 0 for event in events if isinstance(event, CallClosed))
     assert {event.worker for event in events if isinstance(event, MessageLogged)} == {"a", "b"}
+    requests = [(event.type, event.worker) for event in events if event.type in ("request_started", "request_ended")]
+    assert requests[:2] == [("request_started", "a"), ("request_ended", "a")]
+    assert len(requests) == 6
+    assert not any(event.type == "text_delta" for event in events)
+
+
+def test_text_reaches_the_callback_as_it_comes_with_stream(make: Make) -> None:
+    """Without `stream` no request is a stream."""
+    registry, events = make({"workers/a.md": "a"}), list[Any]()
+    run_worker(
+        registry=registry,
+        worker="a",
+        input_data="go",
+        cli_model=scripted(says("one two")),
+        message_callback=events.append,
+        stream=True,
+    )
+    types = [event.type for event in events]
+    deltas = [event.text for event in events if event.type == "text_delta"]
+    assert "".join(deltas).split() == ["one", "two"]
+    assert types.index("request_started") < types.index("text_delta") < types.index("request_ended")
 
 
 def test_a_callback_that_raises_does_not_end_the_run(make: Make, caplog: pytest.LogCaptureFixture) -> None:

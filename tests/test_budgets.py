@@ -227,7 +227,7 @@ async def test_a_refusal_of_what_the_budget_sends_names_where_it_comes_from() ->
     assert "max_tokens=" not in "".join(getattr(caught.value, "__notes__", ()))
 
 
-async def test_an_answer_that_the_budget_cut_off_is_told_once() -> None:
+async def test_an_answer_that_the_budget_cut_off_is_told_with_the_end_of_its_request() -> None:
     events: list[Event] = []
 
     def cut(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
@@ -241,8 +241,10 @@ async def test_an_answer_that_the_budget_cut_off_is_told_once() -> None:
     )
     for _ in range(3):
         await runtime.call(WorkerEntry(name="w"), "x")
-    assert len(notices(events)) == 1
-    assert "cut off at the `max_tokens` that is sent under a limit" in notices(events)[0]
+    told = [event.cut_off for event in events if event.type == "request_ended"]
+    assert told == [record.cut_off for record in runtime.trace]
+    assert told[0] is not None and "is sent because there is a limit of money or tokens" in told[0]
+    assert notices(events) == []
 
 
 async def test_a_long_prompt_is_reserved_by_its_bytes() -> None:

@@ -15,7 +15,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from llm_do import Event, Limits, ModelAnswerError, Runtime, WorkerEntry, entry
+from llm_do import AnswerCutOff, Event, Limits, ModelAnswerError, Runtime, WorkerEntry, entry
 from llm_do.cli.words import in_words
 
 HTML = "<!DOCTYPE html>\n<html><title>Sign in\x1b[2J</title></html>"
@@ -60,7 +60,8 @@ class Handler(BaseHTTPRequestHandler):
         if request.get("stream"):
             deltas = [{"content": word + " "} for word in message["content"].split()]
             chunks = [self._chunk({"delta": delta, "index": 0}) for delta in deltas]
-            chunks.append({**self._chunk({"delta": {}, "index": 0, "finish_reason": "stop"}), "usage": usage})
+            if "vanish" not in str(messages[-1]["content"]):
+                chunks.append({**self._chunk({"delta": {}, "index": 0, "finish_reason": "stop"}), "usage": usage})
             body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
             self._send(200, body, "text/event-stream")
             return
@@ -188,3 +189,18 @@ async def test_a_mistake_in_a_users_model_stays_what_it_is(error: Exception) -> 
         await Runtime(model=FallbackModel(FunctionModel(fail), FunctionModel(say_well))).call(
             WorkerEntry(name="w"), "hi"
         )
+
+
+async def test_a_stream_that_ends_without_a_finish_reason_is_an_answer_cut_off(model: OpenAIChatModel) -> None:
+    """PydanticAI takes it for a whole one."""
+    worker = WorkerEntry(name="w")
+    runtime = Runtime(model=model, text_deltas=True)
+    for text in ("whole", "vanish"):
+        await runtime.call(worker, text)
+    whole, vanished = runtime.trace
+    assert whole.cut_off is None
+    assert vanished.cut_off is not None and "ended without a finish reason" in vanished.cut_off
+    with pytest.raises(AnswerCutOff, match="ended without a finish reason"):
+        await runtime.call(WorkerEntry(name="w", on_cut_off="error"), "vanish")
+    assert runtime.trace[0].model == "openai:asked-model"
+    assert list(runtime.usage_by_provider) == ["openai:served-model"]

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, SecretBytes, SecretStr
 from pydantic_ai import ModelRetry, RunContext, Tool, ToolFailed, ToolReturn
 from pydantic_ai.exceptions import ApprovalRequired
-from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse, ToolCallPart
-from pydantic_ai.models.function import AgentInfo
+from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse, ToolCallPart, ToolReturnPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.toolsets import FunctionToolset
 
 from llm_do import (
@@ -685,3 +685,33 @@ def test_a_streamed_text_hides_what_is_behind_two_escapes(escape: Callable[[str]
     told = "".join(stream.add(text[at : at + size]) for at in range(0, len(text), size)) + stream.rest()
     assert told.startswith("start ") and told.endswith("y")
     assert "[secret KEY]" in told
+
+
+async def test_a_turn_searches_what_is_new_in_it_and_not_the_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is searched for turn 40 is as much as for turn 10. A secret of an early turn stays hidden in a late one."""
+    monkeypatch.setenv("MY_TOKEN", VALUE)
+
+    @entry
+    async def fetch() -> str:
+        return f"page {VALUE}"
+
+    sent: list[str] = []
+
+    def step(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        sent.append(str(messages))
+        return says("ok") if isinstance(messages[-1].parts[0], ToolReturnPart) else calls(("fetch", {}))
+
+    runtime = Runtime(model=FunctionModel(step), secrets=["MY_TOKEN"])
+    configured = runtime.context().session.recorder.secrets.configured
+    assert configured is not None
+    searched, search = list[int](), configured.text
+    monkeypatch.setattr(configured, "text", lambda text: searched.append(len(text)) or search(text))
+    counts = []
+    async with WorkerEntry(name="w", tools=[fetch]).start(runtime) as scope:
+        for _ in range(40):
+            searched.clear()
+            await scope.run_turn("more")
+            counts.append((len(searched), sum(searched)))
+    assert counts[9] == counts[39]
+    assert VALUE not in sent[-1]
+    assert sent[-1].count("[secret MY_TOKEN]") == 40

@@ -8,9 +8,12 @@ import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from decimal import Decimal
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from pydantic import BaseModel
 from pydantic_ai import Agent, RunContext
@@ -20,7 +23,8 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, Text
 from pydantic_ai.models.function import AgentInfo, DeltaThinkingPart, FunctionModel
 from pydantic_ai.usage import RequestUsage
 
-from llm_do import Context, Event, Runtime, TraceEntry, WorkerEntry, entry
+from llm_do import AnswerCutOff, ApprovalDecision, Context, Event, Runtime, TraceEntry, WorkerEntry, entry
+from llm_do.trace import BoundedTrace
 
 from .processes import PATIENCE
 from .scripted import answers, calls, says, scripted, tool_results
@@ -639,3 +643,217 @@ async def test_a_trace_is_shown_whatever_the_values_do() -> None:
     assert first.endswith(f"-> {unshowable}")
     assert second.endswith(r"-> 'half \ud800'")
     assert third.endswith(r"!! ValueError: not half \ud800")
+
+
+# -- long sessions -------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(min_value=0, max_value=30), max_size=80), st.integers(min_value=0, max_value=5))
+def test_a_bounded_trace_keeps_open_calls_and_those_above_them(steps: list[int], most: int) -> None:
+    """Whatever the order in which calls are opened and closed, also below calls that are over."""
+    trace, made, open_ids = BoundedTrace(most), dict[int, TraceEntry](), set[int]()
+    for step in steps:
+        if step % 3 and open_ids:
+            closing = sorted(open_ids)[step % len(open_ids)]
+            open_ids.discard(closing)
+            trace.close(made[closing])
+            trace.close(made[closing])  # once more does nothing
+        else:
+            parent = step % (len(made) + 1) or None
+            record = made[len(made) + 1] = TraceEntry(len(made) + 1, parent, "f", "tool", 0, {}, 0.0)
+            open_ids.add(record.id)
+            trace.append(record)
+        kept = {record.id for record in trace}
+        held = set(open_ids)
+        for number in open_ids:
+            above = made[number].parent_id
+            while above is not None and above in kept:
+                held.add(above)
+                above = made[above].parent_id
+        assert held <= kept
+        assert len(kept - held) <= most
+        assert trace.left_out == len(made) - len(kept)
+        assert [record.id for record in trace] == sorted(kept)
+
+
+async def test_a_bounded_session_keeps_little_and_tells_its_sinks_all() -> None:
+    """`max_records` bounds the trace and the message log; both say how much they left out."""
+    events: list[Event] = []
+    worker = WorkerEntry(name="w", model=scripted(says("ok")))
+    runtime = Runtime([worker], max_records=3, message_callback=events.append)
+    for number in range(50):
+        await runtime.call("w", str(number))
+    assert [record.input_data["input"] for record in runtime.trace] == ["47", "48", "49"]
+    assert (runtime.trace.left_out, runtime.messages.left_out, len(runtime.messages)) == (47, 97, 3)
+    assert repr(runtime.trace) == "<Trace of 3 calls, 47 more left out>"
+    assert str(runtime.trace).startswith("(47 calls that ended earlier are left out)\nw(")
+    assert repr(runtime.messages) == "<MessageLog of 3 messages, 97 earlier ones left out>"
+    assert sum(event.type == "call_closed" for event in events) == 50
+    assert sum(event.type == "message" for event in events) == 100
+    whole = Runtime([worker])
+    for number in range(20):
+        await whole.call("w", str(number))
+    assert (len(whole.trace), whole.trace.left_out, len(whole.messages), whole.messages.left_out) == (20, 0, 40, 0)
+
+
+async def test_the_records_above_an_open_call_stay() -> None:
+    """The tree of a bounded trace leads to the call that asks for it."""
+    seen: list[str] = []
+
+    @entry
+    async def leaf(ctx: RunContext[Context], last: bool) -> None:
+        if last:
+            seen.extend(record.name for record in ctx.deps.trace)
+
+    @entry
+    async def outer(ctx: RunContext[Context]) -> None:
+        for number in range(5):
+            await ctx.deps.call(leaf, last=number == 4)
+
+    runtime = Runtime([outer], max_records=0)
+    await runtime.call("outer")
+    assert seen == ["outer", "leaf"]
+    assert (len(runtime.trace), runtime.trace.left_out) == (0, 6)
+
+
+# -- where an error was raised ---------------------------------------------------------------------------
+
+
+async def test_the_path_is_noted_also_where_the_text_has_its_words() -> None:
+    """The name of an entry is a word like any other."""
+
+    @entry
+    async def a() -> None:
+        raise ValueError("a bad day")
+
+    with pytest.raises(ValueError) as caught:
+        await Runtime([a]).call("a")
+    assert caught.value.__notes__ == ["llm-do call path: a"]
+
+
+async def test_each_raise_of_one_exception_object_shows_its_own_path() -> None:
+    """Also where a call above caught it in between, and however many calls it passes."""
+    always = ValueError("always the same")
+
+    @entry
+    async def first() -> None:
+        raise always
+
+    @entry
+    async def second() -> None:
+        raise always
+
+    @entry
+    async def both(ctx: RunContext[Context]) -> None:
+        with contextlib.suppress(ValueError):
+            await ctx.deps.call(first)
+        await ctx.deps.call(second)
+
+    always.add_note("mine")
+    runtime = Runtime([first, second, both])
+    for name, path in (("first", "first"), ("both", "both > second"), ("second", "second"), ("both", "both > second")):
+        with pytest.raises(ValueError):
+            await runtime.call(name)
+        assert always.__notes__ == ["mine", f"llm-do call path: {path}"]
+
+
+# -- time -------------------------------------------------------------------------------------------------
+
+
+async def test_a_duration_is_without_the_wait_for_a_person() -> None:
+    """Two questions that are open side by side count once in the call that made both calls."""
+    waiting, events = 0.2, list[Event]()
+
+    async def approve(name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
+        await asyncio.sleep(waiting)
+        return ApprovalDecision(approved=True)
+
+    @entry(requires_approval=True)
+    async def send(to: str) -> str:
+        return to
+
+    @entry
+    async def outer(ctx: RunContext[Context]) -> None:
+        await asyncio.gather(ctx.deps.call(send, "a"), ctx.deps.call(send, "b"))
+
+    runtime = Runtime([outer], approval_callback=approve, message_callback=events.append)
+    clock = perf_counter()
+    await runtime.call("outer")
+    took = perf_counter() - clock
+    outer_record, *sent = runtime.trace
+    closed = {event.call_id: event for event in events if event.type == "call_closed"}
+    for record in runtime.trace:
+        assert record.duration is not None
+        assert record.waited >= waiting * 0.9
+        assert record.duration + record.waited <= took
+        assert (closed[record.id].waited, closed[record.id].duration) == (record.waited, record.duration)
+        assert "ms waiting for a person" in str(record)
+    assert outer_record.waited < sum(record.waited for record in sent)
+
+
+# -- requests ---------------------------------------------------------------------------------------------
+
+
+async def test_two_providers_of_one_model_are_two_in_records_and_one_in_usage() -> None:
+    """`usage` goes by the model's name, as ever."""
+
+    class Named(FunctionModel):
+        maker = ""
+
+        @property
+        def system(self) -> str:
+            return self.maker
+
+    def model(provider: str) -> Named:
+        made = Named(lambda messages, info: says("ok", input_tokens=1), model_name="m")
+        made.maker = provider
+        return made
+
+    runtime = Runtime()
+    for provider in ("here", "there"):
+        await runtime.call(WorkerEntry(name="w", model=model(provider)), "x")
+    assert [record.model for record in runtime.trace] == ["here:m", "there:m"]
+    assert {name: used.requests for name, used in runtime.usage.items()} == {"m": 2}
+    assert {name: used.requests for name, used in runtime.usage_by_provider.items()} == {"here:m": 1, "there:m": 1}
+
+
+async def test_the_start_and_the_end_of_a_request_are_told_also_when_it_fails() -> None:
+    """The end has the usage, or the error."""
+
+    def step(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        if "bad" in str(messages[-1]):
+            raise ModelHTTPError(500, "m", None)
+        return says("ok", input_tokens=3)
+
+    events: list[Event] = []
+    runtime = Runtime(
+        [WorkerEntry(name="w")], model=FunctionModel(step, model_name="m"), message_callback=events.append
+    )
+    await runtime.call("w", "good")
+    with pytest.raises(ModelHTTPError):
+        await runtime.call("w", "bad")
+    assert [event.model for event in events if event.type == "request_started"] == ["m", "m"]
+    good, bad = [event for event in events if event.type == "request_ended"]
+    assert good.usage is not None and good.usage.input_tokens == 3 and good.error is None and good.duration > 0
+    assert bad.usage is None and bad.error is not None and bad.error.startswith("ModelHTTPError")
+
+
+async def test_an_answer_that_was_cut_off_is_marked_or_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    """The worker says which. The text names the limit, and how to raise it."""
+
+    def cut(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        return ModelResponse(parts=[TextPart("half an")], finish_reason="length")
+
+    runtime = Runtime(model=FunctionModel(cut, model_name="m"))
+    short = WorkerEntry(name="w", model_settings={"max_tokens": 5})
+    assert await runtime.call(short, "x") == "half an"
+    assert runtime.trace[0].cut_off == "max_tokens=5 of its settings was reached; raise it in `model_settings`"
+    assert "cut off" in str(runtime.trace[0])
+    assert "cut off: max_tokens=5" in caplog.text
+    with pytest.raises(
+        AnswerCutOff, match=r"^w: an answer of model 'm' was cut off: the model's own limit was reached"
+    ):
+        await runtime.call(WorkerEntry(name="w", on_cut_off="error"), "x")
+    assert runtime.trace[1].cut_off is not None
+    with pytest.raises(ValueError, match="on_cut_off of worker 'w' must be 'note' or 'error'"):
+        WorkerEntry(name="w", on_cut_off="never")  # type: ignore[arg-type]
