@@ -89,6 +89,8 @@ def test_programs_see_the_roots_under_their_names_and_no_shell(shell: Shell, pro
     assert "no-such-program" in outputs[5]
     assert "(exit code 127)" in outputs[5]
     assert sorted(path.name for path in project.rglob("*.txt")) == ["copy.txt", "names.txt"]
+    failures = [record.failure for record in result.trace if record.name == "shell"]
+    assert failures == [None, None, None, "exit code 1", "exit code 1", "exit code 127"]
 
 
 @pytest.mark.parametrize("callback", [None, strict_mode_callback])

@@ -182,7 +182,7 @@ def test_json_is_one_object(run: Run) -> None:
         done = run("adder", "20 + 22", "--json", server=server)
     made = json.loads(done.stdout)
     assert (made["output"], made["error"], made["exit_code"], made["refusals"]) == ("42", None, 0, [])
-    assert made["usage"]["scripted"]["requests"] == 2
+    assert made["usage"]["openai:scripted"]["requests"] == 2
 
 
 def test_events_are_lines_and_the_last_is_the_result(run: Run) -> None:

@@ -13,6 +13,9 @@ from pydantic_ai.exceptions import (
     UserError,
 )
 
+from llm_do import ApprovalDecided, ApprovalOutcome, ApprovalRequested, CallClosed, CallOpened
+from llm_do.cli.live import tree_lines
+from llm_do.cli.tree import CallTree
 from llm_do.cli.words import in_words
 from llm_do.errors import ApprovalDenied, LimitExceeded, ModelChoiceError, RunEnded
 
@@ -69,3 +72,33 @@ def test_a_secret_is_taken_out_before_it_is_cut_in_half() -> None:
 def test_it_is_cheap_to_import() -> None:
     code = "import sys, llm_do.cli.words\nprint([name for name in ('pydantic_ai', 'pydantic') if name in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+def test_a_command_that_failed_has_no_tick_and_the_wait_is_told_apart() -> None:
+    """Whatever the code is: the call returned, and what it returned is a failure."""
+    where = {"call_id": 1, "parent_id": None, "name": "shell", "worker": None, "depth": 0}
+    for failure, mark in ((None, "✓"), ("exit code 128", "✗"), ("exit code 137", "✗")):
+        tree = CallTree()
+        tree.on_event(CallOpened(**where, kind="tool", arguments={}))
+        closed = {"kind": "tool", "output": "x", "error": None, "usage": None}
+        tree.on_event(CallClosed(**where, **closed, duration=1.0, waited=12.0, failure=failure))
+        (line,) = map(str, tree_lines(tree))
+        assert line.startswith(f"{mark} shell  1.0 s (+12.0 s waiting for you)")
+        assert line.endswith(failure or "you)")
+
+
+def test_a_clock_stands_still_while_a_person_is_asked() -> None:
+    """Also that of the call above, until the last of its questions is answered."""
+    tree = CallTree()
+    for number, parent in ((1, None), (2, 1), (3, 1)):
+        where = {"call_id": number, "parent_id": parent, "name": "f", "worker": None, "depth": 0}
+        tree.on_event(CallOpened(**where, kind="tool", arguments={}))
+        if parent:
+            tree.on_event(ApprovalRequested(**where, arguments={}, reason=""))
+    outer = tree.nodes[1]
+    assert outer.elapsed(0.0) == outer.elapsed(1e9) == outer.asked_at - outer.started
+    yes = ApprovalOutcome(approved=True, by="callback")
+    tree.on_event(ApprovalDecided(call_id=2, parent_id=1, name="f", worker=None, depth=0, outcome=yes))
+    assert (outer.open_questions, outer.waited) == (1, 0.0)
+    tree.on_event(ApprovalDecided(call_id=3, parent_id=1, name="f", worker=None, depth=0, outcome=yes))
+    assert outer.open_questions == 0 and outer.waited > 0
