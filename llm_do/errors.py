@@ -286,8 +286,17 @@ def note_path(error: BaseException, path: str, call: object, caller: object) -> 
             # An object that is raised again, by another call, has the note of the call before.
             if notes := getattr(error, "__notes__", None):
                 notes[:] = [note for note in notes if not str(note).startswith(_NOTE)]
-            error.add_note(f"{_NOTE}{path}")
+            if not _names_path(error, path):
+                error.add_note(f"{_NOTE}{path}")
         setattr(error, _REACHES, caller)
+
+
+def _names_path(error: BaseException, path: str) -> bool:
+    """Tell whether an error is one of ours that says in its text where it happened. A word of others is only a word."""
+    if not isinstance(error, LlmDoError):
+        return False
+    text = str(error)
+    return text.startswith((f"{path} ", f"{path}:")) or (" > " in path and path in text)
 
 
 def came_from_below(error: BaseException, call: object) -> bool:

@@ -261,7 +261,7 @@ class Recorder:
         self._search_again()
         return self.trace
 
-    def read_messages(self) -> list[ModelMessage]:
+    def read_messages(self) -> MessageLog:
         """The message log, in the same way."""
         self.messages.trim()
         self._search_again()

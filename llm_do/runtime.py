@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, overload
 
-from pydantic_ai.messages import ModelMessage
 from pydantic_ai.usage import RunUsage
 from typing_extensions import TypeVar
 
@@ -27,7 +26,7 @@ from .protocols import (
 )
 from .rules import RuleBook, Ruling
 from .state import SessionState
-from .trace import Trace
+from .trace import MessageLog, Trace
 from .usage import Budget, Limits
 
 T = TypeVar("T", default=Any)
@@ -187,6 +186,6 @@ class Runtime:
         return self._session.meter.budget()
 
     @property
-    def messages(self) -> list[ModelMessage]:
+    def messages(self) -> MessageLog:
         """Every message that a worker and its model exchanged, in the order in which it happened."""
         return self._session.recorder.read_messages()

@@ -26,7 +26,7 @@ def run(command: str, clone: Path, smollm2: Path) -> Any:
     done = shell(f"{command} --json --approve-all", clone, LLM_DO_CACHE=str(smollm2))
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert result["usage"]["smollm2-135m"]["output_tokens"] > 0
+    assert result["usage"]["local:smollm2-135m"]["output_tokens"] > 0
     return result["output"]
 
 
