@@ -84,6 +84,7 @@ _NAMES = {
         "ApprovalRequested",
         "CallClosed",
         "CallOpened",
+        "CallProgress",
         "Event",
         "MessageLogged",
         "Notice",

@@ -203,6 +203,14 @@ class McpServer(_Part):
     cwd: Argument | None = None
     url: Annotated[str, Field(pattern=r"^https?://\S+$")] | None = None
     headers: dict[str, str] | None = None
+    start_timeout: Annotated[float, Field(strict=True, gt=0)] = 30
+    """Seconds that it may take to start, and to list its tools."""
+    roots: tuple[Word, ...] = ()
+    """Names of the worker's roots that the server is told. It is information: it opens and closes nothing."""
+    progress: Flag = False
+    """Whether it can say how far a call is."""
+    sampling: Flag = False
+    """Whether it can ask the worker's model. The rule `mcp.sampling` decides about each request."""
 
     @model_validator(mode="after")
     def _one_way_to_reach_it(self) -> McpServer:

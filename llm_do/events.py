@@ -112,6 +112,16 @@ class Notice(_CallEvent):
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
+class CallProgress(_CallEvent):
+    """The server that works on a call says how far it is. It wrote the text, which is cut and cannot be trusted."""
+
+    progress: float
+    total: float | None = None
+    message: str | None = None
+    type: Literal["progress"] = field(default="progress", init=False)
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
 class CallClosed(_CallEvent):
     """A call returned, failed, or was refused or cancelled."""
 
@@ -139,6 +149,7 @@ Event: TypeAlias = (
     | TextDelta
     | RequestEnded
     | Notice
+    | CallProgress
     | CallClosed
 )
 """What a sink is told. The `type` says which it is."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
 from pydantic_ai.models import KnownModelName, Model
 from typing_extensions import TypeVar
@@ -120,6 +120,14 @@ class EntryBase:
     def open_sandbox(self) -> SandboxToolset | None:
         """The files of a worker, for one call of it, which closes them."""
         return None
+
+
+@runtime_checkable
+class StartsBeside(Protocol):
+    """A toolset that begins to start when it is entered, so that several of a worker start side by side."""
+
+    async def started(self) -> None:
+        """Wait until it is ready, or raise why it is not. Cancelling the wait leaves it starting."""
 
 
 CallableEntry: TypeAlias = Entry

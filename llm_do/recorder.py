@@ -186,6 +186,18 @@ class Recorder:
             self.emit(CallOpened(**where, kind="native", arguments=snapshot(arguments)))
             self.emit(CallClosed(**where, kind="native", output=snapshot(output), error=None, duration=0.0, usage=None))
 
+    def add_server(self, worker: CallFrame, server: str, error: str) -> None:
+        """Record that a server of a worker ended by itself."""
+        error = self.secrets.redact(error)
+        record = TraceEntry(next(self._ids), worker.call_id, server, "server", worker.depth + 1, {}, time())
+        record.error, record.duration = error, 0.0
+        self.trace.append(record)
+        if self.observed:
+            where = {**tags(worker), "call_id": record.id, "parent_id": worker.call_id, "name": server}
+            where["depth"] = record.depth
+            self.emit(CallOpened(**where, kind="server", arguments={}))
+            self.emit(CallClosed(**where, kind="server", output=None, error=error, duration=0.0, usage=None))
+
     def log_message(self, frame: CallFrame, message: ModelMessage, tools: Sequence[ToolDefinition] = ()) -> None:
         """Log a message. Of a request, what the request before it did not have.
 

@@ -32,7 +32,7 @@ def is_standard_tool(name: str) -> bool:
 
 def is_ours(name: str) -> bool:
     """Whether this name means a tool that llm-do brings, in every rule."""
-    return name in STANDARD_TOOLS or name.startswith(("sandbox.", "worker."))
+    return name in STANDARD_TOOLS or name.startswith(("sandbox.", "worker.", "mcp."))
 
 
 def is_reserved(name: str) -> bool:

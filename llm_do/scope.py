@@ -31,7 +31,7 @@ from pydantic_ai.messages import (
     ThinkingPart,
     ThinkingPartDelta,
 )
-from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
+from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 from pydantic_ai.usage import UsageLimits
 from typing_extensions import TypeVar
 
@@ -52,6 +52,7 @@ from .events import TextDelta
 from .foreign import check_servers, check_tools, shapes_of
 from .inputs import attachments_among, misspelled, prompt_of
 from .plane import GovernedToolset, Governor, HeldToolset
+from .protocols import StartsBeside
 from .recorder import logger, tags
 from .secrets import StreamedText
 from .values import SameObject
@@ -351,6 +352,7 @@ class _Toolsets:
         async with AsyncExitStack() as stack:
             for declared in self._worker.toolsets:
                 await self._build(declared, stack)
+            await _all_started([toolset for toolset, _ in self._built])
             self._opened.set()
             await self._done.wait()
 
@@ -369,6 +371,27 @@ class _Toolsets:
             )
         await stack.enter_async_context(toolset)
         self._built.append((toolset, SameObject(factory)))
+
+
+async def _all_started(toolsets: Sequence[AbstractToolset[Any]]) -> None:
+    """Wait for toolsets that start side by side. When one fails, its error ends the wait for the others."""
+    starting: list[asyncio.Task[None]] = []
+    for toolset in toolsets:
+        while isinstance(toolset, WrapperToolset) and not isinstance(toolset, StartsBeside):
+            toolset = toolset.wrapped
+        if isinstance(toolset, StartsBeside):
+            starting.append(asyncio.create_task(toolset.started(), name=f"start of {toolset.label}"))
+    if not starting:
+        return
+    try:
+        await asyncio.wait(starting, return_when=asyncio.FIRST_EXCEPTION)
+        for task in starting:
+            if task.done():
+                task.result()
+    finally:
+        for task in starting:
+            task.cancel()
+        await asyncio.gather(*starting, return_exceptions=True)
 
 
 async def settle(task: asyncio.Task[Any]) -> None:

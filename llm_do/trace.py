@@ -49,7 +49,8 @@ class TraceEntry:
     name: str
     """The name of the entry."""
     kind: str
-    """`"tool"`, `"worker"`, or `"native"` for a tool that ran at the model's provider."""
+    """`"tool"`, `"worker"`, `"native"` for a tool that ran at the model's provider, `"server"` for an MCP server that
+    ended by itself."""
     depth: int
     """How deep the call is nested; a top-level call has depth 0."""
     input_data: Any

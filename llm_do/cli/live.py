@@ -39,6 +39,7 @@ def _line(node: Node, before: str) -> Text:
     facts = [f"{node.elapsed(time.monotonic()):.1f} s{waiting(node.waited)}"]
     facts += [f"{node.tokens} tokens"] if node.tokens else []
     facts += [f"${node.cost:.4f}"] if node.cost else []
+    facts += [visible(node.progress)] if node.progress and node.state == "running" else []
     facts += ["waits for you"] if node.state == "asking" else []
     facts += ["cut off"] if node.cut_off else []
     text.append(f"  {', '.join(facts)}", style="dim")

@@ -30,6 +30,8 @@ class Node:
     waited: float = 0.0
     """Seconds for which a person was asked, about this call or one below it."""
     cut_off: bool = False
+    progress: str = ""
+    """How far a tool of a server says it is."""
     open_questions: int = 0
     asked_at: float = 0.0
 
@@ -73,6 +75,10 @@ class CallTree:
                 if event.worker != self.speaker:
                     self.speaker, self.spoken = event.worker or "", ""
                 self.spoken = (self.spoken + event.text)[-2000:]
+            case "progress":
+                if (working := self.nodes.get(event.call_id)) is not None:
+                    of = f"/{event.total:g}" if event.total is not None else ""
+                    working.progress = f"{event.progress:g}{of}{f' {event.message}' if event.message else ''}"
             case "call_closed":
                 self._close(event)
 

@@ -34,6 +34,7 @@ STANDARD: Mapping[str, Disposition] = {
     "shell": "ask",
     "worker.call": "allow",
     "worker.create": "ask",
+    "mcp.sampling": "ask",
 }
 """What holds for the runtime's own kinds of tools when no rule speaks of them."""
 
@@ -208,7 +209,7 @@ def is_tool_name(name: str) -> bool:
 def _check_rule_name(name: str) -> str:
     if not all(map(is_tool_name, name.split("/", 1))):
         raise ValueError(f"{name!r} cannot be the name of a tool. Write 'tool', or 'server/tool'.")
-    if name.startswith(("sandbox.", "worker.")) and name not in STANDARD:
+    if name.startswith(("sandbox.", "worker.", "mcp.")) and name not in STANDARD:
         raise ValueError(f"there is no rule {name!r}.{did_you_mean(name, STANDARD)}")
     return name
 

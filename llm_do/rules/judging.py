@@ -24,6 +24,7 @@ KINDS: Mapping[str, Mapping[str, str]] = {
     "shell": {"command": "command", "timeout": "number"},
     "worker.call": {"worker": "string", "attachments": "path"},
     "worker.create": {"name": "string", "tools": "string", "force": "boolean"},
+    "mcp.sampling": {"server": "string", "max_tokens": "number"},
 }
 """What rules on the runtime's own kinds of tools can speak of."""
 

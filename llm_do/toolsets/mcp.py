@@ -2,32 +2,78 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from time import monotonic
 from typing import Any, Self
 from urllib.parse import urlsplit
 
 import anyio
-from pydantic_ai import RunContext
-from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
+from pydantic_ai import RunContext, ToolFailed
+from pydantic_ai.messages import InstructionPart, ModelMessage, ModelResponse
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.toolsets import AbstractToolset, CombinedToolset, ToolsetTool, WrapperToolset
 
-from ..context import Context
+from ..context import Context, dispatch
 from ..definition import McpToolset
-from ..errors import ToolsetError
+from ..errors import PathDenied, ToolsetError
+from ..events import CallProgress
+from ..recorder import tags
 from ..secrets import HIDDEN
+from .mcp_log import ServerLog, log_path
+from .mcp_sampling import SamplingEntry, SamplingModel
 
-CONNECTING_SECONDS = 60.0
-"""How long a server may take to start, or to list its tools."""
+STILL_STARTING_SECONDS = 5.0
+"""After how long a person is told that a server is still starting."""
+PROGRESS_SECONDS = 0.1
+"""The least time between two events of progress of one server: it may send any number."""
+LONGEST_PROGRESS = 200
+
+_GONE = (
+    "The server of this tool has ended: {label}. What it remembered is lost, and it is not known whether the call was "
+    "done. Do not call its tools again in this turn. Tell the user that the server ended."
+)
+_STARTED_AGAIN = (
+    "{label} was started again. Everything that it remembered from earlier calls is gone. Do not rely on it: "
+    "repeat the calls whose effects you need."
+)
+
+
+@dataclass
+class _OpenCall:
+    """A tool call that the server works on."""
+
+    ctx: Context
+    samples: set[anyio.CancelScope] = field(default_factory=set)
+    idle: anyio.Event = field(default_factory=anyio.Event)
 
 
 @dataclass
 class McpServerToolset(WrapperToolset[Context]):
-    """The tools of an MCP server, all of which require approval."""
+    """The tools of an MCP server, all of which require approval.
+
+    It connects beside other servers: entering it begins that, and `started` waits for it. A server that ends by itself
+    is started once more, at the next turn.
+    """
 
     declared: McpToolset
+    ctx: Context
+    """The worker call that it was made for."""
+    reconnect: Callable[[McpServerToolset], AbstractToolset[Any]]
+    """Makes another client of the same server."""
+    log: ServerLog
+    restarts: int = 0
+    connection: Any = None
+    """The `Connection` of the client."""
+    _starting: asyncio.Task[Any] | None = None
+    _calls: list[_OpenCall] = field(default_factory=list)
+    _one_call: anyio.Lock = field(default_factory=anyio.Lock)
+    _reported: float = -1.0
+    _told: bool = False
 
     @property
     def id(self) -> str | None:
@@ -44,18 +90,181 @@ class McpServerToolset(WrapperToolset[Context]):
             return f"the MCP server at {url.scheme}://{url.hostname}{f':{url.port}' if url.port else ''}{url.path}"
         return f"the MCP server {shlex.join((*(server.command or ()), *server.args))!r}"
 
+    # -- its lifetime --------------------------------------------------------------------------------
+
     async def __aenter__(self) -> Self:
-        with self._explained("cannot be reached"):
-            return await super().__aenter__()
+        self._starting = asyncio.create_task(self._start(), name=f"start of {self.label}")
+        return self
+
+    async def started(self) -> None:
+        """Wait until the server is connected."""
+        if self._starting is not None:
+            await asyncio.wait([self._starting])
+            self._starting.result()
+
+    async def __aexit__(self, *args: Any) -> bool | None:
+        starting, self._starting = self._starting, None
+        if starting is not None and not starting.done():
+            starting.cancel()
+        if starting is not None:
+            await asyncio.wait([starting])
+            if starting.cancelled() or starting.exception() is not None:
+                return None  # what had begun was undone
+        if self.connection.lost:
+            with suppress(Exception):  # whatever is wrong with closing it, it is gone
+                await self.wrapped.__aexit__(*args)
+            return None
+        return await self.wrapped.__aexit__(*args)
+
+    async def _start(self) -> None:
+        recorder, frame = self.ctx.session.recorder, self.ctx.frame
+        text = f"{self.label[0].upper()}{self.label[1:]} of worker {self._worker!r} is still starting. It has "
+        text += f"{self.declared.mcp.start_timeout:g} seconds (`start_timeout`)."
+
+        def tell() -> None:
+            if frame.record is not None:  # else nothing runs that a sink could know of
+                recorder.notice(frame, text)
+
+        timer = asyncio.get_running_loop().call_later(STILL_STARTING_SECONDS, tell)
+        try:
+            with self._explained("cannot be reached"):
+                await self.wrapped.__aenter__()
+        finally:
+            timer.cancel()
+
+    @property
+    def _worker(self) -> str:
+        return self.ctx.frame.entry.name if self.ctx.frame.entry is not None else ""
+
+    async def for_run(self, ctx: RunContext[Context]) -> AbstractToolset[Context]:
+        if self.connection.lost:
+            await self._restart(ctx.deps)
+        return self
+
+    async def _restart(self, ctx: Context) -> None:
+        """Start a server that has ended once more. The second time, it stays an error."""
+        self._tell_end(ctx)
+        if self.restarts:
+            raise ToolsetError(
+                f"Worker {self._worker!r}: {self.label} ended twice, and is not started again.{self._command}"
+                f"{self.log.end()} Mend the server, and start a new conversation."
+            )
+        self.restarts += 1
+        with suppress(Exception):
+            await self.wrapped.__aexit__(None, None, None)
+        self.wrapped = self.reconnect(self)
+        self._told = False
+        self._starting = asyncio.create_task(self._start(), name=f"start of {self.label}")
+        try:
+            await self.started()
+        except BaseException:
+            self.connection.lost = True
+            raise
+
+    def _tell_end(self, ctx: Context) -> None:
+        """Tell the user and the trace, once, that the server has ended."""
+        if self._told:
+            return
+        self._told = True
+        again = "is not started again" if self.restarts else "is started again at the next turn, without its state"
+        text = f"{self.label[0].upper()}{self.label[1:]} of worker {self._worker!r} has ended by itself, and {again}."
+        text += self.log.end()
+        recorder, worker = ctx.session.recorder, ctx.frame.worker
+        if worker is not None and worker.record is not None:
+            recorder.add_server(worker, self.declared.name or "mcp", text)
+            recorder.notice(worker, text)
+
+    async def get_instructions(
+        self, ctx: RunContext[Context]
+    ) -> str | InstructionPart | Sequence[str | InstructionPart] | None:
+        if not self.restarts:
+            return await super().get_instructions(ctx)
+        return _STARTED_AGAIN.format(label=f"{self.label[0].upper()}{self.label[1:]}")
+
+    # -- its tools -----------------------------------------------------------------------------------
 
     async def get_tools(self, ctx: RunContext[Context]) -> dict[str, ToolsetTool[Context]]:
         with self._explained("does not list its tools"):
-            with anyio.fail_after(CONNECTING_SECONDS):
+            with anyio.fail_after(self.declared.mcp.start_timeout):
                 tools = await super().get_tools(ctx)
         return {
             name: replace(tool, toolset=self, tool_def=replace(tool.tool_def, kind="unapproved"))
             for name, tool in tools.items()
         }
+
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Context], tool: ToolsetTool[Context]
+    ) -> Any:
+        gone = _GONE.format(label=self.label)
+        if self.connection.lost:
+            self._tell_end(ctx.deps)
+            raise ToolFailed(gone)
+        try:
+            async with self._open_call(ctx.deps):
+                return await super().call_tool(name, tool_args, ctx, tool)
+        except Exception as exc:
+            self.connection.note(exc)
+            if not self.connection.lost:
+                raise
+        self._tell_end(ctx.deps)
+        raise ToolFailed(gone)
+
+    @asynccontextmanager
+    async def _open_call(self, ctx: Context) -> AsyncIterator[None]:
+        """Know the call, for what the server sends meanwhile. One that samples makes one call at a time."""
+        call = _OpenCall(ctx)
+        async with self._one_call if self.declared.mcp.sampling else nullcontext():
+            self._calls.append(call)
+            try:
+                yield
+            finally:
+                self._calls.remove(call)
+                for scope in call.samples:
+                    scope.cancel()
+                if call.samples:
+                    with anyio.CancelScope(shield=True):
+                        await call.idle.wait()
+
+    # -- what the server sends during a call -----------------------------------------------------------
+
+    async def on_progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Tell sinks how far the call is that the server works on; where it works on several, none."""
+        recorder, now = self.ctx.session.recorder, monotonic()
+        if len(self._calls) != 1 or not recorder.observed or now - self._reported < PROGRESS_SECONDS:
+            return
+        self._reported = now
+        frame = self._calls[0].ctx.frame
+        text = None if message is None else " ".join(message[:LONGEST_PROGRESS].split())
+        recorder.emit(CallProgress(**tags(frame), progress=progress, total=total, message=text))
+
+    async def sample(self, messages: list[ModelMessage], settings: ModelSettings) -> ModelResponse:
+        """Ask the worker's model for the server, as a call below the one that it works on."""
+        if not self._calls:
+            raise RuntimeError("Sampling is possible only during a tool call.")
+        call = self._calls[0]
+        made = SamplingEntry(self.label, messages, settings)
+        scope = anyio.CancelScope()
+        call.samples.add(scope)
+        try:
+            with scope, call.ctx.session.inner_task():
+                response: ModelResponse = await dispatch(call.ctx, made, made.arguments)
+                return response
+        except Exception:
+            raise RuntimeError("The request was refused, or failed.") from None  # why is not for the server
+        finally:
+            call.samples.discard(scope)
+            if not call.samples:
+                call.idle.set()
+        raise RuntimeError("The tool call has ended.")
+
+    # -- errors --------------------------------------------------------------------------------------
+
+    @property
+    def _command(self) -> str:
+        server = self.declared.mcp
+        if server.command is None or self.declared.name is None:
+            return ""
+        return f" Its command is {shlex.join((*server.command, *server.args))!r}."
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
@@ -65,13 +274,21 @@ class McpServerToolset(WrapperToolset[Context]):
         except Exception as exc:
             while isinstance(exc, ExceptionGroup):
                 exc = exc.exceptions[0]
-            why = " ".join(str(exc).split()) or type(exc).__name__
-            for secret in (self.declared.mcp.headers or {}).values():
-                why = why.replace(secret, HIDDEN) if secret else why
+            why = redact(self.declared, " ".join(str(exc).split()) or type(exc).__name__)
             text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in why[:500])
+            if self.declared.mcp.command is not None and not text.endswith("."):
+                text += "."
             raise ToolsetError(
-                f"{self.label[0].upper()}{self.label[1:]} {what}: {text}"
+                f"Worker {self._worker!r}: {self.label} {what}: {text}{self._command}{self.log.end()}"
             ) from None  # it may quote what is hidden
+
+
+def redact(declared: McpToolset, text: str) -> str:
+    """Return a text without what the file gives a server in `env` and `headers`."""
+    server = declared.mcp
+    for secret in (*(server.headers or {}).values(), *(server.env or {}).values()):
+        text = text.replace(secret, HIDDEN) if len(secret) > 3 else text
+    return text
 
 
 @dataclass(frozen=True)
@@ -82,9 +299,48 @@ class McpFactory:
     base: Path
 
     def __call__(self, ctx: Context) -> AbstractToolset[Any]:
-        # Importing PydanticAI's client costs more than everything else here, and most projects have no server.
-        from .mcp_client import connect  # noqa: PLC0415
+        secrets = ctx.session.recorder.secrets
+        server = self.declared.name or shlex.join((*(self.declared.mcp.command or ()), *self.declared.mcp.args))
+        path = log_path(self.base, server) if self.declared.mcp.command is not None else None
+        log = ServerLog(path, lambda text: redact(self.declared, secrets.redact(text)))
+        roots = self._roots(ctx)
 
-        client = connect(self.declared.mcp, self.base, CONNECTING_SECONDS)
-        toolset: AbstractToolset[Any] = McpServerToolset(client, self.declared)
+        def client(toolset: McpServerToolset) -> AbstractToolset[Any]:
+            return self._client(toolset, roots)
+
+        made = McpServerToolset(CombinedToolset([]), self.declared, ctx, client, log)
+        made.wrapped = client(made)
+        toolset: AbstractToolset[Any] = made
         return toolset if self.declared.prefix is None else toolset.prefixed(self.declared.prefix)
+
+    def _client(self, toolset: McpServerToolset, roots: tuple[Path, ...]) -> AbstractToolset[Any]:
+        # Importing PydanticAI's client costs more than everything else here, and most projects have no server.
+        try:
+            from .mcp_client import ClientOptions, Connection, connect  # noqa: PLC0415
+        except ImportError as exc:
+            raise ToolsetError(
+                f"{toolset.label[0].upper()}{toolset.label[1:]} of worker {toolset._worker!r} cannot be used: "
+                f"{exc.name or exc} is missing. MCP servers need `pip install 'llm-do[mcp]'`."
+            ) from exc
+        declared = self.declared.mcp
+        connection = toolset.connection = Connection()
+        options = ClientOptions(
+            log=toolset.log,
+            connection=connection,
+            roots=roots,
+            on_progress=toolset.on_progress if declared.progress else None,
+            sampling_model=SamplingModel(toolset.sample) if declared.sampling else None,
+        )
+        return connect(declared, self.base, options)
+
+    def _roots(self, ctx: Context) -> tuple[Path, ...]:
+        names, files = self.declared.mcp.roots, ctx.frame.sandbox
+        if not names:
+            return ()
+        worker = ctx.frame.entry.name if ctx.frame.entry is not None else ""
+        if files is None:
+            raise ToolsetError(f"Worker {worker!r} has no roots that an MCP server could be told. Give it a `sandbox`.")
+        try:
+            return tuple(files.manager.root(name).folder for name in names)
+        except PathDenied as exc:
+            raise ToolsetError(f"Worker {worker!r}, `roots` of an MCP server: {exc}") from exc

@@ -1,27 +1,35 @@
 """The client of an MCP server that is not trusted: what it sends is bounded, and its schemas are not run.
 
-The rest is the MCP package's: it follows no redirect to another host, and answers no request of the server for a
-model, a person or folders.
+The rest is the MCP package's: it follows no redirect to another host, gives a process no variables but those that
+starting one needs and those of `env`, and answers no request of the server for a person, nor for a model or folders
+unless the file says so.
 """
 
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx2
+from fastmcp.client.progress import ProgressHandler
 from fastmcp.client.transports import StdioTransport, StreamableHttpTransport
 from fastmcp.client.transports.base import TransportOptions
-from mcp import ClientSession
-from mcp_types import ListToolsResult, PaginatedRequestParams
+from mcp import ClientSession, MCPError
+from mcp_types import CONNECTION_CLOSED, ListToolsResult, PaginatedRequestParams
+from pydantic_ai.exceptions import ModelRetry
 from pydantic_ai.mcp import MCPToolset
+from pydantic_ai.models import Model
 
 from ..definition import McpServer
 from ..errors import ToolsetError
 from ..foreign import MOST_TOOLS
+from .mcp_log import ServerLog
 
 # Without a handler, Python prints warnings, with what a server wrote in them.
 logging.getLogger("mcp").addHandler(logging.NullHandler())
@@ -31,7 +39,38 @@ LARGEST_MESSAGE = 10_000_000
 _FEWER = "Have the server list fewer, or make an MCPToolset in Python, with bounds of your own, and filter its tools."
 
 
-def connect(server: McpServer, base: Path, seconds: float) -> MCPToolset[Any]:
+# PydanticAI says so of sessions of the newest protocol. Those ask in the answer to a call, and are served all the same.
+warnings.filterwarnings("ignore", message=".*will never be called: .* negotiated a modern MCP session", append=True)
+
+
+@dataclass
+class Connection:
+    """What a connection turned out to be."""
+
+    lost: bool = False
+    """Whether the server ended it: its process is gone, or it does not answer any more."""
+
+    def note(self, exc: BaseException) -> None:
+        """Take note of an error of a call, which may be the end of the connection."""
+        if isinstance(exc, ModelRetry):
+            cause = exc.__cause__
+            self.lost |= isinstance(cause, MCPError) and cause.error.code == CONNECTION_CLOSED
+        else:
+            self.lost |= isinstance(exc, httpx2.TransportError | OSError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientOptions:
+    """What the client of one server does beside calling its tools."""
+
+    log: ServerLog
+    connection: Connection
+    roots: tuple[Path, ...] = ()
+    on_progress: ProgressHandler | None = None
+    sampling_model: Model | None = None
+
+
+def connect(server: McpServer, base: Path, options: ClientOptions) -> MCPToolset[Any]:
     """Return the tools of a server, which is connected when they are entered."""
     transport: Any
     if server.command is not None:
@@ -39,6 +78,7 @@ def connect(server: McpServer, base: Path, seconds: float) -> MCPToolset[Any]:
         cwd = str(base / (server.cwd or "."))
         # By default the process is kept for other connections, after the last one has left.
         transport = _Stdio(command, args, env=server.env, cwd=cwd, keep_alive=False)
+        transport.log, transport.connection = options.log, options.connection
     else:
         transport = _Http(
             str(server.url),
@@ -46,7 +86,18 @@ def connect(server: McpServer, base: Path, seconds: float) -> MCPToolset[Any]:
             httpx_client_factory=_http_client,
             max_sse_event_size=LARGEST_MESSAGE,
         )
-    return MCPToolset(transport, init_timeout=seconds, log_handler=_ignore_log)
+    return MCPToolset(
+        transport,
+        init_timeout=server.start_timeout,
+        log_handler=_ignore_log,
+        roots=[root.as_uri() for root in options.roots] or None,
+        progress_handler=options.on_progress or _ignore_progress,
+        sampling_model=options.sampling_model,
+    )
+
+
+async def _ignore_progress(progress: float, total: float | None, message: str | None) -> None:
+    """Ignore how far a call is."""
 
 
 async def _ignore_log(message: Any) -> None:
@@ -97,8 +148,50 @@ class _Http(StreamableHttpTransport):
 
 
 class _Stdio(StdioTransport):
-    def connect_session(self, **options: Any) -> Any:
-        return super().connect_session(**_bounded(options))
+    log: ServerLog
+    connection: Connection
+
+    @asynccontextmanager
+    async def connect_session(self, **options: Any) -> AsyncIterator[ClientSession]:
+        bounded = _bounded(options)
+        session_class = partial(_WatchedSession, self.connection)
+        bounded["transport_options"] = replace(bounded["transport_options"], session_class=session_class)
+        with self.log.stream() as self.log_file:
+            async with super().connect_session(**bounded) as session:
+                yield session
+
+
+class _Watched:
+    """The messages of a server. Their end is the end of the server."""
+
+    def __init__(self, messages: Any, connection: Connection) -> None:
+        self._messages = messages
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._messages, name)
+
+    async def __aenter__(self) -> _Watched:
+        await self._messages.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: Any) -> Any:
+        return await self._messages.__aexit__(*exc)
+
+    def __aiter__(self) -> _Watched:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await self._messages.__anext__()
+        except StopAsyncIteration:
+            self._connection.lost = True
+            raise
+
+
+class _WatchedSession(_Session):
+    def __init__(self, connection: Connection, read_stream: Any, write_stream: Any, **options: Any) -> None:
+        super().__init__(_Watched(read_stream, connection), write_stream, **options)
 
 
 def _http_client(

@@ -1,0 +1,127 @@
+"""The standard error of an MCP server: a log in the user's state folder, and its end for error messages."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TextIO
+
+from ..display import visible
+from ..remembered import state_folder
+
+LARGEST_LOG = 1_000_000
+"""The most bytes of a log. One that would become larger starts anew."""
+LONGEST_LINE = 2_000
+SHOWN_LINES = 5
+SHOWN_CHARACTERS = 600
+
+
+def log_path(project: Path, server: str) -> Path | None:
+    """Return the log of a server of a project, which need not exist; `None` without a home folder."""
+    folder = state_folder()
+    if folder is None:
+        return None
+    place = project.absolute()
+    digest = hashlib.sha256(f"{place}\0{server}".encode()).hexdigest()[:12]
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", server)[:40].strip("-")
+    return folder / "mcp" / f"{name}-{digest}.log"
+
+
+class ServerLog:
+    """Writes the lines of a server to its log, without secrets, and remembers the last ones.
+
+    The server is given a pipe and not the file, so that it can neither fill the disk nor write to a terminal.
+    """
+
+    def __init__(self, path: Path | None, redact: Callable[[str], str]) -> None:
+        self.path = path
+        self._redact = redact
+        self._last: deque[str] = deque(maxlen=SHOWN_LINES)
+        self._rest = b""
+        self._reading: int | None = None
+        self._file: int | None = None
+
+    @contextmanager
+    def stream(self) -> Iterator[TextIO]:
+        """Give a stream for the standard error of one process, and take in what is written until the block ends."""
+        reading, writing = os.pipe()
+        os.set_blocking(reading, False)
+        loop = asyncio.get_running_loop()
+        self._reading, self._file = reading, self._open()
+        self._last.clear()
+        loop.add_reader(reading, self.take_in)
+        try:
+            with os.fdopen(writing, "w") as stream:
+                yield stream
+        finally:
+            self.take_in()
+            self._add(self._rest)
+            self._rest = b""
+            loop.remove_reader(reading)
+            os.close(reading)
+            if self._file is not None:
+                os.close(self._file)
+            self._reading = self._file = None
+
+    def take_in(self) -> None:
+        """Read what the server has written so far, up to a bound: the rest is read the next time."""
+        for _ in range(16):
+            if self._reading is None:
+                return
+            try:
+                part = os.read(self._reading, 65536)
+            except BlockingIOError:
+                return
+            if not part:  # no process has the other end any more
+                asyncio.get_running_loop().remove_reader(self._reading)
+                return
+            *lines, self._rest = (self._rest + part).split(b"\n")
+            for line in lines:
+                self._add(line)
+            if len(self._rest) > 65536:
+                self._add(self._rest)
+                self._rest = b""
+
+    def end(self) -> str:
+        """Return the last lines, as an error message shows them; nothing where the server wrote none."""
+        self.take_in()
+        lines = [*self._last, *([self._clean(self._rest)] if self._rest.strip() else [])]
+        if not lines:
+            return ""
+        text = " | ".join(lines[-SHOWN_LINES:])
+        cut = text if len(text) <= SHOWN_CHARACTERS else f"...{text[-SHOWN_CHARACTERS:]}"
+        where = f" (all of it: {self.path})" if self.path is not None else ""
+        return f" Its standard error ends: {cut}{where}"
+
+    def _clean(self, line: bytes) -> str:
+        # Secrets are taken out before anything is cut, so that no half of one is left.
+        return visible(self._redact(line.decode(errors="replace").rstrip()), keep="\t")[:LONGEST_LINE]
+
+    def _add(self, line: bytes) -> None:
+        text = self._clean(line)
+        if not text:
+            return
+        self._last.append(text)
+        if self._file is not None:
+            with suppress(OSError):
+                if os.fstat(self._file).st_size > LARGEST_LOG:
+                    os.ftruncate(self._file, 0)
+                os.write(self._file, f"{text}\n".encode())
+
+    def _open(self) -> int | None:
+        """Open the file for adding lines. The server also runs where it cannot be written."""
+        if self.path is None:
+            return None
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return os.open(self.path, flags, 0o600)
+        except OSError:
+            self.path = None
+            return None
