@@ -275,6 +275,9 @@ class McpServerToolset(WrapperToolset[Context]):
             while isinstance(exc, ExceptionGroup):
                 exc = exc.exceptions[0]
             why = redact(self.declared, " ".join(str(exc).split()) or type(exc).__name__)
+            if isinstance(exc, TimeoutError) or "Failed to initialize server session" in why:
+                seconds = self.declared.mcp.start_timeout
+                why = f"it took more than {seconds:g} seconds. Raise `start_timeout` if it needs more."
             text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in why[:500])
             if self.declared.mcp.command is not None and not text.endswith("."):
                 text += "."

@@ -54,7 +54,8 @@ class Connection:
         """Take note of an error of a call, which may be the end of the connection."""
         if isinstance(exc, ModelRetry):
             cause = exc.__cause__
-            self.lost |= isinstance(cause, MCPError) and cause.error.code == CONNECTION_CLOSED
+            closed = isinstance(cause, MCPError) and cause.error.code == CONNECTION_CLOSED
+            self.lost |= closed and str(cause) == "Connection closed"  # other faults of a stream have the same code
         else:
             self.lost |= isinstance(exc, httpx2.TransportError | OSError)
 

@@ -65,9 +65,9 @@ class SamplingEntry(EntryBase):
             raise NoWorkerError("No worker is at work here, so there is no model to ask.")
         model = metered(worker.model, ctx.session, ctx.frame)
         own = getattr(worker.entry, "model_settings", None)
-        most = (own or {}).get("max_tokens") or getattr(model, "default_max_tokens", DEFAULT_OUTPUT_TOKENS)
-        wanted = max(1, self._settings.get("max_tokens") or int(most))
-        settings = cast(ModelSettings, {**self._settings, "max_tokens": min(wanted, int(most))})
+        most = int((own or {}).get("max_tokens") or getattr(model, "default_max_tokens", DEFAULT_OUTPUT_TOKENS))
+        wanted = max(1, self._settings.get("max_tokens") or most)
+        settings = cast(ModelSettings, {**self._settings, "max_tokens": min(wanted, most)})
         if ctx.frame.record is not None:
             ctx.frame.record.model = model.model_name
         return await model.request(self._messages, settings, ModelRequestParameters())

@@ -1,0 +1,94 @@
+"""A small MCP server on standard input and output that starts at once, and fails in the ways that tests ask for.
+
+    python stdio_mcp.py [MODE] [FOLDER]
+
+It uses the standard library only. MODE is `fails` (writes to standard error and exits), `waits` (makes `here-PID` in
+FOLDER, and starts when `go` is there), or anything else for a server that works.
+"""
+
+import json
+import os
+import select
+import sys
+from pathlib import Path
+from typing import Any
+
+count = 0
+
+
+def send(message: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+    sys.stdout.flush()
+
+
+def ask(method: str, params: dict[str, Any]) -> Any:
+    """Make a request of the client, and return its answer."""
+    send({"id": "mine", "method": method, "params": params})
+    while True:
+        message = json.loads(sys.stdin.readline())
+        if message.get("id") == "mine":
+            return message.get("result") or message.get("error")
+
+
+def call(name: str, arguments: dict[str, Any], token: Any) -> str:
+    global count
+    match name:
+        case "increment":
+            count += 1
+            return f"{os.getpid()}:{count}"
+        case "die":
+            print("giving up\x1b[2J", file=sys.stderr, flush=True)
+            os._exit(3)
+        case "environment":
+            opened = [int(path.name) for path in Path("/proc/self/fd").iterdir() if path.exists()]
+            return json.dumps({"variables": sorted(os.environ), "descriptors": sorted(opened)})
+        case "work":
+            params = {"progressToken": token, "progress": 2, "total": 5, "message": "two\x1b of five"}
+            send({"method": "notifications/progress", "params": params})
+            return "worked"
+        case "roots":
+            return json.dumps(ask("roots/list", {}))
+        case "sample":
+            return json.dumps(ask("sampling/createMessage", arguments))
+    return "done"
+
+
+TOOLS = ("increment", "die", "environment", "work", "roots", "sample")
+
+
+def main() -> None:
+    mode, folder = (*sys.argv[1:3], "", "")[:2]
+    if mode == "fails":
+        print(f"no key: {os.environ.get('KEY')}", file=sys.stderr)
+        sys.exit(3)
+    if mode == "waits":
+        (Path(folder) / f"here-{os.getpid()}").touch()
+        closed = select.poll()
+        closed.register(sys.stdin, select.POLLRDHUP)
+        while not (Path(folder) / "go").exists():
+            if closed.poll(5):  # the client has left
+                return
+    print("ready", file=sys.stderr, flush=True)
+    for line in sys.stdin:
+        message = json.loads(line)
+        method, params = message.get("method"), message.get("params") or {}
+        if "id" not in message or method is None:
+            continue
+        match method:
+            case "initialize":
+                result: Any = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
+                result["serverInfo"] = {"name": "small", "version": "1"}
+            case "tools/list":
+                result = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in TOOLS]}
+            case "tools/call":
+                token = (params.get("_meta") or {}).get("progressToken")
+                said = call(params["name"], params.get("arguments") or {}, token)
+                result = {"content": [{"type": "text", "text": said}]}
+            case _:
+                send({"id": message["id"], "error": {"code": -32601, "message": "no such method"}})
+                continue
+        send({"id": message["id"], "result": result})
+
+
+if __name__ == "__main__":
+    main()
