@@ -64,8 +64,8 @@ class SamplingEntry(EntryBase):
         if worker is None or worker.model is None:
             raise NoWorkerError("No worker is at work here, so there is no model to ask.")
         model = metered(worker.model, ctx.session, ctx.frame)
-        own = getattr(worker.entry, "model_settings", None)
-        most = int((own or {}).get("max_tokens") or getattr(model, "default_max_tokens", DEFAULT_OUTPUT_TOKENS))
+        own: Any = getattr(worker.entry, "model_settings", None) or {}
+        most: int = own.get("max_tokens") or getattr(model, "default_max_tokens", DEFAULT_OUTPUT_TOKENS)
         wanted = max(1, self._settings.get("max_tokens") or most)
         settings = cast(ModelSettings, {**self._settings, "max_tokens": min(wanted, most)})
         if ctx.frame.record is not None:
