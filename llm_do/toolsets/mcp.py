@@ -244,6 +244,8 @@ class McpServerToolset(WrapperToolset[Context]):
         call = self._calls[0]
         made = SamplingEntry(self.label, messages, settings)
         scope = anyio.CancelScope()
+        if not call.samples:
+            call.idle = anyio.Event()
         call.samples.add(scope)
         try:
             with scope, call.ctx.session.inner_task():
