@@ -22,6 +22,7 @@ from ..inputs import OpenParameters
 from ..metering import metered
 from ..protocols import EntryBase
 from ..rules import Case
+from ..usage import full_name
 
 Answer = Callable[[list[ModelMessage], ModelSettings], Awaitable[ModelResponse]]
 
@@ -69,7 +70,7 @@ class SamplingEntry(EntryBase):
         wanted = max(1, self._settings.get("max_tokens") or most)
         settings = cast(ModelSettings, {**self._settings, "max_tokens": min(wanted, most)})
         if ctx.frame.record is not None:
-            ctx.frame.record.model = model.model_name
+            ctx.frame.record.model = full_name(model.system, model.model_name)
         return await model.request(self._messages, settings, ModelRequestParameters())
 
 
