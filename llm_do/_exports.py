@@ -47,6 +47,7 @@ _NAMES = {
         "ApprovalDenied",
         "ArgumentError",
         "CallCancelled",
+        "CallEnded",
         "CallTimeout",
         "CommandError",
         "ContentError",

@@ -7,7 +7,6 @@ import concurrent.futures
 import time
 from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import nullcontext
 from copy import copy
 from functools import lru_cache, partial
 from pathlib import Path
@@ -338,10 +337,14 @@ async def dispatch(
         if (schema_out := getattr(entry, "schema_out", None)) is not None:
             check_output(entry, schema_out, output)
     except BaseException as exc:
-        if frame.thread_calls:
-            await cancel_thread_calls(frame)
-        recorder.fail(frame, exc)
+        try:
+            if frame.thread_calls:
+                await cancel_thread_calls(frame)
+        finally:
+            frame.ended = True
+            recorder.fail(frame, exc)
         raise
+    frame.ended = True
     recorder.close(frame, output)
     return output
 
@@ -375,22 +378,31 @@ async def _ask_and_run(
 async def _run_bounded(ctx: Context, child: Context, entry: Entry[Any], run_ctx: Any) -> Any:
     """Run the call that `child` belongs to, in time, and beside no more workers of its caller than may be."""
     session, frame = ctx.session, child.frame
-    async with session.worker_slots(ctx.frame) if entry.kind == "worker" else nullcontext():
-        timeout = _timeout(session, frame, entry)
-        if timeout is None:
-            return await _start(session, entry, child, run_ctx)
-        deadline = frame.deadline = Deadline(timeout, frame.deadline)
-        deadline.active = True
-        try:
-            with deadline.scope:
-                output = await _start(session, entry, child, run_ctx)
-                if not deadline.expired:
-                    return output
-        finally:
-            deadline.active = False
-    error = session.timed_out(deadline, frame.path)
+    timeout = _timeout(session, frame, entry)
+    if timeout is None:
+        return await _run_in_slot(ctx, child, entry, run_ctx)
+    deadline = frame.deadline = Deadline(timeout, frame.deadline)
+    deadline.active = True
+    try:
+        with deadline.scope:
+            output = await _run_in_slot(ctx, child, entry, run_ctx)
+            if not deadline.expired:
+                return output
+    finally:
+        deadline.active = False
+    error = session.timed_out(deadline, f"{frame.path}{frame.waits_for}")
     attach_partial_messages(error, list(frame.partial_messages))
     raise error
+
+
+async def _run_in_slot(ctx: Context, child: Context, entry: Entry[Any], run_ctx: Any) -> Any:
+    session, frame = ctx.session, child.frame
+    if entry.kind != "worker":
+        return await _start(session, entry, child, run_ctx)
+    frame.waits_for = f", which waits for a slot ({session.max_concurrency} workers are at work: max_concurrency)"
+    async with session.worker_slots(ctx.frame):
+        frame.waits_for = ""
+        return await _start(session, entry, child, run_ctx)
 
 
 def _start(session: SessionState, entry: Entry[Any], child: Context, run_ctx: Any) -> Awaitable[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import operator
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -390,11 +391,14 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         scope: CallScope[OutputT] | None = ctx.frame.scope
         if scope is not None:  # a turn of a conversation
             return await scope.answer(input_data)
-        scope = CallScope(self, ctx)
+        scope, in_time = CallScope(self, ctx), True
         try:
             return await scope.answer(input_data)
+        except asyncio.CancelledError:
+            in_time = False
+            raise
         finally:
-            await scope.close()
+            await scope.close(in_time=in_time)
 
     def agent_for(self, session: SessionState) -> tuple[Agent[Context, OutputT], Sequence[str]]:
         """The agent that answers for this worker, and the names of its tools that dispatch by themselves.

@@ -28,6 +28,7 @@
     │   ├── PathChanged         (PermissionError)  a file is not the one that was approved
     │   ├── DepthLimitError                        calls nested too deeply
     │   ├── CallCancelled                          the call that makes this one was cancelled
+    │   ├── CallEnded           (RuntimeError)     the call that makes this one, or one above it, is over
     │   └── LimitExceeded                          a budget of the session is used up
     │       └── CallTimeout     (TimeoutError)     the time of a top-level call is up
     ├── the machine fails
@@ -194,6 +195,10 @@ class DepthLimitError(LlmDoError):
 
 class CallCancelled(LlmDoError):
     """A call was made on behalf of one that was cancelled; nothing was run."""
+
+
+class CallEnded(LlmDoError, RuntimeError):
+    """A call was made with the context of a call that is over, or that stands below one that is."""
 
 
 class LimitExceeded(LlmDoError):

@@ -20,6 +20,7 @@ from .inputs import attachments_among
 from .protocols import Entry, EntryBase
 from .rules import Call, RuleBook, Ruling
 from .sandbox import Pins, SandboxToolset
+from .slots import WorkerSlots
 from .trace import TraceEntry
 from .usage import UsageMeter
 
@@ -106,11 +107,15 @@ class CallFrame:
     pins: Pins | None = None
     """The files that a person was asked about with the call, as they were then."""
     cancelled = False
+    ended = False
+    """Whether the call is over. Between two turns that of a scope is, and the next turn takes it up again."""
+    waits_for = ""
+    """What the call has to wait for before it can run, as messages say it."""
     thread_dropped = False
     """Whether a thread that could not be stopped was left to run out by itself."""
     thread_calls: set[asyncio.Task[Any]] | None = None
     """Calls under way that the thread of this synchronous entry waits for."""
-    worker_slots: anyio.Semaphore | None = None
+    worker_slots: WorkerSlots | None = None
     open_requests: tuple[Reservation, ...] = ()
     """The requests to its model that a worker has in flight."""
     sandbox: SandboxToolset | None = None
@@ -238,7 +243,7 @@ class CallFrame:
     def renew(self) -> None:
         """Be ready for another turn."""
         self.waited, self.failure = 0.0, None
-        self.approved = self.cancelled = False
+        self.approved = self.cancelled = self.ended = False
         self.partial_messages = ()
         self.hidden = None
         self.deadline = self.parent.live_deadline if self.parent is not None else None

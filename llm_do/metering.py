@@ -302,16 +302,20 @@ class MeteredModel(WrapperModel):
             # One of a worker above may wait for this request, and hold the last slot.
             has_slot = not _open_above(frame) or slots.value > 0
             if has_slot:
+                frame.waits_for = f", which waits to send a request ({self._session.max_concurrency}: max_concurrency)"
                 await slots.acquire()
+                frame.waits_for = ""
         except BaseException:
             request.reservation.cancel()
             raise
         frame.open_requests += (request.reservation,)
+        self._session.requests_in_flight += 1
         try:
             if self._session.recorder.observed:
                 self._session.recorder.emit(RequestStarted(**tags(frame), model=self._full_name))
             yield
         finally:
+            self._session.requests_in_flight -= 1
             frame.open_requests = tuple(each for each in frame.open_requests if each is not request.reservation)
             if has_slot:
                 slots.release()

@@ -77,6 +77,8 @@ class Permissions:
         self._recorder = recorder
         self._entries = entries
         self._checked: set[Hashable] = set()
+        self.asking = 0
+        """How many calls wait for an answer."""
         self.ended: list[TraceEntry | None] = []
         """The top-level calls that somebody ended. A frame would not do: that of a chat goes on with the next turn."""
         if approvals.rule_book is not None and isinstance(entries, HasRules):
@@ -238,10 +240,14 @@ class Permissions:
         # The same question is one about the same files.
         files = None if frame.pins is None else canonical(frame.pins.digests)
         ungranted = own.ungranted if own is not None else ()
-        with frame.asking():
-            return await self._approvals.decide(
-                request, asked, call, subject=subject, evidence=files, on_ask=on_ask, ungranted=ungranted
-            )
+        self.asking += 1
+        try:
+            with frame.asking():
+                return await self._approvals.decide(
+                    request, asked, call, subject=subject, evidence=files, on_ask=on_ask, ungranted=ungranted
+                )
+        finally:
+            self.asking -= 1
 
     async def _edited(
         self,

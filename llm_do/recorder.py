@@ -165,7 +165,7 @@ class Recorder:
         if isinstance(exc, asyncio.CancelledError):
             frame.cancelled = True
             if frame.deadline is not None and frame.deadline.expired and frame.deadline.interrupted is None:
-                frame.deadline.interrupted = frame.path
+                frame.deadline.interrupted = f"{frame.path}{frame.waits_for}"
             dropped = f"; {THREAD_DROPPED}" if frame.thread_dropped else ""
             self.close(frame, None, f"cancelled{dropped}")
         else:

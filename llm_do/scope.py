@@ -55,6 +55,7 @@ from .plane import GovernedToolset, Governor, HeldToolset
 from .protocols import StartsBeside
 from .recorder import logger, tags
 from .secrets import StreamedText
+from .tasks import abandoned_by_pydantic_ai, end_tasks
 from .values import SameObject
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ T = TypeVar("T", default=Any)
 
 CLOSING_SECONDS = 30.0
 """How long a toolset may take to close before it is cancelled."""
+LEAVING_SECONDS = 0.5
+"""How long a call that was cancelled, or is out of time, waits for its toolsets. Then they close without it."""
 
 # The session's own budgets hold; PydanticAI's default would end a long task at its 51st request.
 _NO_LIMITS = UsageLimits(request_limit=None)
@@ -107,12 +110,14 @@ class CallScope(Generic[T]):
         if self._turn is not None and self._idle is not None:  # of another task, which nobody waits for any more
             self._turn.cancel()
             await settle(asyncio.create_task(self._idle.wait(), name=f"a turn of {self._worker.name}"))
-        await self.close()
+        await self.close(in_time=exc_type is None or not issubclass(exc_type, asyncio.CancelledError))
 
     async def open(self) -> None:
         """Build the toolsets, and open the sandbox, if that has not been done."""
         self._check_open()
-        worker = self._worker
+        worker, parent = self._worker, self.frame.parent
+        assert parent is not None
+        self._context.session.check_running(parent, self.frame.path)
         if self.frame.sandbox is None:
             self.frame.sandbox = worker.open_sandbox()
         if not worker.toolsets:
@@ -122,6 +127,8 @@ class CallScope(Generic[T]):
             logger.error("The toolsets of worker %r are gone, and are built anew.", worker.name)
             self._toolsets = None
         toolsets = self._toolsets = self._toolsets or _Toolsets(self._worker, self._context)
+        session = self._context.session
+        session.toolsets_opening += 1
         try:
             await toolsets.open()
             if toolsets is not self._judged:
@@ -131,6 +138,8 @@ class CallScope(Generic[T]):
             if toolsets.gone and self._toolsets is toolsets:
                 self._toolsets = None  # the next attempt builds them anew
             raise
+        finally:
+            session.toolsets_opening -= 1
 
     async def _check_rules(self, toolsets: _Toolsets) -> None:
         """Check what the toolsets turned out to have, and the rules of the worker, and those above it, against that."""
@@ -144,8 +153,11 @@ class CallScope(Generic[T]):
         if self._closed:
             raise ScopeClosedError(f"The scope of worker {self._worker.name!r} is closed. Start a new one.")
 
-    async def close(self) -> None:
-        """Close the toolsets, in reverse order. Closing twice is harmless."""
+    async def close(self, *, in_time: bool = True) -> None:
+        """Close the toolsets, in reverse order. Closing twice is harmless.
+
+        When it is cancelled, or not `in_time`, toolsets that do not close soon go on closing without it.
+        """
         if self._turn is not None:
             raise ScopeBusyError(
                 f"A turn of worker {self._worker.name!r} is running. Cancel or await it before close()."
@@ -153,7 +165,7 @@ class CallScope(Generic[T]):
         self._closed = True
         try:
             if self._toolsets is not None:
-                await self._toolsets.close()
+                await self._toolsets.close(in_time)
         finally:
             if self.frame.sandbox is not None:
                 self.frame.sandbox.manager.close()
@@ -217,6 +229,8 @@ class CallScope(Generic[T]):
                 session.recorder.log_rest(frame, captured)
                 error = self._explain(exc)
                 attach_partial_messages(error, captured)
+                if left := abandoned_by_pydantic_ai(exc):
+                    await end_tasks(left)
                 if error is exc:
                     raise
                 raise error from exc
@@ -285,6 +299,9 @@ class _Toolsets:
         self._opened = asyncio.Event()
         self._done = asyncio.Event()
         self._openers = 0
+        self._closing = ""
+        """The toolset that is being closed."""
+        self._timer: asyncio.TimerHandle | None = None
         session = context.session
         session.enter_loop()
         self._owner = asyncio.create_task(self._own(), name=f"toolsets of {worker.name}")
@@ -293,6 +310,8 @@ class _Toolsets:
 
     def _end(self, owner: asyncio.Task[None]) -> None:
         self._context.session.tasks.discard(owner)
+        if self._timer is not None:
+            self._timer.cancel()
         self._opened.set()  # whoever waits finds out that it is over
         if not owner.cancelled():
             owner.exception()  # told to those who open and close, if there are any
@@ -310,8 +329,8 @@ class _Toolsets:
             await self._opened.wait()
         except asyncio.CancelledError:
             if self._openers == 1 and not self._opened.is_set():
-                self._owner.cancel()
-                await settle(self._owner)
+                self._end_owner(cancel=True)
+                await self._wait_or_leave(in_time=False)
             raise
         finally:
             self._openers -= 1
@@ -320,14 +339,57 @@ class _Toolsets:
                 self._owner.result()
             raise ScopeClosedError(f"The toolsets of worker {self._worker.name!r} were closed before they were open.")
 
-    async def close(self) -> None:
+    async def close(self, in_time: bool) -> None:
         self._check_loop()
-        self._done.set()
-        if not self._opened.is_set():
-            self._owner.cancel()
-        await settle(self._owner)
-        if not self._owner.cancelled():
+        self._end_owner(cancel=not self._opened.is_set())
+        await self._wait_or_leave(in_time)
+        if self._owner.done() and not self._owner.cancelled():
             self._owner.result()
+
+    def _end_owner(self, *, cancel: bool) -> None:
+        """Let the owner close the toolsets, or take down what it has opened so far. It has some time for that."""
+        self._done.set()
+        if cancel:
+            self._owner.cancel()
+        if self._timer is None and not self._owner.done():
+            self._timer = self._owner.get_loop().call_later(CLOSING_SECONDS, self._give_up)
+
+    def _give_up(self) -> None:
+        """Cancel the owner, again and again: a toolset may take a cancellation for an error like others."""
+        logger.error("Toolset %s of worker %r does not close; it is cancelled.", self._closing, self._worker.name)
+        self._owner.cancel()
+        self._timer = self._owner.get_loop().call_later(CLOSING_SECONDS, self._give_up)
+
+    async def _wait_or_leave(self, in_time: bool) -> None:
+        """Wait until the toolsets are closed; once whoever waits is cancelled, only a little longer."""
+        cancelled: asyncio.CancelledError | None = None
+        if in_time:
+            try:
+                await asyncio.wait([self._owner])
+                return
+            except asyncio.CancelledError as exc:
+                cancelled = exc
+        until = anyio.current_time() + LEAVING_SECONDS
+        with anyio.CancelScope(shield=True):
+            while not self._owner.done() and (left := until - anyio.current_time()) > 0:
+                try:
+                    await asyncio.wait([self._owner], timeout=left)
+                except asyncio.CancelledError as exc:
+                    cancelled = exc
+        if not self._owner.done():
+            self._tell(
+                f"Toolset {self._closing} of worker {self._worker.name!r} takes long to close. The call ends "
+                f"without it, and it is cancelled after {CLOSING_SECONDS:g} s."
+            )
+        if cancelled is not None:
+            raise cancelled
+
+    def _tell(self, text: str) -> None:
+        frame = self._context.frame
+        if frame.record is not None:
+            self._context.session.recorder.notice(frame, text)
+        else:
+            logger.warning("%s", text)
 
     def _check_loop(self) -> None:
         if not self._owner.done() and self._owner.get_loop() is not asyncio.get_running_loop():
@@ -369,7 +431,9 @@ class _Toolsets:
             raise ToolsetError(
                 f"The toolset factory {factory!r} of worker {worker.name!r} returned {toolset!r:.80}, not a toolset."
             )
+        self._closing = toolset.label
         await stack.enter_async_context(toolset)
+        stack.callback(setattr, self, "_closing", toolset.label)
         self._built.append((toolset, SameObject(factory)))
 
 

@@ -20,6 +20,7 @@ from .budgets import Ledger
 from .definition import WorkerCreationDefaults
 from .errors import (
     CallCancelled,
+    CallEnded,
     CallTimeout,
     DepthLimitError,
     EventLoopError,
@@ -47,6 +48,7 @@ from .protocols import (
 from .recorder import Recorder
 from .rules import RuleBook
 from .secrets import HasSecrets, Secrets
+from .slots import WorkerSlots
 from .usage import Limits, UsageMeter
 
 logger = logging.getLogger("llm_do")
@@ -130,6 +132,8 @@ class SessionState:
         self.tasks: set[asyncio.Task[Any]] = set()
         """Tasks of the session's own, kept from the garbage collector."""
         self._inner_tasks: set[asyncio.Task[Any]] = set()
+        self.requests_in_flight = 0
+        self.toolsets_opening = 0
         self.gate = threading.Lock()
         """Guards the next three, which threads that call synchronously share."""
         self.owned = False
@@ -180,6 +184,7 @@ class SessionState:
             )
         self.loop = loop
         self.request_slots = anyio.Semaphore(self.max_concurrency, fast_acquire=True)
+        self.requests_in_flight = self.toolsets_opening = 0
         self._thread_limiters = {}
         self.root.worker_slots = None
         self.ledger.leave_loop()
@@ -201,14 +206,20 @@ class SessionState:
     def worker_slots(self, frame: CallFrame) -> AbstractAsyncContextManager[Any]:
         """Slots for the worker calls that `frame` makes. Each parent has its own, so nesting cannot deadlock.
 
-        A top-level call that is made while a worker or a thread waits for it goes without: what waits may
-        hold the slot that it would wait for.
+        A top-level call that is known to be made while a worker or a thread waits for it goes without: what waits may
+        hold the slot that it would wait for. Where that is not known, it goes without as soon as nothing else happens.
         """
         if frame is self.root and self._is_inner():
             return nullcontext()
         if frame.worker_slots is None:
-            frame.worker_slots = anyio.Semaphore(self.max_concurrency, fast_acquire=True)
+            frame.worker_slots = WorkerSlots(self.max_concurrency, self._progress)
         return frame.worker_slots
+
+    def _progress(self) -> Any:
+        """Return a value that changes with every call and request; `None` while it is sure that something goes on."""
+        if self.requests_in_flight or self.toolsets_opening or self.permissions.asking or self._limit_question:
+            return None
+        return self.meter.calls, self.meter.requests
 
     @contextmanager
     def inner_task(self) -> Iterator[None]:
@@ -239,6 +250,7 @@ class SessionState:
             )
         if parent.cancelled or (self._ended and self.permissions.has_ended(frame)):
             raise CallCancelled(f"{frame.path} does not run: the call that makes it was cancelled.")
+        self.check_running(parent, frame.path)
         if frame.deadline is not None and frame.deadline.expired:
             raise self.timed_out(frame.deadline, frame.path)
         meters = (self.meter, *parent.meters)
@@ -249,6 +261,17 @@ class SessionState:
                 )
         for meter in meters:
             meter.count_call()
+
+    def check_running(self, caller: CallFrame, path: str) -> None:
+        """Raise `CallEnded` if the call that wants to make another one, or any call above it, has ended."""
+        above: CallFrame | None = caller
+        while above is not None:
+            if above.ended:
+                raise CallEnded(
+                    f"{path} does not run: the call {above.path} has ended, and its context makes no more calls. "
+                    "Await what a call starts before it returns, or make the call through the runtime."
+                )
+            above = above.parent
 
     async def raise_limits(self, frame: CallFrame, exceeded: LimitExceeded) -> bool | None:
         """Ask whether to go on, where a limit of the session says no. All calls that wait for it share one answer.

@@ -11,6 +11,7 @@ import anyio
 import anyio.to_thread
 
 from .frame import CallFrame
+from .tasks import end_tasks
 
 T = TypeVar("T")
 
@@ -21,12 +22,8 @@ async def cancel_thread_calls(frame: CallFrame) -> None:
     They run in tasks of their own, which no cancellation of the call itself reaches.
     """
     frame.cancelled = True
-    calls = frame.thread_calls
-    if calls:
-        with anyio.CancelScope(shield=True):
-            for task in calls:
-                task.cancel()
-            await asyncio.wait(calls)
+    if frame.thread_calls:
+        await end_tasks(frame.thread_calls)
 
 
 async def run_in_thread(frame: CallFrame, function: Callable[[], T], limiter: anyio.CapacityLimiter) -> T:

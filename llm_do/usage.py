@@ -150,7 +150,7 @@ def full_name(provider: str | None, model: str) -> str:
 class UsageMeter:
     """Counts calls, requests, tokens and money of the session, or of one call of a worker with limits."""
 
-    __slots__ = ("_calls", "_limits", "by_model", "by_provider", "cost", "requests", "tokens", "unpriced", "worker")
+    __slots__ = ("_limits", "by_model", "by_provider", "calls", "cost", "requests", "tokens", "unpriced", "worker")
 
     def __init__(self, limits: Limits, worker: str | None = None) -> None:
         self.worker = worker
@@ -158,7 +158,7 @@ class UsageMeter:
         self.by_model: dict[str, RunUsage] = {}
         self.by_provider: dict[str, RunUsage] = {}
         """The same by `provider:model`: one model of two providers has two prices."""
-        self._calls = 0
+        self.calls = 0
         self.requests = 0
         self.cost = Pool("max_cost", Decimal(0))
         self.tokens = Pool("max_tokens", 0)
@@ -187,12 +187,12 @@ class UsageMeter:
     def no_more_calls(self) -> str | None:
         """Say why there may be no further call, if so."""
         limit = self._limits.max_calls
-        if limit is None or self._calls < limit:
+        if limit is None or self.calls < limit:
             return None
         return f"{_used_up(limit, 'call', self.owner)} (Limits.max_calls)"
 
     def count_call(self) -> None:
-        self._calls += 1
+        self.calls += 1
 
     def no_more_requests(self) -> str | None:
         """Say why there may be no further model request, if so."""

@@ -721,17 +721,11 @@ async def test_a_thousand_concurrent_calls_spend_the_limit_and_never_more() -> N
     assert runtime.budget.spent >= limit * 95 / 100
 
 
-# PydanticAI abandons a task of its own when a run is cancelled at one of its first awaits.
-abandons_tasks = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
-@abandons_tasks
 async def test_a_thousand_concurrent_calls_with_faults_never_spend_more_than_the_limit() -> None:
     market = Market(2, faults=True)
     await spend(market, Decimal(2), 1000, depth=2)
 
 
-@abandons_tasks
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**9), cents=st.integers(0, 300), count=st.integers(1, 40), depth=st.integers(0, 3))
 def test_no_mixture_of_prices_sizes_and_faults_passes_the_limit(seed: int, cents: int, count: int, depth: int) -> None:

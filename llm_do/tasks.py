@@ -1,0 +1,68 @@
+"""Tasks that must be over before a call is: they are cancelled and awaited, however often the call is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any
+
+import anyio
+
+
+async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks, and wait until they are over. A cancellation meanwhile goes on to them, and is raised then."""
+    waiting = {task for task in tasks if not task.done()}
+    cancelled: asyncio.CancelledError | None = None
+    for task in waiting:
+        task.cancel()
+    with anyio.CancelScope(shield=True):
+        while waiting := {task for task in waiting if not task.done()}:
+            try:
+                await asyncio.wait(waiting)
+            except asyncio.CancelledError as exc:
+                cancelled = exc
+                for task in waiting:
+                    task.cancel()
+    if cancelled is not None:
+        try:
+            raise cancelled
+        finally:
+            del cancelled  # its traceback holds this frame
+
+
+def abandoned_by_pydantic_ai(exc: BaseException) -> set[asyncio.Task[Any]]:
+    """Return the tasks that functions of PydanticAI started, and left when `exc` went through them.
+
+    A run that is cancelled while it waits for a helper task (`cancel_and_drain`) forgets the task of `wrap_run`, or
+    that of a stream, which then waits for ever and keeps the session. Only the frames of the traceback still know it.
+    """
+    found: set[asyncio.Task[Any]] = set()
+    seen: set[int] = set()
+    pending: list[BaseException | None] = [exc]
+    while pending:
+        error = pending.pop()
+        if error is None or id(error) in seen:
+            continue
+        seen.add(id(error))
+        pending += (error.__cause__, error.__context__)
+        for local in _locals_of_pydantic_ai(error.__traceback__):
+            for value in local if isinstance(local, list | tuple | set) else (local,):
+                # PydanticAI 2.66 has some of its tasks in objects with a `task`.
+                task = value if isinstance(value, asyncio.Task) else vars(value).get("task") if _is_own(value) else None
+                if isinstance(task, asyncio.Task) and not task.done():
+                    found.add(task)
+    current = asyncio.current_task()
+    return {task for task in found if task is not current}
+
+
+def _is_own(value: Any) -> bool:
+    return type(value).__module__.startswith("pydantic_ai.") and hasattr(value, "__dict__")
+
+
+def _locals_of_pydantic_ai(traceback: TracebackType | None) -> Iterator[Any]:
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if str(frame.f_globals.get("__name__", "")).startswith("pydantic_ai."):
+            yield from list(frame.f_locals.values())
+        traceback = traceback.tb_next
