@@ -1,16 +1,20 @@
 """Calls by name, by object, bound, and from synchronous code."""
 
 import asyncio
+import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from pydantic_ai import Agent, RunContext, Tool
+from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.test import TestModel
+from pydantic_ai.toolsets import FunctionToolset
 
 from llm_do import (
     ArgumentError,
+    CallEnded,
     Context,
     DuplicateEntryError,
     EventLoopError,
@@ -371,6 +375,146 @@ async def test_a_call_through_the_runtime_from_inside_a_tool_cannot_deadlock() -
     runtime = Runtime([inner, outer], model=step, max_concurrency=2)
     async with asyncio.timeout(PATIENCE):
         assert await asyncio.gather(*(runtime.call("outer", str(n)) for n in range(6))) == ["out"] * 6
+
+
+@pytest.mark.parametrize("where", ["tasks of a tool", "instructions", "a tool below"])
+async def test_nor_can_one_in_a_task_that_no_call_is_known_for(where: str) -> None:
+    """As many parents as there are slots wait for calls that would have to wait for one of theirs."""
+    inner = WorkerEntry(name="inner", model=scripted(says("in")))
+
+    async def from_tasks(call: Any) -> str:
+        return "".join(await asyncio.gather(*(asyncio.create_task(call("inner", "x")) for _ in range(2))))
+
+    @entry
+    async def through_runtime() -> str:
+        return await from_tasks(runtime.call)
+
+    @entry
+    async def gather_below(ctx: RunContext[Context]) -> str:
+        """Call workers whose tools use the context of this very call."""
+
+        @entry
+        async def back() -> str:
+            return await from_tasks(ctx.deps.call)
+
+        middle = WorkerEntry(name="middle", tools=[back], model=step("back"))
+        return "".join(await asyncio.gather(*(ctx.deps.call(middle, "x") for _ in range(3))))
+
+    def step(tool: str) -> Any:
+        return scripted(lambda messages, info: says("out") if tool_results(messages) else calls((tool, {})))
+
+    async def instruct(ctx: RunContext[Context]) -> str:
+        return await from_tasks(runtime.call)
+
+    outer = {
+        "tasks of a tool": WorkerEntry(name="outer", tools=[through_runtime], model=step("through_runtime")),
+        "instructions": WorkerEntry(name="outer", instructions=instruct, model=scripted(says("out"))),
+        "a tool below": WorkerEntry(name="outer", tools=[gather_below], model=step("gather_below")),
+    }[where]
+    runtime = Runtime([inner, outer], max_concurrency=2)
+    async with asyncio.timeout(PATIENCE):
+        assert await asyncio.gather(*(runtime.call("outer", str(n)) for n in range(4))) == ["out"] * 4
+
+
+async def test_workers_that_are_at_their_models_keep_their_slots() -> None:
+    """A session that does something does not let more of them in."""
+    running = most = 0
+
+    async def slow(messages: Any, info: Any) -> Any:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.12)  # longer than it takes to find out that a session stands still
+        running -= 1
+        return says("ok")
+
+    runtime = Runtime(model=FunctionModel(slow), max_concurrency=2)
+    worker = WorkerEntry(name="w")
+    assert await asyncio.gather(*(runtime.call(worker, "x") for _ in range(6))) == ["ok"] * 6
+    assert most == 2
+
+
+# -- calls that are over -----------------------------------------------------------------------------------
+
+
+async def test_a_context_makes_no_calls_once_its_call_or_one_above_has_ended() -> None:
+    """In whatever way they are made. The context of the runtime never ends."""
+    kept: list[Context] = []
+    over = asyncio.Event()
+    late: list[asyncio.Task[str]] = []
+
+    @entry
+    async def leaf() -> str:
+        return "leaf"
+
+    @entry
+    async def below(ctx: RunContext[Context]) -> str:
+        await over.wait()
+        return await ctx.deps.call("leaf")  # type: ignore[no-any-return]
+
+    @entry
+    async def above(ctx: RunContext[Context]) -> None:
+        kept.append(ctx.deps)
+        late.append(asyncio.create_task(ctx.deps.call("below")))
+        await asyncio.sleep(0)
+
+    runtime = Runtime([leaf, below, above])
+    await runtime.call("above")
+    over.set()
+    with pytest.raises(CallEnded, match="^above > below > leaf does not run: the call above has ended"):
+        await late[0]
+    ctx, refused = kept[0], "^above > leaf does not run: the call above has ended"
+    for call in (lambda: ctx.call("leaf"), ctx.bind("leaf"), ctx.tools.leaf):
+        with pytest.raises(CallEnded, match=refused):
+            await call()
+    for call_sync in (lambda: ctx.call_sync("leaf"), ctx.bind("leaf").call_sync):
+        with pytest.raises(CallEnded, match=refused):
+            await asyncio.to_thread(call_sync)
+    assert await runtime.call("leaf") == await runtime.context().call("leaf") == "leaf"
+
+
+@pytest.mark.parametrize("times", [2, 3])
+@pytest.mark.parametrize("turn", [False, True])
+async def test_every_record_ends_however_often_a_call_is_cancelled(times: int, turn: bool) -> None:
+    """Here while the call that a thread waits for cleans up, of our own tool and of one of a toolset."""
+    started, cleaning, let = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @entry
+    async def child() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaning.set()
+            while not let.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await let.wait()
+
+    def in_thread(ctx: RunContext[Context]) -> None:
+        ctx.deps.call_sync("child")
+
+    if turn:
+        worker = WorkerEntry(
+            name="w", toolsets=[lambda ctx: FunctionToolset([in_thread])], model=scripted(calls(("in_thread", {})))
+        )
+        runtime = Runtime([child])
+        scope = worker.start(runtime)
+        task = asyncio.create_task(scope.run_turn("x"))
+    else:
+        runtime = Runtime([child, ToolEntry.from_function(in_thread)])
+        task = asyncio.create_task(runtime.call("in_thread"))
+    await started.wait()
+    for _ in range(times):
+        task.cancel()
+        await cleaning.wait()
+        await asyncio.sleep(0.01)
+    let.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    if turn:
+        await scope.close()
+    assert [record.name for record in runtime.trace if record.duration is None] == []
+    assert {record.name for record in runtime.trace} == {"in_thread", "child"} | ({"w"} if turn else set())
 
 
 async def test_nor_can_one_from_a_synchronous_entry() -> None:

@@ -35,6 +35,34 @@ async def dig(ctx: RunContext[Context], levels: int) -> int:
 # -- depth ---------------------------------------------------------------------------------------------
 
 
+async def test_the_time_of_a_call_covers_its_wait_for_a_slot() -> None:
+    """With the only slot taken, a call ends in time, and says what it waited for."""
+    inside, over = asyncio.Event(), asyncio.Event()
+
+    async def forever(messages: Any, info: Any) -> Any:
+        inside.set()
+        await over.wait()
+        return says("ok")
+
+    worker = WorkerEntry(name="w", model=FunctionModel(forever))
+    quick = WorkerEntry(name="quick", model=scripted(says("ok")), limits=Limits(timeout=0.05))
+    runtime = Runtime([worker, quick], max_concurrency=1)
+    held = asyncio.create_task(runtime.call("w", "x"))
+    await inside.wait()
+    with pytest.raises(LimitExceeded, match=r"Time is up after 0.05 s .* in quick, which waits for a slot"):
+        await runtime.call("quick", "x")
+
+    @entry
+    async def ask(ctx: RunContext[Context]) -> str:
+        return await ctx.deps.call(quick, "x")
+
+    with pytest.raises(LimitExceeded, match="in ask > quick, which waits to send a request"):
+        await runtime.call(ask)
+    over.set()
+    assert await held == "ok"
+    assert await runtime.call("quick", "x") == "ok"
+
+
 async def test_a_call_at_max_depth_is_refused_and_recorded() -> None:
     runtime = Runtime([dig], max_depth=3)
     assert await runtime.call("dig", 2) == 2

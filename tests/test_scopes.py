@@ -19,7 +19,9 @@ from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 
 from llm_do import (
     ApprovalDenied,
+    CallEnded,
     Context,
+    LimitExceeded,
     Limits,
     Runtime,
     ScopeBusyError,
@@ -29,6 +31,7 @@ from llm_do import (
     entry,
     partial_messages,
 )
+from llm_do.scope import CLOSING_SECONDS
 
 from .processes import PATIENCE
 from .scripted import calls, says, scripted
@@ -714,18 +717,67 @@ async def test_leaving_the_block_waits_for_the_turn_and_not_for_the_task_that_ma
     assert await task == "went on"
 
 
-async def test_a_cancellation_does_not_shorten_the_time_to_close() -> None:
-    log: list[str] = []
-    worker = WorkerEntry(name="w", toolsets=[lambda ctx: Slow(log, opening=0, closing=1.5)])
-    scope = worker.start(Runtime(model=scripted(says("ok"))))
-    await scope.open()
-    closing = asyncio.create_task(scope.close())
-    for _ in range(3):
-        await asyncio.sleep(0.05)
-        closing.cancel()
+class Hanging(FunctionToolset[Any]):
+    """A toolset that closes when it is let."""
+
+    def __init__(self, let: asyncio.Event, log: list[str]) -> None:
+        super().__init__(id="hanging")
+        self.let, self.log = let, log
+
+    async def __aexit__(self, *args: Any) -> None:
+        self.log.append("closing")
+        await self.let.wait()
+        self.log.append("closed")
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_a_cancelled_call_leaves_a_toolset_that_hangs_to_close_by_itself(
+    times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told which one, and the closing goes on without the call."""
+    monkeypatch.setattr("llm_do.scope.LEAVING_SECONDS", 0.05)
+    let, log, told = asyncio.Event(), list[str](), list[Any]()
+    worker = WorkerEntry(name="w", toolsets=[lambda ctx: Hanging(let, log)])
+    runtime = Runtime(model=scripted(says("ok")), message_callback=told.append)
+    before = asyncio.all_tasks()
+    task = asyncio.create_task(runtime.call(worker, "x"))
+    while "closing" not in log:
+        await asyncio.sleep(0)
+    for _ in range(times):
+        task.cancel()
+        await asyncio.sleep(0)
     with pytest.raises(asyncio.CancelledError):
-        await closing
-    assert log == ["open", "closed"]
+        await task
+    assert log == ["closing"]
+    notices = [event.text for event in told if event.type == "notice"]
+    assert len(notices) == 1
+    assert "hanging" in notices[0] and "of worker 'w' takes long to close" in notices[0]
+    let.set()
+    while asyncio.all_tasks() - before:
+        await asyncio.sleep(0)
+    assert log == ["closing", "closed"]
+
+
+async def test_a_toolset_that_hangs_on_closing_does_not_lengthen_the_time_of_a_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("llm_do.scope.LEAVING_SECONDS", 0.05)
+    let, log = asyncio.Event(), list[str]()
+    worker = WorkerEntry(name="w", toolsets=[lambda ctx: Hanging(let, log)])
+    runtime = Runtime(model=scripted(says("ok")), limits=Limits(timeout=0.2), sinks=[Silent()])
+    before = asyncio.all_tasks()
+    async with asyncio.timeout(CLOSING_SECONDS / 2):
+        with pytest.raises(LimitExceeded, match="Time is up after 0.2 s"):
+            await runtime.call(worker, "x")
+    assert log == ["closing"]
+    let.set()
+    while asyncio.all_tasks() - before:
+        await asyncio.sleep(0)
+
+
+class Silent:
+    def on_event(self, event: Any) -> None:
+        pass
 
 
 def test_toolsets_belong_to_the_loop_that_opened_them() -> None:
@@ -737,7 +789,8 @@ def test_toolsets_belong_to_the_loop_that_opened_them() -> None:
     assert log == ["open", "closed"] * 2
 
 
-async def test_a_scope_that_outlives_the_call_it_was_started_in_has_no_clock_of_that_call() -> None:
+async def test_a_scope_that_outlives_the_call_it_was_started_in_is_refused() -> None:
+    """Its turns, and the opening of its toolsets, would be calls of a call that is over."""
     kept: list[Any] = []
     worker = WorkerEntry(name="w", model=scripted(says("ok")))
 
@@ -745,9 +798,37 @@ async def test_a_scope_that_outlives_the_call_it_was_started_in_has_no_clock_of_
     async def start(ctx: RunContext[Context]) -> None:
         kept.append(worker.start(ctx.deps))
 
-    await Runtime([start], limits=Limits(timeout=0.3)).call("start")
-    await asyncio.sleep(0.4)
-    assert await kept[0].run_turn("x") == "ok"
+    await Runtime([start]).call("start")
+    with pytest.raises(CallEnded, match="start > w does not run: the call start has ended"):
+        await kept[0].run_turn("x")
+    with pytest.raises(CallEnded, match="the call start has ended"):
+        await kept[0].open()
+
+
+async def test_a_context_of_a_chat_makes_calls_during_its_turns_only() -> None:
+    contexts: list[Context] = []
+
+    @entry
+    async def one() -> int:
+        return 1
+
+    def keep(ctx: Context) -> AbstractToolset[Any]:
+        contexts.append(ctx)
+        return FunctionToolset()
+
+    @entry
+    async def use(ctx: RunContext[Context]) -> int:
+        contexts.append(ctx.deps)
+        return await contexts[0].call(one)
+
+    model = scripted(says("first"), calls(("use", {})), says("second"))
+    async with WorkerEntry(name="w", tools=[use], toolsets=[keep], model=model).start(Runtime()) as scope:
+        await scope.run_turn("x")
+        with pytest.raises(CallEnded, match="w > one does not run: the call w has ended"):
+            await contexts[0].call(one)
+        assert await scope.run_turn("y") == "second"
+        with pytest.raises(CallEnded, match="the call w > use has ended"):
+            await contexts[1].bind(one)()
 
 
 def test_what_a_worker_is_given_is_kept_as_it_was() -> None:
@@ -779,12 +860,17 @@ async def test_a_call_that_outlives_its_turn_takes_no_slot_of_the_next_turn() ->
 
     slow = WorkerEntry(name="slow", tools=[wait], model=scripted(calls(("wait", {})), says("late")))
     quick = WorkerEntry(name="quick", model=scripted(says("at once")))
-    model = scripted(says("first"), calls(("quick", {"input": "x"})), says("second"))
-    worker = WorkerEntry(name="w", tools=[quick], toolsets=[keep], model=model)
+    late: list[asyncio.Task[str]] = []
+
+    @entry
+    async def begin() -> None:
+        late.append(asyncio.create_task(contexts[0].call(slow, "x")))
+        await inside.wait()
+
+    model = scripted(calls(("begin", {})), says("first"), calls(("quick", {"input": "x"})), says("second"))
+    worker = WorkerEntry(name="w", tools=[quick, begin], toolsets=[keep], model=model)
     async with worker.start(Runtime(max_concurrency=1)) as scope:
         assert await scope.run_turn("x") == "first"
-        late = asyncio.create_task(contexts[0].call(slow, "x"))
-        await inside.wait()
         assert await scope.run_turn("y") == "second"
         over.set()
-        assert await late == "late"
+        assert await late[0] == "late"
