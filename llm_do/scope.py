@@ -100,7 +100,11 @@ class CallScope(Generic[T]):
         return list(self.frame.messages)
 
     async def __aenter__(self) -> Self:
-        await self.open()
+        try:
+            await self.open()
+        except BaseException as exc:  # there will be no `__aexit__`
+            await self.close(in_time=not isinstance(exc, asyncio.CancelledError))
+            raise
         return self
 
     async def __aexit__(

@@ -1,0 +1,1 @@
+"""Storms of calls that are cancelled, timed out and limited at random."""
