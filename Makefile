@@ -7,7 +7,7 @@ export UV_NO_SYNC := 1
 RUN := $(VENV)/bin/uv run
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo programs test fuzz check docs format lock bench clean
+.PHONY: help setup demo programs test floor soak fuzz check docs format lock bench clean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,25 @@ programs:  # What the tests need beside Python
 test: $(READY) programs  ## Run the tests
 	@$(RUN) pytest -n "$$(($$(getconf _NPROCESSORS_ONLN) + 1))" --dist worksteal
 
+# The lowest PydanticAI that pyproject.toml allows, with all else as it is locked; the tests that are about its runs.
+FLOOR := .venv-floor
+FLOOR_TESTS := tests/test_calls.py tests/test_scopes.py tests/test_model_calls.py tests/test_limits.py tests/soak \
+  tests/security/test_mcp.py
+
+$(FLOOR)/.ready: $(READY)
+	@lowest="$$(sed -n 's/^ *"pydantic-ai-slim>=\([0-9.]*\),.*/\1/p' pyproject.toml)"; \
+	test -x $(FLOOR)/bin/python || $(VENV)/bin/uv venv --quiet --python $(VENV)/bin/python $(FLOOR); \
+	sed -n 's/^\([A-Za-z0-9._-]*==.*[^ ]\) *\\$$/\1/p' requirements.lock | grep -v '^pydantic-\(ai-slim\|graph\)==' >$(FLOOR)/others.txt; \
+	$(VENV)/bin/uv pip install --quiet --python $(FLOOR) -r $(FLOOR)/others.txt "pydantic-ai-slim[mcp,openai]==$$lowest.*"
+	@$(VENV)/bin/uv pip install --quiet --python $(FLOOR) --no-deps -e .
+	@touch $@
+
+floor: $(FLOOR)/.ready programs  ## Run the tests of calls on the lowest supported PydanticAI
+	@$(FLOOR)/bin/python -m pytest -n "$$(getconf _NPROCESSORS_ONLN)" $(FLOOR_TESTS)
+
+soak: $(READY)  ## Cancel, time out and limit 10,000 calls at random, and count what is left
+	@$(VENV)/bin/python -m tests.soak.storm
+
 fuzz: $(READY) programs  ## Try thousands of hostile inputs (takes long)
 	@HYPOTHESIS_PROFILE=fuzz $(RUN) pytest tests/security/fuzz
 
@@ -74,4 +93,4 @@ lock: $(READY)  ## Pin the newest versions of all dependencies
 	  --python-version 3.11 pyproject.toml -o requirements.lock
 
 clean:  ## Remove the environment and all caches
-	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
+	rm -rf $(VENV) $(FLOOR) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist

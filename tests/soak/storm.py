@@ -141,8 +141,8 @@ async def _one(runtime: Runtime, worker: WorkerEntry[str], rng: random.Random, c
         counts.unexpected.append(f"{type(exc).__name__}: {exc}")
 
 
-async def _session(rng: random.Random, counts: Counts, sessions: list[weakref.ref[Any]]) -> None:
-    model, streams = Model(rng), rng.random() < 0.3
+async def _session(rng: random.Random, counts: Counts, sessions: list[weakref.ref[Any]], streams: bool) -> None:
+    model, streams = Model(rng), streams and rng.random() < 0.3
     toolset = lambda ctx: FunctionToolset([foreign])  # noqa: E731
     inner = WorkerEntry(name="inner", tools=[pause, in_thread], toolsets=[toolset])
     outer = WorkerEntry(name="outer", tools=[inner, pause, in_thread], toolsets=[toolset])
@@ -169,21 +169,23 @@ def _descriptors() -> int:
     return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
 
 
-async def storm(calls: int, seed: int) -> Counts:
+async def storm(calls: int, seed: int, *, streams: bool = True) -> Counts:
     """Make so many calls, and count what is left of them."""
     counts, sessions = Counts(), list[weakref.ref[Any]]()
     rng = random.Random(seed)
-    await _session(rng, Counts(), [])  # what is made once is not left behind
+    await _session(rng, Counts(), [], streams)  # what is made once is not left behind
     tasks, descriptors = asyncio.all_tasks(), _descriptors()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         complaints: list[str] = []
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: complaints.append(" ".join(str(value) for value in context.values())))
+        loop.set_exception_handler(
+            lambda _, context: complaints.append(" ".join(str(value) for value in context.values()))
+        )
         hook, sys.unraisablehook = sys.unraisablehook, lambda told: complaints.append(repr(told.exc_value))
         try:
             while counts.calls < calls:
-                await _session(rng, counts, sessions)
+                await _session(rng, counts, sessions, streams)
             for _ in range(200):
                 await asyncio.sleep(0.005)
                 if not asyncio.all_tasks() - tasks:
