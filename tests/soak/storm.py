@@ -16,6 +16,7 @@ import warnings
 import weakref
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -166,7 +167,7 @@ async def _session(rng: random.Random, counts: Counts, sessions: list[weakref.re
 
 
 def _descriptors() -> int:
-    return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    return len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else 0
 
 
 async def storm(calls: int, seed: int, *, streams: bool = True) -> Counts:
