@@ -38,7 +38,6 @@ from .scope import CallScope
 from .secrets import Marks
 from .signatures import model_parameters, schema_parameters, tool_parameters
 from .state import SessionState
-from .threads import run_in_thread
 from .usage import Limits
 from .validation import schema_validator
 
@@ -196,8 +195,12 @@ class ToolEntry(EntryBase, Generic[T]):
             return await self._call_function(input_data, ctx, run_ctx)
         with anyio.move_on_after(self.tool.timeout):
             return await self._call_function(input_data, ctx, run_ctx)
-        dropped = f" {THREAD_DROPPED.capitalize()}." if ctx.frame.thread_dropped else ""
-        raise ToolTimeout(f"{self.name}() timed out after {self.tool.timeout:g} seconds.{dropped}", entry=self)
+        frame, said = ctx.frame, f"{self.name}() timed out after {self.tool.timeout:g} seconds."
+        if frame.thread_dropped:
+            said += f" {THREAD_DROPPED.capitalize()}."
+        elif frame.thread_wait:
+            said += f" It {frame.thread_wait}."
+        raise ToolTimeout(said, entry=self)
 
     async def _call_function(self, arguments: dict[str, Any], ctx: Context, run_ctx: RunContext[Context] | None) -> T:
         schema = self.tool.function_schema
@@ -209,8 +212,7 @@ class ToolEntry(EntryBase, Generic[T]):
         if schema.is_async:
             made: Any = self._function(*args, **kwargs)
         else:
-            threads = ctx.session.threads(ctx.frame.depth)
-            made = await run_in_thread(ctx.frame, partial(self._function, *args, **kwargs), threads)
+            made = await ctx.session.run_in_thread(ctx.frame, partial(self._function, *args, **kwargs))
         # A plain function may still return an awaitable, as a lambda around a coroutine function does.
         result: T = await made if inspect.isawaitable(made) else made
         return result

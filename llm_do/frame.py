@@ -45,6 +45,19 @@ class Deadline:
     def expired(self) -> bool:
         return not self._asking and anyio.current_time() >= self.scope.deadline
 
+    def interrupt(self, where: str) -> None:
+        """Note where the time ran out, on every clock of which it did."""
+        if self.interrupted is None and self.expired:
+            self.interrupted = where
+        if self._outer is not None:
+            self._outer.interrupt(where)
+
+    def covers(self, inner: Deadline | None) -> bool:
+        """Tell whether a call with that clock has to be over when this time is up."""
+        while inner is not None and inner is not self:
+            inner = inner._outer
+        return inner is self
+
     def pause(self) -> None:
         if not self._asking:
             self._left = self.scope.deadline - anyio.current_time()
@@ -113,6 +126,8 @@ class CallFrame:
     """What the call has to wait for before it can run, as messages say it."""
     thread_dropped = False
     """Whether a thread that could not be stopped was left to run out by itself."""
+    thread_wait = ""
+    """Why a synchronous entry never ran, where it was cancelled while it waited for a thread."""
     thread_calls: set[asyncio.Task[Any]] | None = None
     """Calls under way that the thread of this synchronous entry waits for."""
     worker_slots: WorkerSlots | None = None

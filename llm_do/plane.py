@@ -175,15 +175,13 @@ class ToolsetToolEntry(EntryBase):
         return self._toolset_identity, self.qualified_name, fingerprint(self._tool.tool_def)
 
     async def call(self, input_data: dict[str, Any], ctx: Context, run_ctx: RunContext[Context]) -> Any:
-        threads = ThreadsOfCall()
+        threads = ThreadsOfCall(ctx.session.threads, ctx.frame)
         with Agent.using_thread_executor(threads):
             try:
                 return await self._toolset.call_tool(self.name, input_data, run_ctx, self._tool)
-            except asyncio.CancelledError:
-                ctx.frame.thread_dropped = threads.running
+            except asyncio.CancelledError as exc:
+                threads.abandon(exc)
                 raise
-            finally:
-                threads.shutdown(wait=False)
 
 
 @dataclass

@@ -7,9 +7,9 @@ import inspect
 import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 from pydantic_ai.exceptions import UserError
@@ -49,11 +49,12 @@ from .recorder import Recorder
 from .rules import RuleBook
 from .secrets import HasSecrets, Secrets
 from .slots import WorkerSlots
+from .threads import Threads
 from .usage import Limits, UsageMeter
 
-logger = logging.getLogger("llm_do")
+T = TypeVar("T")
 
-THREADS_PER_DEPTH = 40
+logger = logging.getLogger("llm_do")
 
 
 class SessionState:
@@ -111,6 +112,7 @@ class SessionState:
             raise ValueError(f"max_records must be a number of records, or None for all of them; got {max_records!r}.")
         known = Secrets(secrets, os.environ, own)
         self.recorder = Recorder(sinks, message_callback, journal, known, self.entries, max_records)
+        self.threads = Threads(self.recorder.notice)
         self.permissions = Permissions(self.approvals, self.recorder, self.entries)
         self._ended = self.permissions.ended
         self.meter = UsageMeter(self.limits)
@@ -127,7 +129,6 @@ class SessionState:
         self.loop: asyncio.AbstractEventLoop | None = None
         """The event loop that serves the session."""
         self.request_slots: anyio.Semaphore
-        self._thread_limiters: dict[int, anyio.CapacityLimiter]
         self._models: dict[str, Model] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
         """Tasks of the session's own, kept from the garbage collector."""
@@ -185,7 +186,6 @@ class SessionState:
         self.loop = loop
         self.request_slots = anyio.Semaphore(self.max_concurrency, fast_acquire=True)
         self.requests_in_flight = self.toolsets_opening = 0
-        self._thread_limiters = {}
         self.root.worker_slots = None
         self.ledger.leave_loop()
         self._limit_question = None
@@ -195,13 +195,9 @@ class SessionState:
         """The loop that serves the session, if it runs."""
         return self.loop if self.loop is not None and self.loop.is_running() else None
 
-    def threads(self, depth: int) -> anyio.CapacityLimiter:
-        """Threads for synchronous entries at `depth`. One pool for all depths would let callers starve callees."""
-        if depth == 0 and self._is_inner():
-            return anyio.CapacityLimiter(1)
-        if (limiter := self._thread_limiters.get(depth)) is None:
-            limiter = self._thread_limiters[depth] = anyio.CapacityLimiter(THREADS_PER_DEPTH)
-        return limiter
+    def run_in_thread(self, frame: CallFrame, function: Callable[[], T]) -> Coroutine[Any, Any, T]:
+        """Run a synchronous function of a call beside the loop."""
+        return self.threads.run(frame, function, has_place=frame.depth > 0 or not self._is_inner())
 
     def worker_slots(self, frame: CallFrame) -> AbstractAsyncContextManager[Any]:
         """Slots for the worker calls that `frame` makes. Each parent has its own, so nesting cannot deadlock.
@@ -309,10 +305,10 @@ class SessionState:
             question.set_result(agreed)
 
     def timed_out(self, deadline: Deadline, path: str) -> CallTimeout:
-        return CallTimeout(
-            f"Time is up after {deadline.seconds:g} s (Limits.timeout), in {deadline.interrupted or path}.",
-            limit="timeout",
-        )
+        said = f"Time is up after {deadline.seconds:g} s (Limits.timeout), in {deadline.interrupted or path}."
+        if left := self.threads.left_running(deadline):
+            said += f" Left running, since threads cannot be stopped: {left}."
+        return CallTimeout(said, limit="timeout")
 
     # -- models ------------------------------------------------------------------------------------
 

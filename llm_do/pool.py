@@ -1,0 +1,162 @@
+"""Daemon threads that run synchronous functions beside an event loop. Idle ones are used again.
+
+Python waits for every other thread at the end of a process, however long its function hangs: those of
+`ThreadPoolExecutor`, of `asyncio.to_thread` and of `anyio.to_thread` alike. It does not wait for these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextvars import Context, copy_context
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+# AnyIO keeps in thread locals which loop a thread works for. Without them, `anyio.from_thread.run` would not work in
+# synchronous tools, and there is no public way to set them in a thread that AnyIO has not made.
+from anyio import CancelScope
+from anyio._core._eventloop import set_current_async_library, threadlocals
+from anyio.lowlevel import EventLoopToken
+
+T = TypeVar("T")
+
+_SECONDS_IDLE = 10.0
+
+
+class Job:
+    """A function that runs in a thread once, in a copy of the context in which it was submitted."""
+
+    __slots__ = ("_context", "_deliver", "_finish", "_function", "_scope", "_token")
+
+    def __init__(
+        self,
+        function: Callable[[], Any],
+        deliver: Callable[[Any, BaseException | None], Any],
+        finish: Callable[[], None] | None = None,
+    ) -> None:
+        self._function = function
+        self._deliver = deliver
+        """Takes the result or the exception, in the thread."""
+        self._finish = finish
+        """Is called in the thread before that, when the function is over."""
+        self._token: EventLoopToken | None = None
+        self._scope: CancelScope | None = None
+        self._context: Context = copy_context()
+
+    def serve(self, token: EventLoopToken, scope: CancelScope) -> None:
+        """Let the function use `anyio.from_thread`, on behalf of the task that waits in `scope`."""
+        self._token, self._scope = token, scope
+        self._context.run(set_current_async_library, None)  # none runs in the thread itself
+
+    def run(self) -> Callable[[], None]:
+        """Run the function. Return how to deliver what came of it."""
+        result, error = None, None
+        if self._token is not None:
+            threadlocals.current_token, threadlocals.current_cancel_scope = self._token, self._scope
+        try:
+            result = self._context.run(self._function)
+        except BaseException as exc:
+            error = exc
+        finally:
+            if self._token is not None:
+                del threadlocals.current_token, threadlocals.current_cancel_scope
+        if self._finish is not None:
+            self._finish()
+        return partial(self._deliver, result, error)
+
+
+class _Worker:
+    """A thread that runs one job after the other, and ends when none has come for a while."""
+
+    __slots__ = ("inbox",)
+
+    def __init__(self) -> None:
+        self.inbox: SimpleQueue[Job] = SimpleQueue()
+        threading.Thread(target=self._work, name="llm-do", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            try:
+                job = self.inbox.get(timeout=_SECONDS_IDLE)
+            except Empty:
+                with _lock:
+                    if self in _idle:
+                        _idle.remove(self)
+                        return
+                continue  # it was taken at this very moment, and its job comes
+            deliver = job.run()
+            del job
+            with _lock:
+                _idle.append(self)
+            deliver()
+            del deliver
+
+
+_idle: list[_Worker] = []
+_lock = threading.Lock()
+
+
+def start(job: Job) -> None:
+    """Run a job in an idle thread, or in a new one."""
+    with _lock:
+        worker = _idle.pop() if _idle else None
+    (worker or _Worker()).inbox.put(job)
+
+
+async def run(function: Callable[..., T], *args: Any) -> T:
+    """Run a synchronous function beside the running loop. On cancellation its thread runs out by itself."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    start(Job(partial(function, *args), partial(deliver_to, future)))
+    try:
+        return await future
+    finally:
+        del future  # an exception would keep them, and they would keep the exception
+
+
+def deliver_to(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    """Give a future of a loop its result, from a thread. A loop that has ended wants none."""
+    loop = future.get_loop()
+    try:
+        loop.call_soon_threadsafe(_settle, future, result, error)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    elif isinstance(error, StopIteration):  # a future refuses it
+        stopped = RuntimeError("a synchronous function raised StopIteration")
+        stopped.__cause__ = error
+        future.set_exception(stopped)
+    else:
+        future.set_exception(error)
+
+
+def settle(future: Future[Any], result: Any, error: BaseException | None) -> None:
+    """Give a future of an executor its result. One that was cancelled wants none."""
+    if future.cancelled():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+def _forget_threads() -> None:
+    """Begin with none in a child process: a fork copies no threads."""
+    global _lock
+    _idle.clear()
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)
