@@ -11,6 +11,7 @@
     │   ├── ScopeBusyError      (RuntimeError)     a turn while another one runs
     │   ├── ModelChoiceError    (ValueError)       a worker has no model, or one that cannot be used
     │   ├── LocalModelError     (ValueError)       a local model cannot be had, or ended
+    │   │   └── LocalRequestError (ModelAPIError)  the same in a request, where a `FallbackModel` moves on
     │   ├── ToolsetError        (TypeError)        a toolset that cannot be built or used
     │   ├── NoWorkerError       (RuntimeError)     something of a worker is asked for where none is at work
     │   ├── NoSandboxError      (RuntimeError)     files are used where no worker with a sandbox is at work

@@ -1,7 +1,8 @@
 """A local model that is loaded: one process beside this one, and a queue before it.
 
-Requests come from any number of event loops and threads, and are answered one after the other. Nothing here blocks an
-event loop: one thread writes to the process (`host.py`), and one reads what it says.
+Requests come from any number of event loops and threads, and are answered one after the other: the process
+(`host.py`) gets the next one when it is done with the one before. Nothing here blocks an event loop: one thread writes
+to the process, and one reads what it says.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ import sys
 import tempfile
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import count
 from pathlib import Path
+from time import monotonic
 from typing import IO, Any
 
 from ...errors import LocalModelError
@@ -64,7 +66,11 @@ class _Job:
     `asyncio.Queue` could do this, but Python 3.11 crashes when it throws one away whose event loop was closed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.request = request
+        self.host: _Host | None = None
+        """The process in whose queue it is."""
+        self.is_cancelled = False
         self._loop = asyncio.get_running_loop()
         self._said: deque[dict[str, Any]] = deque()
         self._waiter: asyncio.Future[None] | None = None
@@ -75,6 +81,12 @@ class _Job:
             self._loop.call_soon_threadsafe(self.put, message)
             return True
         return False
+
+    def cancel(self) -> None:
+        """Take it out of the queue, or stop what is generated for it."""
+        self.is_cancelled = True
+        if self.host is not None:
+            self.host.cancel(self)
 
     def put(self, message: dict[str, Any]) -> None:
         self._said.append(message)
@@ -89,16 +101,24 @@ class _Job:
 
 
 class _Host:
-    """One process with a loaded model."""
+    """One process with a loaded model, and the requests that wait for it."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: dict[str, Any], move: Callable[[_Job], None]) -> None:
         self._path = settings["path"]
-        self._jobs: dict[int, _Job] = {}
-        self._cancelled: set[int] = set()
-        self._numbers = count(1)
+        self._move = move
+        """Gives a request to another process."""
         self._lock = threading.Lock()
+        self._waiting: deque[_Job] = deque()
+        self._current: _Job | None = None
+        """The request that the process has."""
+        self._number = 0
+        """Its number: the process may still have something to say to the one before."""
+        self._is_loaded = False
+        self._stop_by: float | None = None
+        """When the current request, which was cancelled, has to be over."""
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._failure: str | None = None
+        self._was_stuck = False
         # What llama.cpp says about a file that it cannot load is in its log, and nowhere else.
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
         # For its socket while it loads. A process that was killed cannot remove it, so it is removed here, too.
@@ -119,35 +139,47 @@ class _Host:
 
     @property
     def is_alive(self) -> bool:
-        return self._failure is None
+        return self._failure is None and not self._was_stuck
 
     @property
     def process_id(self) -> int:
         return self._process.pid
 
-    def submit(self, request: dict[str, Any]) -> tuple[int, _Job]:
-        number, job = next(self._numbers), _Job()
+    def submit(self, job: _Job) -> None:
+        """Queue a request."""
         with self._lock:
-            self._jobs[number] = job
-        self._lines.put(json.dumps({"id": number, "request": request}))
-        if self._failure is not None:  # it ended in between, and may have told everybody before
-            job.tell({"failed": self._failure})
-        return number, job
+            job.host = self
+            if job.is_cancelled:
+                return
+            if self._failure is None:
+                self._waiting.append(job)
+                self._send_next()
+                return
+        job.tell({"failed": self._failure})
 
-    def cancel(self, number: int) -> None:
+    def _send_next(self) -> None:
+        """Give the process a request if it has none. The lock is held."""
+        if self._is_loaded and self._current is None and self._waiting:
+            self._current = self._waiting.popleft()
+            self._number += 1
+            self._lines.put(json.dumps({"id": self._number, "request": self._current.request}))
+
+    def cancel(self, job: _Job) -> None:
+        """Forget a request. The one that is being answered is stopped; all others are left alone."""
         with self._lock:
-            is_open = self._jobs.pop(number, None) is not None
-        if is_open:
-            self._lines.put(json.dumps({"cancel": number}))
-            self._cancelled.add(number)
-            timer = threading.Timer(_SECONDS_TO_STOP, self._insist, [number])
-            timer.daemon = True
-            timer.start()
+            if job in self._waiting:
+                self._waiting.remove(job)
+            elif job is self._current and self._stop_by is None:
+                self._stop_by = monotonic() + _SECONDS_TO_STOP
+                self._lines.put(json.dumps({"cancel": self._number}))  # it wakes the thread that looks at the clock
 
-    def _insist(self, number: int) -> None:
-        """Some schemas keep llama.cpp busy for ever. Who waits behind one gets an error, and the next a new process."""
-        if number in self._cancelled:
-            self._process.kill()
+    def _end_if_stuck(self) -> None:
+        """End a process that does not stop a cancelled request in time: some schemas keep llama.cpp busy for ever."""
+        with self._lock:
+            if self._stop_by is None or monotonic() < self._stop_by:
+                return
+            self._stop_by, self._was_stuck = None, True
+        self._process.kill()
 
     def close(self) -> None:
         self._lines.put(None)
@@ -166,7 +198,15 @@ class _Host:
     def _write(self) -> None:
         assert self._process.stdin is not None
         with suppress(BrokenPipeError), self._process.stdin as stdin:
-            while (line := self._lines.get()) is not None:
+            while True:
+                stop_by = self._stop_by
+                try:
+                    line = self._lines.get(timeout=None if stop_by is None else max(0.0, stop_by - monotonic()))
+                except queue.Empty:
+                    self._end_if_stuck()
+                    continue
+                if line is None:
+                    return
                 stdin.write(line + "\n")
                 stdin.flush()
 
@@ -179,23 +219,36 @@ class _Host:
                 message = json.loads(line)
                 if "failed" in message:
                     reason = message["failed"]
+                elif "loaded" in message:
+                    with self._lock:
+                        self._is_loaded = True
+                        self._send_next()
                 else:
                     self._pass_on(message)
         self._lines.put(None)
-        self._failure = self._explain(self._wait(), reason)
+        failure = self._explain(self._wait(), reason)
         with self._lock:
-            jobs, self._jobs = list(self._jobs.values()), {}
-        for job in jobs:
-            job.tell({"failed": self._failure})
+            self._failure = failure
+            current, waiting = self._current, list(self._waiting)
+            self._current = None
+            self._waiting.clear()
+        if current is not None:
+            current.tell({"failed": failure})
+        for job in waiting:
+            if self._was_stuck:  # which is no fault of theirs
+                self._move(job)
+            else:
+                job.tell({"failed": failure})
 
     def _pass_on(self, message: dict[str, Any]) -> None:
-        number, is_last = message["id"], "done" in message
+        is_last = "done" in message
         with self._lock:
-            job = self._jobs.pop(number, None) if is_last else self._jobs.get(number)
-        if is_last:
-            self._cancelled.discard(number)
-        if job is not None and not job.tell(message) and not is_last:
-            self.cancel(number)
+            job = self._current if message["id"] == self._number else None
+            if job is not None and is_last:
+                self._current = self._stop_by = None
+                self._send_next()
+        if job is not None and not job.is_cancelled and not job.tell(message) and not is_last:
+            self.cancel(job)  # its event loop is closed
 
     def _explain(self, code: int, reason: str) -> str:
         self._log.seek(0, os.SEEK_END)
@@ -206,6 +259,10 @@ class _Host:
             # "0.55.873.116 E gguf_init: ...": the first error is the cause, and the others follow from it.
             said = next((line.partition(" E ")[2] for line in log if " E " in line), reason)
             return f"{self._path} cannot be loaded: {said}"
+        if self._was_stuck:
+            return (
+                f"The local model's process was ended: it did not stop a cancelled request in {_SECONDS_TO_STOP:g} s."
+            )
         killed = " It was killed, as happens when memory runs out." if code in (-9, 137) else ""
         last = f" It said last: {log[-1].strip()}" if log else ""
         return f"The process of the local model ended (code {code}).{killed}{last}"
@@ -214,9 +271,8 @@ class _Host:
 class Answer:
     """The pieces of an answer as they come, and last how it ended. Closing it frees the model for the next request."""
 
-    def __init__(self, host: _Host, request: dict[str, Any]) -> None:
-        self._host = host
-        self._number, self._job = host.submit(request)
+    def __init__(self, job: _Job) -> None:
+        self._job = job
         self._is_done = self._is_closed = False
 
     def __aiter__(self) -> Answer:
@@ -237,7 +293,7 @@ class Answer:
     def close(self) -> None:
         if not self._is_done:
             self._is_done = self._is_closed = True
-            self._host.cancel(self._number)
+            self._job.cancel()
             self._job.put(_CLOSED)
 
 
@@ -252,7 +308,9 @@ class Engine:
     def answer(self, request: dict[str, Any]) -> Answer:
         """The answer to a request of chat completions, to be iterated in this event loop."""
         how = {"stream": True, "stream_options": {"include_usage": True}, "return_progress": True}
-        return Answer(self._running(), {**request, **how})
+        job = _Job({**request, **how})
+        self._running().submit(job)
+        return Answer(job)
 
     @property
     def process_id(self) -> int | None:
@@ -266,12 +324,19 @@ class Engine:
         if host is not None:
             host.close()
 
+    def _move(self, job: _Job) -> None:
+        """Queue a request again that another process had no time for."""
+        try:
+            self._running().submit(job)
+        except (LocalModelError, OSError) as exc:
+            job.tell({"failed": f"The process of the local model cannot be started again: {exc}"})
+
     def _running(self) -> _Host:
         with self._lock:
             if self._host is None or not self._host.is_alive:
                 if find_spec("xllamacpp") is None:
                     raise LocalModelError(f"Local models need `{install_extra('local')}`.")
-                self._host = _Host(self._settings)
+                self._host = _Host(self._settings, self._move)
             return self._host
 
 

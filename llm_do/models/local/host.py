@@ -30,6 +30,7 @@ def main() -> None:
     except Exception as exc:
         _say(out, failed=f"{exc}")
         return
+    _say(out, loaded=True)
     while True:
         job = jobs.get()
         _answer(server, job["id"], job["request"], cancelled, out)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import aclosing, asynccontextmanager, closing
+from contextlib import aclosing, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic_ai import RunContext
-from pydantic_ai.exceptions import UnexpectedModelBehavior
+from pydantic_ai.exceptions import ModelAPIError, UnexpectedModelBehavior
 from pydantic_ai.messages import ModelMessage, ModelResponse, ModelResponseStreamEvent
 from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse, check_allow_model_requests
 from pydantic_ai.profiles import ModelProfile
@@ -38,6 +38,13 @@ _SENT = ("max_tokens", "temperature", "top_p", "top_k", "seed", "presence_penalt
 # Against saying the same again and again, as small models do. It harms what is copied, if that is longer.
 _IN_WORDS = {"dry_multiplier": 0.8, "dry_allowed_length": 16, "dry_penalty_last_n": 256}
 _ANOTHER_WAY = {"temperature": 0.7, "dry_multiplier": 0.8, "dry_allowed_length": 3, "dry_penalty_last_n": 128}
+
+
+class LocalRequestError(LocalModelError, ModelAPIError):
+    """A request to a local model failed. PydanticAI takes it for a failure of a provider: a `FallbackModel` goes on."""
+
+    def __init__(self, model_name: str, message: str) -> None:
+        ModelAPIError.__init__(self, model_name, message)
 
 
 class LocalModel(Model[None]):
@@ -110,7 +117,8 @@ class LocalModel(Model[None]):
         said = Conversation(messages, instructions)
         may = options(settings, asked)
         if self._path is None:
-            self._path = await self._file.find()
+            with _request_errors(self.model_name):
+                self._path = await self._file.find()
         engine = engine_of(self._path, self._context)
         stream = LocalStreamedResponse(
             asked, _model_name=self.model_name, _engine=engine, _said=said, _may=may, _settings=_sent(settings)
@@ -119,6 +127,15 @@ class LocalModel(Model[None]):
             yield stream
         finally:
             await stream.close_stream()
+
+
+@contextmanager
+def _request_errors(model_name: str) -> Iterator[None]:
+    """Raise what goes wrong with a local model as the failure of a request."""
+    try:
+        yield
+    except LocalModelError as exc:
+        raise LocalRequestError(model_name, str(exc)) from exc
 
 
 def _sent(settings: ModelSettings) -> dict[str, Any]:
@@ -228,8 +245,8 @@ class LocalStreamedResponse(StreamedResponse):
         counted = 0
         self.finish_reason = None
         if self.cancelled:
-            raise LocalModelError("The answer was broken off.")
-        with closing(self._engine.answer(request)) as self._answer:
+            raise LocalRequestError(self._model_name, "The answer was broken off.")
+        with _request_errors(self._model_name), closing(self._engine.answer(request)) as self._answer:
             async for piece in self._answer:
                 if isinstance(piece, End):
                     self.finish_reason = "length" if piece.finish == "length" else "stop"
