@@ -71,6 +71,8 @@ class ToolEntry(EntryBase, Generic[T]):
     again."""
     cases: Callable[[dict[str, Any], CallFrame], Sequence[Case]] | None = None
     """What rules judge a call by, where that is not its arguments as they are."""
+    walks: bool = False
+    """Whether finding the cases walks through folders: then a call is judged in a thread, beside the event loop."""
     offers: Callable[[dict[str, Any], CallFrame], Sequence[Grant]] | None = None
     """Wider permissions than for this very call that a person who is asked can give."""
     ungranted: Collection[str] = ()

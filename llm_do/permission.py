@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from time import time
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 from pydantic_ai.capabilities import NativeTool
 from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
 
+from . import pool
 from .approval import Answer, ApprovalController, ApprovalRequest, copied
 from .attachments import beside, key_beside
 from .errors import ApprovalDenied, CallCancelled, LlmDoError, RunEnded
@@ -146,7 +148,7 @@ class Permissions:
         self, ctx: Context | None, frame: CallFrame, arguments: dict[str, Any], *, asked_from_within: bool = False
     ) -> dict[str, Any]:
         """The arguments that were approved, out of anybody's reach, or `ApprovalDenied`."""
-        call, ruling = self.judge(frame, arguments, asked_from_within=asked_from_within)
+        call, ruling = await self._judge(frame, arguments, asked_from_within)
         frame.ruling, frame.call, frame.pins = ruling, call, None
         if ruling.disposition != "ask":
             if ruling.explicit or ruling.disposition == "deny":
@@ -180,6 +182,12 @@ class Permissions:
             self._recorder.fail(frame, exc)
             raise
         self._recorder.close(frame, None)
+
+    async def _judge(self, frame: CallFrame, arguments: dict[str, Any], asked_from_within: bool) -> tuple[Call, Ruling]:
+        """Judge a call: beside the event loop where that walks through folders."""
+        judge_it = partial(self.judge, frame, arguments, asked_from_within=asked_from_within)
+        walks = isinstance(frame.entry, EntryBase) and frame.entry.walks
+        return await pool.run(judge_it) if walks else judge_it()
 
     def judge(
         self, frame: CallFrame, arguments: dict[str, Any], *, asked_from_within: bool = False
@@ -271,7 +279,7 @@ class Permissions:
             arguments.update((name, given[name]) for name in kept)
             if isinstance(entry, EntryBase) and entry.check_arguments is not None and ctx is not None:
                 await entry.check_arguments(arguments, ctx)
-            frame.call, ruling = self.judge(frame, arguments, asked_from_within=from_within)
+            frame.call, ruling = await self._judge(frame, arguments, from_within)
             pins = _pinned(frame, arguments)
             frame.pins = pins if pins is None or frame.pins is None else frame.pins.updated(pins)
         except LlmDoError as exc:

@@ -88,6 +88,8 @@ class EntryBase:
     """The files that a person is asked about with a call. The call then acts on these, or is asked about again."""
     cases: Callable[[dict[str, Any], CallFrame], Sequence[Case]] | None = None
     """What rules judge a call by, where that is not its arguments as they are."""
+    walks: bool = False
+    """Whether finding the cases walks through folders: then a call is judged in a thread, beside the event loop."""
     offers: Callable[[dict[str, Any], CallFrame], Sequence[Grant]] | None = None
     """Wider permissions than for this very call that a person who is asked can give."""
     ungranted: Collection[str] = ()

@@ -130,6 +130,7 @@ class Reporter:
             self.out.answer(text)
         else:
             self._result(output=result.output, error=None)
+        self._tell_left_running()
         self._afterwards()
         if refused and not self.allow_refusals and not self.options.quiet:
             names = [
@@ -171,8 +172,15 @@ class Reporter:
     def interrupted(self) -> None:
         """Somebody interrupted the run: what it did until then is worth knowing."""
         click.echo("Interrupted.", err=True)
+        self._tell_left_running()
         self.exit_code = Exit.INTERRUPTED
         self._over(KeyboardInterrupt("interrupted"))
+
+    def _tell_left_running(self) -> None:
+        """Name the synchronous functions whose threads end with the process. An error of the time says it itself."""
+        left = "" if self._runtime is None else self._runtime.context().session.threads.left_running()
+        if left:
+            click.echo(f"Left running, since threads cannot be stopped: {visible(left)}.", err=True)
 
     def _over(self, exc: BaseException) -> None:
         if self.style != "text" and self.broken is None:

@@ -11,7 +11,6 @@ its folders really are. Nothing can be mounted on the files of a process, so tha
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import subprocess
@@ -23,6 +22,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
+from .. import pool
 from ..commands import Command
 from ..errors import PathDenied, PathFailed
 from .bubbled import WORK, in_memory, start_bubble
@@ -97,7 +97,7 @@ async def run_sandboxed(
         raise PathDenied("Two mounts have one name.")
     with ExitStack() as stack:
         opened = [open_mount(mount, stack) for mount in mounts]
-        guard = await to_the_end(asyncio.to_thread(RepositoryGuard, opened))
+        guard = await to_the_end(pool.run(RepositoryGuard, opened))
         plan = plan_mounts(opened, guard, stack, copies)
         options = [*_base_options(limits), *plan.options, "--chdir", WORK, "--remount-ro", "/"]
 
@@ -108,7 +108,7 @@ async def run_sandboxed(
             result = await run(command, start, limits, make_cleaner)
         finally:
             # Also when time is up or the run is cancelled: all processes are gone by now.
-            left = await to_the_end(asyncio.to_thread(guard.disable_new))
+            left = await to_the_end(pool.run(guard.disable_new))
         return replace(result, disabled=left)
 
 

@@ -6,7 +6,6 @@ all that it started, also when that left the session. Only who removes the mark 
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
 import shutil
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import anyio
 
+from .. import pool
 from ..commands import Command
 from .excerpts import MakeCleaner
 from .processes import Argv, CommandResult, Running, ShellLimits, close_all, exit_code, run, wait_exit
@@ -100,7 +100,7 @@ class Plain:
         # Who starts another process and ends may not be seen in one look, nor is one that just becomes a program.
         looks = _LOOKS
         while looks:
-            found = await asyncio.to_thread(_marked, self._mark)
+            found = await pool.run(_marked, self._mark)
             looks = _LOOKS if found else looks - 1
             for pid in found:
                 with suppress(ProcessLookupError, PermissionError):
