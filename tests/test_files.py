@@ -1,5 +1,6 @@
 """A worker's files: named roots, tools for its model, and the same roots for Python."""
 
+import asyncio
 import json
 import os
 import re
@@ -30,6 +31,7 @@ from llm_do import (
     approve_all_callback,
     entry,
 )
+from llm_do.events import Event
 from llm_do.sandbox.excerpts import HeadAndTail, read_range
 from llm_do.secrets import Secrets
 
@@ -583,3 +585,31 @@ def test_a_file_larger_than_memory_is_read_line_by_line() -> None:
 
     found = read_range(endless(), offset=3, limit=1)
     assert found.for_model().startswith("y" * 99_700 + "\n[Line 3 of more than 6")
+
+
+@pytest.mark.parametrize("tool", [("find_files", {}), ("search_files", {"text": "x"})], ids=lambda tool: tool[0])
+async def test_the_event_loop_goes_on_while_rules_judge_every_file(project: Path, tool: tuple[str, Any]) -> None:
+    """A search is judged by all files that it finds. One that is refused does nothing else."""
+    (project / "in" / "many").mkdir()
+    for number in range(1500):
+        (project / "in" / "many" / f"{number}.txt").touch()
+    beats = 0
+    seen: dict[str, int] = {}
+
+    async def beat() -> None:
+        nonlocal beats
+        while True:
+            beats += 1
+            await asyncio.sleep(0)
+
+    def hear(event: Event) -> None:
+        if event.name == tool[0]:
+            seen[event.type] = beats
+
+    beating = asyncio.create_task(beat())
+    rules = {"sandbox.read": {"rule": "deny", "when": {"path": "input/a.txt"}}}
+    call = tool[0], {**tool[1], "pattern": "input/**"}
+    (refused,) = await use(project, call, worker={"tool_rules": rules}, message_callback=hear)
+    beating.cancel()
+    assert "was refused" in str(refused.content)
+    assert seen["call_closed"] - seen["call_opened"] > 20

@@ -336,6 +336,8 @@ def test_what_cannot_be_stopped_does_not_keep_the_program(project: Path, times: 
     _, err = process.communicate()
     assert process.returncode == Exit.INTERRUPTED
     assert "Traceback" not in err
+    if times == 1:
+        assert err == "Interrupted.\nLeft running, since threads cannot be stopped: slow.\n"
 
 
 def test_an_interrupt_that_was_ignored_when_it_started_stays_ignored(project: Path) -> None:

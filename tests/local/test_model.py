@@ -29,6 +29,7 @@ from pydantic_ai import (
     UserError,
 )
 from pydantic_ai.direct import model_request
+from pydantic_ai.exceptions import ModelAPIError
 from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
@@ -39,6 +40,8 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.models.test import TestModel
 
 from llm_do import (
     Context,
@@ -51,6 +54,7 @@ from llm_do import (
     WorkerEntry,
     WorkerRegistry,
 )
+from llm_do.models.local import engine as engine_module
 from llm_do.models.local.engine import End, Engine, Piece, engine_of
 from llm_do.models.local.grammar import options
 
@@ -719,3 +723,52 @@ def test_a_generated_worker_cannot_name_a_file_as_its_model(tmp_path: Path) -> N
     seal(made)
     entry = WorkerRegistry(tmp_path)["made"]
     assert isinstance(entry, WorkerEntry) and entry.model == "test"
+
+
+async def test_cancelling_a_request_that_waits_touches_no_other(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And it leaves no thread."""
+    monkeypatch.setattr(engine_module, "_SECONDS_TO_STOP", 0.0)
+    engine = engine_of(file, 8192)
+    running = engine.answer({**STORY, "ignore_eos": True})
+    await anext(running)
+    before, process = threading.active_count(), engine.process_id
+    for _ in range(20):
+        engine.answer(QUESTION).close()
+    pieces = [await anext(running) for _ in range(20)]
+    assert all(isinstance(piece, Piece) for piece in pieces)
+    assert (threading.active_count(), engine.process_id) == (before, process)
+    monkeypatch.undo()
+    running.close()
+    assert await said(engine, QUESTION)
+    assert engine.process_id == process
+
+
+async def test_what_waits_behind_a_request_that_does_not_stop_is_answered(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another process, since the one that does not stop is killed."""
+    engine = Engine(file, 2048)
+    running, waiting = engine.answer({**STORY, "ignore_eos": True}), engine.answer(QUESTION)
+    await anext(running)
+    stuck = engine.process_id
+    assert stuck is not None
+    os.kill(stuck, signal.SIGSTOP)
+    monkeypatch.setattr(engine_module, "_SECONDS_TO_STOP", 0.0)
+    before = threading.active_count()
+    running.close()
+    assert threading.active_count() <= before
+    pieces = [piece async for piece in waiting]
+    assert isinstance(pieces[-1], End)
+    assert engine.process_id != stuck
+    engine.close()
+
+
+async def test_a_fallback_model_moves_on_from_a_local_one(tmp_path: Path) -> None:
+    """By default, with the words of the error kept."""
+    broken = LocalModel(str(tmp_path / "none.gguf"))
+    worker = WorkerEntry(name="w", model=FallbackModel(broken, TestModel(custom_output_text="from the other")))
+    assert await Runtime([worker]).call("w", "go") == "from the other"
+    with pytest.raises(LocalModelError, match=r"none\.gguf") as caught:
+        await broken.request([ModelRequest.user_text_prompt("x")], None, ModelRequestParameters())
+    assert isinstance(caught.value, ModelAPIError)
+    assert caught.value.model_name == broken.model_name
