@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 # AnyIO keeps in thread locals which loop a thread works for. Without them, `anyio.from_thread.run` would not work in
 # synchronous tools, and there is no public way to set them in a thread that AnyIO has not made.
 from anyio import CancelScope
-from anyio._core._eventloop import set_current_async_library, threadlocals
+from anyio._core import _eventloop
 from anyio.lowlevel import EventLoopToken
 
 T = TypeVar("T")
@@ -50,20 +50,21 @@ class Job:
     def serve(self, token: EventLoopToken, scope: CancelScope) -> None:
         """Let the function use `anyio.from_thread`, on behalf of the task that waits in `scope`."""
         self._token, self._scope = token, scope
-        self._context.run(set_current_async_library, None)  # none runs in the thread itself
+        self._context.run(_eventloop.set_current_async_library, None)  # none runs in the thread itself
 
     def run(self) -> Callable[[], None]:
         """Run the function. Return how to deliver what came of it."""
         result, error = None, None
+        anyios = _eventloop.threadlocals
         if self._token is not None:
-            threadlocals.current_token, threadlocals.current_cancel_scope = self._token, self._scope
+            anyios.current_token, anyios.current_cancel_scope = self._token, self._scope
         try:
             result = self._context.run(self._function)
         except BaseException as exc:
             error = exc
         finally:
             if self._token is not None:
-                del threadlocals.current_token, threadlocals.current_cancel_scope
+                del anyios.current_token, anyios.current_cancel_scope
         if self._finish is not None:
             self._finish()
         return partial(self._deliver, result, error)

@@ -93,6 +93,7 @@ class Threads:
             waiting = self._waiting.setdefault(depth, deque())
             is_free = self._is_free(thread) and not (thread.has_place and waiting)
             if is_free:
+                thread.is_running = True
                 self._running.setdefault(depth, set()).add(thread)
             elif thread.has_place:
                 waiting.append(thread)
@@ -110,7 +111,6 @@ class Threads:
         return counted < THREADS_PER_DEPTH
 
     def _start(self, thread: CallThread) -> None:
-        thread.is_running = True
         assert thread.job is not None
         try:
             pool.start(thread.job)
@@ -129,8 +129,10 @@ class Threads:
             running.discard(thread)
             waiting = self._waiting.get(depth)
             while waiting and self._is_free(waiting[0]):
-                following.append(waiting.popleft())
-                running.add(following[-1])
+                other = waiting.popleft()
+                other.is_running = True
+                running.add(other)
+                following.append(other)
         for other in following:
             self._start(other)
 
