@@ -316,7 +316,7 @@ def test_weights_that_cannot_be_had_are_an_ordinary_error(
 
 def test_an_error_is_in_the_object_of_json(run: Run, index: Server) -> None:
     done = run("run", "own", "hi", "--json", "-q")
-    assert json.loads(done.stdout)["error"]["type"] == "LocalRequestError"
+    assert json.loads(done.stdout)["error"]["type"] == "LocalModelError"
     assert done.stderr.startswith("Error: The weights of")
 
 
