@@ -821,7 +821,7 @@ async def test_the_start_and_the_end_of_a_request_are_told_also_when_it_fails() 
     """The end has the usage, or the error."""
 
     def step(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        if "bad" in str(messages[-1]):
+        if "bad" in [getattr(part, "content", None) for part in messages[-1].parts]:
             raise ModelHTTPError(500, "m", None)
         return says("ok", input_tokens=3)
 
