@@ -108,15 +108,16 @@ async def run_worker_async(
         creation_defaults=creation_defaults,
         text_deltas=stream,
     )
-    return await run_entry(runtime, registry[worker], input_data, attachments)
+    entry = registry[worker]
+    arguments = bind_arguments(entry, input_data, has_files=bool(attachments))
+    return await run_entry(runtime, entry, arguments, attachments)
 
 
 async def run_entry(
-    runtime: Runtime, entry: Entry[Any], input_data: Any = None, attachments: Sequence[AttachmentInput] | None = None
+    runtime: Runtime, entry: Entry[Any], arguments: dict[str, Any], attachments: Sequence[AttachmentInput] | None = None
 ) -> WorkerRunResult:
-    """Run an entry at the top of a session, with input and files that come from outside of it."""
+    """Run an entry at the top of a session, with arguments that are bound and files that come from outside of it."""
     files = _files(attachments, entry)
-    arguments = bind_arguments(entry, input_data, has_files=bool(files))
     if not isinstance(entry, WorkerEntry):
         output = await call_bound(runtime.context(), entry, arguments)
         return WorkerRunResult(output=output, messages=[], trace=runtime.trace, usage=runtime.usage)

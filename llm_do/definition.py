@@ -382,6 +382,7 @@ def json_schema() -> dict[str, Any]:
     """The format, for editors."""
     schema = WorkerDefinition.model_json_schema()
     schema["required"].remove("name")  # the file's own name says it
+    schema["properties"]["input"]["anyOf"].remove({"type": "null"})  # `input:` with nothing is refused: `none` says it
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 

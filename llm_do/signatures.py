@@ -61,7 +61,7 @@ def tool_parameters(tool: Tool[Any]) -> DeclaredParameters:
     lone, renamed = schema.single_arg_name, _renamed(parameters, annotations, schema.json_schema)
     lone_type = None if lone is None else annotations[lone]
     if renamed:  # Python code calls by the names that Python has
-        validate = partial(validate, by_alias=True, by_name=True)
+        validate = partial(_refuse_twice, tool.name, renamed, partial(validate, by_alias=True, by_name=True))
     return DeclaredParameters(
         tool.name,
         positional=positional,
@@ -106,6 +106,16 @@ def _renamed(
         if names and names[0] != parameter.name:
             found[parameter.name] = names[0]
     return found
+
+
+def _refuse_twice(
+    entry: str, renamed: Mapping[str, str], validate: Callable[..., dict[str, Any]], values: dict[str, Any], **_: bool
+) -> dict[str, Any]:
+    """Validate arguments, unless one of them is given by its name and by its alias. pydantic would drop one."""
+    for name, alias in renamed.items():
+        if name in values and alias in values:
+            raise ArgumentError(f"{entry}() got two values for argument {name!r}, which is {alias!r} in its schema.")
+    return validate(values)
 
 
 def _marks_by_name(

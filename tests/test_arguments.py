@@ -18,6 +18,7 @@ from typing_extensions import TypedDict
 
 from llm_do import ArgumentError, Context, Runtime, ToolEntry, WorkerEntry, WorkerInput, entry
 from llm_do.inputs import NO_INPUT, bind_input
+from llm_do.permission import parameters_of
 from llm_do.signatures import tool_parameters
 
 from .scripted import calls, says, scripted
@@ -448,6 +449,29 @@ async def test_a_field_given_by_name_and_by_alias_is_given_twice() -> None:
 
     with pytest.raises(ArgumentError, match="two values for argument 'sender'"):
         WorkerEntry(name="w", input_type=Mail).parameters.bind(({"from": "a", "sender": "b"},), {})
+
+
+@pytest.mark.parametrize("more", [False, True])
+@pytest.mark.parametrize("how", ["keywords", "mapping", "named", "positional"])
+async def test_a_parameter_given_by_name_and_by_alias_is_given_twice(more: bool, how: str) -> None:
+    """Also where the function takes any keywords."""
+
+    def closed(sender: Annotated[str, Field(alias="from")]) -> None: ...
+    def open_to_all(sender: Annotated[str, Field(alias="from")], **more: Any) -> None: ...
+
+    parameters = parameters_of(ToolEntry.from_function(open_to_all if more else closed))
+    both = {"from": "a", "sender": "b"}
+    with pytest.raises(ArgumentError, match="two values for argument 'sender', which is 'from'"):
+        match how:
+            case "keywords":
+                parameters.bind((), both)
+            case "mapping":
+                parameters.bind((both,), {})
+            case "named":
+                parameters.bind_named(both, by_name=True)
+            case _:
+                parameters.bind(("b",), {"from": "a"})
+    assert parameters.bind((), {"from": "a"}) == parameters.bind(("a",), {}) == {"sender": "a"}
 
 
 async def test_the_model_is_held_to_the_same_contract() -> None:

@@ -737,6 +737,7 @@ def test_the_json_schema_accepts_what_the_parser_reads() -> None:
     jsonschema.Draft202012Validator.check_schema(json_schema())
     assert accepts(yaml.safe_load(MARKDOWN.split("---\n")[1]))
     assert accepts(yaml.safe_load(dump_worker(DECK)))
+    assert accepts({"input": "none"})
     assert accepts({"allow_workers": ["*"], "tool_rules": {"a": "deny", "b": {"allowed": False}}})
     rule = {
         "rule": "deny",
@@ -761,6 +762,7 @@ def test_the_json_schema_accepts_what_the_parser_reads() -> None:
         {"toolsets": [{"mcp": {"commandz": "x"}}]},
         {"native": ["web_serch"]},
         {"input": "Deck"},
+        {"input": None},
         {"limits": {"max_calls": -1}},
         {"sandbox": {"paths": {"a": {"root": ".", "mode": "no"}}}},
     ],

@@ -79,7 +79,7 @@ def typed_arguments(entry: Entry[Any], texts: Mapping[str, str]) -> dict[str, An
 
 def json_object(text: str, option: str) -> dict[str, Any]:
     """Return the JSON object of an option: itself, `@FILE` with one, or `-` for the one on standard input."""
-    source = _piped() if text == "-" else _text(text)
+    source = _piped(_JSON_TEXT) if text == "-" else _text(text, _JSON_TEXT)
     if text == "-" and not source.strip():
         raise click.UsageError(f"{option} - reads standard input, and nothing is there. Pipe a JSON object in.")
     try:
@@ -129,8 +129,11 @@ def _kinds(schema: Any, definitions: Mapping[str, Any], depth: int = 0) -> set[s
     return {"string"} if values and all(isinstance(value, str) for value in values) else {"any"}
 
 
-def _text(word: str) -> str:
-    """A word, or what is in the file that it names."""
+_JSON_TEXT = "write JSON in UTF-8"
+
+
+def _text(word: str, instead: str = "attach it with -a") -> str:
+    """A word, or what is in the file that it names. `instead` is the advice about a file that is no text."""
     if not word.startswith("@") or len(word) == 1:
         return word
     if word.startswith("@@"):  # a text that starts with an at sign
@@ -139,7 +142,7 @@ def _text(word: str) -> str:
         with Path(word[1:]).open("rb") as file:  # which may be a pipe: somebody named it, and waits for it
             return _within_bounds(file.read(MAX_INPUT + 1), word[1:])
     except UnicodeDecodeError:
-        raise click.UsageError(f"{word[1:]} is no text: attach it with -a.") from None
+        raise click.UsageError(f"{word[1:]} is no text: {instead}.") from None
     except OSError as exc:
         raise click.UsageError(f"{word[1:]} cannot be read: {exc.strerror}.") from None
 
@@ -150,11 +153,11 @@ def _within_bounds(content: bytes, what: str) -> str:
     return content.decode().replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _piped() -> str:
+def _piped(instead: str = "give it as a file, with -a") -> str:
     try:
         return _within_bounds(sys.stdin.buffer.read(MAX_INPUT + 1), "Standard input")
     except UnicodeDecodeError:
-        raise click.UsageError("Standard input is no text: give it as a file, with -a.") from None
+        raise click.UsageError(f"Standard input is no text: {instead}.") from None
 
 
 def _is_piped_into() -> bool:

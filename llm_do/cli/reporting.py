@@ -53,7 +53,9 @@ class Reporter:
     _tree: CallTree = field(default_factory=CallTree)
     _live: LiveTree | None = None
 
-    async def run(self, registry: WorkerRegistry, entry: Entry[Any], given: Any, attachments: list[str]) -> None:
+    async def run(
+        self, registry: WorkerRegistry, entry: Entry[Any], arguments: dict[str, Any], attachments: list[str]
+    ) -> None:
         """Run the entry, and print what came of it."""
         self.options = await settle_model(registry, entry, self.options, asks=self.style == "text")
         live = self._live = self._live_tree()
@@ -75,7 +77,7 @@ class Reporter:
         if live is not None:
             live.start()
         try:
-            result = await run_entry(runtime, entry, given, attachments)
+            result = await run_entry(runtime, entry, arguments, attachments)
         finally:
             if live is not None:
                 live.stop()

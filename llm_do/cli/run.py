@@ -91,9 +91,9 @@ def run_command(
     async def work() -> None:
         registry, name = open_worker(ctx, worker)
         entry = registry[name]
-        given = read_input(entry, words, input_json)
-        bind_arguments(entry, given, has_files=bool(attachments))  # before a model is looked for
-        await reporter.run(registry, entry, given, [str(path) for path in attachments])
+        # Before a model is looked for, and once: a validator of the project may do more than to look.
+        arguments = bind_arguments(entry, read_input(entry, words, input_json), has_files=bool(attachments))
+        await reporter.run(registry, entry, arguments, [str(path) for path in attachments])
 
     with reporter.out.alone():
         return run_until_over(reporter, work)

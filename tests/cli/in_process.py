@@ -17,7 +17,7 @@ from llm_do.project import ProjectCode
 
 class RunHere(Protocol):
     def __call__(
-        self, *words: object, cwd: Path, input: str = "", **env: str
+        self, *words: object, cwd: Path, input: str | bytes = "", **env: str
     ) -> "subprocess.CompletedProcess[str]": ...
 
 
@@ -28,10 +28,10 @@ def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 
     with tempfile.TemporaryFile("w+") as stdin:
 
-        def run(*words: object, cwd: Path, input: str = "", **env: str) -> "subprocess.CompletedProcess[str]":
+        def run(*words: object, cwd: Path, input: str | bytes = "", **env: str) -> "subprocess.CompletedProcess[str]":
             stdin.seek(0)
             stdin.truncate()
-            stdin.write(input)
+            stdin.buffer.write(input.encode() if isinstance(input, str) else input)
             stdin.seek(0)
             monkeypatch.setattr(sys, "stdin", stdin)
             monkeypatch.setattr(sys, "argv", ["llm-do", *map(str, words)])

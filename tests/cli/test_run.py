@@ -536,7 +536,15 @@ def test_arguments_are_keywords_and_have_the_types_that_are_declared(
         (["keep", "--input-json", '{"n": {"a": 1}, "x": 1}'], "", 'write {"data": {...}}.'),
         (["keep", "--input-json", "-"], "", "reads standard input, and nothing is there"),
         (["keep", "--input-json", "-"], "tea", "--input-json is no JSON"),
-        (["keep", "--input-json", "-"], "x" * 10_000_001, "Standard input has more than 10,000,000 bytes"),
+        pytest.param(
+            ["keep", "--input-json", "-"],
+            "x" * 10_000_001,
+            "Standard input has more than 10,000,000 bytes",
+            id="more bytes than are read",  # or else the text is in the name of the test, and in its environment
+        ),
+        (["keep", "--input-json", "-"], b'{"data": "\xff"}', "Standard input is no text: write JSON in UTF-8."),
+        (["keep", "--input-json", "@latin.json"], "", "latin.json is no text: write JSON in UTF-8."),
+        (["greeter"], b"\xff\xfe", "Standard input is no text: give it as a file, with -a."),
         (["brief", "topic=tea"], "", "There is no argument 'topic'. Known names: 'brief'."),
         (["greeter", " \u200b"], "", "greeter(): argument 'input' is blank"),
         (["greeter"], " \n", "greeter(): argument 'input' is blank"),
@@ -547,11 +555,12 @@ def test_arguments_are_keywords_and_have_the_types_that_are_declared(
     ],
 )
 def test_arguments_that_cannot_be_meant_start_nothing(
-    run: Run, project: Path, words: list[str], input: str, message: str
+    run: Run, project: Path, words: list[str], input: str | bytes, message: str
 ) -> None:
     """And no model is looked for."""
     with_tools(project, ARGUMENTS)
     (project / "workers/daily.yaml").write_text("input: none\ninstructions: Report.\n")
+    (project / "latin.json").write_bytes('{"data": "\u00fc"}'.encode("latin-1"))
     made = run(*words, input=input)
     assert (made.returncode, made.stdout) == (Exit.USAGE, "")
     assert message in made.stderr
@@ -563,6 +572,25 @@ def test_a_worker_without_input_runs_without_any_and_says_so(run: Run, project: 
     assert "Reports. (takes no input)" in run_here("list", cwd=project).stdout
     assert "no input: its instructions are enough" in run_here("show", "daily", cwd=project).stdout
     assert "Run it: llm-do run daily" in run_here("chat", "daily", cwd=project).stderr
+
+
+VALIDATOR = """
+from typing import Annotated
+from pydantic import AfterValidator
+from llm_do import entry
+
+seen = []
+
+@entry
+def keep(data: Annotated[int, AfterValidator(lambda value: seen.append(value) or value)]) -> list[int]:
+    return seen
+"""
+
+
+def test_arguments_are_validated_once(run: Run, project: Path) -> None:
+    """A validator of the project may do more than to look."""
+    with_tools(project, VALIDATOR)
+    assert json.loads(run("keep", "data=5").stdout) == [5]
 
 
 def test_a_misspelled_input_is_told(run: Run) -> None:

@@ -263,9 +263,12 @@ def test_a_terminal_that_is_gone_is_no_answer() -> None:
     asyncio.run(scenario())
 
 
-def test_a_question_is_asked_also_where_the_input_is_piped_in(start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "piped", ["echo 'do it' | {program} boss", """echo '{{"input": "do it"}}' | {program} boss --input-json -"""]
+)
+def test_a_question_is_asked_also_where_the_input_is_piped_in(start: Start, tmp_path: Path, piped: str) -> None:
     with serve(writes(), Step("Done.")) as server:
-        terminal = start(server, "echo 'do it' | {program} boss")
+        terminal = start(server, piped)
         terminal.wait_for("q  no, and end the run")
         terminal.send("y")
         terminal.wait_for("code 0")
