@@ -306,6 +306,7 @@ def test_an_interrupt_ends_the_run_and_tells_what_it_did(project: Path) -> None:
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         while len(server.requests) < 2:
+            assert process.poll() is None
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()
@@ -330,6 +331,7 @@ def test_what_cannot_be_stopped_does_not_keep_the_program(project: Path, times: 
         cwd=project, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     while not (project / "started").exists():
+        assert process.poll() is None
         time.sleep(0.02)
     for _ in range(times):
         process.send_signal(signal.SIGINT)
