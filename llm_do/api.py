@@ -27,7 +27,7 @@ from .definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec
 from .entries import WorkerEntry
 from .errors import ArgumentError, EventLoopError, ModelChoiceError
 from .fields import fields_of
-from .inputs import bind_input
+from .inputs import WorkerInput, bind_input, given_fields
 from .models import announce, choose_default_model, explain_missing, named_model
 from .permission import parameters_of
 from .protocols import Entry, MessageCallback, ModelLike
@@ -213,6 +213,8 @@ def call_worker(
 
 def _as_mapping(input_data: Any) -> Any:
     """Return the fields of a model or a dataclass, which is the arguments; anything else as it is."""
+    if isinstance(input_data, WorkerInput):
+        return given_fields(input_data)
     fields = None if isinstance(input_data, type) else fields_of(input_data)
     return input_data if fields is None else {**fields.declared, **fields.extra}
 

@@ -287,8 +287,8 @@ class OpenParameters:
         if len(args) > 1:
             raise ArgumentError(f"{self._entry}() takes one positional argument, 'input', got {len(args)}.")
         if not kwargs:
-            if isinstance(args[0], WorkerInput):  # fields that were not given are no arguments
-                return {name: getattr(args[0], name) for name in args[0].model_fields_set}
+            if isinstance(args[0], WorkerInput):
+                return given_fields(args[0])
             if (given := _NAMED_ONLY.lone(self._entry, args[0])) is not None:
                 return given
         if "input" in kwargs:
@@ -315,6 +315,11 @@ def attachments_among(arguments: Mapping[str, Any]) -> Sequence[Any]:
 def has_attachments(arguments: Mapping[str, Any]) -> bool:
     """Whether `attachments` is an argument there, and not data."""
     return "attachments" in arguments and (not arguments.keys() - _OWN_NAMES or bool(attachments_among(arguments)))
+
+
+def given_fields(given: WorkerInput) -> dict[str, Any]:
+    """Return the arguments that a `WorkerInput` was made with. Fields that were not given are none."""
+    return {name: getattr(given, name) for name in given.model_fields_set}
 
 
 def misspelled(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

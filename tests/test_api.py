@@ -642,6 +642,16 @@ def test_an_instance_of_the_input_type_is_the_arguments_for_every_caller(make: M
     assert run_seam(registry, "seam", delegate).trace[-1].input_data == {"deck": "acme"}
 
 
+def test_a_worker_input_is_delegated_as_it_was_given(make: Make) -> None:
+    """Attachments that it was not given are not among it."""
+    registry = seams(make)
+
+    async def delegate(ctx: Context) -> Any:
+        return await RuntimeDelegator(ctx).call_async("b", WorkerInput(input="hi"), [])
+
+    assert run_seam(registry, "seam", delegate).trace[-1].input_data == {"input": "hi"}
+
+
 @pytest.mark.parametrize("how", ["run_worker", "worker_call"])
 def test_attachments_of_a_record_are_data_and_files_go_beside_them(make: Make, how: str) -> None:
     registry = make(

@@ -16,7 +16,7 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, User
 from pydantic_ai.models.function import AgentInfo
 from typing_extensions import TypedDict
 
-from llm_do import ArgumentError, Context, Runtime, ToolEntry, WorkerEntry, WorkerInput, entry
+from llm_do import ArgumentError, Context, Runtime, ToolEntry, WorkerEntry, entry
 from llm_do.inputs import NO_INPUT, bind_input
 from llm_do.permission import parameters_of
 from llm_do.signatures import tool_parameters
@@ -645,7 +645,7 @@ async def test_a_keyword_that_is_nearly_input_is_told() -> None:
     assert "input=..." in notice
 
 
-@pytest.mark.parametrize("how", ["call", "keywords", "mapping", "turn", "lone model"])
+@pytest.mark.parametrize("how", ["call", "keywords", "mapping", "turn"])
 @pytest.mark.parametrize(
     "given", ["path", ["path"], [{"kind": "image-url", "url": "file:///path"}], [], None, {"a": 1}]
 )
@@ -668,15 +668,12 @@ async def test_attachments_next_to_other_keys_are_data_and_open_no_file(tmp_path
             await runtime.call("w", **record)
         case "mapping":
             await runtime.call("w", record)
-        case "lone model":
-            await runtime.call("w", WorkerInput(subject="hi"))
         case _:
             async with worker.start(runtime) as scope:
                 await scope.run_turn(record)
     assert isinstance(seen[0], str)
     assert "TOP SECRET" not in seen[0]
-    if how != "lone model":
-        assert json.loads(seen[0])["attachments"] == record["attachments"]
+    assert json.loads(seen[0])["attachments"] == record["attachments"]
 
 
 def _with_path(value: Any, path: str) -> Any:
