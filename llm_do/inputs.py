@@ -148,7 +148,7 @@ class DeclaredParameters:
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
         if len(args) == 1 and not kwargs:
             if type(args[0]) not in ATOMS and (given := self._first.lone(self._entry, args[0])) is not None:
-                return self.bind_named(given)
+                return self._bind_dict(given)
             if self._positional and self._rest is None:
                 return self._validated({self._positional[0]: args[0]})
         if args or self._rest is not None or self._positional_only:
@@ -158,14 +158,18 @@ class DeclaredParameters:
     def bind_named(
         self, values: Mapping[str, Any], *, by_name: bool = False, has_files: bool = False
     ) -> dict[str, Any]:
-        given = _named(self._entry, values)
+        return self._bind_dict(_named(self._entry, values), by_name=by_name)
+
+    def _bind_dict(self, given: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
+        """Bind arguments by name, in a dict that belongs to this call."""
+        is_empty = not given
         if self._rest is not None:
             given.setdefault(self._rest, [])
         try:
             return self._validated(given, by_name=by_name)
         except ArgumentError as exc:
             name = self._first.value_of
-            if name is None or name in given or not values:
+            if name is None or name in given or is_empty:
                 raise
             text = str(exc).rstrip(".")
             meant = f'If the mapping is the value of {name!r}, write {{"{name}": {{...}}}}.'
