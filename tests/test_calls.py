@@ -2,9 +2,14 @@
 
 import asyncio
 import contextlib
+import copy
+import inspect
+import pickle
 import threading
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest import mock
 
 import pytest
 from pydantic_ai import Agent, RunContext, Tool
@@ -651,6 +656,21 @@ async def test_hasattr_tells_whether_a_context_can_call_it() -> None:
     assert not isinstance(missing.value, AttributeError)
     with pytest.raises(TypeError):
         iter(tools)  # type: ignore[call-overload]
+
+
+def test_tools_and_their_errors_can_be_inspected_and_copied() -> None:
+    """Debuggers, test runners and mocks look at any object."""
+    tools = Runtime([search]).context().tools
+    with pytest.raises(UnknownEntryError) as caught:
+        _ = tools.serch
+    error = caught.value
+    for copied in (copy.copy(error), copy.deepcopy(error), pickle.loads(pickle.dumps(error))):
+        assert (type(copied), str(copied)) == (type(error), str(error))
+    assert "Did you mean 'search'" in "".join(traceback.format_exception(error))
+    assert hasattr(copy.copy(tools), "search")
+    assert "__getitem__" in dict(inspect.getmembers(tools))
+    assert mock.create_autospec(tools) is not None
+    assert "ToolsProxy" in repr(tools)
 
 
 async def test_an_agent_is_refused_with_what_to_write_in_its_place() -> None:
