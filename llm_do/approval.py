@@ -15,7 +15,7 @@ import anyio
 from .display import layout, visible
 from .errors import ApprovalDenied, EventLoopError
 from .rules import Call, Case, Grant, RuleBook, Ruling, judge, read_rules
-from .texts import described, text_of
+from .texts import quoted, text_of
 from .trace import ApprovalOutcome
 from .values import NoCanonicalForm, canonical, snapshot
 
@@ -346,9 +346,7 @@ class ApprovalController:
             what = f"{type(exc).__name__}: {text}" if (text := text_of(exc)) else type(exc).__name__
             return _refused("error", f"the approval callback failed: {what}")
         if not isinstance(decision, ApprovalDecision):
-            return _refused(
-                "error", f"the approval callback must return an ApprovalDecision, got {described(decision):.80}"
-            )
+            return _refused("error", f"the approval callback must return an ApprovalDecision, got {quoted(decision)}")
         if decision.grant is not None and not any(decision.grant is offer for offer in request.offers):
             return _refused("error", "the approval callback granted what was not offered")
         grant = decision.grant.text if decision.grant is not None and decision.arguments is None else None

@@ -38,6 +38,7 @@ from .scope import CallScope
 from .secrets import Marks
 from .signatures import model_parameters, schema_parameters, tool_parameters
 from .state import SessionState
+from .texts import quoted
 from .usage import Limits
 from .validation import schema_validator
 
@@ -380,7 +381,7 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         """A scope for a conversation with this worker. It runs no model and builds nothing until it is entered."""
         parent = runtime.context() if isinstance(runtime, Runtime) else runtime
         if not isinstance(parent, Context):
-            raise TypeError(f"A scope is started on a Runtime or a Context, got {runtime!r:.80}.")
+            raise TypeError(f"A scope is started on a Runtime or a Context, got {quoted(runtime)}.")
         frame = CallFrame(self, parent.frame)
         frame.messages = list(message_history or ())
         if not all(isinstance(message, ModelRequest | ModelResponse) for message in frame.messages):

@@ -85,7 +85,7 @@ def check_tools(tools: Mapping[str, ToolsetTool[Any]], ctx: Context, own_names: 
 
 def _problem(name: str, tool: ToolsetTool[Any], ctx: Context, own_names: Collection[str]) -> str | None:
     if not is_tool_name(name):
-        shown = ascii(name) if len(name) <= 80 else f"{name[:80]!a}..."
+        shown = ascii(name) if len(name) <= 128 else f"<text of {len(name):,} characters>"
         return (
             f"a tool with a name that models and rules cannot use: {shown}. A name has letters, digits, '_', '-' and "
             f"'.', 128 at most. {LEAVE_OUT}"

@@ -39,7 +39,7 @@ from .errors import ArgumentError, did_you_mean
 from .fields import fields_of, with_extra_apart
 from .schemas import Vocabulary
 from .secrets import HIDDEN, Marks, Values, texts_in
-from .texts import described, encodable, is_blank, json_text
+from .texts import encodable, is_blank, json_text, quoted
 from .values import ATOMS
 
 
@@ -218,8 +218,7 @@ class DeclaredParameters:
             elif error["type"] == "argument":
                 problems.append(error["msg"].rstrip("."))
             else:
-                shown = HIDDEN if self._touches_secret(error["loc"]) else described(error["input"])
-                shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+                shown = HIDDEN if self._touches_secret(error["loc"]) else quoted(error["input"])
                 problems.append(f"argument {where!r}: {error['msg']} (got {shown})")
         return ArgumentError(encodable(f"{self._entry}(): {'; '.join(problems)}"))
 
@@ -274,7 +273,7 @@ class OpenParameters:
             except ValidationError as exc:
                 raise ArgumentError(
                     f"{self._entry}(): 'attachments' takes a list of PydanticAI content, "
-                    f"such as BinaryContent.from_path(...); got {described(values.get('attachments')):.100}."
+                    f"such as BinaryContent.from_path(...); got {quoted(values.get('attachments'))}."
                 ) from exc
             values = {**values, "attachments": attachments}
         if self._needs_input and not has_files and not values.get("attachments") and _is_blank(values.get("input")):

@@ -12,6 +12,7 @@ from pydantic_ai.toolsets import AbstractToolset
 
 from .errors import DuplicateEntryError, ToolsetError, did_you_mean
 from .protocols import Entry, EntryBase, ToolsetFactory
+from .texts import quoted
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
@@ -48,7 +49,7 @@ def check_entry(thing: Any, owner: str) -> None:
     if isinstance(thing, Tool):
         raise TypeError(f"{owner} cannot call the PydanticAI tool {thing.name!r} as it is. Use ToolEntry(tool=...).")
     hint = " Decorate it with @entry, or use ToolEntry.from_function." if callable(thing) else ""
-    raise TypeError(f"{thing!r:.80} is not an entry, so {owner} cannot call it.{hint}")
+    raise TypeError(f"{quoted(thing)} is not an entry, so {owner} cannot call it.{hint}")
 
 
 def about_agent(agent: AbstractAgent[Any, Any]) -> str:
@@ -85,7 +86,7 @@ def index_by_name(entries: Iterable[Entry[Any]], owner: str = "this runtime") ->
 def as_list(entries: Any, owner: str) -> list[Any]:
     """Entries as a list; a lone one is a mistake that Python would not notice, or explain."""
     if isinstance(entries, str) or hasattr(entries, "call") or not isinstance(entries, Iterable):
-        raise TypeError(f"The entries of {owner} must be a list, got {entries!r:.80}.")
+        raise TypeError(f"The entries of {owner} must be a list, got {quoted(entries)}.")
     return list(entries)
 
 

@@ -325,7 +325,9 @@ class Recorder:
                     self._broken_sinks.append(sink)
                     said = "The sink %r failed. Further failures of it are not reported."
                     if self.secrets.active:
-                        logger.error(f"{said}\n%s", sink, self.secrets.redact(traceback.format_exc()))
+                        # Not the error that is being recorded meanwhile: others' errors may quote half of a secret.
+                        why = traceback.format_exc(chain=False)
+                        logger.error(f"{said}\n%s", sink, self.secrets.redact(why))
                     else:
                         logger.exception(said, sink)
 

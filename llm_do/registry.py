@@ -35,6 +35,7 @@ from .reserved import is_reserved
 from .rules import Places, RuleBook, Shape, check_rules, shape_of
 from .sandbox import SandboxConfig
 from .signatures import model_parameters
+from .texts import quoted
 from .usage import Limits
 from .workerfiles import BY_PROJECT, Fresh, WorkerFile, WorkerFiles, check_owner
 from .writable import WritableFolders
@@ -314,7 +315,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
             return toolsets.McpFactory(declared, self.root)
         made: ToolsetFactory = self._code.object(declared)
         if not callable(made):
-            raise WorkerFileError(f"{where}: {declared!r} is no toolset factory: it is {made!r:.60}.")
+            raise WorkerFileError(f"{where}: {declared!r} is no toolset factory: it is {quoted(made)}.")
         return made
 
     # -- creating workers ----------------------------------------------------------------------------
@@ -374,7 +375,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
     def _class(self, reference: str, where: str) -> type[Any]:
         made = self._code.object(reference)
         if not isinstance(made, type):  # a function would be called with whatever a model says
-            raise WorkerFileError(f"{where}: {reference!r} is no class: it is {made!r:.60}.")
+            raise WorkerFileError(f"{where}: {reference!r} is no class: it is {quoted(made)}.")
         return made
 
     def _input_type(self, declared: str | dict[str, Any] | None, where: str) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .patterns import UncheckablePattern, compile_pattern, measure
+from .texts import quoted
 
 MOST_CHECKED_PARTS = 1_000
 """The most schemas in a JSON Schema of a worker, all of which are checked before it is used: that takes long."""
@@ -65,5 +66,6 @@ def check_bounds(schema: Any) -> None:
                 try:
                     compile_pattern(pattern)
                 except UncheckablePattern as why:
-                    shown = f"{pattern[:80]!r}"
-                    raise ValueError(f"pattern: {shown} cannot be checked: {why}. Write a simpler one.") from None
+                    raise ValueError(
+                        f"pattern: {quoted(pattern)} cannot be checked: {why}. Write a simpler one."
+                    ) from None

@@ -56,6 +56,7 @@ from .protocols import StartsBeside
 from .recorder import logger, tags
 from .secrets import StreamedText
 from .tasks import abandoned_by_pydantic_ai, end_tasks
+from .texts import quoted
 from .values import SameObject
 
 if TYPE_CHECKING:
@@ -429,11 +430,12 @@ class _Toolsets:
             made = factory(self._context)
             toolset = await made if inspect.isawaitable(made) else made
         except Exception as exc:
-            exc.add_note(f"while {factory!r:.80} built a toolset of worker {worker.name!r}")
+            exc.add_note(f"while {quoted(factory)} built a toolset of worker {worker.name!r}")
             raise
         if not isinstance(toolset, AbstractToolset):
             raise ToolsetError(
-                f"The toolset factory {factory!r} of worker {worker.name!r} returned {toolset!r:.80}, not a toolset."
+                f"The toolset factory {quoted(factory)} of worker {worker.name!r} returned {quoted(toolset)}, "
+                "not a toolset."
             )
         self._closing = toolset.label
         await stack.enter_async_context(toolset)

@@ -49,6 +49,7 @@ from .recorder import Recorder
 from .rules import RuleBook
 from .secrets import HasSecrets, Secrets
 from .slots import WorkerSlots
+from .texts import quoted
 from .threads import Threads
 from .usage import Limits, UsageMeter
 
@@ -86,7 +87,7 @@ class SessionState:
         if max_depth < 1 or max_concurrency < 1:
             raise ValueError("max_depth and max_concurrency must be at least 1.")
         if limits is not None and not isinstance(limits, Limits):
-            raise TypeError(f"limits must be Limits(...), got {limits!r:.80}.")
+            raise TypeError(f"limits must be Limits(...), got {quoted(limits)}.")
         self.entries = entries if isinstance(entries, Mapping) else index_by_name(entries)
         for name, entry in entries.items() if isinstance(entries, dict) else ():
             if entry is not index_by_name([entry]).get(name):
@@ -293,7 +294,7 @@ class SessionState:
             answer = callback(exceeded, self.meter.limits)
             limits = await answer if inspect.isawaitable(answer) else answer
             if not isinstance(limits, Limits | None):
-                raise TypeError(f"limit_callback must return Limits or None, got {limits!r:.80}.")
+                raise TypeError(f"limit_callback must return Limits or None, got {quoted(limits)}.")
             agreed = limits is not None and limits != self.meter.limits
             if limits is not None and agreed:
                 self.meter.limits = limits
@@ -335,7 +336,9 @@ class SessionState:
         if choice is None or isinstance(choice, Model):
             return choice
         if not isinstance(choice, str):
-            raise ModelChoiceError(f"Worker {entry.name!r} cannot use {choice!r:.80}: give a model's name, or a model.")
+            raise ModelChoiceError(
+                f"Worker {entry.name!r} cannot use {quoted(choice)}: give a model's name, or a model."
+            )
         if choice not in self._models:
             try:
                 self._models[choice] = resolve_model(choice)

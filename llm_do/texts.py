@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Set
+from contextlib import suppress
 from math import isfinite
 from typing import Any, Literal
 
-from pydantic_core import to_json, to_jsonable_python
+from pydantic_core import ValidationError, to_json, to_jsonable_python
 
 from .fields import EXTRA, fields_of, with_extra_apart
 
@@ -42,6 +43,22 @@ def described(value: object) -> str:
         return f"<{type(value).__name__} that cannot be shown>"
 
 
+def quoted(value: object, most: int = 200) -> str:
+    """Return the repr of a value for an error message: all of it in one line, or how long it is.
+
+    It is never cut, since half of a secret would not be found any more when the message is recorded.
+    """
+    for describe in (described, repr):  # a class may say less of itself than its fields do
+        with suppress(Exception):
+            text = encodable(describe(value)).replace("\n", "\\n")
+            if len(text) <= most:
+                return text
+    long = (
+        f"text of {len(value):,} characters" if isinstance(value, str) else f"{type(value).__name__}, too long to show"
+    )
+    return f"<{long}>"
+
+
 def json_text(value: Any, *, indent: int | None = None, inf_nan_mode: Literal["null", "constants"] = "null") -> str:
     """Return any value as JSON: as its class serializes it, or, where that fails, as its fields and items."""
     try:
@@ -55,9 +72,21 @@ def json_text(value: Any, *, indent: int | None = None, inf_nan_mode: Literal["n
 def text_of(value: object) -> str:
     """Return `str(value)`; of a value whose own code fails, its type."""
     try:
-        return str(value)
+        return _validation_text(value) if isinstance(value, ValidationError) else str(value)
     except Exception:
         return described(value)
+
+
+def _validation_text(error: ValidationError) -> str:
+    """Return what pydantic says of values, which it would cut, with each value as `quoted` has it."""
+    problems = error.errors(include_url=False, include_context=False)
+    lines = [f"{len(problems)} validation error{'s' * (len(problems) > 1)} for {error.title}"]
+    for problem in problems:
+        lines += [
+            ".".join(map(str, problem["loc"])),
+            f"  {problem['msg']} [type={problem['type']}, input={quoted(problem['input'])}]",
+        ]
+    return "\n".join(filter(None, lines))
 
 
 def _plain(value: Any, inside: tuple[int, ...]) -> Any:

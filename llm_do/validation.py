@@ -51,21 +51,20 @@ def schema_validator(
             steps.begin(_STEPS + _STEPS_FOR_EACH_VALUE * _size(value))
             found = list(islice(make_checker().iter_errors(value), 100))
         except referencing.exceptions.Unresolvable as exc:
-            return f"its schema refers to what is not there: {exc!s:.200}"
+            return f"its schema refers to what is not there: {_whole(str(exc))}"
         except RecursionError:
             return "its schema, or the value, is nested without end"
         except _TooManyStepsError:
             return "its schema takes too long to check"
         except Exception as exc:  # jsonschema has many ways to fail at a schema that is none
-            return f"its schema cannot be checked: {str(exc).partition(chr(10))[0]:.200}"
+            return f"its schema cannot be checked: {_whole(str(exc).partition(chr(10))[0])}"
         problems = sorted(found, key=lambda error: list(map(str, error.path)))
         return "; ".join(f"{_where(error)}: {say(error)}" for error in problems[:_SHOWN_PROBLEMS]) or None
 
     def say(error: Any) -> str:
         names_only = not error.path and error.validator in ("required", "additionalProperties")
         if marks is None or names_only or (error.path and not marks.touches(error.path[0])):
-            message = str(error.message)
-            return message if len(message) <= _LONGEST_PROBLEM else f"{message[: _LONGEST_PROBLEM - 3]}..."
+            return _whole(str(error.message), f"it does not have the {error.validator} that it must have")
         return f"{HIDDEN} does not have the {error.validator} that it must have"
 
     return validate
@@ -114,9 +113,16 @@ def _check_schema(schema: dict[str, Any], dialect: Any) -> None:
         dialect.check_schema(schema, format_checker=None)  # which would compile patterns for another engine
     except jsonschema.SchemaError as error:
         where = "/".join(map(str, error.absolute_path))
-        raise ValueError(f"the JSON Schema is not valid: {where or 'schema'}: {error.message[:200]}") from None
+        raise ValueError(
+            f"the JSON Schema is not valid: {where or 'schema'}: {_whole(error.message, f'{error.validator} is wrong')}"
+        ) from None
     except RecursionError:
         raise ValueError("the JSON Schema is nested too deep") from None
+
+
+def _whole(message: str, instead: str = "see the schema") -> str:
+    """Return a message that may quote a value, or another where it is long: half of a secret would not be found."""
+    return message if len(message) <= _LONGEST_PROBLEM else instead
 
 
 def _where(error: Any) -> str:

@@ -15,7 +15,7 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from .fields import fields_of
-from .texts import described, encodable
+from .texts import described, encodable, quoted
 
 ATOMS: frozenset[type] = frozenset(
     {str, int, float, bool, type(None), bytes, complex, Decimal, date, datetime, time, timedelta, UUID}
@@ -156,7 +156,7 @@ def is_same(left: Any, right: Any) -> bool:
 
 
 def shorten(value: Any, limit: int = 80) -> str:
-    """A one-line rendering of `value` for people, cut in the middle when it is long."""
+    """Return a value without secrets in one line, cut in the middle when it is long. Errors use `quoted`."""
     if type(value) is dict:
         text = ", ".join(f"{key}={described(item)}" for key, item in value.items())
     else:
@@ -168,8 +168,11 @@ def shorten(value: Any, limit: int = 80) -> str:
     return f"{text[:half]}...{text[-half:]}"
 
 
+_LONGEST_VALUE = 200
+
+
 def shown(value: Any) -> str:
     """A value of a file as an error message shows it."""
     text = "nothing" if value is None else json.dumps(value, default=described, ensure_ascii=False, skipkeys=True)
     text = encodable(text)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return text if len(text) <= _LONGEST_VALUE else quoted(value, _LONGEST_VALUE)

@@ -540,7 +540,7 @@ async def test_no_range_shows_a_part_of_a_secret(project: Path, monkeypatch: pyt
 
 
 @given(
-    secret=st.text(alphabet="ab\n+/%&é", min_size=8, max_size=30).filter(lambda text: len(text.strip()) >= 8),
+    secret=st.text(alphabet="ab\n+/%&é", min_size=8, max_size=30).map(str.strip).filter(lambda text: len(text) >= 8),
     before=st.text(alphabet="xy\n\u2028", max_size=40),
     after=st.text(alphabet="xy\n\r", max_size=40),
     offset=st.integers(1, 12),

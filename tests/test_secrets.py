@@ -6,6 +6,7 @@ import logging
 import pickle
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,12 +23,15 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.toolsets import FunctionToolset
 
 from llm_do import (
+    FILE_TOOLS,
     ApprovalDecision,
     ApprovalDenied,
     ArgumentError,
     Context,
     Event,
+    RootConfig,
     Runtime,
+    SandboxConfig,
     Secret,
     ToolEntry,
     WorkerEntry,
@@ -37,6 +41,7 @@ from llm_do import (
 )
 from llm_do.secrets import HIDDEN, MOST_VALUES, Marks, Secrets, StreamedText, Values
 from llm_do.signatures import model_parameters
+from llm_do.validation import schema_validator
 
 from .scripted import calls, says, scripted, tool_results
 
@@ -715,3 +720,66 @@ async def test_a_turn_searches_what_is_new_in_it_and_not_the_history(monkeypatch
     assert counts[9] == counts[39]
     assert VALUE not in sent[-1]
     assert sent[-1].count("[secret MY_TOKEN]") == 40
+
+
+LONG_KEY = "Zq8Rk2Vn7Wm4Xt1Yb6Uc3Jd9"
+
+
+class Sized(BaseModel):
+    size: int
+
+
+@entry
+def parse(text: str) -> str:
+    return str(Sized.model_validate({"size": text}).size)
+
+
+@entry
+async def count(ctx: RunContext[Context], text: str) -> Any:
+    return await ctx.deps.call(add, text)
+
+
+@entry
+def add(size: int) -> int:
+    return size
+
+
+@entry
+def choose(text: str) -> None:
+    raise ValueError(schema_validator({"properties": {"size": {"type": "integer"}}})({"size": text}))
+
+
+_QUOTING: dict[str, Callable[[str], tuple[str, dict[str, Any]]]] = {
+    "a text to replace": lambda text: ("edit_file", {"path": "d/a.txt", "old": text, "new": "y"}),
+    "a path": lambda text: ("read_file", {"path": f"d/{text}"}),
+    "a root": lambda text: ("read_file", {"path": text}),
+    "a pattern": lambda text: ("list_files", {"path": "d", "pattern": f"../{text}"}),
+    "an argument": lambda text: ("count", {"text": text}),
+    "an argument with a JSON Schema": lambda text: ("choose", {"text": text}),
+    "a value that pydantic refuses": lambda text: ("parse", {"text": text}),
+}
+
+
+@pytest.mark.parametrize("quoting", _QUOTING.values(), ids=_QUOTING)
+async def test_an_error_quotes_a_text_whole_or_not_at_all(
+    quoting: Callable[[str], tuple[str, dict[str, Any]]],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Half of a secret would not be found any more, wherever in a long text it stands."""
+    monkeypatch.setenv("LONG_KEY", LONG_KEY)
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "a.txt").write_text("x")
+    sandbox = SandboxConfig(paths={"d": RootConfig(root="d", mode="rw")})
+    texts = ["-" * before + LONG_KEY + "-" * after for before in (15, 30, 45, 80, 190, 485) for after in (15, 150)]
+    turns = [quoting(text) for text in texts]
+    worker = WorkerEntry(name="w", sandbox=sandbox, base=tmp_path, tools=[*FILE_TOOLS, parse, count, choose])
+    witness = Witness(worker, caplog=caplog, model=scripted(*map(calls, turns), says("done")), secrets=["LONG_KEY"])
+    for _ in turns:
+        with suppress(Exception):
+            await witness.runtime.call("w", "go")
+    seen = witness.seen()
+    failed = [record for record in witness.runtime.trace if record.name == turns[0][0] and record.error]
+    assert len(failed) == len(turns)
+    assert [at for at in range(len(LONG_KEY) - 4) if LONG_KEY[at : at + 5] in seen] == []

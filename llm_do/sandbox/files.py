@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ..errors import ContentError, LlmDoError
-from ..values import shorten
+from ..texts import quoted
 from .excerpts import MOST_LINES, LineRange, MakeCleaner, NotText, cleaned, read_range
 from .manager import SandboxManager
 from .roots import CHANGES
@@ -130,7 +130,7 @@ class SandboxToolset:
                 shown, times = self.manager.root(root).shown(path), "more than once" if old and old in text else "not"
                 raise ContentError(
                     f"{shown} was not edited: the text to replace must be in it exactly once, with the same spaces and "
-                    f"line ends, and {shorten(old)} is {times} there."
+                    f"line ends, and {quoted(old)} is {times} there."
                 )
             self.write_text(root, path, text.replace(old, new), expected=expected)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..errors import PathDenied
 from ..remembered import state_folder
-from ..values import shorten
+from ..texts import quoted
 from .beneath import Opener, best_opener
 from .config import RootConfig, SandboxConfig
 from .folders import Protected
@@ -56,7 +56,7 @@ class SandboxManager:
         """The root of a name."""
         if name not in self.roots:
             known = ", ".join(map(repr, self.roots)) or "none"
-            raise PathDenied(f"There is no root {shorten(name)}. Roots: {known}. Write a path as 'root/path/in/it'.")
+            raise PathDenied(f"There is no root {quoted(name)}. Roots: {known}. Write a path as 'root/path/in/it'.")
         return self.roots[name]
 
     def parse(self, path: str) -> tuple[Root, str]:

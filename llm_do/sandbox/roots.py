@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from ..errors import LlmDoError, PathChanged, PathDenied, PathFailed, PathMissing, did_you_mean
-from ..values import shorten
+from ..texts import quoted
 from .beneath import FOLDER_FLAGS, Opener, open_in, walk
 from .config import SandboxConfig
 from .folders import (
@@ -37,6 +37,7 @@ from .folders import (
 from .repositories import is_repository, is_repository_name, repository_around
 from .states import ABSENT, FileState
 
+_LONGEST_PATH = 4096
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -102,7 +103,7 @@ class Root:
 
     def shown(self, path: str) -> str:
         """A path in this root as messages name it."""
-        return shorten(f"{self.name}/{path}" if path else self.name, 200)
+        return quoted(f"{self.name}/{path}" if path else self.name, _LONGEST_PATH)
 
     def changed(self, path: str) -> PathChanged:
         """The error for a file that is not the expected one."""
