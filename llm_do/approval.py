@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 _QUIET_TURNS = 3
 """Turns of the event loop without another identical call, after which those that wait are counted."""
+EXACTLY = "exactly these arguments"
 _MOST_TURNS = 1_000
 """Turns after which they are counted in any case."""
 
@@ -56,6 +57,15 @@ class ApprovalRequest:
     """Where it is about no call: what is asked, in place of whether one may run. The answer is yes or no."""
     count: int = 1
     """The number of identical calls that wait, this one included. Who is asked has to be shown it: see `all_calls`."""
+    ungranted: tuple[str, ...] = ()
+    """Arguments that a yes for the session leaves open: it is for any value of them."""
+
+    @property
+    def session_grant(self) -> str:
+        """Which arguments a yes for the session is for, in words."""
+        *names, last = self.ungranted or ("",)
+        both = f"{', '.join(names)} and {last}" if names else last
+        return f"these arguments and any {both}" if both else EXACTLY
 
     def text(self, *, full: bool = False) -> str:
         """The request as a person may see it: nothing in it can hide, or do anything to a screen.
@@ -80,7 +90,10 @@ class ApprovalDecision:
     approved: bool
     """Yes or no."""
     approve_for_session: bool = False
-    """Do not ask again in this session when the same worker makes the same call with the same arguments."""
+    """Do not ask again in this session when the same worker makes the same call with the same arguments.
+
+    Those that the request has in `ungranted` may differ: a yes to reading a file is for every part of it.
+    """
     note: str | None = None
     """A word to the caller; a model that is refused reads it."""
     grant: Grant | None = None
@@ -217,7 +230,7 @@ class ApprovalController:
     ) -> None:
         self.rule_book = read_rules(tool_rules, "the session")
         self.approval_callback = approval_callback
-        self._exact: set[Hashable] = set()
+        self._exact: dict[Hashable, str] = {}
         self._patterns: dict[Hashable, list[Grant]] = {}
         self._lines: dict[Hashable, _Line] = {}
         self._turn = anyio.Lock(fast_acquire=True)
@@ -233,7 +246,6 @@ class ApprovalController:
         evidence: Hashable = None,
         on_ask: Callable[[ApprovalRequest], None] = lambda request: None,
         settle: bool = True,
-        ungranted: Collection[str] = (),
     ) -> Answer:
         """Decide one call. `subject` says who calls what: equal names alone never share a grant.
 
@@ -241,14 +253,14 @@ class ApprovalController:
 
         `on_ask` is called with the request that is made, when the approver is really asked. Identical calls wait:
         the first one asks, and none runs before an answer covers it. `settle` lets those that are under way join the
-        line before they are counted, which takes a few turns of the event loop. `ungranted` are the names of arguments
-        that a grant leaves open.
+        line before they are counted, which takes a few turns of the event loop.
         """
         try:
             same: Hashable = (subject, canonical(arguments))
             key = same
-            if ungranted:
-                key = (subject, canonical({name: arguments[name] for name in arguments if name not in ungranted}))
+            if request.ungranted:
+                granted_for = {name: value for name, value in arguments.items() if name not in request.ungranted}
+                key = (subject, canonical(granted_for))
         except NoCanonicalForm:
             key = same = None  # identical to no other call
         if (granted := self._granted(key, subject, call)) is not None:
@@ -288,7 +300,7 @@ class ApprovalController:
             if grant.covers(call):
                 return Answer(ApprovalOutcome(approved=True, by="grant", grant=grant.text))
         if key is not None and key in self._exact:
-            return Answer(ApprovalOutcome(approved=True, by="grant", grant="exactly these arguments"))
+            return Answer(ApprovalOutcome(approved=True, by="grant", grant=self._exact[key]))
         return None
 
     @property
@@ -306,7 +318,8 @@ class ApprovalController:
     ) -> None:
         """Ask for the first call of a line, and give the answer to those that it covers."""
         counted = line.places[:] if self._shows_count else line.places[:1]
-        answer = self._remember(await self._ask(replace(request, count=len(counted)), on_ask), subject, key)
+        answer = await self._ask(replace(request, count=len(counted)), on_ask)
+        answer = self._remember(answer, subject, key, request.session_grant)
         every = answer.all_calls or answer.end_run
         outcome = replace(answer.outcome, count=len(counted) if every else 1)
         covered = line.places if answer.end_run else counted if every else counted[:1]
@@ -320,14 +333,14 @@ class ApprovalController:
             for place in line.places:
                 place.call()
 
-    def _remember(self, answer: Answer, subject: Hashable, key: Hashable = None) -> Answer:
+    def _remember(self, answer: Answer, subject: Hashable, key: Hashable = None, covers: str = EXACTLY) -> Answer:
         if answer.arguments is not None:  # what was edited was not approved as it was asked for
             return answer
         if answer.grant is not None:
             self._patterns.setdefault(subject, []).append(answer.grant)
         if answer.for_session and key is not None:
-            self._exact.add(key)
-            outcome = replace(answer.outcome, grant=answer.outcome.grant or "exactly these arguments")
+            self._exact[key] = covers
+            outcome = replace(answer.outcome, grant=answer.outcome.grant or covers)
             return replace(answer, outcome=outcome)
         return answer
 

@@ -236,6 +236,7 @@ class Permissions:
             # What would have to be shown without its secret cannot be shown in full, and so not be offered.
             offers=tuple(offer for offer in offers if redact(offer.text) == offer.text),
             before=redact(frame.pins.before()) if frame.pins is not None else {},
+            ungranted=tuple(own.ungranted) if own is not None else (),
         )
 
         def on_ask(made: ApprovalRequest) -> None:
@@ -247,12 +248,11 @@ class Permissions:
         subject = self._subject(frame, ruling)
         # The same question is one about the same files.
         files = None if frame.pins is None else canonical(frame.pins.digests)
-        ungranted = own.ungranted if own is not None else ()
         self.asking += 1
         try:
             with frame.asking():
                 return await self._approvals.decide(
-                    request, asked, call, subject=subject, evidence=files, on_ask=on_ask, ungranted=ungranted
+                    request, asked, call, subject=subject, evidence=files, on_ask=on_ask
                 )
         finally:
             self.asking -= 1

@@ -523,6 +523,29 @@ async def test_a_grant_for_a_file_is_for_any_range_of_it(project: Path) -> None:
     assert [payload["path"] for payload in asked] == ["d/a.txt", "d/b.txt"]
 
 
+async def test_the_words_of_a_grant_say_which_arguments_it_leaves_open(project: Path) -> None:
+    """In the question and in the records: a yes to a part of a file is for all of it, and one to a list is not."""
+    (project / "d").mkdir()
+    (project / "d" / "a.txt").write_text("1\n2\n")
+    tools: list[tuple[str, dict[str, Any]]] = [("read_file", {"path": "d/a.txt", "offset": n}) for n in (1, 2)]
+    tools += [("list_files", {"path": "d"})] * 2
+    asked: list[ApprovalRequest] = []
+
+    class Approver:
+        def ask(self, request: ApprovalRequest) -> ApprovalDecision:
+            asked.append(request)
+            return ApprovalDecision(approved=True, approve_for_session=True)
+
+    worker = WorkerEntry(name="w", sandbox=LONG, base=project, tools=FILE_TOOLS)
+    model = scripted(*map(calls, tools), says("done"))
+    runtime = Runtime([worker], model=model, tool_rules={"sandbox.read": "ask"}, approval_callback=Approver())
+    await runtime.call("w", "go")
+    words = ["these arguments and any offset, limit and column", "exactly these arguments"]
+    assert [request.session_grant for request in asked] == words
+    granted = [record.approval.grant for record in runtime.trace if record.approval is not None]
+    assert granted == [words[0]] * 2 + [words[1]] * 2
+
+
 async def test_no_range_shows_a_part_of_a_secret(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A key of several lines leaves its lines empty, so that the lines behind it keep their numbers."""
     monkeypatch.setenv("KEY", KEY)
@@ -613,3 +636,35 @@ async def test_the_event_loop_goes_on_while_rules_judge_every_file(project: Path
     beating.cancel()
     assert "was refused" in str(refused.content)
     assert seen["call_closed"] - seen["call_opened"] > 20
+
+
+async def test_the_content_of_a_file_decides_whether_it_is_read_as_text(project: Path) -> None:
+    """Some suffixes of programs are media types of something else, and a file of text may be called anything."""
+    (project / "d").mkdir()
+    files = {
+        **dict.fromkeys(("a.rs", "b.ts", "c.sql", "d.svg", "e.mp4", "f.md", "g.tex", "h.m"), "some tëxt\n".encode()),
+        "p.pdf": b"%PDF-1.4\nall of it is ASCII\n",
+        "q.mp4": b"\0\0\0\x18ftypmp42",
+        "r.png": b"\x89PNG",
+    }
+    for name, content in files.items():
+        (project / "d" / name).write_bytes(content)
+    worker = WorkerEntry(name="w", sandbox=LONG, base=project, tools=FILE_TOOLS)
+    tools = [calls(("read_file", {"path": f"d/{name}"})) for name in files]
+    runtime = Runtime([worker], model=scripted(*tools, says("done")))
+    await runtime.call("w", "go")
+    got = {name: record.output_data for name, record in zip(files, runtime.trace[1:], strict=True)}
+    assert {name for name, output in got.items() if output == "some tëxt\n"} == set(files) - {"p.pdf", "q.mp4", "r.png"}
+    assert all(isinstance(got[name], BinaryContent) for name in ("p.pdf", "q.mp4", "r.png"))
+
+
+async def test_a_found_line_is_cut_after_its_secrets_are_out(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a long line, the part around the text is shown, and never half of a secret, wherever that begins or ends."""
+    monkeypatch.setenv("KEY", "Zq8Rk2Vn7Wm4Xt1Yb6Uc3Jd9")
+    (project / "d").mkdir()
+    text = "".join(f"{'-' * n}Zq8Rk2Vn7Wm4Xt1Yb6Uc3Jd9{'-' * 300}needle{'-' * 300}\n" for n in range(0, 300, 12))
+    text += "".join(f"{'-' * 300}needle{'-' * n}Zq8Rk2Vn7Wm4Xt1Yb6Uc3Jd9{'-' * 300}\n" for n in range(100, 400, 12))
+    (project / "d" / "a.txt").write_text(text)
+    (found,) = await told(project, ("search_files", {"text": "needle", "pattern": "d/**"}), secrets=["KEY"])
+    assert found.count("needle") == 50 and "[secret KEY]" in found
+    assert not any("Zq8Rk2Vn7Wm4Xt1Yb6Uc3Jd9"[at : at + 4] in found for at in range(21))

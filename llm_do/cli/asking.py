@@ -73,7 +73,7 @@ class TerminalApprover:
             return {"y": "yes", "n": "no"}
         count = request.count
         keys = {"y": "yes, this once"} if count == 1 else {"y": "yes, to one of them", "a": f"yes, to all {count:,}"}
-        keys["s"] = "yes, in this session, with exactly these arguments"
+        keys["s"] = f"yes, in this session, with {request.session_grant}"
         for number, offer in enumerate(request.offers[:_MOST_OFFERS], 1):
             keys[str(number)] = f"yes, in this session: {visible(offer.text)}"
         keys["e"] = "edit the arguments" if count == 1 else "edit the arguments of one"

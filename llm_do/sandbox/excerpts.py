@@ -130,6 +130,20 @@ def read_range(
     )
 
 
+def is_text(chunks: Iterable[bytes]) -> bool:
+    """Return whether bytes are UTF-8 text: without null bytes, and no PDF, which may be written in ASCII."""
+    decoder = getincrementaldecoder("utf-8")()
+    try:
+        for number, chunk in enumerate(chunks):
+            if b"\0" in chunk or (number == 0 and chunk.startswith(b"%PDF-")):
+                return False
+            decoder.decode(chunk)
+        decoder.decode(b"", True)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 class _Counted:
     """Bytes, whose lines are counted as they are read."""
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from ..errors import ContentError, LlmDoError
 from ..texts import quoted
-from .excerpts import MOST_LINES, LineRange, MakeCleaner, NotText, cleaned, read_range
+from .excerpts import MOST_LINES, LineRange, MakeCleaner, NotText, cleaned, is_text, read_range
 from .manager import SandboxManager
 from .roots import CHANGES
 from .states import FileState
@@ -57,6 +57,10 @@ class SandboxToolset:
         except UnicodeDecodeError as exc:
             shown = self.manager.root(root).shown(path)
             raise ContentError(f"{shown} is not UTF-8 text (byte {exc.start}). read_bytes reads it.") from None
+
+    def is_text(self, root: str, path: str) -> bool:
+        """Return whether a file is UTF-8 text: without null bytes, and no PDF, which may be written in ASCII."""
+        return self.manager.root(root).scan(path, is_text)
 
     def read_lines(
         self,

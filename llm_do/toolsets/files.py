@@ -23,10 +23,6 @@ T = TypeVar("T")
 
 _MAX_JUDGED = 2000
 """How many files a search may look into where rules speak of paths."""
-_TEXTS = frozenset(
-    f"application/{kind}" for kind in ("json", "xml", "javascript", "yaml", "x-yaml", "toml", "sql", "x-sql", "x-sh")
-)
-"""Media types of text files that do not say so."""
 
 
 def _file_tool(
@@ -145,12 +141,6 @@ def _cleaner(ctx: RunContext[Context]) -> MakeCleaner | None:
     return ctx.deps.session.recorder.secrets.make_cleaner()
 
 
-def _is_text(media_type: str | None) -> bool:
-    if media_type is None or media_type.startswith("text/") or media_type in _TEXTS:
-        return True
-    return media_type.startswith("application/") and media_type.endswith(("+json", "+xml"))
-
-
 @_file_tool("read", "path", ungranted=("offset", "limit", "column"))
 def read_file(
     ctx: RunContext[Context],
@@ -171,11 +161,11 @@ def read_file(
     files = ctx.deps.sandbox_toolset
     root, rest = ctx.deps.sandbox_manager.parse(path)
     media_type, _ = mimetypes.guess_type(path)
-    if not _is_text(media_type):
-        assert media_type is not None
+    # Its content decides, not its name: a .rs file is a program, whatever else has that suffix.
+    if media_type is not None and not media_type.startswith("text/") and not files.is_text(root.name, rest):
         return BinaryContent(files.read_bytes(root.name, rest), media_type=media_type)
-    found = files.read_lines(root.name, rest, offset=offset, limit=limit, column=column, make_cleaner=_cleaner(ctx))
-    return found.for_model()
+    lines = files.read_lines(root.name, rest, offset=offset, limit=limit, column=column, make_cleaner=_cleaner(ctx))
+    return lines.for_model()
 
 
 @_file_tool("write", "path", changes="path")

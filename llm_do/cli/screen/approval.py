@@ -183,7 +183,7 @@ class ApprovalPanel(Vertical):
         once = {"y": "yes, this once"} if count == 1 else {"y": "yes, to one of them", "a": f"yes, to all {count:,}"}
         return {
             **once,
-            "s": "yes, in this session with these arguments",
+            "s": f"yes, in this session with {_granted(self._request)}",
             **patterns,
             "e": "edit the arguments" if count == 1 else "edit the arguments of one",
             "n": "no, with a note" if count == 1 else f"no, to all {count:,}, with a note",
@@ -296,14 +296,19 @@ class ApprovalPanel(Vertical):
         await self.remove_children()
         if not self.is_attached:  # whoever was asked has quit
             return
-        outcome = _outcome(decision, self._request.count)
+        outcome = _outcome(decision, self._request)
         if self._request.question is not None:
             outcome = "yes" if decision is not None and decision.approved else "no"
         await self.mount(Static(Content(f"{visible(self._request.entry)}: {outcome}")))
         self.post_message(self.Settled())
 
 
-def _outcome(decision: ApprovalDecision | None, count: int) -> str:
+def _granted(request: ApprovalRequest) -> str:
+    return request.session_grant.removeprefix("exactly ")
+
+
+def _outcome(decision: ApprovalDecision | None, request: ApprovalRequest) -> str:
+    count = request.count
     if decision is None:
         return "nobody answered; it did not run"
     which = "" if count == 1 else f"all {count:,} " if decision.all_calls else f"one of {count:,} "
@@ -316,5 +321,5 @@ def _outcome(decision: ApprovalDecision | None, count: int) -> str:
     if decision.arguments is not None:
         return f"{which}allowed with other arguments"
     if decision.approve_for_session:
-        return "allowed in this session, with these arguments"
+        return f"allowed in this session, with {_granted(request)}"
     return f"{which}allowed" if which else "allowed once"
