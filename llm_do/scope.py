@@ -7,7 +7,7 @@ import inspect
 from collections.abc import AsyncIterable, Hashable, Sequence
 from contextlib import AsyncExitStack, suppress
 from types import TracebackType, UnionType
-from typing import TYPE_CHECKING, Any, Generic, Self, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, Union, get_args, get_origin, get_type_hints
 
 import anyio
 from pydantic import ValidationError
@@ -485,18 +485,33 @@ async def settle(task: asyncio.Task[Any]) -> None:
 
 def type_in_words(wanted: Any) -> str:
     """Return the name of a type that a model should give, as a person would write it."""
+    if isinstance(wanted, NativeOutput | PromptedOutput):
+        wanted = wanted.outputs
+    elif isinstance(wanted, ToolOutput):
+        wanted = wanted.output
+    elif isinstance(wanted, TextOutput):
+        wanted = str
     if isinstance(wanted, list | tuple):
         return " or ".join(map(type_in_words, wanted))
-    if isinstance(wanted, NativeOutput | PromptedOutput):
-        return wanted.name or type_in_words(wanted.outputs)
-    if isinstance(wanted, ToolOutput):
-        return wanted.name or type_in_words(wanted.output)
-    if isinstance(wanted, TextOutput):
-        return "text"
     if get_origin(wanted) in (Union, UnionType):
         return " or ".join(map(type_in_words, get_args(wanted)))
-    if get_args(wanted):
-        return str(wanted).replace("typing.", "")
+    if inspect.isroutine(wanted):  # its argument is what the model gives
+        hints = [hint for name, hint in get_type_hints(wanted).items() if name != "return"]
+        return type_in_words(hints[-1]) if hints else wanted.__name__
     if wanted in (str, None, type(None)):
         return "text" if wanted is str else "nothing (None)"
-    return getattr(wanted, "__name__", None) or repr(wanted)
+    return _name_of(wanted)
+
+
+def _name_of(kind: Any) -> str:
+    """Return a type without the modules that its parts are in."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _name_of(parts[0])
+    if origin in (Union, UnionType):
+        return " | ".join(map(_name_of, parts))
+    if isinstance(origin, type):
+        return f"{origin.__name__}[{', '.join(map(_name_of, parts))}]"
+    if kind is type(None):
+        return "None"
+    return kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")

@@ -1,15 +1,27 @@
 """Outputs: what an entry declares is what its caller gets, or an error that says why not."""
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pytest
 from annotated_types import Gt
 from pydantic import BaseModel
-from pydantic_ai import Agent, NativeOutput, RunContext, TextOutput, ToolOutput, ToolReturn
+from pydantic_ai import (
+    Agent,
+    ModelRetry,
+    NativeOutput,
+    PromptedOutput,
+    RunContext,
+    TextOutput,
+    ToolOutput,
+    ToolReturn,
+)
+from pydantic_ai.messages import ModelMessage, ModelResponse
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.profiles import ModelProfile
 
 from llm_do import Context, ModelBehaviorError, ModelChoiceError, OutputError, Runtime, ToolEntry, WorkerEntry, entry
-from llm_do.scope import type_in_words
 
 from .scripted import answers, calls, says, scripted
 
@@ -218,17 +230,45 @@ async def test_a_raw_agent_in_a_tool_can_use_the_workers_model_and_is_counted() 
     assert runtime.usage["scripted"].requests == 3
 
 
+_PROFILE = ModelProfile(supports_json_schema_output=True)
+
+
+def _short(text: str) -> str:
+    if len(text) < 1000:
+        raise ModelRetry("Write 1,000 characters or more.")
+    return text
+
+
 @pytest.mark.parametrize(
     ("wanted", "name"),
     [
-        (str, "text"),
+        (int, "int"),
+        (Verdict, "Verdict"),
+        (list[Verdict], "list[Verdict]"),
         (list[int], "list[int]"),
         (int | Verdict, "int or Verdict"),
+        ([int, Verdict], "int or Verdict"),
+        (Verdict | None, "Verdict or nothing (None)"),
+        (dict[str, int], "dict[str, int]"),
+        (Annotated[int, Gt(3)], "int"),
         (NativeOutput([Verdict, int]), "Verdict or int"),
+        (PromptedOutput(Verdict), "Verdict"),
         (ToolOutput(Verdict), "Verdict"),
-        (TextOutput(len), "text"),
+        (ToolOutput(list[Verdict], name="answers"), "list[Verdict]"),
+        (_short, "text"),
+        (TextOutput(_short), "text"),
     ],
+    ids=str,
 )
-def test_an_output_that_is_not_valid_is_named_in_plain_words(wanted: Any, name: str) -> None:
+async def test_an_output_that_is_not_valid_is_named_in_plain_words(wanted: Any, name: str) -> None:
     """The type that was wanted, and not the class of PydanticAI that it is wrapped in."""
-    assert type_in_words(wanted) == name
+
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        if info.output_tools and not info.allow_text_output:
+            return calls((info.output_tools[0].name, {"unknown": "x"}))
+        return says("no")
+
+    worker = WorkerEntry(name="w", output_type=wanted, retries=1)
+    with pytest.raises(OutputError) as caught:
+        await Runtime(model=FunctionModel(answer, profile=_PROFILE)).call(worker, "x")
+    assert re.search(r"gave no valid (.*) after 2 tries: .", str(caught.value))[1] == name  # type: ignore[index]

@@ -148,6 +148,17 @@ def test_the_output_is_limited(shell: Shell) -> None:
     assert "characters are left out here.]" in output and "pipe the output into grep" in output
 
 
+def test_output_is_cut_after_its_secrets_are_out(shell: Shell, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the head of a long output ends, and where its tail begins, no half of a secret is left."""
+    key = "Zq8Rk2Vn7Wm4Xt1Yb6Uc3Jd9"
+    monkeypatch.setenv("KEY", key)
+    (project / "llm-do.toml").write_text('secrets = ["KEY"]\n')
+    (project / "in" / "long.txt").write_text(f"{'-' * 24_990}{key}{'-' * 30_000}{key}{'-' * 24_990}")
+    seen = "".join(printed(shell("cat in/long.txt")))
+    assert seen.count("characters are left out here") == 1 and "[secret" in seen
+    assert not any(key[at : at + 4] in seen for at in range(21))
+
+
 def test_a_root_with_suffixes_is_left_out_for_programs_cannot_be_held_to_them(shell: Shell, project: Path) -> None:
     (project / "in" / "secret.key").write_text("key")
     head = (

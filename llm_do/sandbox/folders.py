@@ -154,11 +154,13 @@ class Folder:
         found = []
         with os.scandir(self.fd) as entries:
             for entry in entries:
-                with suppress(OSError):  # removed meanwhile
+                try:  # and not `suppress`: there may be many
                     status = entry.stat(follow_symlinks=False)
-                    usual = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
-                    if usual and _inode(status) not in self.protected and _problem(entry.name) is None:
-                        found.append((entry.name, status))
+                except OSError:  # removed meanwhile
+                    continue
+                usual = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+                if usual and _inode(status) not in self.protected and _problem(entry.name) is None:
+                    found.append((entry.name, status))
         return sorted(found)
 
     def read(self, name: str, limit: int) -> bytes:
