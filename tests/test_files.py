@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from llm_do import (
     entry,
 )
 from llm_do.events import Event
+from llm_do.sandbox import FoundLine, SandboxManager, SandboxToolset
 from llm_do.sandbox.excerpts import HeadAndTail, read_range
 from llm_do.secrets import Secrets
 
@@ -668,3 +670,22 @@ async def test_a_found_line_is_cut_after_its_secrets_are_out(project: Path, monk
     (found,) = await told(project, ("search_files", {"text": "needle", "pattern": "d/**"}), secrets=["KEY"])
     assert found.count("needle") == 50 and "[secret KEY]" in found
     assert not any("Zq8Rk2Vn7Wm4Xt1Yb6Uc3Jd9"[at : at + 4] in found for at in range(21))
+
+
+def test_a_search_makes_no_more_lines_than_it_returns(tmp_path: Path) -> None:
+    """A file of nothing but hits costs as much memory as it has bytes, and no object for each line."""
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "a.txt").write_text("ab\r\n" * 100_000)
+    (tmp_path / "d" / "b.txt").write_text("ab\nx\n\nxab ab\nab")
+    files = SandboxToolset(SandboxManager(LONG, base=tmp_path))
+    tracemalloc.start()
+    found = files.search("d", "ab", limit=50)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (len(found), found.truncated, found[49]) == (50, True, FoundLine(path="a.txt", line=50, text="ab"))
+    assert peak < 4_000_000
+    assert [(line.line, line.text) for line in files.search("d", "ab", pattern="b.txt")] == [
+        (1, "ab"),
+        (4, "xab ab"),
+        (5, "ab"),
+    ]

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeVar
 
 from ..errors import ContentError, LlmDoError
@@ -171,7 +172,8 @@ class SandboxToolset:
     ) -> Listing[FoundLine]:
         """Lines that hold `text`, in the files that match a pattern. What is no text file is passed over.
 
-        `make_cleaner` takes secrets out of the files before they are searched.
+        One file is in memory at a time, and it has no more than the `max_file_bytes` of its root. `make_cleaner` takes
+        secrets out of the files before they are searched.
         """
         if not text or "\n" in text:
             raise ContentError("Search for a part of one line: the text is empty or has a line end.")
@@ -180,16 +182,21 @@ class SandboxToolset:
             with suppress(LlmDoError):  # not text, too large, gone
                 content = self.read_text(root, path)
                 if text in content:
-                    found.extend(_lines(path, cleaned(content, make_cleaner), text))
+                    lines = _lines(path, cleaned(content, make_cleaner), text)
+                    found.extend(islice(lines, limit + 1 - len(found)))
             if len(found) > limit:
                 break
         return Listing(found, limit)
 
 
 def _lines(path: str, content: str, text: str) -> Iterator[FoundLine]:
-    for number, line in enumerate(content.split("\n"), start=1):
-        if (at := line.find(text)) >= 0:
-            start = max(0, at - _SHOWN // 2) if len(line) > _SHOWN else 0
-            end = start + _SHOWN
-            part = f"{'...' * (start > 0)}{line[start:end]}{'...' * (end < len(line))}"
-            yield FoundLine(path=path, line=number, text=part.rstrip("\r"))
+    number, at = 1, 0
+    while (hit := content.find(text, at)) >= 0:
+        number += content.count("\n", at, hit)
+        begin, at = content.rfind("\n", at, hit) + 1, content.find("\n", hit)
+        at = at if at >= 0 else len(content)
+        line, column = content[begin:at], hit - begin
+        start = max(0, column - _SHOWN // 2) if len(line) > _SHOWN else 0
+        end = start + _SHOWN
+        part = f"{'...' * (start > 0)}{line[start:end]}{'...' * (end < len(line))}"
+        yield FoundLine(path=path, line=number, text=part.rstrip("\r"))
