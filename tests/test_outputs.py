@@ -258,7 +258,6 @@ def _short(text: str) -> str:
         (_short, "text"),
         (TextOutput(_short), "text"),
     ],
-    ids=str,
 )
 async def test_an_output_that_is_not_valid_is_named_in_plain_words(wanted: Any, name: str) -> None:
     """The type that was wanted, and not the class of PydanticAI that it is wrapped in."""
