@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from .definition import AttachmentPolicy, WorkerDefinition, WorkerLimits
-from .models import is_own_file
+from .models import is_own_file, own_provider
 from .rules import Places, ToolRule, anchored, without_effectless
 from .sandbox import SandboxConfig
 
 
-def cut(wanted: WorkerDefinition, creator: WorkerDefinition | None, base: Path) -> WorkerDefinition:
-    """What a generated worker really has. Without its creator it has nothing but its words."""
+def cut(
+    wanted: WorkerDefinition, creator: WorkerDefinition | None, base: Path, providers: Mapping[str, str]
+) -> WorkerDefinition:
+    """What a generated worker really has. Without its creator it has nothing but its words.
+
+    `providers` are the project's own: their factories are code, which gets the name of a model.
+    """
     have = creator or WorkerDefinition(name=wanted.name)
     # A reference runs code of the project: only what the creator refers to itself.
     shapes = {
@@ -21,10 +26,11 @@ def cut(wanted: WorkerDefinition, creator: WorkerDefinition | None, base: Path) 
         for key, value in (("input", wanted.input), ("output", wanted.output))
     }
     sandbox = wanted.sandbox.within(have.sandbox or SandboxConfig(), base) if wanted.sandbox is not None else None
+    runs_code = is_own_file(wanted.model) or own_provider(wanted.model, providers) is not None
     return wanted.model_copy(
         update={
             **shapes,
-            "model": have.model if is_own_file(wanted.model) else wanted.model,
+            "model": have.model if runs_code else wanted.model,
             "tools": tuple(tool for tool in wanted.tools if tool in have.tools),
             "toolsets": tuple(toolset for toolset in wanted.toolsets if toolset in have.toolsets),
             "allow_workers": _workers(wanted.allow_workers, have.allow_workers),

@@ -15,6 +15,7 @@ from genai_prices.types import ModelInfo, ModelPrice, TieredPrices, TimeOfDateCo
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model
+from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.usage import RequestUsage
 
 MILLION = Decimal(1_000_000)
@@ -116,10 +117,19 @@ class PriceList:
 
     def _given_to(self, model: Model) -> Price | None:
         for prices in self._given:
-            for name in (*_full_names(model), model.model_name):
-                if (price := prices.get(name)) is not None:
-                    return price
-        return FREE if model.system in _FREE or _is_ollama_here(model) else None
+            for each in _layers(model):
+                for name in (*_full_names(each), each.model_name):
+                    if (price := prices.get(name)) is not None:
+                        return price
+        return FREE if any(each.system in _FREE or _is_ollama_here(each) for each in _layers(model)) else None
+
+
+def _layers(model: Model) -> Iterator[Model]:
+    """Yield a model, and those that it wraps: a model of a project's own provider has a name of its own."""
+    yield model
+    while isinstance(model, WrapperModel):
+        model = model.wrapped
+        yield model
 
 
 def _full_names(model: Model) -> list[str]:
@@ -169,14 +179,15 @@ def _base_url(model: Model) -> str | None:
 
 def _listed(model: Model) -> Price | None:
     """Look a model up where PydanticAI prices its responses: by the provider's address, then by its name."""
-    for provider, url in ((None, _base_url(model)), (model.system, None)):
-        if provider is None and url is None:
-            continue
-        try:
-            _, found = get_snapshot().find_provider_model(model.model_name, None, provider, url)
-        except LookupError:
-            continue
-        return _highest(found)
+    for each in _layers(model):
+        for provider, url in ((None, _base_url(each)), (each.system, None)):
+            if provider is None and url is None:
+                continue
+            try:
+                _, found = get_snapshot().find_provider_model(each.model_name, None, provider, url)
+            except LookupError:
+                continue
+            return _highest(found)
     return None
 
 

@@ -30,6 +30,7 @@ from .entries import ToolEntry, WorkerEntry
 from .errors import ProjectCodeError, WorkerFileError, did_you_mean, summarize
 from .fileio import Owners, check_regular, read_file
 from .importing import GUARD, SourceOnlyLoader
+from .models.own import why_no_provider
 from .names import about_agent, entries_below
 from .prices import Price
 from .protocols import Entry, EntryBase
@@ -59,6 +60,8 @@ class ProjectConfig(BaseModel):
     """The files of workers that have no `sandbox` of their own."""
     prices: dict[str, Price] = {}
     """Prices of models, by name, in US dollars."""
+    providers: dict[str, str] = {}
+    """Providers of the project's own, by the prefix of their models: `module:factory`."""
     secrets: tuple[str, ...] = ()
     """Names of environment variables whose values are written down nowhere, and sent to no model by a tool."""
 
@@ -74,9 +77,12 @@ def read_config(path: Path) -> ProjectConfig:
         text = read_file(path, _MAX_CONFIG).decode()
         _check_keys(text, path.name)
         config = ProjectConfig.model_validate(tomllib.loads(text))
+        _check_providers(config.providers, text, path.name)
         return config.model_copy(update={"tool_rules": _with_lines(config.tool_rules, text, path.name)})
     except FileNotFoundError:
         return ProjectConfig()
+    except WorkerFileError:  # it names the file and the line
+        raise
     except OSError as exc:  # whatever it says, nothing starts without it
         raise WorkerFileError(f"{path.name} cannot be read: {exc.strerror or exc}.") from exc
     except ValidationError as exc:
@@ -112,6 +118,18 @@ def _check_keys(text: str, file: str) -> None:
     for number, line in enumerate(text.splitlines(), 1):
         if line.count(".") > _MAX_PARTS and _QUOTED.sub("", line).count(".") > _MAX_PARTS:
             raise WorkerFileError(f"{file}:{number}: a key of more than {_MAX_PARTS} parts is too long.")
+
+
+def _check_providers(providers: Mapping[str, str], text: str, file: str) -> None:
+    """Refuse prefixes that mean something else, in their lines. Nothing is imported."""
+    problems = []
+    for prefix, reference in providers.items():
+        if (why := why_no_provider(prefix, reference)) is not None:
+            key = re.compile(rf"""(^|[\s.{{,])["']?{re.escape(prefix)}["']?\s*=""")
+            lines = [number for number, line in enumerate(text.splitlines(), 1) if key.search(line)]
+            problems.append(f"{file}:{lines[-1] if lines else 1}: {why}")
+    if problems:
+        raise WorkerFileError("\n".join(problems))
 
 
 def _with_lines(rules: Mapping[str, tuple[ToolRule, ...]], text: str, file: str) -> dict[str, tuple[ToolRule, ...]]:

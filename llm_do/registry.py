@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic_ai.capabilities import NativeTool
+from pydantic_ai.models import Model
 from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
 
 from . import toolsets
@@ -25,6 +26,7 @@ from .errors import DuplicateEntryError, LlmDoError, RuleError, UnknownEntryErro
 from .fileio import Owners, read_file
 from .inputs import NoParameters, OpenParameters
 from .layout import CONFIG, deciding_files, tools_file
+from .models import make_own_model
 from .names import describe, index_by_name, no_such_tool
 from .permission import parameters_of, rule_name
 from .prices import Price
@@ -106,6 +108,20 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
     def model_prices(self) -> Mapping[str, Price]:
         """The prices that `llm-do.toml` gives, for every session of the project."""
         return self.config.prices
+
+    def providers(self) -> Mapping[str, str]:
+        """The providers that `llm-do.toml` declares: prefixes of models, and their factories. No code is imported."""
+        return self.config.providers
+
+    def make_model(self, name: str) -> Model | None:
+        """The model of this name, if its prefix is one of the project's providers. Its factory is imported and runs."""
+        return make_own_model(name, self.providers(), self.load, self.root)
+
+    def load(self, reference: str) -> Any:
+        """What `module:Name` or `file.py:Name` refers to. The project's code is imported."""
+        found = self._code.object(reference)
+        self._writable.check_made_in_python()
+        return found
 
     # -- names -------------------------------------------------------------------------------------
 
@@ -189,12 +205,12 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
             return self._without_authority(definition, digest, file)
         creator_file = self.file_of(creator) if creator not in (*below, name) else None
         if creator_file is None:
-            return cut(definition, None, self.root)
+            return cut(definition, None, self.root, self.providers())
         above = self._effective(creator, creator_file, (*below, name))
         # The creator's own tools are its own: a name that means one of them cannot be handed on.
         own = {tool.name for tool in self._own_tools(creator_file)}
         shared = tuple(tool for tool in above.tools if tool not in own)
-        return cut(definition, above.model_copy(update={"tools": shared}), self.root)
+        return cut(definition, above.model_copy(update={"tools": shared}), self.root, self.providers())
 
     def _creators(self, name: str, file: WorkerFile | None) -> list[str]:
         """Who created a generated worker, and so on up."""
@@ -208,7 +224,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         return found
 
     def _without_authority(self, definition: WorkerDefinition, digest: str, file: WorkerFile) -> WorkerDefinition:
-        have = cut(definition, None, self.root)
+        have = cut(definition, None, self.root, self.providers())
         if have != definition and digest not in self._told:
             self._told.add(digest)
             logger.warning(
@@ -363,12 +379,18 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         own = {tool.name for tool in self._own_tools(file)} if file is not None else set()
         if mine := [tool for tool in wanted.tools if tool in own]:
             raise WorkerFileError(f"Worker {creator!r} cannot give the tools of its own folder: {', '.join(mine)}.")
-        have = cut(wanted, self._effective(creator, file) if file is not None else None, self.root)
+        above = self._effective(creator, file) if file is not None else None
+        have = cut(wanted, above, self.root, self.providers())
         for right in ("tools", "toolsets", "allow_workers", "native"):
             if missing := [str(item) for item in getattr(wanted, right) if item not in getattr(have, right)]:
                 raise WorkerFileError(
                     f"Worker {creator!r} cannot give what it does not have: {right} {', '.join(missing)}."
                 )
+        if wanted.model != have.model:
+            raise WorkerFileError(
+                f"Worker {creator!r} cannot give the model {wanted.model!r}: files, and models of the project's own "
+                "providers, are given only by a worker that has the very same one."
+            )
         if wanted.sandbox is not None and _folders(wanted.sandbox, self.root) != _folders(have.sandbox, self.root):
             raise WorkerFileError(f"Worker {creator!r} cannot give files that it does not have.")
 

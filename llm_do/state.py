@@ -12,7 +12,6 @@ from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import anyio
-from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model
 
 from .approval import ApprovalCallback, ApprovalController, Approver
@@ -30,7 +29,7 @@ from .errors import (
     did_you_mean,
 )
 from .frame import CallFrame, Deadline
-from .models import describe_remote, explain_unusable, resolve_model
+from .models import HasProviders, describe_remote, explain_unusable, resolve_model
 from .names import ExplainsNames, ToolsetResolver, index_by_name, workers_below
 from .permission import HasRules, Permissions
 from .prices import HasPrices, Price, PriceList
@@ -341,10 +340,18 @@ class SessionState:
             )
         if choice not in self._models:
             try:
-                self._models[choice] = resolve_model(choice)
-                if remote := describe_remote(choice):
-                    logger.warning("llm-do: %s", remote)
-            except (UserError, ValueError, ImportError) as exc:
-                why = explain_unusable(choice, exc)
+                self._models[choice] = self._make_model(choice)
+            except Exception as exc:  # a provider's package may raise anything of its own
+                own = self.entries.providers() if isinstance(self.entries, HasProviders) else ()
+                why = explain_unusable(choice, exc, own)
                 raise ModelChoiceError(f"Worker {entry.name!r} cannot use model {choice!r}: {why}") from exc
         return self._models[choice]
+
+    def _make_model(self, name: str) -> Model:
+        own = self.entries.make_model(name) if isinstance(self.entries, HasProviders) else None
+        if own is not None:
+            return own
+        model = resolve_model(name)
+        if remote := describe_remote(name):
+            logger.warning("llm-do: %s", remote)
+        return model

@@ -178,16 +178,17 @@ def _model(root: Path | None) -> Iterator[Finding]:
     """Which model a worker that names none would have, and why."""
     from ..errors import LlmDoError, LocalModelError, ModelChoiceError  # noqa: PLC0415
     from ..layout import CONFIG  # noqa: PLC0415
-    from ..models import choose_default_model  # noqa: PLC0415
+    from ..models import choose_default_model, own_provider  # noqa: PLC0415
     from ..models.choice import how_to_have_embedded  # noqa: PLC0415
     from ..models.local.files import ModelFile  # noqa: PLC0415
     from ..project import read_config  # noqa: PLC0415
 
     yield Finding("project", "ok" if root else "missing", str(root) if root else "none here: `llm-do new` makes one")
-    configured = None
+    configured, providers = None, dict[str, str]()
     if root is not None:
         try:
-            configured = read_config(root / CONFIG).model
+            config = read_config(root / CONFIG)
+            configured, providers = config.model, config.providers
         except LlmDoError as exc:
             yield Finding(CONFIG, "missing", " ".join(str(exc).split()))
     try:
@@ -206,6 +207,8 @@ def _model(root: Path | None) -> Iterator[Finding]:
             note = "" if ModelFile.named(local).is_here else "; its weights are fetched when it is first used"
         except LocalModelError as exc:
             state, note = "missing", f": {exc}"
+    elif (prefix := own_provider(name, providers)) is not None:
+        note = f"; {providers[prefix]} makes it, as {CONFIG} says"
     yield Finding("default model", state, f"{name} ({choice.reason}){note}")
 
 

@@ -7,6 +7,7 @@ import shutil
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -20,7 +21,8 @@ from ..errors import LlmDoError, ProjectCodeError, did_you_mean
 from ..fileio import read_file
 from ..installation import install_extra
 from ..layout import CONFIG, tools_file
-from ..models import choose_default_model
+from ..models import choose_default_model, own_provider
+from ..models.own import load_factory
 from ..names import no_such_tool
 from ..project import ProjectConfig
 from ..registry import ProjectTools, WorkerRegistry
@@ -108,6 +110,7 @@ class _Checker:
             elif self._registry.config.tool_rules:
                 message = "its rules were not compared with tools, since not all tools can be imported."
                 yield Problem("note", "not-checked", message, CONFIG)
+            yield from self._providers()
             yield from self._models()
         yield from self._cycles()
         yield from self._unused()
@@ -243,6 +246,14 @@ class _Checker:
 
     # -- all together --------------------------------------------------------------------------------
 
+    def _providers(self) -> Iterator[Problem]:
+        """Providers of the project's own whose factory is not there. None is called: only a name could tell more."""
+        path = self._registry.root / CONFIG
+        for prefix, reference in self._registry.providers().items():
+            load = partial(load_factory, prefix, reference, self._registry.load)
+            for problem in self._try("provider", load, CONFIG):
+                yield problem._replace(line=_line_of(path, prefix, "[providers")) if problem.file == CONFIG else problem
+
     def _models(self) -> Iterator[Problem]:
         """Models that cannot be used, each once, and workers that have none."""
         config = self._registry.config
@@ -253,6 +264,8 @@ class _Checker:
         if config.model is not None:
             named.setdefault(config.model, [])
         for model, workers in named.items():
+            if own_provider(model, config.providers) is not None:
+                continue
             native = {name: self._definitions[name].native for name in workers}
             yield from self._model(model, workers, native)
         without = [name for name, definition in self._definitions.items() if definition.model is None]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
+from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import known_model_names, parse_model_id
 
 from ..errors import LocalModelError, ModelChoiceError, did_you_mean
@@ -19,8 +21,11 @@ def missing_variable(error: BaseException) -> str | None:
     return found[1] if found is not None else None
 
 
-def explain_unusable(name: str, error: BaseException) -> str:
-    """What PydanticAI has against a model, for somebody who wrote its name in a file or on a command line."""
+def explain_unusable(name: str, error: BaseException, own_providers: Iterable[str] = ()) -> str:
+    """Say why a model cannot be used that is named in a file or on a command line.
+
+    `own_providers` are the prefixes that the project declares.
+    """
     if isinstance(error, LocalModelError | ModelChoiceError):
         return f"{error}"
     if isinstance(error, ImportError):
@@ -37,6 +42,6 @@ def explain_unusable(name: str, error: BaseException) -> str:
         hint = did_you_mean(name, known_model_names())
         return f"it has no provider: write PROVIDER:MODEL.{hint if 'Did you mean' in hint else ''}"
     known = {each.partition(":")[0] for each in known_model_names() if ":" in each}
-    if provider not in known:
-        return f"there is no provider {provider!r}.{did_you_mean(provider, known)}"
-    return f"{error}"
+    if isinstance(error, UserError) and provider not in known:
+        return f"there is no provider {provider!r}.{did_you_mean(provider, {*known, *own_providers})}"
+    return f"{error}" if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
