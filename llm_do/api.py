@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -89,7 +89,7 @@ async def run_worker_async(
     config = registry.config
     named = named_model(cli_model, config.model)
 
-    async def choose_model(worker: str) -> ModelLike:
+    async def choose_model(worker: str, notice: Callable[[str], None]) -> ModelLike:
         choice = await anyio.to_thread.run_sync(choose_default_model)
         for line in announce(choice):
             print(line, file=sys.stderr)  # noqa: T201

@@ -162,8 +162,11 @@ MessageCallback: TypeAlias = Callable[["Event"], None]
 LimitCallback: TypeAlias = Callable[["LimitExceeded", "Limits"], "Limits | Awaitable[Limits | None] | None"]
 """Gets the error that a limit of the session would raise, and the limits. It returns others to go on with."""
 
-DefaultModel: TypeAlias = Callable[[str], Awaitable[ModelLike]]
-"""Chooses the session's model when it is first needed. It gets the name of the worker that has none of its own."""
+DefaultModel: TypeAlias = Callable[[str, Callable[[str], None]], Awaitable[ModelLike]]
+"""Chooses the session's model when it is first needed.
+
+It gets the name of the worker that has none of its own, and a function that tells the sinks something (`Notice`).
+"""
 
 ToolsetFactory: TypeAlias = Callable[["Context"], "AbstractToolset[Any] | Awaitable[AbstractToolset[Any]]"]
 """Makes a toolset for one call. Toolsets hold state and connections, so each call gets its own."""

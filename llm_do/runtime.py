@@ -60,7 +60,7 @@ class Runtime:
             `LimitExceeded` and the limits, and returns others to go on with; `None`, or the same, is a no. It cannot
             call the session itself, whose calls wait for its answer.
         choose_model: Asked for the model, where `model` is not given, when a worker that has none is first called. It
-            gets the name of that worker, and raises where there is no model.
+            gets the name of that worker and a function that tells the sinks a notice. It raises where there is none.
         max_records: How many records of calls that are over the trace keeps, and how many messages the message log,
             for a session that lives long. Sinks are told everything. `None` keeps all.
     """

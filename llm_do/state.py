@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, TypeVar
 
 import anyio
@@ -321,7 +322,7 @@ class SessionState:
         try:
             async with self._choosing:
                 if self.default_model is not None:
-                    self.model = await self.default_model(frame.entry.name)
+                    self.model = await self.default_model(frame.entry.name, partial(self.recorder.notice, frame))
                     self.default_model = None
         finally:
             if deadline is not None:

@@ -760,3 +760,21 @@ async def test_the_part_of_a_models_name_that_is_missing(
     with pytest.raises(ModelChoiceError) as caught:
         await Runtime(model=name).call(WorkerEntry(name="w"), "hi")
     assert str(caught.value) == f"Worker 'w' cannot use model {name!r}: {words}"
+
+
+def test_an_empty_key_that_is_not_used_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked with another key, or through a variable of another provider, is none of its business."""
+    for name in ("OPENAI_API_KEY", "AZURE_API_KEY"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", "key")
+    monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "https://example.invalid")
+    monkeypatch.setenv("OPENAI_API_VERSION", "2024-06-01")
+    assert resolve_model("azure:gpt-4o").model_name == "gpt-4o"
+
+
+async def test_whatever_a_providers_package_raises_is_told_with_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such an error need be neither a `UserError` nor a `ValueError`."""
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://[")
+    with pytest.raises(ModelChoiceError, match="Worker 'w' cannot use model 'openai:gpt-4o': "):
+        await Runtime(model="openai:gpt-4o").call(WorkerEntry(name="w"), "hi")

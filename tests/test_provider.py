@@ -20,6 +20,7 @@ from llm_do.cli.words import in_words
 
 HTML = "<!DOCTYPE html>\n<html><title>Sign in\x1b[2J</title></html>"
 NO_CHOICES = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": []}
+ERROR = {"error": {"message": "the account is out of credit", "code": 402}}
 NO_ANSWERS = {
     "html": (HTML, "text/html"),
     "html that claims to be JSON": (HTML, "application/json"),
@@ -30,10 +31,12 @@ NO_ANSWERS = {
     "null": ("null", "application/json"),
     "no choices": (json.dumps(NO_CHOICES), "application/json"),
     "a choice of nothing": (json.dumps({**NO_CHOICES, "choices": [None]}), "application/json"),
+    "an error": (json.dumps(ERROR), "application/json"),
     "no events": ("", "text/event-stream"),
     "events of HTML": (HTML, "text/event-stream"),
     "a cut-off event": ('data: {"id": "1", "obj\n\n', "text/event-stream"),
     "an event of null": ("data: null\n\n", "text/event-stream"),
+    "an event of an error": (f"data: {json.dumps(ERROR)}\n\n", "text/event-stream"),
     "an event without choices": (f"data: {json.dumps(NO_CHOICES)}\n\ndata: [DONE]\n\n", "text/event-stream"),
 }
 """Bodies that are no answer, whatever was asked for."""
@@ -158,6 +161,8 @@ async def test_what_is_no_answer_is_a_named_error_from_which_a_fallback_goes_on(
     words = in_words(caught.value)
     assert words.startswith(f"Model 'asked-model' at {model.base_url.rstrip('/')}") and "cannot be read: " in words
     assert "could not be reached" not in words and "\x1b" not in words
+    tokens = runtime.budget.tokens
+    assert tokens.estimated > 0 and tokens.spent == tokens.reserved == 0
     several = Runtime(model=FallbackModel(bad, good), text_deltas=streamed)
     assert await several.call(WorkerEntry(name="w"), "hi") == "well"
 

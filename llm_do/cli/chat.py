@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +87,7 @@ def _files(entry: WorkerEntry[Any], paths: tuple[Path, ...]) -> list[BinaryConte
 def _chat_on_screen(
     registry: WorkerRegistry, entry: WorkerEntry[Any], options: SessionOptions, files: list[BinaryContent]
 ) -> int:
-    from .offering import choose_later  # noqa: PLC0415 - with it comes everything
+    from .offering import choose_on_screen  # noqa: PLC0415 - with it comes everything
     from .screen.app import ChatApp  # noqa: PLC0415 - Textual takes longer to import than a line takes to read
 
     async def talk() -> int:
@@ -101,8 +100,7 @@ def _chat_on_screen(
                 sinks=[feed],
                 text_deltas=True,
                 asks_for_more=True,
-                # No question and no line can be shown here but on the screen itself.
-                choose_model=choose_later(registry, replace(options, quiet=True), asks=False),
+                choose_model=choose_on_screen(registry, options),
             ),
             attachments=files,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from .asking import Screen
 
 
+def _echo(line: str) -> None:
+    click.echo(line, err=True)
+
+
 async def settle_model(
     registry: WorkerRegistry, entry: Entry[Any], options: SessionOptions, *, asks: bool = True
 ) -> SessionOptions:
@@ -43,51 +48,84 @@ async def settle_model(
     if isinstance(entry, WorkerEntry) and entry.model is None:
         model = await choose_model(registry.config.model, options, asks=asks)
         return replace(options, model=model, is_settled=True)
-    named = named_model(options.model, registry.config.model)
     await _fetch(entry.model, options)
-    return replace(options, model=None if named is None else named.model)
+    named = named_model(options.model, registry.config.model)
+    file = None if named is None else file_of(named.model)
+    if named is None or (file is not None and not file.is_here):
+        return options
+    return replace(options, model=named.model, is_settled=True)
 
 
-async def choose_model(configured: str | None, options: SessionOptions, *, asks: bool) -> ModelLike | None:
+async def choose_model(
+    configured: str | None,
+    options: SessionOptions,
+    *,
+    asks: bool,
+    fetches: bool = True,
+    tell: Callable[[str], object] = _echo,
+) -> ModelLike | None:
     """Return the model of workers that have none of their own, with its weights fetched."""
     choice = await anyio.to_thread.run_sync(choose_default_model, options.model, configured, abandon_on_cancel=True)
     if asks and not options.quiet:
         choice = await _ask_about_servers(choice)
         if choice.model is None:
             choice = await _offer() or choice
-    await _fetch(choice.model, options)
+    await _fetch(choice.model, options, fetches)
     if not options.quiet:
         for line in announce(choice):
-            click.echo(line, err=True)
+            tell(line)
     return choice.model
 
 
-async def _fetch(model: ModelLike | None, options: SessionOptions) -> None:
+async def _fetch(model: ModelLike | None, options: SessionOptions, fetches: bool = True) -> None:
     file = file_of(model)
-    if file is not None and not file.is_here:
-        await file.find(quiet=options.quiet)
+    if file is None or file.is_here:
+        return
+    if not fetches:
+        raise LocalModelError(
+            f"The weights of model local:{visible(file.name)} are not on this machine, and a full-screen chat fetches "
+            f"none. Leave it, and fetch them: llm-do models pull {visible(file.name)}"
+        )
+    await file.find(quiet=options.quiet)
 
 
 def choose_later(
     registry: WorkerRegistry, options: SessionOptions, *, asks: bool, screen: Screen | None = None
 ) -> DefaultModel:
-    """Return what chooses the model when a worker without one is called in a session that began with none.
+    """Return a function that chooses the model when a worker without one is called in a session that began with none.
 
     `screen` is left alone meanwhile: questions and progress are plain lines.
     """
 
-    async def choose(worker: str) -> ModelLike:
+    async def choose(worker: str, notice: Callable[[str], None]) -> ModelLike:
+        if options.is_settled:  # it was looked for, and asked about, before the session began
+            raise ModelChoiceError(explain_missing(worker))
         if screen is not None:
             screen.stop()
         try:
-            model = None
-            if not options.is_settled:  # else it was looked for, and asked about, before the session began
-                model = await choose_model(registry.config.model, options, asks=asks)
+            model = await choose_model(registry.config.model, options, asks=asks)
         finally:
             if screen is not None:
                 screen.start()
         if model is None:
             raise ModelChoiceError(explain_missing(worker))
+        return model
+
+    return choose
+
+
+def choose_on_screen(registry: WorkerRegistry, options: SessionOptions) -> DefaultModel:
+    """Return the same for a chat on the full screen: it tells by notices, asks nothing, and fetches nothing."""
+
+    async def choose(worker: str, notice: Callable[[str], None]) -> ModelLike:
+        told: list[str] = []
+        model = None
+        if not options.is_settled:
+            model = await choose_model(registry.config.model, options, asks=False, fetches=False, tell=told.append)
+        if model is None:
+            raise ModelChoiceError("\n".join([*told, explain_missing(worker)]))
+        for line in told:
+            notice(f"Worker {worker!r} has no model of its own: {line.removeprefix('llm-do: ')}.")
         return model
 
     return choose

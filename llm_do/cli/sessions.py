@@ -62,7 +62,7 @@ class SessionOptions:
     timeout: float | None = None
     quiet: bool = False
     is_settled: bool = False
-    """Whether the model was looked for, so that there is none if `model` is `None`."""
+    """Whether `model` is the one that is used, or there is none; else it is chosen, and fetched, when it is needed."""
 
 
 def session_options(command: Any) -> Any:
@@ -115,7 +115,7 @@ def open_session(
 
     runtime = Runtime(
         registry,
-        model=options.model,
+        model=options.model if options.is_settled else None,
         choose_model=choose_model,
         approval_callback=callback,
         tool_rules=registry.rule_book(),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model, infer_model
 
 from ..errors import ModelChoiceError
 from .choice import KEY_OFFERS
 from .servers import make_served_model, server_of
+from .unusable import missing_variable
 
 
 def is_own_file(name: str | None) -> bool:
@@ -41,17 +43,31 @@ def resolve_model(name: str) -> Model:
         return LocalModel(rest)
     if (server := server_of(kind)) is not None:
         return make_served_model(server.locate(os.environ), rest, os.environ)
-    _check_key(kind, os.environ)
-    return infer_model(name)
+    try:
+        model = infer_model(name)
+    except UserError as exc:
+        if (variable := missing_variable(exc)) is not None and variable in os.environ:
+            raise _empty(variable) from exc
+        raise
+    _refuse_empty_key(model, kind, os.environ)
+    return model
 
 
-def _check_key(provider: str, environ: Mapping[str, str]) -> None:
-    """Refuse a provider whose key is set and empty: its package would say that it is missing, or send it."""
+def _refuse_empty_key(model: Model, provider: str, environ: Mapping[str, str]) -> None:
+    """Refuse a model that would send an empty key, which a variable has. A key that is not used does not count."""
+    client = getattr(model, "client", None)
+    key = getattr(client, "api_key", None)
+    if not isinstance(key, str) or key.strip() or getattr(client, "_api_key_provider", None) is not None:
+        return
     offered = [offer.variables for offer in KEY_OFFERS if offer.model.partition(":")[0] == provider]
     variables = [*(offered[0] if offered else ()), f"{provider.partition('-')[0].upper()}_API_KEY"]
-    present = [name for name in dict.fromkeys(variables) if name in environ]
-    if present and not any(environ[name].strip() for name in present):
-        raise ModelChoiceError(f"{present[0]} is set in the environment, and is empty. Give it a key, or unset it.")
+    for name in variables:
+        if name in environ and not environ[name].strip():
+            raise _empty(name)
+
+
+def _empty(variable: str) -> ModelChoiceError:
+    return ModelChoiceError(f"{variable} is set in the environment, and is empty. Give it a key, or unset it.")
 
 
 def describe_remote(name: str) -> str:
