@@ -36,7 +36,6 @@ NO_ANSWERS = {
     "events of HTML": (HTML, "text/event-stream"),
     "a cut-off event": ('data: {"id": "1", "obj\n\n', "text/event-stream"),
     "an event of null": ("data: null\n\n", "text/event-stream"),
-    "an event of an error": (f"data: {json.dumps(ERROR)}\n\n", "text/event-stream"),
     "an event without choices": (f"data: {json.dumps(NO_CHOICES)}\n\ndata: [DONE]\n\n", "text/event-stream"),
 }
 """Bodies that are no answer, whatever was asked for."""
@@ -174,6 +173,7 @@ async def test_what_is_no_answer_is_a_named_error_from_which_a_fallback_goes_on(
         ("html that claims to be JSON", "it is HTML, not JSON; it begins with <!DOCTYPE html>"),
         ("empty", "it is empty. Check"),
         ("cut-off", 'it is JSON that was cut off; it begins with {"id": "1"'),
+        ("an error", "the account is out of credit"),
         ("no choices", 'it lacks what an answer has; it begins with {"id":"1","choices":[]'),
     ],
 )

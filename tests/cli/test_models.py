@@ -20,17 +20,24 @@ from llm_do.models.local.catalogue import CATALOGUE, EMBEDDED
 from ..local.conftest import smollm2 as smollm2
 from ..local.weights_servers import Server, serving
 from ..processes import PATIENCE
+from .in_process import RunHere, run_here
 from .programs import Run, Start, run, start
 
-__all__ = ["run", "start"]
+__all__ = ["run", "run_here", "start"]
 
 INSTALL = install_extra("local")
 
 PROJECT = {
-    "tools.py": "from llm_do import entry\n\n@entry\ndef add(a: int, b: int) -> int:\n    return a + b\n",
+    "tools.py": (
+        "from pydantic_ai import RunContext\nfrom llm_do import Context, entry\n\n"
+        "@entry\ndef add(a: int, b: int) -> int:\n    return a + b\n\n"
+        "@entry\nasync def greet(ctx: RunContext[Context]) -> str:\n    return await ctx.deps.call('greeter', 'hi')\n"
+    ),
     "workers/greeter.md": "---\nlimits: {max_requests: 2}\n---\nGreet the user in one sentence.",
     "workers/own.md": f"---\nmodel: local:{EMBEDDED}\n---\nGreet the user in one sentence.",
     "workers/boss.md": "---\nmodel: test\ntools: [own]\n---\nx",
+    "workers/host.md": "---\nmodel: test\ntools: [greeter]\n---\nx",
+    "workers/alone.md": "---\nmodel: test\n---\nx",
 }
 FILE = CATALOGUE[EMBEDDED].file
 
@@ -263,8 +270,68 @@ def test_nothing_is_offered_that_may_not_or_cannot_run(start: Start, tmp_path: P
     assert (f"{INSTALL} && llm-do models pull" in seen.replace("\n", "")) is (how == "xllamacpp")
 
 
+@pytest.mark.parametrize("words", [["add", "a=1", "b=2"], ["alone", "hi"]], ids=["function", "worker"])
+def test_what_needs_no_other_model_looks_for_none(
+    run_here: RunHere, project: Path, index: Server, cache: Path, words: list[str]
+) -> None:
+    """`llm-do run` of a function, or of a worker with its own model, tells of no model, and fetches nothing."""
+    done = run_here("run", *words, cwd=project, LLM_DO_NO_LOCAL="0", LLM_DO_MODEL=f"local:{EMBEDDED}")
+    assert done.returncode == 0 and "llm-do: using" not in done.stderr and EMBEDDED not in done.stderr
+    assert index.requests == [] and not cache.exists()
+
+
 def test_a_function_needs_no_model(start: Start) -> None:
     assert "[y/N]" not in start("run add a=1 b=2").wait_for("code 0")
+
+
+def test_the_question_within_a_run_stands_apart_from_the_tree(start: Start, cache: Path) -> None:
+    """A function that calls a worker without a model: the question comes then, and no line is drawn over it."""
+    terminal = start("run greet")
+    seen = terminal.wait_for("[y/N]")
+    question = seen[seen.index("No model is named") :].rstrip()
+    assert question.endswith("Fetch it now? [y/N]") and "greeter" not in question
+    assert "can be removed: llm-do models rm" in question
+    terminal.type("n")
+    seen = terminal.wait_for("code 2")
+    assert seen.count("Fetch it now?") == 1 and "Worker 'greeter' has no model" in seen
+    assert left_in(cache) == []
+
+
+def test_a_named_model_is_fetched_within_a_run(start: Start, index: Server, cache: Path) -> None:
+    """It is needed by the worker that a function calls, and by nothing before."""
+    index.pause_at = 0.5
+    terminal = start("run greet", LLM_DO_MODEL=f"local:{EMBEDDED}")
+    assert index.paused.wait(PATIENCE)
+    terminal.wait_for("93 MB")
+    terminal.send("C-c")
+    terminal.wait_for("code 130")
+    assert left_in(cache) == []
+
+
+def test_a_chat_tells_of_the_model_of_a_worker_below(start: Start, cache: Path) -> None:
+    """It is found when the worker is called, and told as a notice on the screen."""
+    fake_weights(cache)
+    terminal = start("chat host")
+    terminal.wait_for("You talk with host")
+    terminal.type("hello")
+    terminal.wait_for(f"using local:{EMBEDDED}")
+    terminal.send("C-q")
+    terminal.wait_for("code 0")
+
+
+@pytest.mark.parametrize("named", [{}, {"LLM_DO_MODEL": f"local:{EMBEDDED}"}], ids=["none", "not here"])
+def test_a_chat_that_cannot_ask_says_what_to_do(
+    start: Start, index: Server, cache: Path, named: dict[str, str]
+) -> None:
+    """A worker below needs a model: nothing is asked or fetched on the full screen."""
+    terminal = start("chat host", **named)
+    terminal.wait_for("You talk with host")
+    terminal.type("hello")
+    seen = terminal.wait_for("llm-do models pull")
+    assert "[y/N]" not in seen
+    terminal.send("C-q")
+    terminal.wait_for("code 0")
+    assert index.requests == [] and left_in(cache) == []
 
 
 def test_without_a_terminal_the_error_has_the_command(run: Run) -> None:
