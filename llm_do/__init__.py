@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         approve_all_callback,
         strict_mode_callback,
     )
-    from .attachments import AttachmentInput, AttachmentPayload
     from .context import BoundEntry, Context, ToolsProxy
     from .definition import AttachmentPolicy, WorkerCreationDefaults, WorkerDefinition, WorkerSpec
     from .entries import ToolEntry, WorkerEntry, entry
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
         PathFailed,
         PathMissing,
         ProjectCodeError,
+        PromptError,
         RememberedError,
         RuleError,
         RunEnded,
@@ -84,12 +84,14 @@ if TYPE_CHECKING:
     from .inputs import WorkerInput
     from .models.local.model import LocalModel
     from .names import ToolsetResolver
+    from .payloads import AttachmentInput, AttachmentPayload
     from .prices import Price
     from .protocols import (
         CallableEntry,
         Effect,
         Entry,
         Executor,
+        HasPrompt,
         LimitCallback,
         MessageCallback,
         ModelLike,
@@ -151,6 +153,7 @@ __all__ = [
     "EventLoopError",
     "Executor",
     "Grant",
+    "HasPrompt",
     "LimitCallback",
     "LimitExceeded",
     "Limits",
@@ -173,6 +176,7 @@ __all__ = [
     "PathMissing",
     "Price",
     "ProjectCodeError",
+    "PromptError",
     "RememberedError",
     "RequestEnded",
     "RequestStarted",

@@ -21,10 +21,6 @@ _NAMES = {
         "approve_all_callback",
         "strict_mode_callback",
     ),
-    "attachments": (
-        "AttachmentInput",
-        "AttachmentPayload",
-    ),
     "context": (
         "BoundEntry",
         "Context",
@@ -68,6 +64,7 @@ _NAMES = {
         "PathFailed",
         "PathMissing",
         "ProjectCodeError",
+        "PromptError",
         "RememberedError",
         "RuleError",
         "RunEnded",
@@ -97,12 +94,17 @@ _NAMES = {
     "inputs": ("WorkerInput",),
     "models.local.model": ("LocalModel",),
     "names": ("ToolsetResolver",),
+    "payloads": (
+        "AttachmentInput",
+        "AttachmentPayload",
+    ),
     "prices": ("Price",),
     "protocols": (
         "CallableEntry",
         "Effect",
         "Entry",
         "Executor",
+        "HasPrompt",
         "LimitCallback",
         "MessageCallback",
         "ModelLike",

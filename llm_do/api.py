@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
-from pydantic_ai import BinaryContent
-from pydantic_ai.messages import ModelMessage
+from pydantic_ai.messages import ModelMessage, MultiModalContent
 from pydantic_ai.usage import RunUsage
 
 from . import toolsets
 from .approval import ApprovalCallback, Approver
-from .attachments import AttachmentInput, load, refuse_hidden
+from .attachments import load
 from .context import Context, call_bound
 from .definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec
 from .entries import WorkerEntry
@@ -29,6 +28,7 @@ from .errors import ArgumentError, EventLoopError, ModelChoiceError
 from .fields import fields_of
 from .inputs import WorkerInput, bind_input, given_fields
 from .models import announce, choose_default_model, explain_missing, named_model
+from .payloads import AttachmentInput
 from .permission import parameters_of
 from .protocols import Entry, MessageCallback, ModelLike
 from .registry import WorkerRegistry
@@ -109,7 +109,7 @@ async def run_worker_async(
         text_deltas=stream,
     )
     entry = registry[worker]
-    arguments = bind_arguments(entry, input_data, has_files=bool(attachments))
+    arguments = bind_input(parameters_of(entry), input_data, has_files=bool(attachments))
     return await run_entry(runtime, entry, arguments, attachments)
 
 
@@ -127,7 +127,7 @@ async def run_entry(
         return WorkerRunResult(output=output, messages=messages, trace=runtime.trace, usage=runtime.usage)
 
 
-def _files(attachments: Sequence[AttachmentInput] | None, entry: Any) -> list[BinaryContent]:
+def _files(attachments: Sequence[AttachmentInput] | None, entry: Any) -> list[MultiModalContent]:
     if isinstance(attachments, str | Path):
         raise TypeError(f"attachments must be a list, got {attachments!r}.")
     if not attachments:
@@ -135,17 +135,6 @@ def _files(attachments: Sequence[AttachmentInput] | None, entry: Any) -> list[Bi
     if not isinstance(entry, WorkerEntry):
         raise ArgumentError(f"{entry.name!r} is a function: it takes the input that it declares, and no attachments.")
     return load(attachments, entry.attachment_policy, entry.name)
-
-
-def bind_arguments(entry: Entry[Any], input_data: Any, *, has_files: bool = False) -> dict[str, Any]:
-    """Bind input from outside to an entry: a mapping is the arguments by name, anything else the first one."""
-    takes_files = isinstance(entry, WorkerEntry) and entry.input_type is None
-    if takes_files:
-        refuse_hidden(input_data)
-    arguments = bind_input(parameters_of(entry), input_data, has_files=has_files)
-    if takes_files:
-        refuse_hidden(arguments)
-    return arguments
 
 
 def run_worker(

@@ -410,7 +410,8 @@ class ApprovalController:
         raise EventLoopError("Somebody else is being asked, and an event loop runs: use `await maybe_run_async(...)`.")
 
     async def _permit(self, tool_name: str, payload: dict[str, Any], *, settle: bool = True) -> None:
-        call = Call(tool_name, (Case(payload),))
+        facts = payload if self.rule_book is None else self.rule_book.located(tool_name, payload)
+        call = Call(tool_name, (Case(facts),))
         ruling = judge(call, session=self.rule_book)
         if ruling.disposition == "allow":
             return

@@ -1,88 +1,274 @@
-"""Files that are given to a worker, and which of them it may be given."""
+"""Files that are given to a worker: where they come from, and whether it may be given them.
+
+At the top of a session a path is one of this machine. Below a worker it is a path in that worker's roots, and nothing
+else: files that a worker hands on can only come from where it may read.
+
+Files of roots are read once, before the call is made. What rules judge, what a person is shown, what is recorded and
+what the worker gets are the same bytes. Where the rules refuse the call, nothing is read.
+"""
 
 from __future__ import annotations
 
-import mimetypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeAlias
-
-from pydantic_ai import BinaryContent
+from pathlib import Path, PurePath
+from typing import Any, Protocol
 
 from .definition import AttachmentPolicy
-from .errors import PathDenied, PathMissing
+from .errors import ArgumentError, LlmDoError, PathDenied, PathMissing
 from .fileio import read_file
-from .inputs import has_attachments
+from .frame import CallFrame
+from .inputs import without_files
+from .payloads import AttachmentInput, AttachmentPayload, is_content, name_of
+from .prompts import render
+from .protocols import EntryBase
+from .rules import Case
+from .sandbox import SandboxToolset
+from .texts import quoted
+
+_FORMS = "a path, AttachmentPayload(name, data), or PydanticAI content such as BinaryContent"
+
+
+class Judge(Protocol):
+    """Decides about calls: the `Permissions` of a session."""
+
+    def refuses(self, frame: CallFrame, arguments: dict[str, Any]) -> bool:
+        """Whether the rules refuse a call. Nobody is asked."""
+
+    def shown(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call without secrets."""
 
 
 @dataclass(frozen=True, slots=True)
-class AttachmentPayload:
-    """A file by its name and its content."""
+class _RootFile:
+    """A file in the roots of the calling worker."""
 
-    name: str
-    data: bytes
-
-    def content(self) -> BinaryContent:
-        """The file as a model is shown it."""
-        media_type, _ = mimetypes.guess_type(self.name)
-        return BinaryContent(self.data, media_type=media_type or "application/octet-stream", identifier=self.name)
+    path: str
+    place: Path
+    root: str
+    rest: str
 
 
-AttachmentInput: TypeAlias = str | Path | AttachmentPayload
-"""A path on this machine, or a name and bytes."""
+def bind_call(frame: CallFrame, args: tuple[Any, ...], kwargs: dict[str, Any], judge: Judge) -> dict[str, Any]:
+    """Bind the arguments of a worker's call that Python makes, and give it the files in its keyword `attachments`."""
+    worker, files = _worker(frame), None
+    if "attachments" in kwargs and _means_files(worker, kwargs):
+        files = _listed(kwargs["attachments"], worker.name)
+        kwargs = {name: value for name, value in kwargs.items() if name != "attachments"}
+    arguments: dict[str, Any] = worker.parameters.bind(args, kwargs, has_files=bool(files))
+    if worker.input_type is None and "attachments" in arguments:
+        arguments, among = without_files(arguments)
+        if among and files is not None:
+            raise ArgumentError(f"{worker.name}() got two values for argument 'attachments'.")
+        files = among or files
+    attach(frame, arguments, files or (), judge)
+    return arguments
 
 
-def load(attachments: Sequence[AttachmentInput], policy: AttachmentPolicy, worker: str) -> list[BinaryContent]:
-    """Read attachments that a person, or a program of theirs, gives, and check that the worker may have them."""
-    return check([_read(attachment, policy.max_total_bytes) for attachment in attachments], policy, worker)
+def _means_files(worker: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether the keyword `attachments` of a call is its files, and not a field or data of that name.
+
+    Keywords may have come out of data, a mail perhaps, which must not choose files: beside any other than `input`, a
+    text is no path.
+    """
+    given = kwargs["attachments"]
+    if worker.input_type is None:
+        is_alone = kwargs.keys() <= {"input", "attachments"}
+        return is_alone or (isinstance(given, list | tuple) and bool(given) and all(map(_is_file, given)))
+    if not takes_files_apart(worker):
+        return False
+    if len(kwargs) > 1 and any(isinstance(item, str) for item in _listed(given, worker.name)):
+        raise ArgumentError(
+            f"{worker.name}(): a path among 'attachments' beside other keywords must be a Path, not a text. Give "
+            "Path(...), or give the input as one value before `attachments=`."
+        )
+    return True
 
 
-def _read(attachment: AttachmentInput, limit: int) -> AttachmentPayload:
-    if isinstance(attachment, AttachmentPayload):
-        return attachment
-    path = Path(attachment)
+def takes_files(worker: Any) -> bool:
+    """Whether an entry is a worker that can be given any files."""
+    policy: AttachmentPolicy | None = worker.attachment_policy if isinstance(worker, EntryBase) else None
+    return policy is not None and policy.max_attachments > 0 and policy.suffixes != ()
+
+
+def takes_files_apart(worker: Any) -> bool:
+    """Whether a keyword `attachments` means files that go beside the input that a worker declares."""
+    if getattr(worker, "input_type", None) is None:
+        return False
+    parameters = worker.parameters
+    shapes = (parameters.json_schema, parameters.vocabulary.shape)  # by their aliases, and by their names
+    return not any("attachments" in shape.get("properties", {}) for shape in shapes)
+
+
+def attach(frame: CallFrame, arguments: dict[str, Any], files: Sequence[AttachmentInput], judge: Judge) -> None:
+    """Give a worker's call its files, and its prompt where its input type writes that.
+
+    Raises:
+        PathDenied: The policy of the worker, or that of its caller, or the roots of the caller do not allow it. What
+            only the file itself tells is raised later, when the rules have agreed: it is the `problem` of the frame.
+    """
+    worker = _worker(frame)
+    prompt: Sequence[Any] | None = None
+    if worker.prompt_method is not None:
+        try:
+            prompt = render(worker.input_type, worker.prompt_method, arguments, judge.shown(frame, arguments))
+        except LlmDoError as exc:
+            frame.problem = exc
+            return
+    in_prompt = [item for item in prompt or () if not isinstance(item, str)]
+    if not files and not in_prompt:
+        frame.prompt = prompt
+        return
+    placed = [_place(frame, item) for item in (*in_prompt, *files)]
+    checks = list(_checks(frame))
+    for check in checks:
+        check.names(placed)
+    frame.shared = {file.path: file.place for file in placed if isinstance(file, _RootFile)}
+    if frame.shared and judge.refuses(frame, arguments):
+        frame.problem = PathDenied(f"{frame.path} was refused, so no file was read for it.")
+        return
     try:
-        return AttachmentPayload(path.name, read_file(path, limit))
+        contents = [_read(frame, file) for file in placed]
+        for check in checks:
+            check.bytes(contents)
+    except LlmDoError as exc:
+        if not frame.shared:
+            raise
+        frame.problem = exc
+        return
+    frame.attachments, frame.handed = contents, contents[len(in_prompt) :]
+    if prompt is not None:
+        here = iter(contents)
+        frame.prompt = [*(item if isinstance(item, str) else next(here) for item in prompt), *frame.handed]
+
+
+def shared_cases(frame: CallFrame) -> list[Case]:
+    """Return the files of the caller's roots that go along, as rules judge them: each is read, and handed over."""
+    assert frame.entry is not None
+    handed_over = [
+        Case({"worker": frame.entry.name, "attachments": place}, path, name="worker.call")
+        for path, place in frame.shared.items()
+    ]
+    return handed_over + [Case({"path": place}, path, name="sandbox.read") for path, place in frame.shared.items()]
+
+
+def load(attachments: Sequence[AttachmentInput], policy: AttachmentPolicy, worker: str) -> list[Any]:
+    """Read attachments that a person, or a program of theirs, gives, and check that the worker may have them."""
+    files, check = list(_listed(attachments, worker)), _Check(policy, worker)
+    check.names(files)
+    contents = [_read_host(file, policy.max_total_bytes) for file in files]
+    check.bytes(contents)
+    return contents
+
+
+# -- where files come from -----------------------------------------------------------------------------
+
+
+def _listed(attachments: Any, worker: str) -> Sequence[Any]:
+    if isinstance(attachments, str | bytes | PurePath) or not isinstance(attachments, Sequence):
+        raise ArgumentError(f"{worker}(): 'attachments' must be a list, each item {_FORMS}; got {quoted(attachments)}.")
+    for item in attachments:
+        if not isinstance(item, str) and not _is_file(item):
+            raise ArgumentError(f"{worker}(): an item of 'attachments' must be {_FORMS}; got {quoted(item)}.")
+    return attachments
+
+
+def _is_file(item: Any) -> bool:
+    """Whether a value can be nothing but a file. A text may be a path."""
+    return isinstance(item, PurePath | AttachmentPayload) or is_content(item)
+
+
+def _place(frame: CallFrame, item: Any) -> Any:
+    """Return where a file is. Below a worker, a path is one in that worker's roots."""
+    parent = frame.parent
+    assert parent is not None
+    if not isinstance(item, str | PurePath) or parent.worker is None:
+        return item
+    manager = parent.files.manager
+    path = str(item)
+    root, rest = manager.parse(path)
+    return _RootFile(path, manager.host_path(path), root.name, rest)
+
+
+def _read(frame: CallFrame, file: Any) -> Any:
+    if isinstance(file, _RootFile):
+        assert frame.parent is not None
+        return read_shared(frame.parent.files, file.path).content()
+    return _read_host(file, _worker(frame).attachment_policy.max_total_bytes)
+
+
+def read_shared(files: SandboxToolset, path: str) -> AttachmentPayload:
+    """Read a file of a worker's roots that it hands on."""
+    root, rest = files.manager.parse(path)
+    return AttachmentPayload(path, files.read_bytes(root.name, rest))
+
+
+def _read_host(file: Any, limit: int) -> Any:
+    if isinstance(file, AttachmentPayload):
+        return file.content()
+    if not isinstance(file, str | PurePath):
+        return file
+    path = Path(file)
+    try:
+        return AttachmentPayload(path.name, read_file(path, limit)).content()
     except FileNotFoundError:
         raise PathMissing(f"There is no file {str(path)!r} to attach.") from None
     except OSError as exc:
         raise PathDenied(f"{str(path)!r} cannot be attached: {exc.strerror or exc}.") from exc
 
 
-def refuse_hidden(input_data: Any) -> None:
-    """Refuse attachments among the arguments of a worker that declares none: they go where they are checked.
-
-    Next to other names, `attachments` is data, and stays it.
-    """
-    if isinstance(input_data, Mapping) and has_attachments(input_data):
-        raise PathDenied("Attachments are given as `attachments`, and not among the input data.")
+# -- whether a worker may have them ----------------------------------------------------------------------
 
 
-def key_beside(arguments: Mapping[str, Any]) -> str:
-    """The name under which attachments are shown beside arguments, none of which can pass for them."""
-    key = "attachments"
-    while key in arguments:
-        key = f"({key})"
-    return key
+def _worker(frame: CallFrame) -> Any:
+    assert frame.entry is not None
+    return frame.entry
 
 
-def beside(arguments: dict[str, Any], attachments: Sequence[BinaryContent]) -> dict[str, Any]:
-    """The arguments of a worker that declares its input, with the files that go along, as somebody is shown them."""
-    return {**arguments, key_beside(arguments): list(attachments)} if attachments else arguments
+def _checks(frame: CallFrame) -> Iterator[_Check]:
+    """Yield the checks that hold for a call: that of the worker that is called, and that of the one that calls."""
+    worker = _worker(frame)
+    yield _Check(worker.attachment_policy, worker.name)
+    above = frame.parent.worker if frame.parent is not None else None
+    caller = above.entry if above is not None else None
+    if isinstance(caller, EntryBase) and caller.attachment_policy is not None:
+        yield _Check(caller.attachment_policy, caller.name, hands_on=True)
 
 
-def check(attachments: Sequence[AttachmentPayload], policy: AttachmentPolicy, worker: str) -> list[BinaryContent]:
-    """The attachments as content, if the worker may have them."""
-    if len(attachments) > policy.max_attachments:
-        raise PathDenied(
-            f"Worker {worker!r} takes {policy.max_attachments} attachments at most, got {len(attachments)}."
-        )
-    for attachment in attachments:
-        if policy.suffixes is not None and not attachment.name.casefold().endswith(policy.suffixes):
-            allowed = ", ".join(policy.suffixes) or "none"
-            raise PathDenied(f"{attachment.name!r} cannot be given to worker {worker!r}: it takes {allowed}.")
-    total = sum(len(attachment.data) for attachment in attachments)
-    if total > policy.max_total_bytes:
-        raise PathDenied(f"Worker {worker!r} takes {policy.max_total_bytes} bytes of attachments at most, got {total}.")
-    return [attachment.content() for attachment in attachments]
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """The policy of one worker, as a check of files that it is given or hands on."""
+
+    policy: AttachmentPolicy
+    worker: str
+    hands_on: bool = False
+
+    def names(self, files: Sequence[Any]) -> None:
+        """Refuse too many files, and those whose names end otherwise than the policy says."""
+        policy = self.policy
+        if len(files) > policy.max_attachments:
+            raise PathDenied(f"{self._who} {policy.max_attachments} attachments at most, got {len(files)}.")
+        for name in map(_name, files):
+            if policy.suffixes is not None and not name.casefold().endswith(policy.suffixes):
+                allowed = ", ".join(policy.suffixes) or "none"
+                whom = "handed on by" if self.hands_on else "given to"
+                verb = "hands on" if self.hands_on else "takes"
+                raise PathDenied(f"{name!r} cannot be {whom} worker {self.worker!r}: it {verb} {allowed}.")
+
+    def bytes(self, contents: Sequence[Any]) -> None:
+        """Refuse files that are too large in all."""
+        total = sum(len(getattr(content, "data", b"")) for content in contents)
+        if total > self.policy.max_total_bytes:
+            raise PathDenied(f"{self._who} {self.policy.max_total_bytes} bytes of attachments at most, got {total}.")
+
+    @property
+    def _who(self) -> str:
+        return f"Worker {self.worker!r} {'hands on' if self.hands_on else 'takes'}"
+
+
+def _name(file: Any) -> str:
+    if isinstance(file, AttachmentPayload):
+        return file.name
+    if isinstance(file, _RootFile):
+        return file.path
+    return PurePath(file).name if isinstance(file, str | PurePath) else name_of(file)

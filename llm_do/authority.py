@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from .definition import AttachmentPolicy, WorkerDefinition, WorkerLimits
+from .definition import AttachmentPolicy, WorkerDefinition, WorkerLimits, places_of
 from .models import is_own_file, own_provider
-from .rules import Places, ToolRule, anchored, without_effectless
+from .rules import ToolRule, anchored, without_effectless
 from .sandbox import SandboxConfig
 
 
@@ -54,7 +54,7 @@ def _rules(wanted: WorkerDefinition, have: WorkerDefinition, base: Path) -> dict
 
     Paths become absolute: a root of one worker may be another folder than the root of that name of another.
     """
-    ours, theirs = (anchored(worker.tool_rules, _places(worker, base)) for worker in (wanted, have))
+    ours, theirs = (anchored(worker.tool_rules, places_of(worker.sandbox, base)) for worker in (wanted, have))
     rules: dict[str, tuple[ToolRule, ...]] = {}
     for name in (*theirs, *(name for name in ours if name not in theirs)):
         said, given = ours.get(name, ()), theirs.get(name, ())
@@ -74,11 +74,6 @@ def _restriction(rule: ToolRule) -> ToolRule | None:
     """What is left of a rule that may open nothing."""
     # Without a rule on them, commands that need a shell are refused, which is less than asking.
     return None if rule.disposition == "allow" or rule.shell else replace(rule, unsandboxed=False)
-
-
-def _places(worker: WorkerDefinition, base: Path) -> Places:
-    roots = worker.sandbox.paths if worker.sandbox is not None else {}
-    return Places({name: root.folder(base) for name, root in roots.items()}, base)
 
 
 def _attachments(wanted: AttachmentPolicy, have: AttachmentPolicy) -> AttachmentPolicy:

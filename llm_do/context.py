@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 import time
 from asyncio import get_running_loop
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from copy import copy
 from functools import lru_cache, partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, Generic, overload
 
 import anyio
 from pydantic import TypeAdapter, ValidationError
-from pydantic_ai import RunContext
+from pydantic_ai import BinaryContent, RunContext
 from pydantic_ai.exceptions import ApprovalRequired
 from pydantic_ai.messages import ToolReturn
 from pydantic_ai.models import Model
@@ -22,6 +22,7 @@ from pydantic_ai.usage import RunUsage
 from typing_extensions import TypeVar
 
 from .approval import ApprovalController
+from .attachments import bind_call
 from .definition import WorkerCreationDefaults, WorkerDefinition
 from .errors import (
     EventLoopError,
@@ -38,6 +39,7 @@ from .errors import (
 from .frame import CallFrame, Deadline
 from .metering import NoModel, metered
 from .names import check_entry, reachable
+from .payloads import AttachmentPayload
 from .permission import parameters_of
 from .protocols import Entry, EntryBase, MessageCallback, ModelLike
 from .sandbox import SandboxManager, SandboxToolset
@@ -85,6 +87,10 @@ class Context:
         target = self._session.resolve(entry, self.frame) if isinstance(entry, str) else entry
         if not isinstance(target, EntryBase):
             return await dispatch(self, target, parameters_of(target).bind(args, kwargs))
+        if target.attachment_policy is not None:
+            frame = CallFrame(target, self.frame)
+            arguments = bind_call(frame, args, kwargs, self._session.permissions)
+            return await dispatch(self, target, arguments, frame=frame)
         arguments = target.parameters.bind(args, kwargs)
         if target.check_arguments is not None:
             await target.check_arguments(arguments, self)
@@ -265,9 +271,10 @@ class Context:
         return model
 
     @property
-    def attachments(self) -> Sequence[Any]:
-        """The files that the worker at work was given."""
-        return self._worker_frame().attachments
+    def attachments(self) -> list[AttachmentPayload]:
+        """The files that the worker at work was given. Content with no more than an address, as `ImageUrl`, is none."""
+        files = self._worker_frame().attachments
+        return [AttachmentPayload.of(file) for file in files if isinstance(file, BinaryContent)]
 
     @property
     def custom_tools_path(self) -> Path | None:
@@ -318,6 +325,8 @@ async def dispatch(
         frame.arguments = arguments
         child = Context(session, frame)
         if entry.kind == "worker":
+            if frame.problem is not None:
+                raise frame.problem
             await choose_model(child)
             if isinstance(entry, EntryBase) and entry.limits is not None:
                 frame.hands_down = True

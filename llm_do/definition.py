@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
@@ -29,9 +30,10 @@ from pydantic import (
 from pydantic_ai.native_tools import NATIVE_TOOL_TYPES, AbstractNativeTool
 from pydantic_core import PydanticSerializationError
 
+from .compatibility import CAPABILITIES, check_wanted
 from .errors import WorkerFileError, did_you_mean, summarize
 from .names import check_name
-from .rules import ToolRule, ToolRules
+from .rules import Places, ToolRule, ToolRules
 from .sandbox import SandboxConfig
 from .schemaparts import check_bounds
 from .values import shown
@@ -82,6 +84,11 @@ Amount = Annotated[float, Field(strict=True, ge=0)]
 Word = Annotated[str, Field(min_length=1)]
 Argument = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 Suffix = Annotated[str, AfterValidator(_check_suffix)]
+CompatibleModel = Annotated[
+    str,
+    AfterValidator(check_wanted),
+    WithJsonSchema({"anyOf": [{"enum": list(CAPABILITIES)}, {"type": "string", "pattern": "^[^:]+:.+$"}]}),
+]
 Name = Annotated[str, AfterValidator(check_name), Field(json_schema_extra={"pattern": _NAME_PATTERN})]
 AllowedWorker = Annotated[
     str,
@@ -316,6 +323,8 @@ class WorkerDefinition(_Part):
     name: Name
     description: str | None = None
     model: Word | None = None
+    compatible_models: tuple[CompatibleModel, ...] = ()
+    """Which models it can use: patterns such as `anthropic:*`, and capabilities such as `vision`."""
     model_settings: dict[str, Any] | None = None
     input: InputShape | None = None
     """Its parameters: a JSON Schema, or a reference to a class. `none` if its instructions are enough."""
@@ -340,6 +349,30 @@ class WorkerDefinition(_Part):
     """Whose authority a generated worker cannot exceed."""
     instructions: Annotated[str, AfterValidator(str.strip)] = ""
 
+    @model_validator(mode="after")
+    def _rules_know_the_roots(self) -> WorkerDefinition:
+        if self.sandbox is not None and self.tool_rules:
+            self.__dict__["tool_rules"] = _placed(self.tool_rules, places_of(self.sandbox, Path.cwd()))
+        return self
+
+    def at(self, base: Path, roots: SandboxConfig | None = None) -> WorkerDefinition:
+        """Return the same worker in the project at `base`, whose rules know which folders their paths mean.
+
+        `roots` are those of the project, for a worker that has none of its own.
+        """
+        places = places_of(self.sandbox or roots, base)
+        return self.model_copy(update={"tool_rules": _placed(self.tool_rules, places)}) if self.tool_rules else self
+
+
+def places_of(sandbox: SandboxConfig | None, base: Path) -> Places:
+    """Return what paths in rules mean to a worker with these folders."""
+    roots = sandbox.paths if sandbox is not None else {}
+    return Places({name: root.folder(base) for name, root in roots.items()}, base)
+
+
+def _placed(rules: dict[str, tuple[ToolRule, ...]], places: Places) -> dict[str, tuple[ToolRule, ...]]:
+    return {name: tuple(dataclasses.replace(rule, places=places) for rule in said) for name, said in rules.items()}
+
 
 class WorkerSpec(_Part):
     """A worker to be created. `None` is what the defaults say."""
@@ -348,6 +381,7 @@ class WorkerSpec(_Part):
     instructions: str
     description: str | None = None
     model: Word | None = None
+    compatible_models: tuple[CompatibleModel, ...] | None = None
     model_settings: dict[str, Any] | None = None
     input: InputShape | None = None
     output: Shape | None = None

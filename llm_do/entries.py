@@ -21,17 +21,21 @@ from pydantic_ai.output import OutputSpec, StructuredDict
 from pydantic_ai.settings import ModelSettings
 from typing_extensions import TypeVar
 
+from .attachments import takes_files, takes_files_apart
+from .compatibility import check_wanted
 from .context import Context, run_context
-from .definition import AttachmentPolicy, WorkerDefinition
+from .definition import AttachmentPolicy, WorkerDefinition, places_of
 from .errors import ArgumentError, ToolTimeout
 from .frame import CallFrame
-from .inputs import DeclaredParameters, NoParameters, OpenParameters, Parameters
+from .inputs import NoParameters, OpenParameters
 from .names import as_list, check_name, index_by_name
+from .parameters import DeclaredParameters, Parameters
 from .permission import parameters_of
 from .plane import proxy_tool
+from .prompts import prompt_method
 from .protocols import EFFECTS, Effect, Entry, EntryBase, ModelLike, ToolsetFactory
 from .recorder import THREAD_DROPPED
-from .rules import Case, Grant, Places, RuleBook, read_rules
+from .rules import Case, Grant, RuleBook, read_rules
 from .runtime import Runtime
 from .sandbox import Pins, SandboxConfig, SandboxManager, SandboxToolset
 from .scope import CallScope
@@ -272,6 +276,9 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
     """What other workers' models are told about this worker."""
     model: ModelLike | None = None
     """Its model; `None` means the session's default."""
+    compatible_models: Sequence[str] = ()
+    """Which models it can use: patterns such as `anthropic:*`, one of which must fit, and capabilities (`vision`,
+    `pdf`, `audio`, `video`), all of which it needs. None given is any model."""
     tools: Sequence[Entry[Any] | str] = ()
     """Its own tools: entries, or names of entries of the project."""
     toolsets: Sequence[ToolsetFactory | str] = ()
@@ -296,7 +303,7 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
     allow_workers: Sequence[str] = ()
     """Workers that its model may call with `worker_call`; `["*"]` is any of the project."""
     attachment_policy: AttachmentPolicy = field(default_factory=AttachmentPolicy)
-    """Which files it may be given."""
+    """Which files it may be given, and may hand on to workers that it calls."""
     tool_rules: Mapping[str, Any] = field(default_factory=dict)
     """`allow`, `ask` or `deny` by the names of tools: for its own calls, and the last two for all below them."""
     sandbox: SandboxConfig | None = None
@@ -324,15 +331,17 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         check_name(self.name)
         if self.on_cut_off not in ("note", "error"):
             raise ValueError(f"on_cut_off of worker {self.name!r} must be 'note' or 'error', got {self.on_cut_off!r}.")
-        for attribute in ("tools", "toolsets", "capabilities"):
+        for attribute in ("tools", "toolsets", "capabilities", "compatible_models"):
             object.__setattr__(self, attribute, tuple(as_list(getattr(self, attribute), f"worker {self.name!r}")))
+        for wanted in self.compatible_models:
+            check_wanted(wanted)
         # What is wrong with a worker should be said where it is made, not where it is first called.
         _ = self.parameters, self.own_entries, self.rule_book
 
     @cached_property
     def parameters(self) -> Parameters:  # type: ignore[override]
         if self.input_type is None:
-            return OpenParameters(self.name, needs_input=True)
+            return OpenParameters(self.name, of_worker=True)
         if self.input_type == "none":
             return NoParameters(self.name)
         if isinstance(self.input_type, dict):
@@ -347,8 +356,7 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
     def rule_book(self) -> RuleBook | None:  # type: ignore[override]
         if not self.tool_rules:
             return None
-        roots = self.sandbox.paths if self.sandbox is not None else {}
-        places = Places({name: root.folder(self.base.absolute()) for name, root in roots.items()}, self.base)
+        places = places_of(self.sandbox, self.base.absolute())
         return read_rules(self.tool_rules, f"worker {self.name!r}", places)
 
     def open_sandbox(self) -> SandboxToolset | None:
@@ -364,6 +372,16 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
     @cached_property
     def proxy(self) -> Tool[Context]:  # type: ignore[override]
         return proxy_tool(self, self.parameters)
+
+    @cached_property
+    def proxy_with_files(self) -> Tool[Context] | None:  # type: ignore[override]
+        if not takes_files(self) or (self.input_type is not None and not takes_files_apart(self)):
+            return None
+        return proxy_tool(self, self.parameters, with_files=True)
+
+    @cached_property
+    def prompt_method(self) -> str | None:  # type: ignore[override]
+        return prompt_method(self.input_type)
 
     @cached_property
     def _agents(self) -> list[_CachedAgent[OutputT]]:
@@ -414,11 +432,11 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         cached = self._agents[-1] if self._agents else None
         if cached is None or not cached.serves(meant):
             tools = index_by_name(meant, f"worker {self.name!r}")
-            cached = _CachedAgent(meant, list(tools), self._build_agent(list(tools.values()), session))
+            cached = _CachedAgent(meant, list(tools), self._build_agent(list(tools.values())))
             self._agents[:] = [cached]
         return cached.agent, cached.names
 
-    def _build_agent(self, tools: list[Entry[Any]], session: SessionState) -> Agent[Context, OutputT]:
+    def _build_agent(self, tools: list[Entry[Any]]) -> Agent[Context, OutputT]:
         output_type: Any = self.output_type
         if self.output_schema is not None:
             output_type = StructuredDict(self.output_schema, name=f"{self.name}_output")
@@ -428,7 +446,7 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
             instructions=self.instructions,
             output_type=output_type,
             deps_type=Context,
-            tools=[_proxy_of(tool, session) for tool in tools],
+            tools=[self._proxy_of(tool) for tool in tools],
             model_settings=self.model_settings,
             capabilities=self.capabilities,
             retries=self.retries,
@@ -437,6 +455,13 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         if self.output_schema is not None:  # PydanticAI shows the schema to the model, and believes the answer
             agent.output_validator(_schema_check(self.output_schema))
         return agent
+
+    def _proxy_of(self, entry: Entry[Any]) -> Tool[Context]:
+        """Return the tool that this worker's model sees for an entry. It takes files where this worker has some."""
+        if not isinstance(entry, EntryBase):
+            return proxy_tool(entry, parameters_of(entry))
+        has_files = self.sandbox is not None and bool(self.sandbox.paths) and takes_files(self)
+        return (entry.proxy_with_files if has_files else None) or entry.proxy or proxy_tool(entry, entry.parameters)
 
     def __repr__(self) -> str:
         return f"<WorkerEntry {self.name!r}>"
@@ -453,11 +478,6 @@ class _CachedAgent(Generic[OutputT]):
     def serves(self, tools: list[Entry[Any]]) -> bool:
         """Whether these are the very same tools. Equal ones may do something else."""
         return len(tools) == len(self.tools) and all(map(operator.is_, tools, self.tools))
-
-
-def _proxy_of(entry: Entry[Any], session: SessionState) -> Tool[Context]:
-    made = entry.proxy if isinstance(entry, EntryBase) else None
-    return made or proxy_tool(entry, parameters_of(entry))
 
 
 def _schema_check(schema: dict[str, Any]) -> Callable[[Any], Any]:

@@ -19,6 +19,7 @@
     │   ├── RuleError           (ValueError)       rules that cannot be meant, or not be understood
     │   ├── ProjectCodeError    (ImportError)      code of a project that cannot be imported
     │   ├── PathMissing         (FileNotFoundError) nothing is at that path of a root
+    │   ├── PromptError         (ValueError)       an input type's own prompt cannot be had
     │   ├── ContentError        (ValueError)       a file's content is not what the call needs
     │   └── CommandError        (ValueError)       a command line cannot be read
     ├── the runtime says no
@@ -159,6 +160,10 @@ class PathFailed(LlmDoError, OSError):
 
 class ContentError(LlmDoError, ValueError):
     """The file's content, or the content given for it, is not what the call needs; nothing was written."""
+
+
+class PromptError(LlmDoError, ValueError):
+    """A method that writes the prompt of a worker's input failed, or returned what is no prompt; nothing was sent."""
 
 
 class CommandError(LlmDoError, ValueError):

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from pydantic_ai import BinaryContent
-from pydantic_ai.messages import ModelMessage
+from pydantic_ai.messages import ModelMessage, MultiModalContent
 from pydantic_ai.usage import RequestUsage, RunUsage
 
 from .trace import ApprovalOutcome
@@ -35,8 +34,8 @@ class CallOpened(_CallEvent):
 
     kind: str
     arguments: Any
-    attachments: Sequence[BinaryContent] = ()
-    """The files that go to a worker beside the arguments that it declares."""
+    attachments: Sequence[MultiModalContent] = ()
+    """The files that go to a worker beside its arguments."""
     type: Literal["call_opened"] = field(default="call_opened", init=False)
 
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import anyio
-from pydantic_ai import BinaryContent
-from pydantic_ai.messages import ModelMessage
+from pydantic_ai.messages import ModelMessage, MultiModalContent, UserContent
 from pydantic_ai.models import Model
 
 from .budgets import Reservation
 from .errors import NoSandboxError
-from .inputs import attachments_among
 from .protocols import Entry, EntryBase
 from .rules import Call, RuleBook, Ruling
 from .sandbox import Pins, SandboxToolset
@@ -88,8 +87,16 @@ class CallFrame:
 
     # Defaults stand on the class: a frame is made for every call, and most calls need none of these.
     record: TraceEntry | None = None
-    attached: Sequence[BinaryContent] = ()
-    """Files that go to a worker beside its arguments. One that declares none can have more among those."""
+    attachments: Sequence[MultiModalContent] = ()
+    """The files that go to a worker beside its arguments."""
+    handed: Sequence[MultiModalContent] = ()
+    """Those of them that the caller gave. Others are part of `prompt`."""
+    shared: Mapping[str, Path] = MappingProxyType({})
+    """Files of the caller's roots that go along: the paths that the caller wrote, and their places on this machine."""
+    prompt: Sequence[UserContent] | None = None
+    """The prompt, where the worker's input type writes it itself."""
+    problem: Exception | None = None
+    """Why the files or the prompt of the call cannot be had. It is raised when the rules have agreed to the call."""
     hidden: Any = None
     """The arguments with their secrets, where the record has them without."""
     clock = 0.0
@@ -206,13 +213,6 @@ class CallFrame:
         return self.record.id if self.record is not None else None
 
     @property
-    def attachments(self) -> Sequence[Any]:
-        """The files that were given to a worker."""
-        if not self._is_worker or getattr(self.entry, "input_type", None) is not None:
-            return self.attached  # a declared field of that name is the worker's own
-        return [*attachments_among(self.arguments), *self.attached]
-
-    @property
     def names(self) -> list[str]:
         """The names of the calls from the top down to this one."""
         names: list[str] = []
@@ -261,6 +261,9 @@ class CallFrame:
         self.approved = self.cancelled = self.ended = False
         self.partial_messages = ()
         self.hidden = None
+        self.attachments = self.handed = ()
+        self.shared = MappingProxyType({})
+        self.prompt = self.problem = None
         self.deadline = self.parent.live_deadline if self.parent is not None else None
         self.record = None
         self.worker_slots = None

@@ -1,25 +1,14 @@
-"""Arguments: from a Python-style call to a mapping of validated values, the same for tools and workers.
+"""Input of workers that declare none, and input that comes from outside of Python calls.
 
-The signature decides how a call is read, never the data:
-
-- positional and keyword arguments bind as in Python;
-- a lone mapping, or a lone pydantic model, *is* the arguments, unless the first parameter takes a
-  mapping (or `Any`, or that model's class): then it is that parameter's value. A parameter without an
-  annotation takes neither.
-
-Callers that hand over a mapping of arguments (`run_worker`, the command line, `worker_call`) mean keywords, whatever
-the first parameter takes: `bind_named`.
+A worker that declares no input takes `WorkerInput`: a text, files, and any other keywords. One with `input: none` takes
+nothing.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
-import types
-import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any
 
 import typing_extensions
 from pydantic import (
@@ -32,15 +21,15 @@ from pydantic import (
     ValidationError,
     with_config,
 )
-from pydantic_ai.messages import MultiModalContent, UserContent
-from pydantic_core import PydanticCustomError
+from pydantic_ai.messages import MultiModalContent
+from pydantic_core import PydanticCustomError, from_json, to_json
 
-from .errors import ArgumentError, did_you_mean
-from .fields import fields_of, with_extra_apart
+from .errors import ArgumentError, PathDenied
+from .parameters import NAMED_ONLY, Parameters, as_named
+from .payloads import AttachmentInput, AttachmentPayload, is_content
 from .schemas import Vocabulary
-from .secrets import HIDDEN, Marks, Values, texts_in
-from .texts import encodable, is_blank, json_text, quoted
-from .values import ATOMS
+from .secrets import Marks
+from .texts import is_blank, quoted, says_nothing
 
 
 class WorkerInput(BaseModel):
@@ -54,206 +43,45 @@ class WorkerInput(BaseModel):
     """PydanticAI content (`BinaryContent`, `ImageUrl`, ...) that goes to the model beside the text."""
 
 
-class Parameters(Protocol):
-    """What an entry takes."""
-
-    json_schema: dict[str, Any]
-    """What a model is told about the parameters."""
-    validator: Any
-    """Validates what a model sends, to a mapping from parameter names to values."""
-    marks: Marks | None
-    """Which of the arguments, or parts of them, are secret."""
-    vocabulary: Vocabulary
-    """What rules can say about the arguments."""
-
-    @property
-    def secret_names(self) -> frozenset[str]:
-        """The parameters that are secret as a whole."""
-
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
-        """Return the validated arguments of a call made from Python, or raise an `ArgumentError`.
-
-        With `has_files`, files go beside the arguments: then nothing has to be said.
-        """
-
-    def bind_named(
-        self, values: Mapping[str, Any], *, by_name: bool = False, has_files: bool = False
-    ) -> dict[str, Any]:
-        """Return the validated arguments of a call whose arguments are a mapping, by their names.
-
-        With `by_name`, fields with an alias can be given by their own names too, at any depth.
-        """
-
-
 def bind_input(parameters: Parameters, input_data: Any, *, has_files: bool = False) -> dict[str, Any]:
-    """Bind input from outside of Python calls: nothing, a mapping of arguments, or the value of the first one."""
+    """Bind input from outside of Python calls: nothing, a mapping of arguments, or the value of the first one.
+
+    Files of such a call are given apart from its input, where they are checked. A worker that declares no input gets
+    none that are hidden in it.
+    """
     if input_data is None:
         return parameters.bind_named({}, has_files=has_files)
-    if isinstance(input_data, Mapping):
-        return parameters.bind_named(input_data, has_files=has_files)
-    return parameters.bind((input_data,), {}, has_files=has_files)
+    if not isinstance(input_data, Mapping):
+        arguments = parameters.bind((input_data,), {}, has_files=has_files)
+    else:
+        _refuse_hidden(parameters, input_data)
+        arguments = parameters.bind_named(input_data, has_files=has_files)
+    _refuse_hidden(parameters, arguments)
+    return arguments
 
 
-def _named(entry: str, values: Mapping[Any, Any]) -> dict[str, Any]:
-    for key in values:
-        if not isinstance(key, str):
-            raise ArgumentError(f"{entry}(): argument names must be strings, got {key!r}.")
-    return dict(values)
-
-
-class DeclaredParameters:
-    """Named parameters: those of a function, or the fields of a worker's `input_type`."""
-
-    __slots__ = (
-        "_entry",
-        "_first",
-        "_keyword_only",
-        "_positional",
-        "_positional_only",
-        "_rest",
-        "_validate",
-        "json_schema",
-        "marks",
-        "validator",
-        "vocabulary",
-    )
-
-    def __init__(
-        self,
-        entry: str,
-        *,
-        positional: Sequence[str],
-        keyword_only: Sequence[str] = (),
-        positional_only: Sequence[str] = (),
-        rest: str | None = None,
-        first: FirstParameter,
-        validate: Callable[..., dict[str, Any]],
-        validator: Any,
-        json_schema: dict[str, Any],
-        marks: Marks | None = None,
-        vocabulary: Vocabulary | None = None,
-    ) -> None:
-        self._entry = entry
-        self.marks = marks
-        self._positional = tuple(positional)
-        self._keyword_only = tuple(keyword_only)
-        self._positional_only = frozenset(positional_only)
-        self._rest = rest
-        self._first = first
-        self._validate = validate
-        self.validator = validator
-        self.json_schema = json_schema
-        self.vocabulary = vocabulary or Vocabulary(entry, json_schema)
-
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
-        if len(args) == 1 and not kwargs:
-            if type(args[0]) not in ATOMS and (given := self._first.lone(self._entry, args[0])) is not None:
-                return self._bind_dict(given)
-            if self._positional and self._rest is None:
-                return self._validated({self._positional[0]: args[0]})
-        if args or self._rest is not None or self._positional_only:
-            return self._validated(self._place(args, kwargs))
-        return self._validated(kwargs)
-
-    def bind_named(
-        self, values: Mapping[str, Any], *, by_name: bool = False, has_files: bool = False
-    ) -> dict[str, Any]:
-        return self._bind_dict(_named(self._entry, values), by_name=by_name)
-
-    def _bind_dict(self, given: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
-        """Bind arguments by name, in a dict that belongs to this call."""
-        is_empty = not given
-        if self._rest is not None:
-            given.setdefault(self._rest, [])
-        try:
-            return self._validated(given, by_name=by_name)
-        except ArgumentError as exc:
-            name = self._first.value_of
-            if name is None or name in given or is_empty:
-                raise
-            text = str(exc).rstrip(".")
-            meant = f'If the mapping is the value of {name!r}, write {{"{name}": {{...}}}}.'
-            raise ArgumentError(f"{text}{' ' if text.endswith('?') else '. '}{meant}") from exc.__cause__
-
-    def _validated(self, values: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
-        try:
-            return self._validate(values, by_alias=True, by_name=True) if by_name else self._validate(values)
-        except ValidationError as exc:
-            error = self._explain(exc)
-            if self.marks is None:
-                raise error from exc
-        # What pydantic says has the values in it, and is not to be seen behind what is said here.
-        raise _without_marked(error, values, self.marks, Marks.of(self.json_schema))
-
-    @property
-    def secret_names(self) -> frozenset[str]:
-        return frozenset() if self.marks is None else self.marks.names
-
-    def _place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Positional values under their names, next to the keywords."""
-        values = dict(zip(self._positional, args, strict=False))
-        if len(args) > len(self._positional) and self._rest is None:
-            raise ArgumentError(
-                f"{self._entry}() takes at most {len(self._positional)} positional arguments, got {len(args)}."
-            )
-        if self._rest is not None:
-            values[self._rest] = list(args[len(self._positional) :])
-        for name, value in kwargs.items():
-            if name in self._positional_only or name == self._rest:
-                raise ArgumentError(f"{self._entry}() takes {name!r} by position, not as a keyword.")
-            if name in values:
-                raise ArgumentError(f"{self._entry}() got two values for argument {name!r}.")
-            values[name] = value
-        return values
-
-    def _explain(self, exc: ValidationError) -> ArgumentError:
-        known = (*self._positional, *self._keyword_only)
-        problems = []
-        for error in exc.errors(include_url=False, include_context=False):
-            where = ".".join(str(part) for part in error["loc"]) or "input"
-            if error["type"] == "missing":
-                problems.append(f"missing argument {where!r}")
-            elif error["type"] == "extra_forbidden":
-                problems.append(f"unknown argument {where!r}.{did_you_mean(where, known)}".rstrip("."))
-            elif error["type"] == "argument":
-                problems.append(error["msg"].rstrip("."))
-            else:
-                shown = HIDDEN if self._touches_secret(error["loc"]) else quoted(error["input"])
-                problems.append(f"argument {where!r}: {error['msg']} (got {shown})")
-        return ArgumentError(encodable(f"{self._entry}(): {'; '.join(problems)}"))
-
-    def _touches_secret(self, where: tuple[int | str, ...]) -> bool:
-        # It may be named by an alias, as the model that calls knows it.
-        by_alias = Marks.of(self.json_schema)
-        return self.marks is not None and (
-            not where or self.marks.touches(where[0]) or (by_alias is not None and by_alias.touches(where[0]))
-        )
-
-
-def _without_marked(error: ArgumentError, values: dict[str, Any], *marks: Marks | None) -> ArgumentError:
-    """An error that may quote the arguments, without those that are secret."""
-    hidden = Values()
-    for each in marks:
-        if each is not None:
-            for text in texts_in(each.split(values)[1]):
-                hidden.add(text)
-    return ArgumentError(hidden.text(str(error)))
+def _refuse_hidden(parameters: Parameters, values: Mapping[str, Any]) -> None:
+    if isinstance(parameters, OpenParameters) and parameters.of_worker and names_files(values):
+        raise PathDenied("Attachments are given as `attachments`, and not among the input data.")
 
 
 class OpenParameters:
     """The parameters of a worker that declares none: those of `WorkerInput`."""
 
-    __slots__ = ("_entry", "_needs_input", "json_schema", "validator", "vocabulary")
+    __slots__ = ("_entry", "json_schema", "of_worker", "validator", "vocabulary")
     marks: Marks | None = None
     secret_names: frozenset[str] = frozenset()
 
-    def __init__(self, entry: str, *, needs_input: bool = False) -> None:
+    def __init__(self, entry: str, *, of_worker: bool = False) -> None:
         self._entry = entry
-        self._needs_input = needs_input
-        """Whether a call without input, or with a blank one, is an error. Providers refuse messages without a text."""
+        self.of_worker = of_worker
+        """Whether a call without files and with no input, or a blank one, is an error: providers refuse such messages.
+
+        An entry of a user's own class takes what it is given.
+        """
         # A model is shown one field: it has no other caller's conventions to follow.
         self.json_schema = _TEXT_INPUT.json_schema()
-        self.validator = (_FILLED_TEXT_INPUT if needs_input else _TEXT_INPUT).validator
+        self.validator = (_FILLED_TEXT_INPUT if of_worker else _TEXT_INPUT).validator
         self.vocabulary = Vocabulary(entry, self.json_schema)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
@@ -262,27 +90,33 @@ class OpenParameters:
     def bind_named(
         self, values: Mapping[str, Any], *, by_name: bool = False, has_files: bool = False
     ) -> dict[str, Any]:
-        return self._checked(_named(self._entry, values), has_files)
+        return self._checked(as_named(self._entry, values), has_files)
 
     def _checked(self, values: dict[str, Any], has_files: bool) -> dict[str, Any]:
         if values.keys() - _OWN_NAMES:  # anything else is taken as it is, and `attachments` as well
             return dict(values)
         if "attachments" in values:
-            try:
-                attachments = WorkerInput.model_validate(values).attachments
-            except ValidationError as exc:
-                raise ArgumentError(
-                    f"{self._entry}(): 'attachments' takes a list of PydanticAI content, "
-                    f"such as BinaryContent.from_path(...); got {quoted(values.get('attachments'))}."
-                ) from exc
-            values = {**values, "attachments": attachments}
-        if self._needs_input and not has_files and not values.get("attachments") and _is_blank(values.get("input")):
+            values = {**values, "attachments": self._files(values["attachments"])}
+        if self.of_worker and not has_files and not values.get("attachments") and says_nothing(values.get("input")):
             problem = "argument 'input' is blank" if values.get("input") is not None else "missing argument 'input'"
             raise ArgumentError(
                 f"{self._entry}(): {problem}. Give the task as text. "
                 "A worker whose instructions are enough says `input: none` in its file."
             )
         return dict(values)
+
+    def _files(self, given: Any) -> list[Any]:
+        """Return the files in a mapping of arguments. It may have come from anywhere: no text in it is a path."""
+        try:
+            if not isinstance(given, list | tuple):
+                raise TypeError
+            return [item if isinstance(item, AttachmentPayload) else _CONTENT.validate_python(item) for item in given]
+        except (TypeError, ValidationError) as exc:
+            raise ArgumentError(
+                f"{self._entry}(): 'attachments' in a mapping takes a list of AttachmentPayload or PydanticAI content, "
+                f"such as BinaryContent.from_path(...); got {quoted(given)}. "
+                "Give paths as a keyword: call(worker, text, attachments=[...])."
+            ) from exc
 
     def _place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         if not args:
@@ -292,7 +126,7 @@ class OpenParameters:
         if not kwargs:
             if isinstance(args[0], WorkerInput):
                 return given_fields(args[0])
-            if (given := _NAMED_ONLY.lone(self._entry, args[0])) is not None:
+            if (given := NAMED_ONLY.lone(self._entry, args[0])) is not None:
                 return given
         if "input" in kwargs:
             raise ArgumentError(f"{self._entry}() got two values for argument 'input'.")
@@ -302,22 +136,27 @@ class OpenParameters:
 _OWN_NAMES = frozenset(WorkerInput.model_fields)
 
 
-def attachments_among(arguments: Mapping[str, Any]) -> Sequence[Any]:
-    """Return the files among the arguments of a worker that declares none.
+def names_files(arguments: Mapping[str, Any]) -> bool:
+    """Whether `attachments`, among the arguments of a worker that declares none, are its files.
 
-    Next to other names than `input`, `attachments` is data like the rest: what a mail has under that name sends no
-    file. A list of nothing but PydanticAI content is the exception, since no text can become that.
+    Next to other names than `input` it is data like the rest: what a mail has under that name sends no file. A list of
+    nothing but contents is the exception, since no text can become that.
     """
-    given = arguments.get("attachments", ())
-    if not arguments.keys() - _OWN_NAMES:
-        return given if isinstance(given, Sequence) else ()
-    is_content = isinstance(given, list | tuple) and all(isinstance(item, _CONTENT) for item in given)
-    return given if is_content else ()
+    if "attachments" not in arguments:
+        return False
+    given = arguments["attachments"]
+    return not arguments.keys() - _OWN_NAMES or (
+        isinstance(given, list | tuple)
+        and bool(given)
+        and all(isinstance(item, AttachmentPayload) or is_content(item) for item in given)
+    )
 
 
-def has_attachments(arguments: Mapping[str, Any]) -> bool:
-    """Whether `attachments` is an argument there, and not data."""
-    return "attachments" in arguments and (not arguments.keys() - _OWN_NAMES or bool(attachments_among(arguments)))
+def without_files(arguments: dict[str, Any]) -> tuple[dict[str, Any], Sequence[AttachmentInput]]:
+    """Return the bound arguments of a worker that declares none without its files, and the files."""
+    if not names_files(arguments):
+        return arguments, ()
+    return {name: value for name, value in arguments.items() if name != "attachments"}, arguments["attachments"]
 
 
 def given_fields(given: WorkerInput) -> dict[str, Any]:
@@ -330,10 +169,6 @@ def misspelled(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name in arguments.keys() - _OWN_NAMES:
         if (close := get_close_matches(name.casefold(), _OWN_NAMES, n=1, cutoff=0.8)) and close[0] not in arguments:
             yield name, close[0]
-
-
-def _is_blank(value: Any) -> bool:
-    return value is None or (isinstance(value, str) and is_blank(value))
 
 
 def _check_filled(text: str) -> str:
@@ -355,7 +190,14 @@ class _FilledTextInput(typing_extensions.TypedDict):
     input: Annotated[_Text, AfterValidator(_check_filled)]
 
 
+@with_config(ConfigDict(extra="forbid"))
+class _OptionalTextInput(typing_extensions.TypedDict, total=False):
+    input: _Text | None
+
+
 _TEXT_INPUT = TypeAdapter(_TextInput)
+_OPTIONAL_TEXT_INPUT = TypeAdapter(_OptionalTextInput)
+_CONTENT: TypeAdapter[Any] = TypeAdapter(MultiModalContent)
 _FILLED_TEXT_INPUT = TypeAdapter(_FilledTextInput)
 
 
@@ -373,7 +215,7 @@ class NoParameters:
         self.vocabulary = Vocabulary(entry, self.json_schema)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
-        given = _NAMED_ONLY.lone(self._entry, args[0]) if len(args) == 1 else None
+        given = NAMED_ONLY.lone(self._entry, args[0]) if len(args) == 1 else None
         if kwargs or given or (args and given is None):
             raise ArgumentError(
                 f"{self._entry}() takes no input: its instructions are enough (`input: none`). "
@@ -396,107 +238,60 @@ def _check_nothing(value: Any) -> Any:
 _NOTHING = TypeAdapter(Annotated[dict[str, Any], BeforeValidator(_check_nothing)])
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class FirstParameter:
-    """Whether the first parameter's own annotation takes a mapping or a pydantic model."""
+class WithFiles:
+    """The parameters of a worker, and the paths of files that go along, as the model of another worker gives them.
 
-    takes_mapping: bool = False
-    takes_models: tuple[type, ...] = ()
-    fields_of: type | None = None
-    """The `input_type` whose fields the parameters are: an instance of it is the arguments, whatever they take."""
-    field_names: tuple[str, ...] = ()
-    value_of: str | None = None
-    """The name of the first parameter, where a mapping of arguments could be meant as its value."""
-
-    @classmethod
-    def of(cls, annotation: Any, name: str) -> FirstParameter:
-        """Read an annotation. `inspect.Parameter.empty` is none, which is not `Any`."""
-        if annotation is inspect.Parameter.empty:
-            return cls(value_of=name)
-        mapping, models, has_fields = False, [], False
-        for part in _alternatives(annotation):
-            if part is Any or part is object or isinstance(part, TypeVar | typing_extensions.TypeVar):
-                return cls(takes_mapping=True, takes_models=(BaseModel,), value_of=name)
-            if isinstance(part, type) and issubclass(part, BaseModel):
-                models.append(part)
-            elif typing_extensions.is_typeddict(part) or (isinstance(part, type) and issubclass(part, Mapping)):
-                mapping = True
-            has_fields = has_fields or dataclasses.is_dataclass(part)
-        value_of = name if mapping or models or has_fields else None
-        return cls(takes_mapping=mapping, takes_models=tuple(models), value_of=value_of)
-
-    def lone(self, entry: str, value: Any) -> dict[str, Any] | None:
-        """Return the arguments that a lone value stands for; `None` when it is the first parameter's value."""
-        if self.fields_of is not None and isinstance(value, self.fields_of):
-            if isinstance(value, BaseModel):
-                return as_arguments(value)
-            return {name: getattr(value, name) for name in self.field_names}
-        if isinstance(value, BaseModel):
-            return None if isinstance(value, self.takes_models) else as_arguments(value)
-        if not isinstance(value, Mapping) or self.takes_mapping:
-            return None
-        return _named(entry, value)
-
-
-_NAMED_ONLY = FirstParameter()
-
-
-def as_arguments(model: BaseModel) -> dict[str, Any]:
-    """Return the fields and the extra values of a model as keywords. Raise an `ArgumentError` if two have one name."""
-    fields = fields_of(model)
-    assert fields is not None
-    if (name := fields.ambiguous) is not None:
-        raise ArgumentError(
-            f"{name!r} is a field of {type(model).__name__} and an extra value as well: leave out the extra one."
-        )
-    return {**fields.declared, **fields.extra}
-
-
-def _alternatives(annotation: Any) -> list[Any]:
-    """The classes that an annotation admits, with unions, aliases and `Annotated` taken apart."""
-    if isinstance(annotation, typing_extensions.TypeAliasType):
-        return _alternatives(annotation.__value__)
-    if isinstance(annotation, typing.NewType):
-        return _alternatives(annotation.__supertype__)
-    origin = typing.get_origin(annotation)
-    if origin is Annotated:
-        return _alternatives(typing.get_args(annotation)[0])
-    if origin is typing.Union or origin is types.UnionType:
-        return [part for arg in typing.get_args(annotation) for part in _alternatives(arg)]
-    if isinstance(origin, typing_extensions.TypeAliasType):
-        return _alternatives(origin.__value__)
-    return [annotation if origin is None else origin]
-
-
-_CONTENT = tuple(_alternatives(MultiModalContent))
-"""The classes of files that a model can be shown."""
-
-NO_INPUT = "Do what your instructions say."
-"""The message that a worker's model is sent where a call has nothing to say: providers refuse a request without one."""
-
-
-def prompt_of(
-    arguments: Mapping[str, Any], attached: Sequence[UserContent] = (), *, declared: bool
-) -> str | Sequence[UserContent]:
-    """Return what a worker's model is shown of its arguments: a lone `input` as text, anything else as JSON.
-
-    Only a worker that declares no parameters has attachments among them. A declared one names its fields as it
-    likes, and files go beside them. It is never blank.
+    It is for workers none of whose own parameters is called `attachments`. Where there are files, one that declares no
+    input needs none.
     """
-    shown, files = dict(arguments), list(attached)
-    if not declared and has_attachments(shown):
-        files = [*attachments_among(shown), *files]
-        del shown["attachments"]
-    is_lone = set(shown) == {"input"}
-    text = None
-    if not shown:
-        text = NO_INPUT if declared or not files else None
-    elif not is_lone or (declared and _is_blank(shown["input"])):
-        text = json_text(with_extra_apart(shown), indent=2, inf_nan_mode="constants")
-    elif isinstance(shown["input"], str):
-        text = shown["input"]
-    elif shown["input"] is not None:
-        text = json_text(with_extra_apart(shown["input"]), indent=2, inf_nan_mode="constants")
-    if text is None or is_blank(text):
-        return files or NO_INPUT
-    return [text, *files] if files else text
+
+    def __init__(self, parameters: Parameters) -> None:
+        schema, self._validator = parameters.json_schema, parameters.validator
+        self._beside_files = self._validator
+        if isinstance(parameters, OpenParameters):
+            schema = {name: part for name, part in schema.items() if name != "required"}
+            self._beside_files = _OPTIONAL_TEXT_INPUT.validator
+        self.json_schema = {**schema, "properties": {**schema.get("properties", {}), "attachments": _PATHS_SCHEMA}}
+        self.validator: Any = self
+
+    def validate_python(self, value: Any, **options: Any) -> dict[str, Any]:
+        """Validate arguments, and the paths apart from them."""
+        rest, paths = _without_paths(value)
+        validator = self._beside_files if paths.get("attachments") else self._validator
+        return {**validator.validate_python(rest, **options), **paths}
+
+    def validate_json(self, value: str | bytes | bytearray, **options: Any) -> dict[str, Any]:
+        """Do the same with the text of a JSON object."""
+        partial_text = options.get("allow_partial", "off") not in (False, "off")
+        try:
+            rest, paths = _without_paths(from_json(value, allow_partial="trailing-strings" if partial_text else False))
+        except ValueError as exc:
+            if isinstance(exc, ValidationError):
+                raise
+            paths = {}  # no JSON: the other validator says so
+        if not paths:
+            return dict(self._validator.validate_json(value, **options))
+        validator = self._beside_files if paths.get("attachments") else self._validator
+        return {**validator.validate_json(to_json(rest), **options), **paths}
+
+
+_PATHS_SCHEMA = {
+    "type": "array",
+    "items": {"type": "string"},
+    "description": "Paths of files to hand over, such as root/folder/file.pdf.",
+}
+
+
+@with_config(ConfigDict(extra="ignore"))
+class _Paths(typing_extensions.TypedDict, total=False):
+    attachments: list[str] | None
+
+
+_PATHS: TypeAdapter[Any] = TypeAdapter(_Paths)
+
+
+def _without_paths(value: Any) -> tuple[Any, dict[str, Any]]:
+    if not isinstance(value, dict) or "attachments" not in value:
+        return value, {}
+    rest = {name: item for name, item in value.items() if name != "attachments"}
+    return rest, _PATHS.validate_python({"attachments": value["attachments"]})

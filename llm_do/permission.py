@@ -14,12 +14,14 @@ from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
 
 from . import pool
 from .approval import Answer, ApprovalController, ApprovalRequest, copied
-from .attachments import beside, key_beside
+from .attachments import attach, shared_cases
 from .errors import ApprovalDenied, CallCancelled, LlmDoError, RunEnded
 from .events import ApprovalDecided, ApprovalRequested
 from .frame import CallFrame
-from .inputs import OpenParameters, Parameters
+from .inputs import OpenParameters
 from .names import check_entry, describe, workers_below
+from .parameters import Parameters
+from .payloads import beside, key_beside
 from .protocols import Entry, EntryBase
 from .recorder import Recorder, tags
 from .reserved import is_ours
@@ -164,7 +166,7 @@ class Permissions:
         if outcome.approved and _fingerprint(arguments) != before:
             outcome = replace(outcome, approved=False, by="error", note="the arguments changed while it was asked")
         if answer.arguments is not None and outcome.approved:
-            if frame.attached:  # they were shown beside the arguments, and go as they are
+            if frame.attachments:  # they were shown beside the arguments, and go as they are
                 answer.arguments.pop(key_beside(arguments), None)
             outcome, arguments = await self._edited(ctx, frame, outcome, arguments, answer.arguments, asked_from_within)
         self._decided(frame, outcome, end_run=answer.end_run)
@@ -206,6 +208,8 @@ class Permissions:
             cases = own.cases(arguments, frame)
         elif any(name in book.rules or qualified in book.rules for book in caller.rules):
             cases = (Case(parameters_of(entry).vocabulary.facts(arguments)),)
+        if frame.shared:
+            cases = [*cases, *shared_cases(frame)]
         worker = caller.worker.entry if caller.worker is not None else None
         creators = worker.creators if isinstance(worker, EntryBase) else ()
         called_by = worker.name if worker is not None else None
@@ -213,12 +217,21 @@ class Permissions:
         book = worker.rule_book if isinstance(worker, EntryBase) else None
         return call, judge(call, own=book, session=self._approvals.rule_book, path=caller.rules, default=default)
 
+    def refuses(self, frame: CallFrame, arguments: dict[str, Any]) -> bool:
+        """Whether the rules refuse a call. Nobody is asked, and nothing is written down."""
+        assert frame.parent is not None
+        return bool(frame.parent.rules) and self.judge(frame, arguments)[1].disposition == "deny"
+
+    def shown(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call without secrets."""
+        return self._recorder.arguments_shown(frame, arguments)
+
     async def _ask(self, frame: CallFrame, arguments: dict[str, Any], call: Call, ruling: Ruling) -> Answer:
         """Ask somebody, while no clock runs."""
         entry = frame.entry
         assert entry is not None
         own = entry if isinstance(entry, EntryBase) else None
-        asked = beside(arguments, frame.attached)
+        asked = beside(arguments, frame.attachments)
         shown = asked if own is None or own.show is None else own.show(arguments, frame)
         shown = self._recorder.arguments_shown(frame, shown)
         why = f" ({ruling.reason})" if ruling.reason else ""
@@ -273,12 +286,14 @@ class Permissions:
             parameters = parameters_of(entry)
             meant, kept = self._recorder.arguments_edited(frame, given, edited)
             arguments = parameters.bind_named(
-                parameters.vocabulary.as_schema_says(meant), by_name=True, has_files=bool(frame.attached)
+                parameters.vocabulary.as_schema_says(meant), by_name=True, has_files=bool(frame.attachments)
             )
             # What was left alone was validated before. A validator may make something else of its own result.
             arguments.update((name, given[name]) for name in kept)
             if isinstance(entry, EntryBase) and entry.check_arguments is not None and ctx is not None:
                 await entry.check_arguments(arguments, ctx)
+            if isinstance(entry, EntryBase) and entry.attachment_policy is not None:
+                self._attach_again(frame, arguments)
             frame.call, ruling = await self._judge(frame, arguments, from_within)
             pins = _pinned(frame, arguments)
             frame.pins = pins if pins is None or frame.pins is None else frame.pins.updated(pins)
@@ -288,6 +303,15 @@ class Permissions:
         self._recorder.rewrite(frame, arguments)
         return replace(outcome, approved=ruling.disposition != "deny", edited=True), arguments
 
+    def _attach_again(self, frame: CallFrame, arguments: dict[str, Any]) -> None:
+        """Give an edited call its files and its prompt anew."""
+        handed, shared = frame.handed, frame.shared
+        frame.attachments, frame.handed, frame.prompt, frame.problem = (), (), None, None
+        attach(frame, arguments, handed, self)
+        frame.shared = {**shared, **frame.shared}
+        if frame.problem is not None:
+            raise frame.problem
+
     def _subject(self, frame: CallFrame, ruling: Ruling) -> Hashable:
         """Who calls what, because of which rule, with which programs: what a grant is for."""
         entry, caller = frame.entry, frame.parent
@@ -295,8 +319,8 @@ class Permissions:
         identity = entry.identity if isinstance(entry, EntryBase) else None
         what = SameObject(entry) if identity is None else identity
         rule = ruling.because if ruling.rule is None else (ruling.rule.where, repr(ruling.rule))
-        programs = canonical(frame.pins.digests) if frame.pins is not None and frame.pins.programs else None
-        return SameObject(worker), what, rule, _generated_above(frame), programs
+        files = canonical(frame.pins.digests) if frame.pins is not None and frame.pins.exact else None
+        return SameObject(worker), what, rule, _generated_above(frame), files
 
     def _decided(self, frame: CallFrame, outcome: ApprovalOutcome, *, end_run: bool = False) -> None:
         record, ruling = frame.record, frame.ruling

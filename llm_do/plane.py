@@ -9,7 +9,7 @@ runs, whatever other hooks did to the arguments on the way.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,18 +23,22 @@ from pydantic_ai.models import Model
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 from pydantic_ai.toolsets.abstract import AGENT_TOOLSET_ID
 
+from .attachments import attach
 from .context import Context, dispatch
 from .errors import (
     ApprovalDenied,
     ArgumentError,
     LlmDoError,
+    PromptError,
     ToolTimeout,
     summarize,
     was_raised_at,
 )
 from .foreign import check_tools, fingerprint, qualified_name, shapes_of
-from .inputs import Parameters
+from .frame import CallFrame
+from .inputs import WithFiles
 from .metering import metered
+from .parameters import Parameters
 from .protocols import Entry, EntryBase
 from .schemas import Vocabulary
 from .secrets import Marks
@@ -42,25 +46,39 @@ from .threads import ThreadsOfCall
 from .values import SameObject
 
 
-async def call_from_model(run_ctx: RunContext[Context], entry: Entry[Any], arguments: dict[str, Any]) -> Any:
-    """Make a call that a model asked for. What the environment keeps secret is not sent to it, whatever comes back."""
+async def call_from_model(
+    run_ctx: RunContext[Context], entry: Entry[Any], arguments: dict[str, Any], files: Sequence[str] = ()
+) -> Any:
+    """Make a call that a model asked for, with files of its roots if it is one of a worker.
+
+    What the environment keeps secret is not sent to the model, whatever comes back.
+    """
     configured = run_ctx.deps.session.recorder.secrets.configured
     if configured is None:
-        return await _answer(run_ctx, entry, arguments)
+        return await _answer(run_ctx, entry, arguments, files)
     try:
-        return configured.redact(await _answer(run_ctx, entry, arguments))
+        return configured.redact(await _answer(run_ctx, entry, arguments, files))
     except (ModelRetry, ToolFailed) as told:
         if (text := configured.text(told.message)) == told.message:
             raise
         raise type(told)(text) from None
 
 
-async def _answer(run_ctx: RunContext[Context], entry: Entry[Any], arguments: dict[str, Any]) -> Any:
+async def _answer(
+    run_ctx: RunContext[Context], entry: Entry[Any], arguments: dict[str, Any], files: Sequence[str]
+) -> Any:
     """Make a call, and answer in the way a model understands."""
     ctx = run_ctx.deps
+    frame: CallFrame | None = None
+    if isinstance(entry, EntryBase) and entry.attachment_policy is not None:
+        frame = CallFrame(entry, ctx.frame)
+        try:
+            attach(frame, arguments, files, ctx.session.permissions)
+        except LlmDoError as problem:
+            raise ToolFailed(str(problem)) from problem
     try:
         with ctx.session.inner_task():  # the worker that asked waits for whatever this task does
-            return await dispatch(ctx, entry, arguments, run_ctx)
+            return await dispatch(ctx, entry, arguments, run_ctx, frame)
     except ApprovalDenied as denied:
         return ToolDenied(str(denied))
     except ToolTimeout as timeout:
@@ -68,26 +86,32 @@ async def _answer(run_ctx: RunContext[Context], entry: Entry[Any], arguments: di
             raise
         raise ModelRetry(str(timeout)) from timeout
     except LlmDoError as problem:
+        if frame is not None and problem is frame.problem and not isinstance(problem, PromptError):
+            raise ToolFailed(str(problem)) from problem
         tells = entry.tells if isinstance(entry, EntryBase) else ()
         if not isinstance(problem, tells) or not was_raised_at(problem, f"{ctx.frame.path} > {entry.name}"):
             raise
         raise ToolFailed(str(problem)) from problem
 
 
-def proxy_tool(entry: Entry[Any], parameters: Parameters, original: Tool[Any] | None = None) -> Tool[Context]:
-    """The tool that a worker's model sees for `entry`.
+def proxy_tool(
+    entry: Entry[Any], parameters: Parameters, original: Tool[Any] | None = None, *, with_files: bool = False
+) -> Tool[Context]:
+    """Return the tool that a worker's model sees for `entry`.
 
     `original` is the PydanticAI tool behind it, if there is one: how it is shown, prepared and retried
-    stays as its author said.
+    stays as its author said. `with_files` offers a worker's model to hand on files of its roots.
     """
 
     async def call_entry(run_ctx: RunContext[Context], /, **arguments: Any) -> Any:
-        return await call_from_model(run_ctx, entry, arguments)
+        files = arguments.pop("attachments", None) if with_files else None
+        return await call_from_model(run_ctx, entry, arguments, files or ())
 
     if original is None:
         description = getattr(entry, "description", None)
-        tool = Tool[Context].from_schema(call_entry, entry.name, description, parameters.json_schema, takes_ctx=True)
-        tool.function_schema = replace(tool.function_schema, validator=parameters.validator)
+        shape = WithFiles(parameters) if with_files else parameters
+        tool = Tool[Context].from_schema(call_entry, entry.name, description, shape.json_schema, takes_ctx=True)
+        tool.function_schema = replace(tool.function_schema, validator=shape.validator)
         return tool
     tool = copy(original)
     tool.name = entry.name
@@ -276,4 +300,5 @@ class Governor(AbstractCapability[Context]):
         return GovernedToolset(toolset, SameObject(self.context.frame.entry), self.own_names, with_own=True)
 
     def get_wrapper_model(self, model: Model) -> Model | None:
+        self.context.session.check_compatible(self.context.frame, model)
         return metered(model, self.context.session, self.context.frame)

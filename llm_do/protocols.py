@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
+from pydantic_ai.messages import MultiModalContent
 from pydantic_ai.models import KnownModelName, Model
 from typing_extensions import TypeVar
 
@@ -14,10 +16,12 @@ if TYPE_CHECKING:
     from pydantic_ai.toolsets import AbstractToolset
 
     from .context import Context
+    from .definition import AttachmentPolicy
     from .errors import LimitExceeded
     from .events import Event
     from .frame import CallFrame
-    from .inputs import Parameters
+    from .parameters import Parameters
+    from .payloads import AttachmentPayload
     from .rules import Case, Grant, RuleBook
     from .sandbox import Pins, SandboxToolset
     from .secrets import Marks
@@ -80,6 +84,14 @@ class EntryBase:
     """The tools that belong to a worker, by name."""
     proxy: Tool[Context] | None = None
     """The tool that a worker's model sees, where it is made once and for all."""
+    proxy_with_files: Tool[Context] | None = None
+    """The same for a worker that has files to hand on, where this one takes any."""
+    attachment_policy: AttachmentPolicy | None = None
+    """Which files a worker may be given, and may hand on."""
+    compatible_models: Sequence[str] = ()
+    """Which models a worker can use; all, where it does not say."""
+    prompt_method: str | None = None
+    """The method of its input type that writes the prompt, if there is one."""
     check_arguments: Callable[[dict[str, Any], Context], Awaitable[None]] | None = None
     """Checks the bound arguments of a call that Python makes."""
     show: Callable[[dict[str, Any], CallFrame], dict[str, Any]] | None = None
@@ -130,6 +142,21 @@ class StartsBeside(Protocol):
 
     async def started(self) -> None:
         """Wait until it is ready, or raise why it is not. Cancelling the wait leaves it starting."""
+
+
+@runtime_checkable
+class HasPrompt(Protocol):
+    """An input type that writes its own prompt: a pydantic model or a dataclass with this method.
+
+    Without it, a model is shown the fields as JSON.
+    """
+
+    def to_prompt(self) -> str | Sequence[str | Path | AttachmentPayload | MultiModalContent]:
+        """Return what the worker's model is shown: a text, or texts and files in the order in which they stand.
+
+        A `str` is text. A `Path` is a file, which is found and checked as an attachment of the call is. A field that is
+        marked as secret has the text `[secret]` in place of its value.
+        """
 
 
 CallableEntry: TypeAlias = Entry

@@ -76,8 +76,8 @@ class Recorder:
             shown,
             time(),
         )
-        if frame.attached:
-            record.attachments = self.secrets.redact(snapshot(frame.attached))
+        if frame.attachments:
+            record.attachments = self.secrets.redact(snapshot(frame.attachments))
         frame.record = record
         frame.clock = perf_counter()
         self.trace.append(record)
@@ -116,10 +116,11 @@ class Recorder:
         return {name: given[name] if name in kept else value for name, value in edited.items()}, kept
 
     def rewrite(self, frame: CallFrame, arguments: dict[str, Any]) -> None:
-        """Record other arguments for a call than those it was made with."""
+        """Record other arguments for a call than those it was made with, and the files that go with these."""
         assert frame.record is not None
         frame.hidden = snapshot(arguments)
         frame.record.input_data = self.arguments_shown(frame, frame.hidden)
+        frame.record.attachments = self.secrets.redact(snapshot(frame.attachments))
 
     def close(self, frame: CallFrame, output: Any, error: str | None = None) -> None:
         record = frame.record

@@ -20,7 +20,7 @@ from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
 
 from . import toolsets
 from .authority import cut
-from .definition import McpToolset, WorkerCreationDefaults, WorkerDefinition, WorkerSpec, define, native_tool
+from .definition import McpToolset, WorkerCreationDefaults, WorkerDefinition, WorkerSpec, define, native_tool, places_of
 from .entries import WorkerEntry
 from .errors import DuplicateEntryError, LlmDoError, RuleError, UnknownEntryError, WorkerFileError, did_you_mean
 from .fileio import Owners, read_file
@@ -34,7 +34,7 @@ from .project import ProjectCode, ProjectConfig, entries_in, explain_public_name
 from .protocols import Entry, ToolsetFactory
 from .recorder import logger
 from .reserved import is_reserved
-from .rules import Places, RuleBook, Shape, check_rules, shape_of
+from .rules import RuleBook, Shape, check_rules, shape_of
 from .sandbox import SandboxConfig
 from .signatures import model_parameters
 from .texts import quoted
@@ -88,8 +88,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         config = self.config
         if not config.tool_rules:
             return None
-        roots = config.sandbox.paths if config.sandbox is not None else {}
-        places = Places({name: root.folder(self.root) for name, root in roots.items()}, self.root)
+        places = places_of(config.sandbox, self.root)
         try:
             book = RuleBook(CONFIG, config.tool_rules, places)
             self.check_rules(book)
@@ -138,7 +137,8 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         file = self.file_of(name)
         if file is None:
             raise UnknownEntryError(f"No worker is named {name!r}.{did_you_mean(name, self.workers())}")
-        return self._read(name, file)[0]
+        definition = self._read(name, file)[0]
+        return definition.at(self.root, self.config.sandbox) if definition.tool_rules else definition
 
     def _read(self, name: str, file: WorkerFile) -> tuple[WorkerDefinition, str]:
         """Return what a file says, and its digest, if neither the file nor its seal can be the work of a worker."""
@@ -256,6 +256,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
             description=definition.description,
             instructions=definition.instructions or None,
             model=definition.model,
+            compatible_models=definition.compatible_models,
             model_settings=definition.model_settings,  # type: ignore[arg-type]
             input_type=self._input_type(definition.input, where),
             tools=self._tools(definition, self._own_tools(file), where),
@@ -270,7 +271,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
             limits=None if limits is None else Limits(**dict(limits)),
             on_cut_off=definition.on_cut_off,
             capabilities=[NativeTool(native_tool(item)) for item in definition.native],
-            definition=definition,
+            definition=definition.at(self.root),
             creators=self._creators(definition.name, file),
             generated=file.generated and self._files.creator(definition.name, file) != BY_PROJECT,
             **output,
@@ -369,7 +370,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
             raise WorkerFileError(
                 f"Worker {definition.name!r} cannot be written in workers/generated/: {exc.strerror or exc}."
             ) from exc
-        return definition
+        return definition.at(self.root)
 
     def _check_authority(self, wanted: WorkerDefinition, creator: str) -> None:
         """Say at once what a creator does not have. Whatever the file says later, it is cut at every call."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterable, Hashable, Sequence
+from collections.abc import AsyncIterable, Callable, Hashable, Sequence
 from contextlib import AsyncExitStack, suppress
 from types import TracebackType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, Union, get_args, get_origin, get_type_hints
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, Union, get_args
 import anyio
 from pydantic import ValidationError
 from pydantic_ai import (
-    BinaryContent,
     NativeOutput,
     PromptedOutput,
     RunContext,
@@ -30,11 +29,15 @@ from pydantic_ai.messages import (
     TextPartDelta,
     ThinkingPart,
     ThinkingPartDelta,
+    UserContent,
 )
+from pydantic_ai.models import Model
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 from pydantic_ai.usage import UsageLimits
 from typing_extensions import TypeVar
 
+from .attachments import attach, bind_call
+from .compatibility import candidates, capability_for, id_of, lacks
 from .context import Context, dispatch, run_context
 from .errors import (
     EventLoopError,
@@ -50,8 +53,10 @@ from .errors import (
 )
 from .events import TextDelta
 from .foreign import check_servers, check_tools, shapes_of
-from .inputs import attachments_among, misspelled, prompt_of
+from .inputs import misspelled
+from .payloads import AttachmentInput, name_of
 from .plane import GovernedToolset, Governor, HeldToolset
+from .prompts import prompt_of
 from .protocols import StartsBeside
 from .recorder import logger, tags
 from .secrets import StreamedText
@@ -177,10 +182,19 @@ class CallScope(Generic[T]):
 
     async def run_turn(self, *args: Any, **kwargs: Any) -> T:
         """Run one turn, with the arguments of a call of the worker, and return its output."""
-        return await self.take_turn(self._worker.parameters.bind(args, kwargs))
+        judge = self._context.session.permissions
+        return await self._take_turn(lambda: bind_call(self.frame, args, kwargs, judge))
 
-    async def take_turn(self, arguments: dict[str, Any], attached: Sequence[BinaryContent] = ()) -> T:
+    async def take_turn(self, arguments: dict[str, Any], files: Sequence[AttachmentInput] = ()) -> T:
         """Run one turn with arguments that are bound, and files beside them. `run_turn` is how to make one."""
+
+        def prepare() -> dict[str, Any]:
+            attach(self.frame, arguments, files, self._context.session.permissions)
+            return arguments
+
+        return await self._take_turn(prepare)
+
+    async def _take_turn(self, prepare: Callable[[], dict[str, Any]]) -> T:
         if self._turn is not None:
             raise ScopeBusyError(f"A turn of worker {self._worker.name!r} is running. A scope runs one turn at a time.")
         self._check_open()
@@ -190,8 +204,8 @@ class CallScope(Generic[T]):
             parent = self.frame.parent
             assert parent is not None
             self.frame.renew()
-            self.frame.attached = attached
             self.frame.scope = self
+            arguments = prepare()
             return await dispatch(Context(self._context.session, parent), self._worker, arguments, frame=self.frame)
         finally:
             self._turn = None
@@ -215,10 +229,12 @@ class CallScope(Generic[T]):
         governors = None
         if worker.capabilities:
             governors = [Governor(self._context, own_names, at) for at in ("innermost", "outermost")]
+        prompt = self._prompt(arguments)
+        self._check_can_be_sent(frame.model)
         with capture_run_messages() as captured:
             try:
                 result = await agent.run(
-                    prompt_of(self._shown(arguments), frame.attached, declared=worker.input_type is not None),
+                    prompt,
                     deps=self._context,
                     model=frame.model,
                     instructions=frame.sandbox.manager.describe() if frame.sandbox is not None else None,
@@ -243,12 +259,25 @@ class CallScope(Generic[T]):
         session.recorder.log_rest(frame, frame.messages)
         return result.output
 
-    def _shown(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments as a model may read them: without secrets. Files are sent as they are."""
-        shown = self._context.session.recorder.arguments_shown(self.frame, arguments)
-        if self._worker.input_type is None and (files := attachments_among(arguments)):
-            return {**shown, "attachments": files}
-        return shown
+    def _check_can_be_sent(self, model: Model) -> None:
+        """Refuse files that none of the models that may answer can be sent, before anything is sent."""
+        for file in self.frame.attachments:
+            capability = capability_for(file)
+            behind = list(candidates(model)) if capability is not None else []
+            if capability is not None and behind and all(lacks(each, capability) for each in behind):
+                raise ModelChoiceError(
+                    f"{self.frame.path}: model {id_of(behind[0])!r} cannot be sent {name_of(file)!r}. "
+                    f"Use a model with the capability {capability!r}, or send the text of the file."
+                )
+
+    def _prompt(self, arguments: dict[str, Any]) -> str | Sequence[UserContent]:
+        """Return what the model is shown of a call: without secrets. Files are sent as they are."""
+        frame, recorder = self.frame, self._context.session.recorder
+        if frame.prompt is None:
+            shown = recorder.arguments_shown(frame, arguments)
+            return prompt_of(shown, frame.attachments, declared=self._worker.input_type is not None)
+        items = [recorder.secrets.redact(item) if isinstance(item, str) else item for item in frame.prompt]
+        return items[0] if len(items) == 1 and isinstance(items[0], str) else items
 
     def _explain(self, exc: BaseException) -> BaseException:
         """What a model did wrong, in words that name the worker. Errors of anybody else stay as they are."""

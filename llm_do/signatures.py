@@ -26,7 +26,7 @@ from pydantic_core import PydanticCustomError
 
 from .errors import ArgumentError, did_you_mean
 from .fields import aliases
-from .inputs import DeclaredParameters, FirstParameter, as_arguments
+from .parameters import DeclaredParameters, FirstParameter, as_arguments
 from .schemas import Vocabulary
 from .secrets import Marks
 from .validation import schema_validator

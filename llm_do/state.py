@@ -17,6 +17,7 @@ from pydantic_ai.models import Model
 
 from .approval import ApprovalCallback, ApprovalController, Approver
 from .budgets import Ledger
+from .compatibility import find_misfit, find_unknown
 from .definition import WorkerCreationDefaults
 from .errors import (
     CallCancelled,
@@ -333,7 +334,10 @@ class SessionState:
         entry = frame.entry
         assert entry is not None
         choice = entry.model if entry.model is not None else self.model
-        if choice is None or isinstance(choice, Model):
+        if choice is None:
+            return None
+        if isinstance(choice, Model):
+            self.check_compatible(frame, choice)
             return choice
         if not isinstance(choice, str):
             raise ModelChoiceError(
@@ -346,6 +350,7 @@ class SessionState:
                 own = self.entries.providers() if isinstance(self.entries, HasProviders) else ()
                 why = explain_unusable(choice, exc, own)
                 raise ModelChoiceError(f"Worker {entry.name!r} cannot use model {choice!r}: {why}") from exc
+        self.check_compatible(frame, self._models[choice], choice)
         return self._models[choice]
 
     def _make_model(self, name: str) -> Model:
@@ -356,3 +361,25 @@ class SessionState:
         if remote := describe_remote(name):
             logger.warning("llm-do: %s", remote)
         return model
+
+    def check_compatible(self, frame: CallFrame, model: Model, named: str | None = None) -> None:
+        """Refuse a model that is known not to be one of those that a worker can use."""
+        entry = frame.entry
+        wanted = entry.compatible_models if isinstance(entry, EntryBase) else ()
+        if entry is None or not wanted:
+            return
+        listed = ", ".join(wanted)
+        if (misfit := find_misfit(model, wanted, named)) is not None:
+            by = "" if entry.model is not None else ", the session's default"
+            raise ModelChoiceError(
+                f"Worker {entry.name!r} cannot use model {misfit!r}{by}: its compatible_models are {listed}. Give it a "
+                "`model` of its own that fits, or the session one: `--model NAME`, `model=` / `cli_model=` in Python, "
+                "LLM_DO_MODEL=NAME, or `model` in llm-do.toml."
+            )
+        if (unknown := find_unknown(model, wanted)) is not None:
+            name, what = unknown
+            self.recorder.notice(
+                frame,
+                f"It is not known whether model {name!r} {what}, as worker {entry.name!r} asks for "
+                f"(compatible_models: {listed}). It is used all the same.",
+            )

@@ -35,6 +35,11 @@ def is_blank(text: str) -> bool:
     return _INK.search(text) is None
 
 
+def says_nothing(value: object) -> bool:
+    """Whether a value is `None` or a blank text."""
+    return value is None or (isinstance(value, str) and is_blank(value))
+
+
 def described(value: object) -> str:
     """Return the repr of a value, with extra values apart; of one whose own code fails, its type."""
     try:

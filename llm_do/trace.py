@@ -9,9 +9,10 @@ from decimal import Decimal
 from typing import Any, Literal, overload
 
 from pydantic_ai import BinaryContent
-from pydantic_ai.messages import ModelMessage
+from pydantic_ai.messages import ModelMessage, MultiModalContent
 from pydantic_ai.usage import RequestUsage, RunUsage
 
+from .payloads import name_of
 from .texts import encodable
 from .values import shorten
 
@@ -73,8 +74,8 @@ class TraceEntry:
     """The model that a worker used, as `provider:model`."""
     approval: ApprovalOutcome | None = None
     """How it was allowed or refused, where a rule or a person decided."""
-    attachments: Sequence[BinaryContent] = ()
-    """The files that went to a worker beside the arguments that it declares."""
+    attachments: Sequence[MultiModalContent] = ()
+    """The files that went to a worker beside its arguments."""
     requests: Sequence[RequestUsage] = ()
     """What each of this call's own model requests used."""
 
@@ -124,8 +125,12 @@ class TraceEntry:
         outcome = (
             f" !! {self.error}" if self.error else ("" if self.duration is None else f" -> {shorten(self.output_data)}")
         )
-        files = "".join(f" + {file.identifier} ({len(file.data)} bytes)" for file in self.attachments)
+        files = "".join(f" + {_file_in_words(file)}" for file in self.attachments)
         return encodable(f"{self.name}({shorten(self.input_data)}){files} [{self.kind}, {state}]{outcome}")
+
+
+def _file_in_words(file: MultiModalContent) -> str:
+    return f"{name_of(file)} ({len(file.data)} bytes)" if isinstance(file, BinaryContent) else name_of(file)
 
 
 @dataclass(slots=True)

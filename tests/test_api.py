@@ -240,7 +240,7 @@ from llm_do import Context, entry
 
 @entry
 def look(ctx: RunContext[Context]) -> str:
-    return " ".join(f"{file.identifier}={file.data!r}" for file in ctx.deps.attachments) or "nothing"
+    return " ".join(f"{file.name}={file.data!r}" for file in ctx.deps.attachments) or "nothing"
 """
 DECK = "{type: object, properties: {deck: {type: string}, attachments: {type: array}}, required: [deck]}"
 

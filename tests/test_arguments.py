@@ -17,8 +17,9 @@ from pydantic_ai.models.function import AgentInfo
 from typing_extensions import TypedDict
 
 from llm_do import ArgumentError, Context, Runtime, ToolEntry, WorkerEntry, entry
-from llm_do.inputs import NO_INPUT, bind_input
+from llm_do.inputs import bind_input
 from llm_do.permission import parameters_of
+from llm_do.prompts import NO_INPUT
 from llm_do.signatures import tool_parameters
 
 from .scripted import calls, says, scripted
@@ -392,8 +393,10 @@ async def test_fields_are_bound_by_name_and_by_alias() -> None:
 async def test_attachments_go_to_the_model_beside_the_text() -> None:
     letter = BinaryContent(b"Dear ...", media_type="text/plain")
     assert await prompt_for(WorkerEntry(name="w"), "Look!", attachments=[letter]) == ["Look!", letter]
-    with pytest.raises(ArgumentError, match="'attachments' takes a list of PydanticAI content"):
-        await prompt_for(WorkerEntry(name="w"), "Look!", attachments=["picture.png"])
+    with pytest.raises(ArgumentError, match="'attachments' takes a list of paths"):
+        await prompt_for(WorkerEntry(name="w"), "Look!", attachments=[5])
+    with pytest.raises(ArgumentError, match="Give paths as a keyword"):  # a mapping may come from anywhere
+        await prompt_for(WorkerEntry(name="w"), {"input": "Look!", "attachments": [__file__]})
 
 
 def test_an_input_type_must_have_fields() -> None:

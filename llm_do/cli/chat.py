@@ -17,7 +17,7 @@ from .projects import open_worker
 from .sessions import SessionOptions, open_session, session_options
 
 if TYPE_CHECKING:
-    from pydantic_ai import BinaryContent
+    from pydantic_ai.messages import MultiModalContent
 
     from ..entries import WorkerEntry
     from ..registry import WorkerRegistry
@@ -74,7 +74,7 @@ def _worker(registry: WorkerRegistry, name: str) -> WorkerEntry[Any]:
     return entry
 
 
-def _files(entry: WorkerEntry[Any], paths: tuple[Path, ...]) -> list[BinaryContent]:
+def _files(entry: WorkerEntry[Any], paths: tuple[Path, ...]) -> list[MultiModalContent]:
     from ..attachments import load  # noqa: PLC0415
     from ..errors import PathDenied, PathMissing  # noqa: PLC0415
 
@@ -85,7 +85,7 @@ def _files(entry: WorkerEntry[Any], paths: tuple[Path, ...]) -> list[BinaryConte
 
 
 def _chat_on_screen(
-    registry: WorkerRegistry, entry: WorkerEntry[Any], options: SessionOptions, files: list[BinaryContent]
+    registry: WorkerRegistry, entry: WorkerEntry[Any], options: SessionOptions, files: list[MultiModalContent]
 ) -> int:
     from .offering import choose_on_screen  # noqa: PLC0415 - with it comes everything
     from .screen.app import ChatApp  # noqa: PLC0415 - Textual takes longer to import than a line takes to read

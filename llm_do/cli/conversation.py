@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
-from pydantic_ai import BinaryContent
-from pydantic_ai.messages import ModelMessage
+from pydantic_ai.messages import ModelMessage, MultiModalContent
 from pydantic_core import from_json
 
 from ..display import visible
@@ -61,7 +60,9 @@ class Reply:
 class Conversation:
     """Turns with one worker in one session. Another model takes over with all that was said."""
 
-    def __init__(self, worker: WorkerEntry[Any], runtime: Runtime, attachments: Sequence[BinaryContent] = ()) -> None:
+    def __init__(
+        self, worker: WorkerEntry[Any], runtime: Runtime, attachments: Sequence[MultiModalContent] = ()
+    ) -> None:
         self.worker = worker
         self.runtime = runtime
         self.turns: list[Turn] = []
@@ -100,7 +101,7 @@ class Conversation:
         """Close what the worker had open."""
         await self._scope.close()
 
-    def _read(self, text: str) -> tuple[dict[str, Any], Sequence[BinaryContent]]:
+    def _read(self, text: str) -> tuple[dict[str, Any], Sequence[MultiModalContent]]:
         """The arguments of a turn. A worker that declares its input takes them as JSON, or the text as the first."""
         worker = self.worker
         has_files = bool(self._attachments)

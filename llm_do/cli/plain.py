@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import click
-from pydantic_ai import BinaryContent
+from pydantic_ai.messages import MultiModalContent
 
 from ..entries import WorkerEntry
 from ..events import Event
@@ -25,7 +25,7 @@ from .words import cut_off_line
 
 
 def chat_by_lines(
-    registry: WorkerRegistry, worker: WorkerEntry[Any], options: SessionOptions, files: Sequence[BinaryContent] = ()
+    registry: WorkerRegistry, worker: WorkerEntry[Any], options: SessionOptions, files: Sequence[MultiModalContent] = ()
 ) -> int:
     """Talk until the input ends. The code says how the last turn went."""
     keyboard = Keyboard.open()

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
-from ..definition import McpToolset, WorkerDefinition, WorkerLimits, native_tool
+from ..definition import McpToolset, WorkerDefinition, WorkerLimits, native_tool, places_of
 from ..entries import WorkerEntry
 from ..errors import LlmDoError, ProjectCodeError, did_you_mean
 from ..fileio import read_file
@@ -27,7 +27,7 @@ from ..names import no_such_tool
 from ..project import ProjectConfig
 from ..registry import ProjectTools, WorkerRegistry
 from ..reserved import AMONG_FILES
-from ..rules import Places, RuleBook, check_rules
+from ..rules import RuleBook, check_rules
 from ..sandbox import RootConfig
 from ..sandbox.bubble import why_not
 from .graph import circles, mentioned, way_round
@@ -180,10 +180,8 @@ class _Checker:
     def _check_rules(self, definition: WorkerDefinition) -> None:
         registry = self._registry
         sandbox = definition.sandbox or registry.config.sandbox
-        roots = {} if sandbox is None else sandbox.paths
-        places = Places({name: root.folder(registry.root) for name, root in roots.items()}, registry.root)
         own = registry.own_tools(definition.name)
-        book = RuleBook(f"worker {definition.name!r}", definition.tool_rules, places)
+        book = RuleBook(f"worker {definition.name!r}", definition.tool_rules, places_of(sandbox, registry.root))
         check_rules(book, ProjectTools(registry, definition, own))
 
     def _read_own(self, name: str) -> None:

@@ -74,7 +74,8 @@ def run_command(
     if as_json and events:
         raise click.UsageError("--json and --events both print the result. Give one of them.")
     # With these comes everything: help and mistakes on the command line do not wait for it.
-    from ..api import bind_arguments  # noqa: PLC0415
+    from ..inputs import bind_input  # noqa: PLC0415
+    from ..permission import parameters_of  # noqa: PLC0415
     from .inputs import read_input  # noqa: PLC0415
     from .reporting import Reporter  # noqa: PLC0415
     from .stdout import Output  # noqa: PLC0415
@@ -92,7 +93,8 @@ def run_command(
         registry, name = open_worker(ctx, worker)
         entry = registry[name]
         # Before a model is looked for, and once: a validator of the project may do more than to look.
-        arguments = bind_arguments(entry, read_input(entry, words, input_json), has_files=bool(attachments))
+        given = read_input(entry, words, input_json)
+        arguments = bind_input(parameters_of(entry), given, has_files=bool(attachments))
         await reporter.run(registry, entry, arguments, [str(path) for path in attachments])
 
     with reporter.out.alone():

@@ -74,6 +74,18 @@ class Places:
         whole = f"{str(folder).rstrip('/')}/{rest}" if rest else str(folder)
         return _real(whole) if first == "." else whole
 
+    def locate(self, path: Any) -> Any:
+        """Return the place of a path such as `root/file.txt`, or of each of a list. What has none stays as it is."""
+        if isinstance(path, list | tuple):
+            return [self.locate(each) for each in path]
+        if not isinstance(path, str | PurePath) or ".." in PurePath(path).parts or "\0" in str(path):
+            return path
+        if PurePath(path).is_absolute():
+            return Path(path).resolve()
+        first, _, rest = str(PurePath(path)).partition("/")
+        folder = self.roots.get(first)
+        return path if folder is None else folder / rest
+
 
 def _real(pattern: str) -> str:
     """A pattern without symlinks in the folders that it names in full: files are judged by where they really are."""

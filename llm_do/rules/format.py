@@ -22,7 +22,7 @@ from pydantic import (
 from ..errors import RuleError, did_you_mean, summarize
 from ..texts import described, encodable
 from ..values import shown
-from .conditions import check_condition
+from .conditions import Places, check_condition
 
 Disposition: TypeAlias = Literal["allow", "ask", "deny"]
 Condition: TypeAlias = Mapping[str, Any]
@@ -59,6 +59,8 @@ class ToolRule:
     """The command runs outside of the sandbox."""
     where: str | None = field(default=None, compare=False)
     """The file and the line in which it stands."""
+    places: Places | None = field(default=None, compare=False, repr=False)
+    """What its paths mean, where whoever applies it does not say: the roots of the worker in whose file it stands."""
 
     def __post_init__(self) -> None:
         if self.disposition not in STRICTNESS:

@@ -157,7 +157,8 @@ class RuleBook:
         self.speaker = speaker
         """Who says so: `worker 'x'`, `llm-do.toml`, ..."""
         self.rules = rules
-        self.places = places or Places()
+        own = (rule.places for said in rules.values() for rule in said if rule.places is not None)
+        self.places = places or next(own, Places())
         self.compiled: dict[str, list[_CompiledRule]] = {}
         for name, said in rules.items():
             self.compiled[name] = [self._compile(name, rule) for rule in said]
@@ -168,6 +169,11 @@ class RuleBook:
         except ValueError as error:
             where = f"{rule.where}: " if rule.where else f"The rules of {self.speaker}: "
             raise RuleError(f"{where}{name}: {error}") from None
+
+    def located(self, name: str, payload: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arguments as facts: paths such as `output/a.txt` as the places that the rules speak of."""
+        kinds = KINDS.get(name, {})
+        return {key: self.places.locate(value) if kinds.get(key) == "path" else value for key, value in payload.items()}
 
     def only(self, rules: Mapping[str, Sequence[ToolRule]]) -> RuleBook:
         """The same speaker with fewer rules."""

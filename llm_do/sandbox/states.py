@@ -46,8 +46,8 @@ class Pins:
 
     files: Mapping[str, FileState]
     """By path, as the call names it."""
-    programs: bool = False
-    """Whether these files are run, so that no grant of any kind outlasts a change of them."""
+    exact: bool = False
+    """Whether no grant of any kind outlasts a change of these files: they are run, or handed on."""
 
     @property
     def digests(self) -> dict[str, str | None]:

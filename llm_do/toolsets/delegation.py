@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from pydantic import ValidationError
 from pydantic_ai import RunContext, Tool
 
-from ..attachments import AttachmentPayload, check, refuse_hidden
+from ..attachments import attach, read_shared
 from ..context import Context, dispatch
 from ..definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec
 from ..entries import ToolEntry, WorkerEntry
@@ -19,6 +19,7 @@ from ..errors import (
     DuplicateEntryError,
     LlmDoError,
     NoSandboxError,
+    PathChanged,
     PathDenied,
     PathFailed,
     PathMissing,
@@ -31,7 +32,9 @@ from ..errors import (
 )
 from ..frame import CallFrame
 from ..inputs import bind_input
+from ..payloads import AttachmentPayload
 from ..rules import Case
+from ..sandbox import FileState, Pins
 from ..secrets import DELEGATED
 
 
@@ -74,17 +77,23 @@ async def delegate(ctx: Context, worker: str, input_data: Any, attachments: list
     if not isinstance(target, WorkerEntry):
         known = [name for name in ctx.registry if may_call(caller, name)]
         raise UnknownEntryError(f"There is no worker {worker!r}.{did_you_mean(worker, known)}")
-    if target.input_type is None:
-        refuse_hidden(input_data)
-    payloads = []
-    for path in attachments:
-        root, rest = ctx.sandbox_manager.parse(path)
-        payloads.append(AttachmentPayload(path, ctx.sandbox_toolset.read_bytes(root.name, rest)))
-    files = check(payloads, target.attachment_policy, worker)
-    arguments = bind_input(target.parameters, input_data, has_files=bool(files))
+    arguments = bind_input(target.parameters, input_data, has_files=bool(attachments))
     frame = CallFrame(target, ctx.frame)
-    frame.attached = files
-    return await dispatch(ctx, target, arguments, frame=frame)
+    attach(frame, arguments, [_approved(ctx, path) for path in attachments], ctx.session.permissions)
+    try:
+        return await dispatch(ctx, target, arguments, frame=frame)
+    except LlmDoError as exc:
+        if exc is frame.problem:  # what this call was made with is wrong, so it is this call that failed
+            raise type(exc)(str(exc)) from exc
+        raise
+
+
+def _approved(ctx: Context, path: str) -> AttachmentPayload:
+    """Read a file that goes along. Where a person was asked, it is the one that they were asked about."""
+    payload, pins = read_shared(ctx.sandbox_toolset, path), ctx.frame.pins
+    if pins is not None and pins.files[path].content != payload.data:
+        raise PathChanged(f"{path!r} has changed since it was looked at, and was not handed on.")
+    return payload
 
 
 _FOR_THE_MODEL = (
@@ -110,7 +119,8 @@ async def _worker_call(
 
     Args:
         worker: The worker's name.
-        input_data: Write the task as text, or the arguments as an object. Leave it out for a worker that takes none.
+        input_data: Write the task as text, or the arguments as an object. Leave it out for a worker that takes none,
+            or if the attachments say all.
         attachments: Paths of files to go with it, such as root/folder/file.pdf.
     """
     return await delegate(ctx.deps, worker, input_data, list(attachments or ()))
@@ -126,11 +136,24 @@ def _cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
     return shared + [Case({"path": place}, path, name="sandbox.read") for path, place in places.items()]
 
 
+def _pin(arguments: dict[str, Any], frame: CallFrame) -> Pins:
+    """Return the files that go along, as they are now."""
+    found = {}
+    for path in arguments.get("attachments") or ():
+        root, rest = frame.files.manager.parse(path)
+        try:
+            found[path] = frame.files.state(root.name, rest)
+        except LlmDoError as exc:  # what cannot be read is refused when it is read
+            found[path] = FileState(str(exc))
+    return Pins(found, exact=True)
+
+
 worker_call = ToolEntry[Any](
     Tool(_worker_call, name="worker_call"),
     rule="worker.call",
     show=_show_call,
     cases=_cases,
+    pin=_pin,
     tells=_FOR_THE_MODEL,
     marks=DELEGATED,
 )

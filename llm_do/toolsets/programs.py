@@ -31,7 +31,7 @@ Place = Callable[[str], tuple[Root, str] | None]
 def pin_programs(command: Command, manager: SandboxManager, *, unsandboxed: bool) -> Pins:
     """Return the files that a command runs, as they are now."""
     found = _found(command, manager, unsandboxed=unsandboxed)
-    return Pins({name: _state(root, path) for name, (root, path) in found.items()}, programs=True)
+    return Pins({name: _state(root, path) for name, (root, path) in found.items()}, exact=True)
 
 
 def check_no_others(pins: Pins, command: Command, manager: SandboxManager, *, unsandboxed: bool) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, ClassVar
 
-from pydantic_ai import BinaryContent
+from pydantic_ai.messages import MultiModalContent
 from textual import on
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
@@ -75,7 +75,7 @@ class ChatApp(App[int]):
         worker: WorkerEntry[Any],
         open_runtime: Callable[[Feed], Runtime],
         *,
-        attachments: Sequence[BinaryContent] = (),
+        attachments: Sequence[MultiModalContent] = (),
         grace: float = 0.5,
     ) -> None:
         super().__init__()

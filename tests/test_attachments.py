@@ -1,0 +1,492 @@
+"""Files that go with a call: from where, to whom, under which policies and rules; and prompts that inputs write."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel, SecretStr
+from pydantic_ai import BinaryContent, RunContext
+from pydantic_ai.messages import ModelMessage, ModelResponse
+from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.test import TestModel
+from pydantic_ai.profiles import ModelProfile
+
+from llm_do import (
+    ApprovalController,
+    ApprovalDecision,
+    ApprovalDenied,
+    ArgumentError,
+    AttachmentPayload,
+    AttachmentPolicy,
+    Context,
+    HasPrompt,
+    LocalModel,
+    ModelChoiceError,
+    Notice,
+    PathDenied,
+    PathMissing,
+    PromptError,
+    Runtime,
+    SandboxConfig,
+    Secret,
+    WorkerDefinition,
+    WorkerEntry,
+    WorkerRegistry,
+    approve_all_callback,
+    entry,
+)
+
+from .scripted import calls, says, scripted, tool_results
+
+
+class Deck(BaseModel):
+    """An input that says nothing about its prompt."""
+
+    title: str
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder with files, beside one that no worker may read."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("alpha")
+    (tmp_path / "in" / "b.txt").write_text("beta")
+    (tmp_path / "outside.txt").write_text("secret")
+    (tmp_path / "in" / "link.txt").symlink_to(tmp_path / "outside.txt")
+    return tmp_path
+
+
+def boss(base: Path, *tools: Any, **options: Any) -> WorkerEntry[str]:
+    """Return a worker with the folder `in` as its root."""
+    sandbox = SandboxConfig.model_validate({"paths": {"in": {"root": "in"}}})
+    return WorkerEntry(name="boss", instructions="x", tools=tools, sandbox=sandbox, base=base, **options)
+
+
+class Script:
+    """A model that calls one tool for the worker `boss`, and keeps what all others are shown."""
+
+    def __init__(self, tool: str, arguments: dict[str, Any]) -> None:
+        self.call = tool, arguments
+        self.prompts: list[Any] = []
+        self.schemas: dict[str, Any] = {}
+        self.model = scripted(self.step)
+
+    def step(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        if not any(tool.name == self.call[0] for tool in info.function_tools):
+            self.prompts.append(messages[0].parts[-1].content)  # type: ignore[union-attr]
+            return says("seen")
+        self.schemas = {tool.name: tool.parameters_json_schema for tool in info.function_tools}
+        results = tool_results(messages)
+        return says(str(results[-1])) if results else calls(self.call)
+
+    @property
+    def files(self) -> list[list[bytes]]:
+        return [[item.data for item in prompt if isinstance(item, BinaryContent)] for prompt in self.prompts]
+
+
+@pytest.mark.parametrize("input_type", [None, Deck])
+async def test_a_worker_that_is_a_tool_takes_files_of_its_callers_roots(root: Path, input_type: Any) -> None:
+    """The model of the caller is offered `attachments`, and what it names is read and shown."""
+    analyst = WorkerEntry[str](name="analyst", instructions="x", input_type=input_type)
+    given = {"input": "look"} if input_type is None else {"title": "T"}
+    script = Script("analyst", {**given, "attachments": ["in/a.txt", "in/b.txt"]})
+    runtime = Runtime([boss(root, analyst)], model=script.model)
+    assert await runtime.call("boss", "go") == "seen"
+    assert script.files == [[b"alpha", b"beta"]]
+    assert script.schemas["analyst"]["properties"]["attachments"]["items"] == {"type": "string"}
+
+
+async def test_files_are_offered_only_where_there_are_some_to_give_and_to_take(root: Path) -> None:
+    """No root, a policy of none, or a field of the worker's own of that name: the schema is the worker's."""
+
+    class Own(BaseModel):
+        attachments: list[str]
+
+    none = AttachmentPolicy(max_attachments=0)
+    closed = WorkerEntry[str](name="closed", instructions="x", attachment_policy=none)
+    own = WorkerEntry[str](name="own", instructions="x", input_type=Own)
+    script = Script("own", {"attachments": ["in/a.txt"]})
+    assert await Runtime([boss(root, closed, own)], model=script.model).call("boss", "go") == "seen"
+    assert script.schemas["closed"]["properties"].keys() == {"input"}
+    assert script.prompts == ['{\n  "attachments": [\n    "in/a.txt"\n  ]\n}']  # its field, and no file
+    bare = WorkerEntry[str](name="boss", instructions="x", tools=[WorkerEntry[str](name="own", instructions="x")])
+    script = Script("own", {"input": "x"})
+    await Runtime([bare], model=script.model).call("boss", "go")
+    assert script.schemas["own"]["properties"].keys() == {"input"}
+
+
+@pytest.mark.parametrize(
+    "path", ["/etc/hostname", "../outside.txt", "in/../outside.txt", "in/link.txt", "out/a.txt", "in/none.txt", ""]
+)
+async def test_no_path_below_a_worker_leaves_its_roots(root: Path, path: str) -> None:
+    """Whether a model or Python below it names the path, nothing is read, and the model is told."""
+    analyst = WorkerEntry[str](name="analyst", instructions="x")
+    script = Script("analyst", {"input": "look", "attachments": [path]})
+    assert await Runtime([boss(root, analyst)], model=script.model).call("boss", "go") != "seen"
+    assert script.prompts == []
+
+    @entry
+    async def send(ctx: RunContext[Context]) -> str:
+        with pytest.raises((PathDenied, PathMissing)):
+            await ctx.deps.call(analyst, "look", attachments=[Path(path)])
+        return "refused"
+
+    script = Script("send", {})
+    assert await Runtime([boss(root, send, analyst)], model=script.model).call("boss", "go") == "refused"
+    assert script.prompts == []
+
+
+async def test_a_call_takes_all_forms_of_files_at_the_top_and_below(root: Path) -> None:
+    """At the top a path is one of this machine, below a worker one of its roots. All are payloads to a tool."""
+    picture = BinaryContent(b"png", media_type="image/png")
+    seen: list[AttachmentPayload] = []
+
+    @entry
+    def look(ctx: RunContext[Context]) -> str:
+        seen.extend(ctx.deps.attachments)
+        return "looked"
+
+    for input_type, given in ((None, "go"), (Deck, Deck(title="T"))):
+        seen.clear()
+        worker = WorkerEntry[str](name="w", instructions="x", tools=[look], input_type=input_type)
+        forms = [str(root / "outside.txt"), root / "in" / "a.txt", AttachmentPayload("n.txt", b"n"), picture]
+        await Runtime([worker], model=TestModel(custom_output_text="ok")).call(worker, given, attachments=forms)
+        assert [(type(file), file.data) for file in seen] == [
+            (AttachmentPayload, data) for data in (b"secret", b"alpha", b"n", b"png")
+        ]
+        assert (seen[0].name, seen[2].name, seen[3].media_type) == ("outside.txt", "n.txt", "image/png")
+        assert seen[3].name.endswith(".png")
+
+    reader = WorkerEntry[str](name="reader", instructions="x")
+
+    @entry
+    async def send(ctx: RunContext[Context]) -> str:
+        result: str = await ctx.deps.call(reader, "x", attachments=["in/a.txt", AttachmentPayload("n.txt", b"n")])
+        return result
+
+    script = Script("send", {})
+    assert await Runtime([boss(root, send)], model=script.model).call("boss", "go") == "seen"
+    assert script.files == [[b"alpha", b"n"]]
+
+
+async def test_turns_take_files_as_calls_do(root: Path) -> None:
+    """The files of one turn are not those of the next."""
+    worker = WorkerEntry[str](name="w", instructions="x", input_type=Deck)
+    script = Script("none", {})
+    async with worker.start(Runtime([worker], model=script.model)) as scope:
+        await scope.run_turn(Deck(title="T"), attachments=[root / "in" / "a.txt"])
+        await scope.run_turn(Deck(title="U"))
+        assert scope.frame.attachments == ()
+    assert script.files[0] == [b"alpha"]
+
+
+async def test_data_never_chooses_files(root: Path) -> None:
+    """A path that stands among other keywords, or in a mapping, is not opened."""
+    typed = WorkerEntry[str](name="typed", instructions="x", input_type=Deck)
+    plain = WorkerEntry[str](name="plain", instructions="x")
+    script, path = Script("none", {}), str(root / "outside.txt")
+    runtime = Runtime([typed, plain], model=script.model)
+    with pytest.raises(ArgumentError, match="must be a Path"):
+        await runtime.call(typed, title="T", attachments=[path])
+    with pytest.raises(ArgumentError):
+        await runtime.call(typed, {"title": "T", "attachments": [path]})
+    with pytest.raises(ArgumentError):
+        await runtime.call(plain, {"input": "x", "attachments": [path]})
+    assert script.prompts == []
+    await runtime.call(typed, title="T", attachments=[Path(path)])
+    assert script.files == [[b"secret"]]
+
+
+@pytest.mark.parametrize(
+    ("policy", "files", "problem"),
+    [
+        ({"max_attachments": 1}, ["in/a.txt", "in/b.txt"], "hands on 1 attachments at most, got 2"),
+        ({"max_total_bytes": 4}, ["in/a.txt"], "hands on 4 bytes of attachments at most, got 5"),
+        ({"suffixes": (".pdf",)}, ["in/a.txt"], "cannot be handed on by worker 'boss': it hands on .pdf"),
+    ],
+)
+@pytest.mark.parametrize("way", ["tool", "worker_call"])
+async def test_the_callers_policy_counts_as_the_callees_does(
+    root: Path, policy: dict[str, Any], files: list[str], problem: str, way: str
+) -> None:
+    """Whatever the callee takes, its caller hands on no more than its own policy says."""
+    from llm_do.toolsets import worker_call
+
+    analyst = WorkerEntry[str](name="analyst", instructions="x")
+    tools = (analyst,) if way == "tool" else (worker_call,)
+    arguments = {"input": "x"} if way == "tool" else {"worker": "analyst"}
+    name = "analyst" if way == "tool" else "worker_call"
+    script = Script(name, {**arguments, "attachments": files})
+    worker = boss(root, *tools, attachment_policy=AttachmentPolicy(**policy), allow_workers=["*"])
+    answer = await Runtime([worker, analyst], model=script.model).call("boss", "go")
+    assert problem in answer
+    assert script.prompts == []
+
+
+async def test_worker_call_needs_no_input_where_there_are_files(root: Path) -> None:
+    """The files are all that the worker is shown."""
+    from llm_do.toolsets import worker_call
+
+    analyst = WorkerEntry[str](name="analyst", instructions="x")
+    script = Script("worker_call", {"worker": "analyst", "attachments": ["in/a.txt"]})
+    runtime = Runtime([boss(root, worker_call, allow_workers=["*"]), analyst], model=script.model)
+    assert await runtime.call("boss", "go") == "seen"
+    assert script.files == [[b"alpha"]]
+
+
+@pytest.mark.parametrize("rule", ["sandbox.read", "worker.call"])
+@pytest.mark.parametrize("name", ["a.txt", "none.txt"])
+async def test_rules_judge_each_file_and_refuse_before_it_is_read(root: Path, rule: str, name: str) -> None:
+    """What may not be read or handed on is refused, and nobody learns whether it is there."""
+    key = "path" if rule == "sandbox.read" else "attachments"
+    rules = {rule: {"rule": "deny", "when": {key: f"in/{name}"}}}
+    analyst = WorkerEntry[str](name="analyst", instructions="x")
+    script = Script("analyst", {"input": "x", "attachments": ["in/b.txt", f"in/{name}"]})
+    runtime = Runtime([boss(root, analyst, tool_rules=rules)], model=script.model)
+    assert "was refused" in await runtime.call("boss", "go")
+    record = next(record for record in runtime.trace if record.name == "analyst")
+    assert record.approval is not None and not record.approval.approved
+    assert "alpha" not in repr(record) and "beta" not in repr(record)
+    assert script.prompts == []
+
+
+@pytest.mark.parametrize("way", ["tool", "worker_call"])
+async def test_an_approval_is_for_the_very_content(root: Path, way: str) -> None:
+    """A file that changes while a person thinks is not handed on unseen, and a grant does not outlast a change."""
+    from llm_do.toolsets import worker_call
+
+    analyst = WorkerEntry[str](name="analyst", instructions="x")
+    asked: list[Any] = []
+
+    def swap(tool_name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
+        asked.append(payload)
+        if len(asked) == 1:
+            (root / "in" / "a.txt").write_text("swapped")
+        return ApprovalDecision(approved=True, approve_for_session=True)
+
+    tool, name = (analyst, "analyst") if way == "tool" else (worker_call, "worker_call")
+    arguments = {"input": "x"} if way == "tool" else {"worker": "analyst", "input_data": "x"}
+    script = Script(name, {**arguments, "attachments": ["in/a.txt"]})
+    rules = {"sandbox.read": "ask"}
+    worker = boss(root, tool, tool_rules=rules, allow_workers=["*"])
+    runtime = Runtime([worker, analyst], model=script.model, approval_callback=swap)
+    assert await runtime.call("boss", "go") == "seen"
+    # The tool has the bytes that were shown. worker_call reads again, finds others, and asks about those.
+    assert script.files == ([[b"alpha"]] if way == "tool" else [[b"swapped"]])
+    count = len(asked)
+    assert count == (1 if way == "tool" else 2)
+    (root / "in" / "a.txt").write_text("third")
+    await runtime.call("boss", "go")
+    assert len(asked) == count + 1
+    await runtime.call("boss", "go")
+    assert len(asked) == count + 1
+
+
+# -- prompts that inputs write ---------------------------------------------------------------------------
+
+
+class Pitch(BaseModel):
+    """An input that writes its own prompt."""
+
+    company: str
+    token: Annotated[str, Secret] = "no token"
+    key: SecretStr = SecretStr("k")
+    deck: str | None = None
+
+    def to_prompt(self) -> list[str | Path]:
+        files = [] if self.deck is None else ["Deck:", Path(self.deck)]
+        return [f"Judge {self.company} with {self.token} and {self.key.get_secret_value()}.", *files, "Be brief."]
+
+
+@dataclass
+class Note:
+    """A dataclass that does."""
+
+    text: str
+
+    def to_prompt(self) -> str:
+        return self.text.upper()
+
+
+async def test_an_input_type_writes_its_own_prompt_for_every_caller(root: Path) -> None:
+    """Python, a turn, a model and the project's own run show the same, without secrets and with files in place."""
+    assert isinstance(Note("x"), HasPrompt)
+    judge = WorkerEntry[str](name="judge", instructions="x", input_type=Pitch)
+    note = WorkerEntry[str](name="note", instructions="x", input_type=Note)
+    script = Script("judge", {"company": "Acme", "deck": "in/a.txt", "token": "hunter22"})
+    runtime = Runtime([judge, note, boss(root, judge)], model=script.model)
+    await runtime.call(note, text="quiet")
+    await runtime.call(judge, company="Acme", token="hunter22", key="swordfish")
+    async with judge.start(runtime) as scope:
+        await scope.run_turn(Pitch(company="Acme", deck=str(root / "in" / "b.txt")))
+    assert await runtime.call("boss", "go") == "seen"
+    shown = [
+        prompt if isinstance(prompt, str) else [item if isinstance(item, str) else item.data for item in prompt]
+        for prompt in script.prompts
+    ]
+    hidden = "Judge Acme with [secret] and [secret]."
+    assert shown[:2] == ["QUIET", [hidden, "Be brief."]]
+    assert shown[2][1:] == ["Deck:", b"beta", "Be brief."]
+    assert shown[3] == [hidden, "Deck:", b"alpha", "Be brief."]
+    record = next(record for record in runtime.trace if record.name == "judge" and record.depth == 1)
+    assert [file.data for file in record.attachments] == [b"alpha"]
+
+
+async def test_files_of_a_prompt_follow_roots_policy_and_rules(root: Path) -> None:
+    """A path that an input turns into a file is one of the caller's roots, and is judged."""
+    judge = WorkerEntry[str](name="judge", instructions="x", input_type=Pitch)
+    for deck, rules, problem in [
+        ("/etc/hostname", {}, "no root"),
+        ("in/none.txt", {}, "none.txt"),
+        ("in/a.txt", {"sandbox.read": {"rule": "deny", "when": {"path": "in/a.txt"}}}, "was refused"),
+    ]:
+        script = Script("judge", {"company": "Acme", "deck": deck})
+        runtime = Runtime([boss(root, judge, tool_rules=rules)], model=script.model)
+        assert problem in await runtime.call("boss", "go")
+        assert script.prompts == []
+    closed = WorkerEntry[str](
+        name="w", instructions="x", input_type=Pitch, attachment_policy=AttachmentPolicy(max_attachments=0)
+    )
+    with pytest.raises(PathDenied, match="takes 0 attachments"):
+        await Runtime([closed], model=TestModel()).call(closed, company="A", deck=str(root / "in" / "a.txt"))
+
+
+async def test_what_goes_wrong_in_a_prompt_names_class_and_method() -> None:
+    """An exception, and a value that is no prompt."""
+
+    class Bad(BaseModel):
+        what: Any = None
+
+        def to_prompt(self) -> Any:
+            return {"raise": lambda: 1 / 0, "number": lambda: 5, "item": lambda: ["a", 5]}[self.what]()
+
+    bad = WorkerEntry[str](name="bad", instructions="x", input_type=Bad)
+    runtime = Runtime([bad], model=TestModel())
+    for what, problem in [("raise", "failed: ZeroDivisionError"), ("number", "must return"), ("item", "got 5 among")]:
+        with pytest.raises(PromptError, match=rf"Bad\.to_prompt\(\) {problem}" if what != "item" else problem):
+            await runtime.call(bad, what=what)
+    assert len(runtime.trace) == 3 and all(record.error for record in runtime.trace)
+
+
+async def test_a_person_who_edits_the_arguments_edits_the_prompt() -> None:
+    """The prompt is written from the arguments that run."""
+    note = WorkerEntry[str](name="note", instructions="x", input_type=Note, requires_approval=True)
+    script = Script("none", {})
+
+    def edit(tool_name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
+        return ApprovalDecision(approved=True, arguments={"text": "other"})
+
+    await Runtime([note], model=script.model, approval_callback=edit).call(note, "quiet")
+    assert script.prompts == ["OTHER"]
+
+
+# -- models that fit -------------------------------------------------------------------------------------
+
+
+def model_of(provider: str, **profile: Any) -> FunctionModel:
+    """Return a model of some provider, with a profile."""
+
+    class Provided(FunctionModel):
+        @property
+        def system(self) -> str:
+            return provider
+
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        asked.append(provider)
+        return says("ok")
+
+    return Provided(answer, model_name="m1", profile=ModelProfile(**profile))
+
+
+asked: list[str] = []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "model", "fits"),
+    [
+        (["anthropic:*"], lambda: model_of("anthropic"), True),
+        (["openai:*", "anthropic:M*"], lambda: model_of("anthropic"), True),
+        (["anthropic:*"], lambda: model_of("openai"), False),
+        (["vision"], lambda: model_of("openai"), True),
+        (["vision"], lambda: model_of("openai", supports_image_input=False), False),
+        (["vision", "pdf"], lambda: model_of("openai", supports_document_input=False), False),
+        (["openai:*", "pdf"], lambda: model_of("anthropic"), False),
+        (["vision"], lambda: model_of("ollama"), None),
+        (["anthropic:*"], lambda: TestModel(), None),
+        (["anthropic:*"], lambda: FallbackModel(model_of("anthropic"), model_of("openai")), False),
+        (["vision"], lambda: LocalModel("smollm2-135m"), False),
+    ],
+)
+async def test_a_model_that_is_known_not_to_fit_is_refused_before_the_request(
+    wanted: list[str], model: Callable[[], Any], fits: bool | None
+) -> None:
+    """One that may fit runs, with a notice where nothing is known."""
+    asked.clear()
+    told: list[Any] = []
+    worker = WorkerEntry[str](name="w", instructions="x", compatible_models=wanted)
+    runtime = Runtime([worker], model=model(), message_callback=told.append)
+    if fits is False:
+        with pytest.raises(ModelChoiceError, match=r"Worker 'w' cannot use model '.*', the session's default.*--model"):
+            await runtime.call(worker, "x")
+        assert asked == []
+    else:
+        await runtime.call(worker, "x")
+    notices = [event.text for event in told if isinstance(event, Notice)]
+    assert [("'w'" in text and "not known" in text) for text in notices] == ([True] if fits is None else [])
+
+
+def test_what_is_no_model_and_no_capability_is_refused_where_it_is_written(tmp_path: Path) -> None:
+    """The nearest word is named, and a file takes the field."""
+    with pytest.raises(ValueError, match="Did you mean 'vision'"):
+        WorkerEntry[str](name="w", instructions="x", compatible_models=["vison"])
+    with pytest.raises(ValueError, match="no pattern of models"):
+        WorkerDefinition(name="w", compatible_models=("gpt-*",))
+    (tmp_path / "workers").mkdir()
+    (tmp_path / "workers" / "w.md").write_text("---\ncompatible_models: [anthropic:*, vision]\n---\nLook.")
+    worker = WorkerRegistry(tmp_path)["w"]
+    assert isinstance(worker, WorkerEntry)
+    assert worker.compatible_models == ("anthropic:*", "vision")
+
+
+async def test_a_picture_for_a_model_that_reads_text_only_is_refused_before_the_request() -> None:
+    """The error names worker, model and file; no weights are looked for."""
+    worker = WorkerEntry[str](name="w", instructions="x")
+    picture = AttachmentPayload("cat.png", b"png")
+    with pytest.raises(ModelChoiceError, match=r"w: model 'local:smollm2-135m' cannot be sent 'cat.png'.*'vision'"):
+        await Runtime([worker], model=LocalModel("smollm2-135m")).call(worker, "x", attachments=[picture])
+
+
+# -- rules of a file, outside of a runtime -----------------------------------------------------------------
+
+
+def test_an_approval_controller_knows_the_roots_of_the_definition_whose_rules_it_gets(tmp_path: Path) -> None:
+    """The rules of a definition mean the same files when a controller applies them to `root/path`."""
+    (tmp_path / "workers").mkdir()
+    (tmp_path / "workers" / "w.yaml").write_text(
+        "instructions: x\nsandbox: {paths: {output: {root: out, mode: rw}}}\n"
+        "tool_rules:\n  sandbox.write:\n    - {rule: allow, when: {path: output/free/**}}\n"
+        "    - {rule: deny, when: {path: output/kept/**}}\n"
+    )
+    definition = WorkerRegistry(tmp_path).definition("w")
+    by_hand = WorkerDefinition.model_validate(definition.model_dump())
+    asked: list[str] = []
+
+    def ask(tool_name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
+        asked.append(payload["path"])
+        return ApprovalDecision(approved=True)
+
+    for rules in (definition.tool_rules, by_hand.tool_rules):
+        asked.clear()
+        controller = ApprovalController(tool_rules=rules, approval_callback=ask)
+        for path in ("output/free/a.txt", "output/other.txt", "output/free/../kept/a.txt"):
+            try:
+                controller.maybe_run(tool_name="sandbox.write", payload={"path": path}, func=lambda: None)
+            except ApprovalDenied:
+                asked.append(f"denied {path}")
+        with pytest.raises(ApprovalDenied):
+            controller.maybe_run(tool_name="sandbox.write", payload={"path": "output/kept/a.txt"}, func=lambda: None)
+        assert asked == ["output/other.txt", "denied output/free/../kept/a.txt"]
+    Runtime([], tool_rules=definition.tool_rules, approval_callback=approve_all_callback)
