@@ -119,11 +119,10 @@ def attach(frame: CallFrame, arguments: dict[str, Any], files: Sequence[Attachme
     if not files and not in_prompt:
         frame.prompt = prompt
         return
-    placed = [_place(frame, item) for item in (*in_prompt, *files)]
+    placed = share(frame, [*in_prompt, *files])
     checks = list(_checks(frame))
     for check in checks:
         check.names(placed)
-    frame.shared = {file.path: file.place for file in placed if isinstance(file, _RootFile)}
     if frame.shared and judge.refuses(frame, arguments):
         frame.problem = PathDenied(f"{frame.path} was refused, so no file was read for it.")
         return
@@ -140,6 +139,25 @@ def attach(frame: CallFrame, arguments: dict[str, Any], files: Sequence[Attachme
     if prompt is not None:
         here = iter(contents)
         frame.prompt = [*(item if isinstance(item, str) else next(here) for item in prompt), *frame.handed]
+
+
+def share(frame: CallFrame, files: Sequence[Any]) -> list[Any]:
+    """Note for the rules which files of its caller's roots go with a call, and return where each file is."""
+    placed = [_place(frame, item) for item in files]
+    frame.shared = {file.path: file.place for file in placed if isinstance(file, _RootFile)}
+    return placed
+
+
+def files_apart(frame: CallFrame, arguments: Mapping[str, Any]) -> tuple[Mapping[str, Any], Sequence[str]]:
+    """Return the arguments and the paths of files that the model of a worker gives to another one in one mapping."""
+    worker = frame.entry
+    if frame.parent is None or frame.parent.worker is None or not takes_files(worker):
+        return arguments, ()
+    is_path = takes_files_apart(worker) or arguments.keys() <= {"input", "attachments"}
+    if "attachments" not in arguments or not is_path:
+        return arguments, ()
+    rest = {name: value for name, value in arguments.items() if name != "attachments"}
+    return rest, _listed(arguments["attachments"], _worker(frame).name)
 
 
 def shared_cases(frame: CallFrame) -> list[Case]:

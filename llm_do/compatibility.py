@@ -1,9 +1,9 @@
 """Which models a worker can use: by patterns of their names, and by the kinds of files that they can be sent.
 
 Only PydanticAI's model profiles say what a model can be sent. There, a flag that is off is knowledge, and one that is
-on means that nothing says otherwise. So a model is refused where its profile says no. It is taken without a word where
-it is the provider's own and all current models of that provider can be sent such files, and with a notice elsewhere:
-behind a server or a gateway may be any model.
+on means that nothing says otherwise. So a model is refused where its profile says no. Elsewhere it is taken: without a
+word where llm-do assumes that all current models of its provider can be sent such files, and with a notice otherwise,
+since behind a server or a gateway may be any model.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _FLAGS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
 CAPABILITIES = tuple(_FLAGS)
 """What a worker can want of its model: `vision` is images."""
 
-_ALL_TAKE: Mapping[str, Sequence[str]] = {
+_ASSUMED: Mapping[str, Sequence[str]] = {
     "vision": ("anthropic", "google", "google-gla", "google-vertex", "google-cloud", "openai"),
     "pdf": ("anthropic", "google", "google-gla", "google-vertex", "google-cloud", "openai"),
     "audio": ("google", "google-gla", "google-vertex", "google-cloud"),
     "video": ("google", "google-gla", "google-vertex", "google-cloud"),
 }
-"""Providers all of whose current models of general use take such files, as they document it."""
+"""Providers of which llm-do assumes that all current models take such files. Nothing that it could ask says so."""
 
 
 def check_wanted(wanted: str) -> str:
@@ -78,15 +78,19 @@ def find_misfit(model: Model, wanted: Sequence[str], named: str | None = None) -
     A model fits if one of the patterns means it, where there are any, and if it has all of the capabilities.
     `named` is what the model was called by, which may have another provider's name than the model has.
     """
-    patterns = [each for each in wanted if each not in CAPABILITIES]
     for each in candidates(model):
-        names = {id_of(each).casefold(), *([] if named is None else [named.casefold()])}
-        is_meant = any(fnmatchcase(name, pattern.casefold()) for name in names for pattern in patterns)
-        if patterns and not is_meant and each.system not in _STAND_INS:
+        names = [id_of(each), *([] if named is None else [named])]
+        if not any(name_fits(name, wanted) for name in names) and each.system not in _STAND_INS:
             return id_of(each)
         if any(lacks(each, capability) for capability in wanted if capability in CAPABILITIES):
             return id_of(each)
     return None
+
+
+def name_fits(name: str, wanted: Sequence[str]) -> bool:
+    """Whether one of the patterns means the model of this name; true where there are none."""
+    patterns = [each.casefold() for each in wanted if each not in CAPABILITIES]
+    return not patterns or any(fnmatchcase(name.casefold(), pattern) for pattern in patterns)
 
 
 def find_unknown(model: Model, wanted: Sequence[str]) -> tuple[str, str] | None:
@@ -95,7 +99,7 @@ def find_unknown(model: Model, wanted: Sequence[str]) -> tuple[str, str] | None:
         if each.system in _STAND_INS and wanted:
             return id_of(each), "fits"
         for capability in wanted:
-            if capability in CAPABILITIES and each.system not in _ALL_TAKE[capability]:
+            if capability in CAPABILITIES and each.system not in _ASSUMED[capability]:
                 return id_of(each), f"can be sent what {capability!r} means"
     return None
 

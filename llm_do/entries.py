@@ -17,15 +17,16 @@ from pydantic_ai import Agent, RunContext, Tool
 from pydantic_ai.capabilities import AgentCapability
 from pydantic_ai.exceptions import ModelRetry, ToolFailed
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse
+from pydantic_ai.models import Model
 from pydantic_ai.output import OutputSpec, StructuredDict
 from pydantic_ai.settings import ModelSettings
 from typing_extensions import TypeVar
 
 from .attachments import takes_files, takes_files_apart
-from .compatibility import check_wanted
+from .compatibility import check_wanted, find_misfit
 from .context import Context, run_context
 from .definition import AttachmentPolicy, WorkerDefinition, places_of
-from .errors import ArgumentError, ToolTimeout
+from .errors import ArgumentError, ModelChoiceError, ToolTimeout
 from .frame import CallFrame
 from .inputs import NoParameters, OpenParameters
 from .names import as_list, check_name, index_by_name
@@ -335,6 +336,11 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
             object.__setattr__(self, attribute, tuple(as_list(getattr(self, attribute), f"worker {self.name!r}")))
         for wanted in self.compatible_models:
             check_wanted(wanted)
+        if isinstance(self.model, Model) and (misfit := find_misfit(self.model, self.compatible_models)) is not None:
+            listed = ", ".join(self.compatible_models)
+            raise ModelChoiceError(
+                f"Worker {self.name!r} has the model {misfit!r}, and its compatible_models are {listed}. Change either."
+            )
         # What is wrong with a worker should be said where it is made, not where it is first called.
         _ = self.parameters, self.own_entries, self.rule_book
 
@@ -446,7 +452,7 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
             instructions=self.instructions,
             output_type=output_type,
             deps_type=Context,
-            tools=[self._proxy_of(tool) for tool in tools],
+            tools=[self.proxy_of(tool) for tool in tools],
             model_settings=self.model_settings,
             capabilities=self.capabilities,
             retries=self.retries,
@@ -456,7 +462,7 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
             agent.output_validator(_schema_check(self.output_schema))
         return agent
 
-    def _proxy_of(self, entry: Entry[Any]) -> Tool[Context]:
+    def proxy_of(self, entry: Entry[Any]) -> Tool[Context]:
         """Return the tool that this worker's model sees for an entry. It takes files where this worker has some."""
         if not isinstance(entry, EntryBase):
             return proxy_tool(entry, parameters_of(entry))

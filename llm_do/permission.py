@@ -14,7 +14,7 @@ from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
 
 from . import pool
 from .approval import Answer, ApprovalController, ApprovalRequest, copied
-from .attachments import attach, shared_cases
+from .attachments import attach, files_apart, share, shared_cases
 from .errors import ApprovalDenied, CallCancelled, LlmDoError, RunEnded
 from .events import ApprovalDecided, ApprovalRequested
 from .frame import CallFrame
@@ -142,9 +142,12 @@ class Permissions:
             raise CallCancelled(f"{frame.path} stops: somebody ended the run.")
 
     def why(self, frame: CallFrame, arguments: Mapping[str, Any]) -> Ruling:
-        """What would be decided about a call, and by which rule. Nothing runs, and nobody is asked."""
+        """What would be decided about a call, and by which rule. Nothing runs, nothing is read, and nobody is asked."""
         assert frame.entry is not None
-        return self.judge(frame, parameters_of(frame.entry).bind_named(arguments))[1]
+        arguments, files = files_apart(frame, arguments)
+        bound = parameters_of(frame.entry).bind_named(arguments, has_files=bool(files))
+        share(frame, files)
+        return self.judge(frame, bound)[1]
 
     async def approve(
         self, ctx: Context | None, frame: CallFrame, arguments: dict[str, Any], *, asked_from_within: bool = False

@@ -393,7 +393,7 @@ async def test_fields_are_bound_by_name_and_by_alias() -> None:
 async def test_attachments_go_to_the_model_beside_the_text() -> None:
     letter = BinaryContent(b"Dear ...", media_type="text/plain")
     assert await prompt_for(WorkerEntry(name="w"), "Look!", attachments=[letter]) == ["Look!", letter]
-    with pytest.raises(ArgumentError, match="'attachments' takes a list of paths"):
+    with pytest.raises(ArgumentError, match="an item of 'attachments' must be a path"):
         await prompt_for(WorkerEntry(name="w"), "Look!", attachments=[5])
     with pytest.raises(ArgumentError, match="Give paths as a keyword"):  # a mapping may come from anywhere
         await prompt_for(WorkerEntry(name="w"), {"input": "Look!", "attachments": [__file__]})

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel, Field, SecretStr
 from pydantic_ai import BinaryContent, RunContext
 from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models.fallback import FallbackModel
@@ -285,6 +285,71 @@ async def test_an_approval_is_for_the_very_content(root: Path, way: str) -> None
     assert len(asked) == count + 1
 
 
+@pytest.mark.parametrize("given", [{}, {"input": " "}, {"input": None}])
+async def test_a_model_that_hands_over_files_needs_no_input(root: Path, given: dict[str, Any]) -> None:
+    """Without files, a blank input is asked for again."""
+    analyst = WorkerEntry[str](name="analyst", instructions="x")
+    script = Script("analyst", {**given, "attachments": ["in/a.txt"]})
+    assert await Runtime([boss(root, analyst)], model=script.model).call("boss", "go") == "seen"
+    assert script.files == [[b"alpha"]]
+    assert "input" not in script.schemas["analyst"].get("required", ())
+    for empty in ([], None):
+        script = Script("analyst", {**given, "attachments": empty})
+        assert await Runtime([boss(root, analyst)], model=script.model).call("boss", "go") != "seen"
+        assert script.prompts == []
+
+
+async def test_files_are_beside_the_arguments_in_every_form_of_a_call(root: Path) -> None:
+    """The record, the approver and the worker find them in one place, whatever was written."""
+    worker = WorkerEntry[str](name="w", instructions="x")
+    content, path = BinaryContent(b"c", media_type="text/plain"), root / "in" / "a.txt"
+    script = Script("none", {})
+    runtime = Runtime([worker], model=script.model)
+    await runtime.call(worker, "x", attachments=[str(path)])
+    await runtime.call(worker, {"input": "x", "attachments": [content]})
+    await runtime.call(worker, {"input": "x"}, attachments=[path])
+    await runtime.call(worker, "x", depth=2, attachments=[path])
+    with pytest.raises(ArgumentError, match="two values for argument 'attachments'"):
+        await runtime.call(worker, {"input": "x", "attachments": [content]}, attachments=[path])
+    assert [record.input_data for record in runtime.trace] == [{"input": "x"}] * 3 + [{"input": "x", "depth": 2}]
+    assert [[file.data for file in record.attachments] for record in runtime.trace] == [
+        [b"alpha"],
+        [b"c"],
+        [b"alpha"],
+        [b"alpha"],
+    ]
+
+
+async def test_a_field_that_is_called_attachments_stays_the_workers_own(root: Path) -> None:
+    """Also where another name stands in its schema."""
+
+    class Mail(BaseModel):
+        attachments: list[str] = Field(alias="files")
+
+    worker = WorkerEntry[str](name="w", instructions="x", input_type=Mail)
+    script = Script("none", {})
+    runtime = Runtime([worker], model=script.model)
+    await runtime.call(worker, attachments=[str(root / "outside.txt")])
+    assert isinstance(script.prompts[0], str) and "secret" not in script.prompts[0]
+
+
+@pytest.mark.parametrize("way", ["tool", "worker_call"])
+@pytest.mark.parametrize("rule", ["sandbox.read", "worker.call"])
+def test_why_judges_each_file_and_reads_none(root: Path, way: str, rule: str) -> None:
+    """What would be decided about a call is decided about its files too."""
+    from llm_do.toolsets import worker_call
+
+    key = "path" if rule == "sandbox.read" else "attachments"
+    rules = {rule: {"rule": "deny", "when": {key: "in/none.txt"}}}
+    analyst = WorkerEntry[str](name="analyst", instructions="x")
+    caller = boss(root, analyst, worker_call, tool_rules=rules, allow_workers=["*"])
+    runtime = Runtime([caller, analyst])
+    target: Any = analyst if way == "tool" else worker_call
+    given = {} if way == "tool" else {"worker": "analyst"}
+    for paths, decided in (["in/a.txt"], "allow"), (["in/a.txt", "in/none.txt"], "deny"):
+        assert runtime.why(target, {**given, "attachments": paths}, worker=caller).disposition == decided
+
+
 # -- prompts that inputs write ---------------------------------------------------------------------------
 
 
@@ -383,6 +448,23 @@ async def test_a_person_who_edits_the_arguments_edits_the_prompt() -> None:
     assert script.prompts == ["OTHER"]
 
 
+async def test_the_record_of_an_edited_call_has_the_files_that_went(root: Path) -> None:
+    """Those that the prompt of the edited arguments names, and those that the caller gave."""
+    judge = WorkerEntry[str](name="judge", instructions="x", input_type=Pitch, requires_approval=True)
+    decks = iter([str(root / "in" / "b.txt"), None])
+
+    def edit(tool_name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
+        return ApprovalDecision(approved=True, arguments={"company": "Acme", "deck": next(decks)})
+
+    script = Script("none", {})
+    runtime = Runtime([judge], model=script.model, approval_callback=edit)
+    for _ in range(2):
+        brief = Pitch(company="Acme", deck=str(root / "in" / "a.txt"))
+        await runtime.call(judge, brief, attachments=[AttachmentPayload("n.txt", b"n")])
+    assert script.files == [[b"beta", b"n"], [b"n"]]
+    assert [[file.data for file in record.attachments] for record in runtime.trace] == script.files
+
+
 # -- models that fit -------------------------------------------------------------------------------------
 
 
@@ -436,6 +518,14 @@ async def test_a_model_that_is_known_not_to_fit_is_refused_before_the_request(
         await runtime.call(worker, "x")
     notices = [event.text for event in told if isinstance(event, Notice)]
     assert [("'w'" in text and "not known" in text) for text in notices] == ([True] if fits is None else [])
+
+
+def test_a_worker_is_not_made_with_a_model_that_does_not_fit() -> None:
+    """The error names both."""
+    with pytest.raises(
+        ModelChoiceError, match=r"has the model 'openai:m1', and its compatible_models are anthropic:\*"
+    ):
+        WorkerEntry[str](name="w", instructions="x", model=model_of("openai"), compatible_models=["anthropic:*"])
 
 
 def test_what_is_no_model_and_no_capability_is_refused_where_it_is_written(tmp_path: Path) -> None:

@@ -64,11 +64,16 @@ def read_pairs(words: Sequence[str], given: Iterable[str] = ()) -> dict[str, str
     return found
 
 
-def typed_arguments(entry: Entry[Any], texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values that texts of a command line mean for the parameters of an entry."""
+def typed_arguments(entry: Entry[Any], texts: Mapping[str, str], *, with_files: bool = False) -> dict[str, Any]:
+    """Return the values that texts of a command line mean for the parameters of an entry.
+
+    `with_files` takes `attachments` of a worker as well, as the model of another worker can give them.
+    """
     parameters = parameters_of(entry)
     schema, vocabulary = parameters.json_schema, parameters.vocabulary
     properties = vocabulary.shape.get("properties", {}) if vocabulary.lone is None else {vocabulary.lone: {}}
+    if with_files and getattr(entry, "proxy_with_files", None) is not None:
+        properties = {**properties, "attachments": {"type": "array"}}
     is_open = schema.get("additionalProperties", False) is not False and vocabulary.lone is None
     for name in texts:
         if name not in properties and not is_open:

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
+from pydantic_ai.models import Model
 
+from ..compatibility import find_misfit, name_fits
 from ..definition import McpToolset, WorkerDefinition, WorkerLimits, native_tool, places_of
 from ..entries import WorkerEntry
 from ..errors import LlmDoError, ProjectCodeError, did_you_mean
@@ -262,16 +264,14 @@ class _Checker:
         if config.model is not None:
             named.setdefault(config.model, [])
         for model, workers in named.items():
-            if own_provider(model, config.providers) is not None:
-                continue
-            native = {name: self._definitions[name].native for name in workers}
-            yield from self._model(model, workers, native)
+            if own_provider(model, config.providers) is None:
+                yield from self._model(model, workers)
         without = [name for name, definition in self._definitions.items() if definition.model is None]
         if without and choose_default_model(None, config.model, servers=()).model is None:
             message = f"no model is set for {_listed(without)}: write `model` in {CONFIG}, or see `llm-do doctor`."
             yield Problem("note", "no-model", message, names=tuple(without))
 
-    def _model(self, model: str, workers: list[str], native: Mapping[str, Sequence[Any]]) -> Iterator[Problem]:
+    def _model(self, model: str, workers: list[str]) -> Iterator[Problem]:
         file = self._registry.file_of(workers[0]) if workers else None
         path = file.path if file is not None else self._registry.root / CONFIG
         where = self._shown(path)
@@ -280,13 +280,30 @@ class _Checker:
             level = "error" if looked.hopeless else "warning"
             users = f" ({_listed(workers)})" if len(workers) > 1 else ""
             yield Problem(level, "model", f"model {model!r}{users}: {looked.message}", where, line, (model,))
+        yield from self._misfits(model, looked, workers)
+        if isinstance(looked, ModelProblem) or (known := looked.profile.get("supported_native_tools")) is None:
             return
-        for worker, items in native.items():
-            for item in items:
-                tool = native_tool(item)
-                if looked is not None and type(tool) not in looked:
+        for worker in workers:
+            for tool in map(native_tool, self._definitions[worker].native):
+                if type(tool) not in known:
                     message = f"worker {worker!r}: the model {model!r} does not run {tool.kind} for anybody."
                     yield Problem("warning", "native", message, where, line, (worker,))
+
+    def _misfits(self, model: str, looked: ModelProblem | Model, workers: list[str]) -> Iterator[Problem]:
+        """Yield workers whose own model is none that they can use. Of one that cannot be had, the name is compared."""
+        for worker in workers:
+            wanted, file = self._definitions[worker].compatible_models, self._registry.file_of(worker)
+            assert file is not None
+            if isinstance(looked, ModelProblem):
+                level, fits = "warning", name_fits(model, wanted)
+            else:
+                level, fits = "error", find_misfit(looked, wanted, model) is None
+            if not fits:
+                message = (
+                    f"worker {worker!r}: its model {model!r} is none of its compatible_models: {', '.join(wanted)}."
+                )
+                line = _line_of(file.path, model, "model")
+                yield Problem(level, "compatible-models", message, self._shown(file.path), line, (worker,))
 
     def _edges(self) -> dict[str, list[str]]:
         """Which worker can call which, as their files say."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pydantic_ai.models import Model
 
 
 class ModelProblem(NamedTuple):
@@ -15,8 +18,8 @@ class ModelProblem(NamedTuple):
 
 
 @cache
-def look_at_model(name: str) -> ModelProblem | frozenset[type[Any]] | None:
-    """Why a model cannot be used; otherwise the native tools that it has, where that is known. Nothing is sent."""
+def look_at_model(name: str) -> ModelProblem | Model:
+    """Return the model of this name, or why it cannot be used. Nothing is sent."""
     # Both take long, and only a model that somebody names needs them.
     from pydantic_ai.exceptions import UserError  # noqa: PLC0415
 
@@ -25,7 +28,7 @@ def look_at_model(name: str) -> ModelProblem | frozenset[type[Any]] | None:
     from ..models.unusable import explain_unusable, missing_variable  # noqa: PLC0415
 
     try:
-        model = resolve_model(name)
+        return resolve_model(name)
     except LocalModelError as exc:
         return ModelProblem(f"{exc}", hopeless=True)
     except ModelChoiceError as exc:
@@ -36,5 +39,3 @@ def look_at_model(name: str) -> ModelProblem | frozenset[type[Any]] | None:
         return ModelProblem(explain_unusable(name, exc), hopeless=missing_variable(exc) is None)
     except Exception as exc:  # whatever a provider's package thinks of its surroundings
         return ModelProblem(f"{type(exc).__name__}: {exc}", hopeless=False)
-    supported = model.profile.get("supported_native_tools")
-    return frozenset(supported) if supported is not None else None

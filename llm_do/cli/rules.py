@@ -117,7 +117,7 @@ def _judge(
     meant, problems = _meant(registry, caller, tool), list[Exception]()
     for entry in meant:
         try:
-            ruling = runtime.why(entry, {**given, **typed_arguments(entry, texts)}, worker=caller)
+            ruling = runtime.why(entry, {**given, **typed_arguments(entry, texts, with_files=True)}, worker=caller)
         except (ArgumentError, click.UsageError) as exc:
             problems.append(exc)
             continue

@@ -65,11 +65,12 @@ def _worker(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Described:
         "locked": definition.locked if definition is not None else False,
         "model": _model(registry, entry),
         "model_settings": dict(entry.model_settings) if entry.model_settings else None,
+        "compatible_models": list(entry.compatible_models),
         "instructions": _instructions(entry),
         "input": entry.parameters.json_schema,
         "takes_input": entry.input_type != "none",
         "output": _output(registry, entry),
-        "tools": [_tool(registry, tool) for tool in meant(registry, entry)],
+        "tools": [_tool(tool, entry.proxy_of(tool)) for tool in meant(registry, entry)],
         "toolsets": [_toolset(item) for item in definition.toolsets if not _is_ours(item)] if definition else [],
         "native": [item if isinstance(item, str) else dict(item) for item in definition.native] if definition else [],
         "allow_workers": list(entry.allow_workers),
@@ -94,7 +95,7 @@ def _function(registry: WorkerRegistry, entry: Entry[Any]) -> Described:
     source = entry.source if isinstance(entry, EntryBase) else None
     signature = inspect.signature(inspect.unwrap(entry.tool.function)) if isinstance(entry, ToolEntry) else None
     return {
-        **_tool(registry, entry),
+        **_tool(entry, _proxy(entry)),
         "kind": "function" if entry.kind == "tool" else entry.kind,
         "signature": None if signature is None else f"{entry.name}{signature}",
         "source": _shown_source(source, registry.root),
@@ -102,9 +103,9 @@ def _function(registry: WorkerRegistry, entry: Entry[Any]) -> Described:
     }
 
 
-def _tool(registry: WorkerRegistry, entry: Entry[Any]) -> Described:
+def _tool(entry: Entry[Any], proxy: Tool[Context]) -> Described:
     """A tool as the agent is given it, and what becomes of a call that no rule speaks of."""
-    shown = _proxy(entry).tool_def
+    shown = proxy.tool_def
     own = entry if isinstance(entry, EntryBase) else None
     asks = entry.requires_approval or STANDARD.get(rule_name(entry), "allow") == "ask"
     return {
@@ -255,6 +256,7 @@ def _worker_sections(described: Described) -> Iterator[Section]:
             f"{model['name'] or 'none'} ({model['reason']})",
             *([model["problem"]] if "problem" in model else []),
             *([] if settings is None else [_json(settings)]),
+            *([f"it can use: {', '.join(described['compatible_models'])}"] if described["compatible_models"] else []),
         ],
     )
     yield "Instructions", _lines(described["instructions"]) or ["none"]

@@ -635,6 +635,48 @@ def test_check_looks_at_models_and_keys(make: Make, run: Run, monkeypatch: pytes
     assert "does not run memory" in out and "web_search" not in out
 
 
+def test_check_and_show_tell_which_models_a_worker_can_use(
+    make: Make, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that can be had is known not to fit; of any other, the name is compared."""
+    from llm_do.cli.providers import look_at_model
+
+    root = make(
+        {
+            "workers/a.md": "---\nmodel: openai:gpt-5\ncompatible_models: [anthropic:*]\n---\nx",
+            "workers/b.md": "---\nmodel: openai:gpt-5\ncompatible_models: [openai:*, vision]\n---\nx",
+            "workers/c.md": "---\nmodel: local:smollm2-135m\ncompatible_models: [vision]\n---\nx",
+        }
+    )
+    problem = "its model 'openai:gpt-5' is none of its compatible_models: anthropic:*."
+    out = "\n".join(lines(root, run))
+    assert f"workers/a.md:2: warning: worker 'a': {problem}" in out
+    look_at_model.cache_clear()
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
+    out = "\n".join(lines(root, run))
+    look_at_model.cache_clear()
+    assert f"workers/a.md:2: error: worker 'a': {problem}" in out
+    assert "worker 'b'" not in out
+    assert "workers/c.md:2: error: worker 'c': its model 'local:smollm2-135m' is none" in out
+    assert "it can use: openai:*, vision" in run("show", "b", at=root).out
+
+
+def test_rules_why_judges_files_that_go_to_a_worker(make: Make, run: Run) -> None:
+    """As its model would hand them over."""
+    root = make(
+        {
+            "workers/a.md": "---\ntools: [b]\nsandbox: {paths: {in: {root: in}}}\n"
+            "tool_rules: {sandbox.read: {rule: deny, when: {path: in/secret.txt}}}\n---\nx",
+            "workers/b.md": "x",
+            "in/a.txt": "alpha",
+        }
+    )
+    for name, decided in (("a", "allow"), ("secret", "deny")):
+        made = run("rules", "why", "a", "b", "input=x", f'attachments=["in/{name}.txt"]', at=root)
+        assert made.out.startswith(decided), made
+    assert '"attachments"' in run("show", "a", at=root).out
+
+
 def test_check_imports_nothing_that_only_a_generated_worker_names(make: Make, run: Run) -> None:
     forged = "created_by: (project)\ntoolsets: ['evil:make']\ntools: [nope]\nallow_workers: ['*']\ninstructions: x\n"
     root = make({"workers/generated/forged.yaml": forged, "llm-do.toml": 'model = "test"\n'})

@@ -620,3 +620,22 @@ def test_rules_why_reads_values_as_run_does(run_here: RunHere, project: Path) ->
     assert made.stdout.startswith("deny"), made.stderr
     piped = run_here("rules", "why", "noter", "note", "--args-json", "-", cwd=project, input='{"label": "5"}')
     assert piped.stdout.startswith("deny"), piped.stderr
+
+
+def test_an_input_type_that_writes_its_prompt_does_so_on_the_command_line(run: Run, project: Path) -> None:
+    """Fields, text and files stand where it puts them; a path that it names is one of this machine."""
+    with_tools(
+        project,
+        "from dataclasses import dataclass\nfrom pathlib import Path\n\n\n@dataclass\nclass Pitch:\n    company: str\n"
+        "    deck: str\n\n    def to_prompt(self):\n"
+        "        return [f'Judge {self.company}.', Path(self.deck), 'Be brief.']\n",
+    )
+    (project / "workers/judge.yaml").write_text("input: tools:Pitch\ninstructions: x\n")
+    (project / "deck.txt").write_text("We sell tea.")
+    made = run("judge", "company=Acme", f"deck={project / 'deck.txt'}", "-m", "test", "--events")
+    assert made.returncode == Exit.OK, made.stderr
+    events = [json.loads(line) for line in made.stdout.splitlines()]
+    assert [file["identifier"] for file in events[0]["attachments"]] == ["deck.txt"]
+    request = next(event["message"] for event in events if event["type"] == "message")
+    text, file, end = request["parts"][-1]["content"]
+    assert (text, file["identifier"], end) == ("Judge Acme.", "deck.txt", "Be brief.")
