@@ -45,8 +45,6 @@ class _RootFile:
 
     path: str
     place: Path
-    root: str
-    rest: str
 
 
 def bind_call(frame: CallFrame, args: tuple[Any, ...], kwargs: dict[str, Any], judge: Judge) -> dict[str, Any]:
@@ -202,10 +200,7 @@ def _place(frame: CallFrame, item: Any) -> Any:
     assert parent is not None
     if not isinstance(item, str | PurePath) or parent.worker is None:
         return item
-    manager = parent.files.manager
-    path = str(item)
-    root, rest = manager.parse(path)
-    return _RootFile(path, manager.host_path(path), root.name, rest)
+    return _RootFile(str(item), parent.files.manager.host_path(str(item)))
 
 
 def _read(frame: CallFrame, file: Any) -> Any:
