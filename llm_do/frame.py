@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import anyio
 from pydantic_ai.messages import ModelMessage, MultiModalContent, UserContent
@@ -16,6 +16,7 @@ from pydantic_ai.models import Model
 
 from .budgets import Reservation
 from .errors import NoSandboxError
+from .histories import SentHistory
 from .protocols import Entry, EntryBase
 from .rules import Call, RuleBook, Ruling
 from .sandbox import Pins, SandboxToolset
@@ -73,15 +74,6 @@ class Deadline:
             self._outer.resume()
 
 
-class SearchedPart(NamedTuple):
-    """A part of a message, and the same without secrets."""
-
-    part: Any
-    content: Any
-    """What it had when it was searched."""
-    clean: Any
-
-
 class CallFrame:
     """The data of one call: what is called, with what, on whose behalf. In a chat it lives over all turns."""
 
@@ -113,8 +105,8 @@ class CallFrame:
     """The conversation of a worker so far."""
     partial_messages: Sequence[ModelMessage] = ()
     """What a worker had exchanged when it failed or was cancelled."""
-    searched_parts: Mapping[int, SearchedPart] = MappingProxyType({})
-    """The parts of the conversation that were searched for secrets, by the identity of each."""
+    sent_history: SentHistory | None = None
+    """The conversation without secrets, where a session has any."""
     last_request: Sequence[Any] = ()
     """The parts of the last request in the message log."""
     scope: Any = None

@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import dataclass, replace
-from operator import is_
 from time import perf_counter
 from typing import Any, NoReturn, cast
 
@@ -16,12 +15,9 @@ from pydantic_ai import RunContext
 from pydantic_ai.exceptions import ModelHTTPError, UserError
 from pydantic_ai.messages import (
     ModelMessage,
-    ModelRequest,
     ModelResponse,
     NativeToolCallPart,
     NativeToolReturnPart,
-    SystemPromptPart,
-    UserPromptPart,
 )
 from pydantic_ai.models import Model, ModelRequestContext, ModelRequestParameters, StreamedResponse
 from pydantic_ai.models.concurrency import ConcurrencyLimitedModel
@@ -31,14 +27,15 @@ from pydantic_ai.settings import ModelSettings, merge_model_settings
 
 from .answers import refuse_empty_stream, refuse_nothing, unreadable_answer
 from .budgets import DEFAULT_OUTPUT_TOKENS, GIVE_PRICE, LEAST_OUTPUT_TOKENS, Quote, Reservation
+from .cutoff import find_missing_end, name_limit
 from .errors import AnswerCutOff, CallCancelled, LimitExceeded, ModelChoiceError
 from .estimates import InputBound, thinking_tokens
 from .events import RequestEnded, RequestStarted
-from .frame import CallFrame, SearchedPart
+from .frame import CallFrame
+from .histories import SentHistory
 from .prices import FREE, can_be, was_reported
 from .protocols import EntryBase
 from .recorder import tags
-from .secrets import Values
 from .state import SessionState
 from .texts import text_of
 from .usage import full_name
@@ -83,7 +80,7 @@ def _is_metered_inside(model: Model, session: SessionState) -> bool:
     return isinstance(model, WrapperModel) and _is_metered_inside(model.wrapped, session)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Request:
     """A request that is reserved, as it is sent."""
 
@@ -95,8 +92,11 @@ class _Request:
     """Whether `max_tokens` of the settings is the budget's and not the user's."""
     max_tokens: int | None
     """The bound of the output that is sent, if any."""
-    clock: float
-    """When it was reserved, on the clock that durations are measured with."""
+    clock: float = 0.0
+    """When it was sent, on the clock that durations are measured with."""
+
+    def name_limit(self, response: ModelResponse) -> str | None:
+        return name_limit(response, self.max_tokens, bounded_by_budget=self.bounded_by_budget)
 
 
 class MeteredModel(WrapperModel):
@@ -152,7 +152,7 @@ class MeteredModel(WrapperModel):
                 self._raise_if_unreadable(exc)
                 raise
             response = stream.get()
-            cut_off = _cut_off(request, response) or self._end_is_missing(response)
+            cut_off = request.name_limit(response) or find_missing_end(response, self.wrapped)
             self._finish(request, response, cut_off)
             self._refuse_cut_off(cut_off)
 
@@ -167,32 +167,6 @@ class MeteredModel(WrapperModel):
 
     async def batch_create(self, requests: Any) -> NoReturn:
         raise UserError("A batch goes past the budgets of the session. Make its requests one by one.")
-
-    def _without_secrets(self, messages: list[ModelMessage], configured: Values) -> list[ModelMessage]:
-        """Take secrets out of the requests: what validators say about a call goes past everything else to the model.
-
-        A part that was searched for an earlier request of the conversation is not searched again.
-        """
-        known, searched = self._frame.searched_parts, dict[int, SearchedPart]()
-
-        def clean(part: Any) -> Any:
-            if isinstance(part, UserPromptPart | SystemPromptPart):
-                return part
-            found = known.get(id(part))
-            if found is None or found.part is not part or found.content is not part.content:
-                found = SearchedPart(part, part.content, configured.redact(part))
-            searched[id(part)] = found
-            return found.clean
-
-        sent: list[ModelMessage] = []
-        for message in messages:
-            if isinstance(message, ModelRequest):
-                parts = [clean(part) for part in message.parts]
-                if not all(map(is_, parts, message.parts)):
-                    message = replace(message, parts=parts)
-            sent.append(message)
-        self._frame.searched_parts = searched
-        return sent
 
     async def _admit_native_tools(self, asked: ModelRequestParameters) -> None:
         """A provider runs its own tools without asking, so rules on them are heard before it is given any."""
@@ -211,7 +185,8 @@ class MeteredModel(WrapperModel):
         if session.permissions.ended and session.permissions.has_ended(frame):
             raise CallCancelled(f"{frame.path} stops: somebody ended the run.")
         if session.recorder.secrets.configured is not None:
-            messages = self._without_secrets(messages, session.recorder.secrets.configured)
+            frame.sent_history = frame.sent_history or SentHistory()
+            messages = frame.sent_history.without_secrets(messages, session.recorder.secrets.configured)
         meters = (session.meter, *frame.meters)
         agreed_to = None
         while True:
@@ -234,7 +209,7 @@ class MeteredModel(WrapperModel):
         if by_budget:
             most = answer.output_tokens
             settings = cast(ModelSettings, {**(settings or {}), "max_tokens": most})
-        return _Request(messages, settings, asked, answer, by_budget, most, perf_counter())
+        return _Request(messages, settings, asked, answer, by_budget, most)
 
     def _quote(
         self, messages: list[ModelMessage], settings: ModelSettings | None, asked: ModelRequestParameters
@@ -282,7 +257,7 @@ class MeteredModel(WrapperModel):
                 self._fail(request, exc)
                 self._raise_if_unreadable(exc)
                 raise
-            cut_off = _cut_off(request, response)
+            cut_off = request.name_limit(response)
             self._finish(request, response, cut_off)
             refuse_nothing(response, self.wrapped)
         self._refuse_cut_off(cut_off)
@@ -310,6 +285,7 @@ class MeteredModel(WrapperModel):
             raise
         frame.open_requests += (request.reservation,)
         self._session.requests_in_flight += 1
+        request.clock = perf_counter()
         try:
             if self._session.recorder.observed:
                 self._session.recorder.emit(RequestStarted(**tags(frame), model=self._full_name))
@@ -340,20 +316,6 @@ class MeteredModel(WrapperModel):
         if recorder.observed:
             took = perf_counter() - request.clock
             recorder.emit(RequestEnded(**tags(self._frame), model=model, duration=took, **facts))
-
-    def _end_is_missing(self, response: ModelResponse) -> str | None:
-        """Say that a stream broke off without an error, where models of that kind tell why a stream ended."""
-        model: Model = self.wrapped
-        while isinstance(model, WrapperModel):
-            model = model.wrapped
-        if response.state != "complete" or not _tells_its_end(model):
-            return None
-        # PydanticAI 2.66 makes "stop" of no finish reason, for what speaks OpenAI's language.
-        invents = any(kind.__name__ == "OpenAIChatModel" for kind in type(model).__mro__)
-        told = "finish_reason" in (response.provider_details or {}) or not invents
-        if response.finish_reason is not None and (told or response.finish_reason != "stop"):
-            return None
-        return "the provider's stream ended without a finish reason; ask again"
 
     def _refuse_cut_off(self, cut_off: str | None) -> None:
         """Raise, where the worker says that half an answer is none."""
@@ -419,26 +381,6 @@ class MeteredModel(WrapperModel):
             None,
         )
         self._session.recorder.add_native(self._frame, call.tool_name, call.args_as_dict(), output)
-
-
-def _cut_off(request: _Request, response: ModelResponse) -> str | None:
-    """Say which limit cut an answer off, and how to raise it; `None` where the answer is whole."""
-    if response.finish_reason != "length":
-        return None
-    if request.bounded_by_budget:
-        return (
-            f"max_tokens={request.max_tokens} is sent because there is a limit of money or tokens; set `max_tokens` "
-            "in `model_settings` of the worker, or raise the limit"
-        )
-    if request.max_tokens is not None:
-        return f"max_tokens={request.max_tokens} of its settings was reached; raise it in `model_settings`"
-    return "the model's own limit was reached; ask for a shorter answer, or set `max_tokens` in `model_settings`"
-
-
-def _tells_its_end(model: Model) -> bool:
-    """Tell whether a model is one of PydanticAI's for a provider: they all report why a stream ended."""
-    theirs = any(kind.__module__.startswith("pydantic_ai.models.") for kind in type(model).__mro__)
-    return theirs and model.system not in ("test", "function")
 
 
 def _said(exc: BaseException) -> str:

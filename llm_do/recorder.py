@@ -174,30 +174,34 @@ class Recorder:
 
     def add_native(self, frame: CallFrame, name: str, arguments: Any, output: Any) -> None:
         """Record a tool that ran at the model's provider, from the response that reports it."""
-        if self.secrets.active:
-            arguments, output = self.secrets.redact(arguments), self.secrets.redact(output)
-        record = TraceEntry(next(self._ids), frame.call_id, name, "native", frame.depth + 1, arguments, time())
-        record.output_data = output
-        record.duration = 0.0
+        self._add_whole(frame, name, "native", arguments, output=output)
+
+    def add_server(self, worker: CallFrame, server: str, error: str) -> None:
+        """Record that a server of a worker ended by itself."""
+        self._add_whole(worker, server, "server", {}, error=error)
+
+    def _add_whole(
+        self,
+        frame: CallFrame,
+        name: str,
+        kind: str,
+        arguments: Any,
+        *,
+        output: Any = None,
+        error: str | None = None,
+    ) -> None:
+        """Record something below a call that is known only when it is over."""
+        redact = self.secrets.redact
+        record = TraceEntry(next(self._ids), frame.call_id, name, kind, frame.depth + 1, redact(arguments), time())
+        record.output_data, record.error, record.duration = redact(output), redact(error), 0.0
         self.trace.append(record)
         self.trace.close(record)
         if self.observed:
             where = {**tags(frame), "call_id": record.id, "parent_id": frame.call_id, "name": name}
             where["depth"] = record.depth
-            self.emit(CallOpened(**where, kind="native", arguments=snapshot(arguments)))
-            self.emit(CallClosed(**where, kind="native", output=snapshot(output), error=None, duration=0.0, usage=None))
-
-    def add_server(self, worker: CallFrame, server: str, error: str) -> None:
-        """Record that a server of a worker ended by itself."""
-        error = self.secrets.redact(error)
-        record = TraceEntry(next(self._ids), worker.call_id, server, "server", worker.depth + 1, {}, time())
-        record.error, record.duration = error, 0.0
-        self.trace.append(record)
-        if self.observed:
-            where = {**tags(worker), "call_id": record.id, "parent_id": worker.call_id, "name": server}
-            where["depth"] = record.depth
-            self.emit(CallOpened(**where, kind="server", arguments={}))
-            self.emit(CallClosed(**where, kind="server", output=None, error=error, duration=0.0, usage=None))
+            self.emit(CallOpened(**where, kind=kind, arguments=snapshot(record.input_data)))
+            told = {"output": snapshot(record.output_data), "error": record.error}
+            self.emit(CallClosed(**where, kind=kind, **told, duration=0.0, usage=None))
 
     def log_message(self, frame: CallFrame, message: ModelMessage, tools: Sequence[ToolDefinition] = ()) -> None:
         """Log a message. Of a request, what the request before it did not have.
@@ -287,7 +291,7 @@ class Recorder:
         for record in self.trace:
             record.input_data, record.output_data = redact(record.input_data), redact(record.output_data)
             record.error, record.approval = redact(record.error), redact(record.approval)
-            record.attachments = redact(record.attachments)
+            record.attachments, record.failure = redact(record.attachments), redact(record.failure)
         self.messages[:] = [redact(message) for message in self.messages]
 
     def log_rest(self, frame: CallFrame, messages: Sequence[ModelMessage]) -> None:

@@ -201,7 +201,7 @@ async def test_a_workers_own_model_comes_before_the_sessions_and_is_not_inherite
 
 async def test_no_model_is_an_error_that_names_the_worker_and_the_ways_to_set_one() -> None:
     runtime = Runtime([WorkerEntry(name="w")])
-    with pytest.raises(ModelChoiceError, match=r"Worker 'w' has no model\. .*Runtime\(model=\.\.\.\)\.$"):
+    with pytest.raises(ModelChoiceError, match=r"^Worker 'w' has no model\. .*Runtime\(model=\.\.\.\)\.\n"):
         await runtime.call("w", "x")
     with pytest.raises(ModelChoiceError, match="Worker 'w' cannot use model 'nosuch:model'"):
         await Runtime(model="nosuch:model").call(WorkerEntry(name="w"), "x")
