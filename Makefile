@@ -85,6 +85,7 @@ bench: $(READY)  ## Compare with raw PydanticAI, in one run
 	@$(VENV)/bin/python bench/project.py
 	@$(VENV)/bin/python bench/roots.py
 	@$(VENV)/bin/python bench/rules.py
+	@$(VENV)/bin/python bench/turns.py
 	@$(VENV)/bin/python bench/cli.py
 	@$(VENV)/bin/python bench/local.py
 

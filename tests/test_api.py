@@ -5,14 +5,18 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from pydantic_ai.messages import ModelMessage, ModelResponse
+from pydantic_ai.models.function import FunctionModel
 
 from llm_do import (
+    AnswerCutOff,
     ApprovalDecision,
     ApprovalDenied,
     ArgumentError,
@@ -744,3 +748,21 @@ def test_a_function_without_entry_is_named_with_its_line(make: Make) -> None:
             run_worker(registry=registry, worker=name, input_data="x")
     with pytest.raises(KeyError, match="tools.py:9 has no @entry"):
         Runtime(registry).call_sync("plain")
+
+
+def test_a_worker_file_makes_an_answer_that_was_cut_off_an_error(make: Make) -> None:
+    """Also the file of a worker that a model made: it gives no right. A model that makes one cannot say it."""
+    registry = make(
+        {
+            "workers/lenient.md": "Write.",
+            "workers/strict.md": "---\non_cut_off: error\n---\nWrite.",
+            "workers/generated/made.yaml": "created_by: (project)\non_cut_off: error\n",
+        }
+    )
+    half = FunctionModel(lambda messages, info: replace(says("half an"), finish_reason="length"))
+    assert run_worker(registry=registry, worker="lenient", input_data="x", cli_model=half).output == "half an"
+    for name in ("strict", "made"):
+        with pytest.raises(AnswerCutOff, match=f"^{name}: an answer of model .* was cut off: the model's own limit"):
+            run_worker(registry=registry, worker=name, input_data="x", cli_model=half)
+    with pytest.raises(ValidationError, match="on_cut_off"):
+        WorkerSpec.model_validate({"name": "w", "instructions": "", "on_cut_off": "error"})

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from decimal import Decimal
@@ -243,7 +244,12 @@ async def test_an_answer_that_the_budget_cut_off_is_told_with_the_end_of_its_req
         await runtime.call(WorkerEntry(name="w"), "x")
     told = [event.cut_off for event in events if event.type == "request_ended"]
     assert told == [record.cut_off for record in runtime.trace]
-    assert told[0] is not None and "is sent because there is a limit of money or tokens" in told[0]
+    assert told[0] is not None
+    assert re.fullmatch(
+        r"max_tokens=\d+ is sent because there is a limit of money or tokens; set `max_tokens` in `model_settings` of "
+        "the worker, or raise the limit",
+        told[0],
+    )
     assert notices(events) == []
 
 

@@ -558,6 +558,7 @@ definitions = st.builds(
     native=st.lists(st.sampled_from(["web_search", {"kind": "web_fetch", "max_uses": 1}]), max_size=2).map(tuple),
     limits=st.none()
     | st.builds(WorkerLimits, max_calls=st.none() | st.integers(0), timeout=st.none() | st.floats(0, 1e9)),
+    on_cut_off=st.sampled_from(["note", "error"]),
     locked=st.booleans(),
     created_by=st.none() | words,
     instructions=texts | st.lists(texts, max_size=4).map("\n".join),
@@ -746,6 +747,7 @@ def test_the_json_schema_accepts_what_the_parser_reads() -> None:
         "reason": "x",
     }
     assert accepts({"tool_rules": {"a": ["ask", rule]}})
+    assert accepts({"on_cut_off": "error"}) and accepts({"on_cut_off": "note"})
 
 
 @pytest.mark.parametrize(
@@ -764,6 +766,7 @@ def test_the_json_schema_accepts_what_the_parser_reads() -> None:
         {"input": "Deck"},
         {"input": None},
         {"limits": {"max_calls": -1}},
+        {"on_cut_off": "never"},
         {"sandbox": {"paths": {"a": {"root": ".", "mode": "no"}}}},
     ],
 )

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -13,10 +14,13 @@ from pydantic_ai.models import Model
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.models.snowflake import SnowflakeModel
+from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from llm_do import AnswerCutOff, Event, Limits, ModelAnswerError, Runtime, WorkerEntry, entry
 from llm_do.cli.words import in_words
+from llm_do.cutoff import find_missing_end
 
 HTML = "<!DOCTYPE html>\n<html><title>Sign in\x1b[2J</title></html>"
 NO_CHOICES = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": []}
@@ -62,8 +66,10 @@ class Handler(BaseHTTPRequestHandler):
         if request.get("stream"):
             deltas = [{"content": word + " "} for word in message["content"].split()]
             chunks = [self._chunk({"delta": delta, "index": 0}) for delta in deltas]
-            if "vanish" not in str(messages[-1]["content"]):
-                chunks.append({**self._chunk({"delta": {}, "index": 0, "finish_reason": "stop"}), "usage": usage})
+            reason = next((each for each in ("length", "odd", "null") if each in message["content"]), "stop")
+            end = {"delta": {}, "index": 0, "finish_reason": None if reason == "null" else reason}
+            if "vanish" not in message["content"]:
+                chunks.append({**self._chunk(end), "usage": usage})
             body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
             self._send(200, body, "text/event-stream")
             return
@@ -209,3 +215,29 @@ async def test_a_stream_that_ends_without_a_finish_reason_is_an_answer_cut_off(m
         await runtime.call(WorkerEntry(name="w", on_cut_off="error"), "vanish")
     assert runtime.trace[0].model == "openai:asked-model"
     assert list(runtime.usage_by_provider) == ["openai:served-model"]
+
+
+async def test_a_stream_is_cut_off_by_a_limit_and_not_by_what_a_server_leaves_out(model: OpenAIChatModel) -> None:
+    """A server that never sends a finish reason sends its usage in the end; an unknown reason is one all the same."""
+    runtime = Runtime(model=model, text_deltas=True)
+    for text in ("length", "odd", "null"):
+        await runtime.call(WorkerEntry(name="w"), text)
+    limit = "the model's own limit was reached; ask for a shorter answer, or set `max_tokens` in `model_settings`"
+    assert [record.cut_off for record in runtime.trace] == [limit, None, None]
+
+
+def test_only_models_that_report_ends_can_miss_one() -> None:
+    """Claude behind Snowflake never sends a finish reason; a user's own model may not know of any."""
+
+    class Own(FunctionModel):
+        system = "mine"  # type: ignore[assignment]
+
+    provider = OpenAIProvider(base_url="http://127.0.0.1:1/v1", api_key="none")
+    response = ModelResponse(parts=[TextPart("half an")], finish_reason="stop")
+    assert find_missing_end(response, OpenAIChatModel("m", provider=provider)) is not None
+    assert find_missing_end(response, WrapperModel(OpenAIChatModel("m", provider=provider))) is not None
+    assert find_missing_end(response, OpenAIResponsesModel("m", provider=provider)) is None
+    assert find_missing_end(replace(response, finish_reason=None), OpenAIResponsesModel("m", provider=provider))
+    assert find_missing_end(response, SnowflakeModel("claude-4-sonnet", provider=provider)) is None
+    assert find_missing_end(replace(response, state="interrupted"), OpenAIChatModel("m", provider=provider)) is None
+    assert find_missing_end(replace(response, finish_reason=None), Own(lambda messages, info: response)) is None

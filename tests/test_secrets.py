@@ -18,7 +18,15 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, SecretBytes, SecretStr
 from pydantic_ai import ModelRetry, RunContext, Tool, ToolFailed, ToolReturn
 from pydantic_ai.exceptions import ApprovalRequired
-from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse, ToolCallPart, ToolReturnPart
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelRequest,
+    ModelResponse,
+    ToolAvailabilityDeltaPart,
+    ToolCallPart,
+    ToolReturnPart,
+)
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.toolsets import FunctionToolset
 
@@ -39,6 +47,7 @@ from llm_do import (
     entry,
     run_worker_async,
 )
+from llm_do.histories import SentHistory
 from llm_do.secrets import HIDDEN, MOST_VALUES, Marks, Secrets, StreamedText, Values
 from llm_do.signatures import model_parameters
 from llm_do.validation import schema_validator
@@ -693,7 +702,7 @@ def test_a_streamed_text_hides_what_is_behind_two_escapes(escape: Callable[[str]
 
 
 async def test_a_turn_searches_what_is_new_in_it_and_not_the_history(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is searched for turn 40 is as much as for turn 10. A secret of an early turn stays hidden in a late one."""
+    """What is searched for turn 20 is as much as for turn 5. A secret of an early turn stays hidden in a late one."""
     monkeypatch.setenv("MY_TOKEN", VALUE)
 
     @entry
@@ -703,7 +712,7 @@ async def test_a_turn_searches_what_is_new_in_it_and_not_the_history(monkeypatch
     sent: list[str] = []
 
     def step(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        sent.append(str(messages))
+        sent[:] = map(str, messages)
         return says("ok") if isinstance(messages[-1].parts[0], ToolReturnPart) else calls(("fetch", {}))
 
     runtime = Runtime(model=FunctionModel(step), secrets=["MY_TOKEN"])
@@ -713,13 +722,53 @@ async def test_a_turn_searches_what_is_new_in_it_and_not_the_history(monkeypatch
     monkeypatch.setattr(configured, "text", lambda text: searched.append(len(text)) or search(text))
     counts = []
     async with WorkerEntry(name="w", tools=[fetch]).start(runtime) as scope:
-        for _ in range(40):
+        for _ in range(20):
             searched.clear()
             await scope.run_turn("more")
-            counts.append((len(searched), sum(searched)))
-    assert counts[9] == counts[39]
-    assert VALUE not in sent[-1]
-    assert sent[-1].count("[secret MY_TOKEN]") == 40
+            counts.append(len(searched))
+    assert counts[4] == counts[19]
+    assert VALUE not in "".join(sent)
+    assert "".join(sent).count("[secret MY_TOKEN]") == 20
+
+
+async def test_a_secret_that_comes_into_a_result_later_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tool may return a list that it goes on writing to. What was searched is sent as it was then."""
+    monkeypatch.setenv("MY_TOKEN", VALUE)
+    log: list[str] = []
+
+    @entry
+    async def read_log() -> list[str]:
+        log.append(VALUE if len(log) == 2 else f"line {len(log)}")
+        return log
+
+    sent: list[str] = []
+
+    def step(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        sent.append(str(messages))
+        return says("ok") if len(log) == 3 else calls(("read_log", {}))
+
+    runtime = Runtime(model=FunctionModel(step), secrets=["MY_TOKEN"])
+    await runtime.call(WorkerEntry(name="w", tools=[read_log]), "go")
+    assert VALUE not in "".join(sent)
+    assert "content=['line 0']" in sent[-1] and "content=['line 0', 'line 1', '[secret MY_TOKEN]']" in sent[-1]
+
+
+def test_a_part_without_content_and_one_that_cannot_be_copied_are_sent() -> None:
+    """Each is searched with every request."""
+
+    class Stubborn(list[str]):
+        def __deepcopy__(self, memo: Any) -> Any:
+            raise TypeError("no copies")
+
+    secrets, history = Values(), SentHistory()
+    secrets.add(VALUE)
+    stubborn = Stubborn(["a"])
+    result = ToolReturnPart(tool_name="f", content=stubborn, tool_call_id="1")
+    delta = ToolAvailabilityDeltaPart(tools_added=[])
+    request = ModelRequest(parts=[result, delta])
+    assert history.without_secrets([request], secrets) == [request]
+    stubborn.append(VALUE)
+    assert VALUE not in str(history.without_secrets([request], secrets))
 
 
 LONG_KEY = "Zq8Rk2Vn7Wm4Xt1Yb6Uc3Jd9"

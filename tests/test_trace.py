@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import random
 import threading
@@ -9,21 +10,33 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from decimal import Decimal
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from pydantic_ai import Agent, RunContext
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, UserPromptPart
 from pydantic_ai.models.function import AgentInfo, DeltaThinkingPart, FunctionModel
+from pydantic_ai.tools import ToolDenied
 from pydantic_ai.usage import RequestUsage
 
-from llm_do import AnswerCutOff, ApprovalDecision, Context, Event, Runtime, TraceEntry, WorkerEntry, entry
+from llm_do import (
+    AnswerCutOff,
+    ApprovalDecision,
+    Context,
+    Event,
+    LimitExceeded,
+    Limits,
+    Runtime,
+    TraceEntry,
+    WorkerEntry,
+    entry,
+)
 from llm_do.trace import BoundedTrace
 
 from .processes import PATIENCE
@@ -857,3 +870,82 @@ async def test_an_answer_that_was_cut_off_is_marked_or_an_error(caplog: pytest.L
     assert runtime.trace[1].cut_off is not None
     with pytest.raises(ValueError, match="on_cut_off of worker 'w' must be 'note' or 'error'"):
         WorkerEntry(name="w", on_cut_off="never")  # type: ignore[arg-type]
+
+
+async def test_a_denial_that_a_tool_returns_is_a_failure_of_its_call() -> None:
+    """It is in the record and in the event, without secrets; one that is learned later is taken out of the record."""
+    events: list[Event] = []
+
+    @entry
+    async def buy(what: str) -> Any:
+        return ToolDenied("no pin-12345678 today")
+
+    @entry
+    async def unlock(pin: Annotated[str, Field(json_schema_extra={"writeOnly": True})]) -> None: ...
+
+    runtime = Runtime([buy, unlock], message_callback=events.append)
+    await runtime.call("buy", "bread")
+    assert runtime.trace[0].failure == "denied: no pin-12345678 today"
+    assert [event.failure for event in events if event.type == "call_closed"] == [runtime.trace[0].failure]
+    await runtime.call("unlock", "pin-12345678")
+    assert runtime.trace[0].failure == "denied: no [secret] today"
+
+
+async def test_the_wait_for_other_limits_is_no_part_of_a_duration() -> None:
+    """A person is asked for them, as for an approval."""
+    waiting = 0.1
+
+    async def more(exceeded: LimitExceeded, limits: Limits) -> Limits:
+        await asyncio.sleep(waiting)
+        return Limits(max_requests=5)
+
+    runtime = Runtime(model=scripted(says("ok")), limits=Limits(max_requests=0), limit_callback=more)
+    clock = perf_counter()
+    await runtime.call(WorkerEntry(name="w"), "x")
+    took = perf_counter() - clock
+    (record,) = runtime.trace
+    assert record.duration is not None
+    assert waiting * 0.9 <= record.waited <= took - record.duration
+
+
+async def test_what_is_recorded_when_it_is_over_does_not_stay_in_a_bounded_trace() -> None:
+    """A server that ended, and a tool that ran at the provider: neither is open, and neither holds its call."""
+
+    @entry
+    async def work(ctx: RunContext[Context]) -> None:
+        recorder = ctx.deps.session.recorder
+        recorder.add_server(ctx.deps.frame, "files", "it ended")
+        recorder.add_native(ctx.deps.frame, "web_search", {"q": 1}, "found")
+
+    runtime = Runtime([work], max_records=2)
+    for _ in range(5):
+        await runtime.call("work")
+    assert [record.name for record in runtime.trace] == ["work", "web_search"]
+    assert runtime.trace.left_out == 13
+
+
+async def test_a_long_bounded_session_keeps_no_more_objects_than_a_short_one() -> None:
+    """Nothing of a call that is over stays, but what `max_records` keeps."""
+
+    @entry
+    async def leaf(n: int) -> list[int]:
+        return [n]
+
+    @entry
+    async def outer(ctx: RunContext[Context], n: int) -> list[int]:
+        return await ctx.deps.call(leaf, n)
+
+    runtime = Runtime([outer, WorkerEntry(name="w", model=scripted(says("ok")))], max_records=4)
+
+    async def count(times: int) -> int:
+        for number in range(times):
+            await runtime.call("outer", number)
+        for number in range(6):
+            await runtime.call("w", str(number))
+        assert len(runtime.trace) == len(runtime.messages) == 4
+        gc.collect()
+        return len(gc.get_objects())
+
+    await count(20)
+    before = await count(20)
+    assert await count(400) - before < 100

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ..events import Event
 
+WORTH_TELLING = 0.05
+"""From how many seconds on the wait for a person is shown."""
+
 
 @dataclass(slots=True)
 class Node:
@@ -44,7 +47,7 @@ class Node:
 
 def waiting(seconds: float) -> str:
     """Say for how long a person was asked, where that is worth a word."""
-    return f" (+{seconds:.1f} s waiting for you)" if seconds >= 0.05 else ""
+    return f" (+{seconds:.1f} s waiting for you)" if seconds >= WORTH_TELLING else ""
 
 
 class CallTree:

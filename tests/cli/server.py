@@ -20,6 +20,8 @@ class Step:
     tool: str | None = None
     arguments: dict[str, Any] = field(default_factory=dict)
     status: int = 200
+    finish: str | None = None
+    """The finish reason, where it is not that of a whole answer."""
     seconds: float = 0.0
     """How long it takes, spread over its words."""
 
@@ -80,8 +82,7 @@ def serve(*steps: Step) -> Iterator[Server]:
             for delta in deltas:
                 self._chunk({"delta": delta, "index": 0})
                 time.sleep(step.seconds / len(deltas))
-            reason = "tool_calls" if step.tool else "stop"
-            self._chunk({"delta": {}, "index": 0, "finish_reason": reason}, _USAGE)
+            self._chunk({"delta": {}, "index": 0, "finish_reason": _reason(step)}, _USAGE)
             self.wfile.write(b"data: [DONE]\n\n")
 
         def _chunk(self, choice: dict[str, Any], usage: dict[str, int] | None = None) -> None:
@@ -123,6 +124,10 @@ def serve(*steps: Step) -> Iterator[Server]:
 _USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 
 
+def _reason(step: Step) -> str:
+    return step.finish or ("tool_calls" if step.tool else "stop")
+
+
 def _call(step: Step) -> dict[str, Any]:
     function = {"name": step.tool, "arguments": json.dumps(step.arguments)}
     return {"id": f"call-{time.monotonic_ns()}", "type": "function", "function": function}
@@ -132,7 +137,7 @@ def _completion(step: Step) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": step.text}
     if step.tool is not None:
         message["tool_calls"] = [_call(step)]
-    choice = {"index": 0, "finish_reason": "tool_calls" if step.tool else "stop", "message": message}
+    choice = {"index": 0, "finish_reason": _reason(step), "message": message}
     made = {"id": "1", "object": "chat.completion", "created": 1, "model": "scripted", "choices": [choice]}
     return {**made, "usage": _USAGE}
 

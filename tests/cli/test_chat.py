@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import math
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -18,6 +19,8 @@ from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import ModelMessage, ModelRequest, UserPromptPart
 from pydantic_ai.models import Model
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
 from textual import events
 from textual.pilot import Pilot
 from textual.widgets import OptionList
@@ -36,6 +39,7 @@ from llm_do.toolsets import FILE_TOOLS, shell
 
 from ..processes import PATIENCE
 from ..scripted import answers, calls, says, scripted
+from .server import Step, serve
 
 pytestmark = pytest.mark.anyio
 
@@ -764,6 +768,21 @@ async def test_calls_beside_the_conversation() -> None:
 """)
 
 
+async def test_a_command_that_failed_and_an_answer_that_was_cut_off_are_marked(tmp_path: Path) -> None:
+    """The command has a cross in the conversation and beside it; the answer, a line that says what cut it off."""
+    steps = Step(tool="shell", arguments={"command": "cat missing.txt"}), Step("half an", finish="length")
+    with serve(*steps) as server:
+        provider = OpenAIProvider(base_url=f"{server.url}/v1", api_key="none")
+        async with chat(OpenAIChatModel("m", provider=provider), worker=keeper(tmp_path), size=(120, 30)) as person:
+            await person.be_asked()
+            await person.decide("y")
+            screen = await person.screen_at_rest()
+            said = " ".join(person.said())
+    assert screen.count("✗ shell") == 2 and "✓ shell" not in screen
+    assert "0.0s +0.0s waiting cut off 30 tok" in screen  # what the person took to answer is told apart
+    assert "An answer of keeper (openai:scripted) was cut off: the model's own limit was reached" in said
+
+
 async def test_a_narrow_terminal() -> None:
     async with chat(echo(), size=(60, 16)) as person:
         await person.say("one")
@@ -882,6 +901,18 @@ def test_calls_go_to_standard_error(by_lines: Callable[..., int], capsys: pytest
     assert said.err.splitlines()[1:] == ["  > twice(n=2)"] and "The price of model 'scripted'" in said.err
     assert by_lines("go", scripted(calls(("twice", {"n": 2})), says("four")), quiet=True) == Exit.OK
     assert capsys.readouterr().err == ""
+
+
+def test_an_answer_that_was_cut_off_is_told_after_it(
+    by_lines: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On standard error, as calls are."""
+    with serve(Step("half an", finish="length")) as server:
+        provider = OpenAIProvider(base_url=f"{server.url}/v1", api_key="none")
+        assert by_lines("go", OpenAIChatModel("m", provider=provider), max_cost=math.inf) == Exit.OK
+    said = capsys.readouterr()
+    assert said.out.strip() == "half an"
+    assert "llm-do: An answer of helper (openai:scripted) was cut off: the model's own limit was reached" in said.err
 
 
 def test_nobody_is_asked_without_a_terminal(by_lines: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:

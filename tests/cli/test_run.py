@@ -185,6 +185,20 @@ def test_json_is_one_object(run: Run) -> None:
     assert made["usage"]["openai:scripted"]["requests"] == 2
 
 
+def test_an_answer_that_was_cut_off_is_told(run: Run, project: Path) -> None:
+    """With the worker, the model and what to do; also where the worker says that it is an error."""
+    (project / "workers/strict.md").write_text("---\non_cut_off: error\nmodel_settings: {max_tokens: 7}\n---\nWrite.")
+    with serve(Step("half an", finish="length")) as server:
+        done = run("greeter", "x", "--max-cost", "none", server=server)
+        strict = run("strict", "x", "--max-cost", "none", server=server)
+    assert (done.returncode, done.stdout) == (Exit.OK, "half an\n")
+    assert (
+        "llm-do: An answer of greeter (openai:scripted) was cut off: the model's own limit was reached" in done.stderr
+    )
+    assert strict.returncode == Exit.FAILED
+    assert "was cut off: max_tokens=7 of its settings was reached; raise it in `model_settings`" in strict.stderr
+
+
 def test_events_are_lines_and_the_last_is_the_result(run: Run) -> None:
     with serve(Step(tool="add", arguments={"a": 20, "b": 22}), Step("42")) as server:
         done = run("adder", "20 + 22", "--events", server=server)

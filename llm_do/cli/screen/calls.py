@@ -12,7 +12,7 @@ from textual.widgets import Tree
 from textual.widgets.tree import TreeNode
 
 from ...display import visible
-from ..tree import CallTree, Node, waiting
+from ..tree import WORTH_TELLING, CallTree, Node
 
 if TYPE_CHECKING:
     from ...events import Event
@@ -89,7 +89,8 @@ def _label(call: Node) -> Text:
     text.append(f"{mark} ", style=style)
     text.append(visible(call.name), style="bold" if call.kind == "worker" else "none")
     facts = ["waits for you"] if call.state == "asking" else []
-    facts += [f"{call.elapsed(time.monotonic()):.1f}s{waiting(call.waited)}"]
+    facts += [f"{call.elapsed(time.monotonic()):.1f}s"]
+    facts += [f"+{call.waited:.1f}s waiting"] if call.waited >= WORTH_TELLING else []
     facts += ["cut off"] if call.cut_off else []
     facts += [compact(call.tokens)] if call.tokens else []
     facts += [f"${call.cost:.4f}"] if call.cost else []
