@@ -1,56 +1,81 @@
-"""What a turn costs in a long conversation, with and without secrets to look for: `python bench/turns.py`.
+"""A turn in a long conversation, with and without secrets to look for: `python bench/turns.py`.
 
-A turn calls a tool and answers. CPU milliseconds, the median of some turns around each number; both conversations take
-turns, so that a busy machine is busy for both. What a turn costs with secrets beyond what it costs without them stays
-the same, however long the conversation is.
+A turn calls a tool and answers, after so many turns before it. CPU milliseconds, the lower quartile, interleaved.
+PydanticAI goes over the whole conversation in every turn; looking for secrets must not add to that.
 """
 
 import asyncio
 import os
-from statistics import median
+from contextlib import AsyncExitStack
+from statistics import quantiles
 from time import process_time
 
-from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.usage import RequestUsage
 
-from llm_do import Runtime, WorkerEntry, entry
+from llm_do import CallScope, Runtime, WorkerEntry, entry
 
-AT = (10, 100, 400)
-AROUND = 5
-PAGE = "a line of a page\n" * 50
+BEFORE = (10, 100, 400)
+TURNS = 9
+PAGE = {"title": "a page", "lines": ["a line of a page"] * 20, "text": "a line of a page\n" * 50}
+USAGE = RequestUsage(input_tokens=1, output_tokens=1)  # PydanticAI would count all words, if none were told
 
 
 @entry
 async def fetch() -> dict[str, object]:
-    return {"title": "a page", "lines": PAGE.splitlines()[:20], "text": PAGE}
+    return dict(PAGE)
 
 
 def step(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
     is_answer = any(isinstance(part, ToolReturnPart) for part in messages[-1].parts)
-    # PydanticAI would count the words of the whole conversation, if no usage were told.
-    usage = RequestUsage(input_tokens=1, output_tokens=1)
-    return ModelResponse(parts=[TextPart("ok") if is_answer else ToolCallPart("fetch", {})], usage=usage)
+    return ModelResponse(parts=[TextPart("ok") if is_answer else ToolCallPart("fetch", {})], usage=USAGE)
+
+
+def turns(count: int) -> list[ModelMessage]:
+    """Return a conversation of so many turns."""
+    made: list[ModelMessage] = []
+    for number in range(count):
+        made += [
+            ModelRequest(parts=[UserPromptPart("more")]),
+            ModelResponse(parts=[ToolCallPart("fetch", {}, tool_call_id=str(number))], usage=USAGE),
+            ModelRequest(parts=[ToolReturnPart("fetch", dict(PAGE), tool_call_id=str(number))]),
+            ModelResponse(parts=[TextPart("ok")], usage=USAGE),
+        ]
+    return made
+
+
+async def measure(scopes: dict[str, CallScope[str]]) -> dict[str, float]:
+    took: dict[str, list[float]] = {name: [] for name in scopes}
+    for _ in range(TURNS + 1):
+        for name, scope in scopes.items():
+            start = process_time()
+            await scope.run_turn("more")
+            took[name].append((process_time() - start) * 1e3)
+    return {name: quantiles(times[1:], n=4)[0] for name, times in took.items()}  # the first turn searches all of it
 
 
 async def main() -> None:
     os.environ["BENCH_TOKEN"] = "a-secret-that-is-nowhere"
-    runtimes = {
-        "without": Runtime(model=FunctionModel(step)),
-        "secrets": Runtime(model=FunctionModel(step), secrets=["BENCH_TOKEN"]),
-    }
-    took: dict[str, list[float]] = {name: [] for name in runtimes}
     worker = WorkerEntry(name="w", tools=[fetch])
-    async with worker.start(runtimes["without"]) as without, worker.start(runtimes["secrets"]) as secrets:
-        for _ in range(AT[-1] + AROUND):
-            for name, scope in (("without", without), ("secrets", secrets)):
-                start = process_time()
-                await scope.run_turn("more")
-                took[name].append((process_time() - start) * 1e3)
-    for at in AT:
-        plain, searched = (median(took[name][at - AROUND : at + AROUND]) for name in ("without", "secrets"))
+    for before in BEFORE:
+        async with AsyncExitStack() as stack:
+            scopes = {}
+            for name, secrets in (("without", []), ("with", ["BENCH_TOKEN"])):
+                runtime = Runtime(model=FunctionModel(step), secrets=secrets)
+                scopes[name] = await stack.enter_async_context(worker.start(runtime, message_history=turns(before)))
+            took = await measure(scopes)
+        more = took["with"] - took["without"]
         print(
-            f"turn {at:>4}  without secrets {plain:7.2f} ms  with {searched:7.2f} ms  more by {searched - plain:6.2f} ms"
+            f"turn {before:>4}  without secrets {took['without']:6.1f} ms  with {took['with']:6.1f} ms  {more:+.1f} ms"
         )
 
 
