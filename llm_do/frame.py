@@ -98,7 +98,8 @@ class CallFrame:
     waited = 0.0
     """Seconds for which a person was asked, about this call or one below it."""
     _open_questions = 0
-    _asked_at = 0.0
+    asked_at = 0.0
+    """When a person was asked last, on the clock that durations are measured with; 0 where none was."""
     model: Model | None = None
     """The model of a worker, as its requests go through it."""
     messages: Sequence[ModelMessage] = ()
@@ -231,7 +232,7 @@ class CallFrame:
             deadline.pause()
         for call in calls:
             if not call._open_questions:
-                call._asked_at = perf_counter()
+                call.asked_at = perf_counter()
             call._open_questions += 1
         try:
             yield
@@ -239,17 +240,18 @@ class CallFrame:
             for call in calls:
                 call._open_questions -= 1
                 if not call._open_questions:  # questions that were open side by side count once
-                    call.waited += perf_counter() - call._asked_at
+                    call.waited += perf_counter() - call.asked_at
             if deadline is not None:
                 deadline.resume()
 
     def seconds_waited(self) -> float:
         """Return for how long a person was asked so far; a question that is still open counts."""
-        return self.waited + (perf_counter() - self._asked_at if self._open_questions else 0.0)
+        return self.waited + (perf_counter() - self.asked_at if self._open_questions else 0.0)
 
     def renew(self) -> None:
         """Be ready for another turn."""
-        self.waited, self.failure = 0.0, None
+        self.waited = self.asked_at = 0.0
+        self.failure = None
         self.approved = self.cancelled = self.ended = False
         self.partial_messages = ()
         self.hidden = None

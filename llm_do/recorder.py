@@ -126,21 +126,24 @@ class Recorder:
         record = frame.record
         if record is None:  # it could not even be opened
             return
-        record.output_data = output if type(output) in ATOMS else snapshot(output)
+        if type(output) in ATOMS:
+            record.output_data = output
+        else:
+            record.output_data = snapshot(output)
+            if isinstance(output, ToolDenied) and frame.failure is None:  # a tool's own word for it
+                frame.failure = f"denied: {output.message}"
         if self.secrets.active:
             record.output_data, error = self.secrets.redact(record.output_data), self.secrets.redact(error)
         record.error = error
         if self._is_bounded:
             self.trace.close(record)
         duration = perf_counter() - frame.clock
-        if frame.waited or frame._open_questions:
+        if frame.asked_at:
             record.waited = frame.seconds_waited()
             duration = max(0.0, duration - record.waited)
         record.duration = duration
         if frame.failure is not None:
             record.failure = self.secrets.redact(frame.failure)
-        elif isinstance(output, ToolDenied):  # a tool's own word for it
-            record.failure = self.secrets.redact(f"denied: {output.message}")
         if self.observed:
             self.emit(
                 CallClosed(
