@@ -90,8 +90,8 @@ def _label(call: Node) -> Text:
     text.append(visible(call.name), style="bold" if call.kind == "worker" else "none")
     facts = ["waits for you"] if call.state == "asking" else []
     facts += [f"{call.elapsed(time.monotonic()):.1f}s"]
-    facts += [f"+{call.waited:.1f}s waiting"] if call.waited >= WORTH_TELLING else []
     facts += ["cut off"] if call.cut_off else []
+    facts += [f"+{call.waited:.1f}s waiting"] if call.waited >= WORTH_TELLING else []
     facts += [compact(call.tokens)] if call.tokens else []
     facts += [f"${call.cost:.4f}"] if call.cost else []
     text.append(f" {' '.join(facts)}", style="dim")
