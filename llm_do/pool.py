@@ -10,17 +10,29 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from contextvars import Context, copy_context
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from contextvars import Context, Token, copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-# AnyIO keeps in thread locals which loop a thread works for. Without them, `anyio.from_thread.run` would not work in
-# synchronous tools, and there is no public way to set them in a thread that AnyIO has not made.
 from anyio import CancelScope
-from anyio._core import _eventloop
 from anyio.lowlevel import EventLoopToken
+
+# AnyIO keeps in thread locals which loop a thread works for. Without them, `anyio.from_thread.run` would not work in
+# synchronous tools, and there is no public way to set them in a thread that AnyIO has not made. Where a later AnyIO
+# has moved them, only that does not work, and a test says so.
+try:
+    from anyio._core._eventloop import set_current_async_library
+    from anyio._core._eventloop import threadlocals as anyio_locals
+except ImportError:
+    anyio_locals = threading.local()
+
+    def set_current_async_library(asynclib_name: str | None) -> Token[Any] | None:
+        """Do nothing."""
+        return None
+
 
 T = TypeVar("T")
 
@@ -50,24 +62,27 @@ class Job:
     def serve(self, token: EventLoopToken, scope: CancelScope) -> None:
         """Let the function use `anyio.from_thread`, on behalf of the task that waits in `scope`."""
         self._token, self._scope = token, scope
-        self._context.run(_eventloop.set_current_async_library, None)  # none runs in the thread itself
+        self._context.run(set_current_async_library, None)  # none runs in the thread itself
 
     def run(self) -> Callable[[], None]:
         """Run the function. Return how to deliver what came of it."""
         result, error = None, None
-        anyios = _eventloop.threadlocals
         if self._token is not None:
-            anyios.current_token, anyios.current_cancel_scope = self._token, self._scope
+            anyio_locals.current_token, anyio_locals.current_cancel_scope = self._token, self._scope
         try:
             result = self._context.run(self._function)
         except BaseException as exc:
             error = exc
         finally:
             if self._token is not None:
-                del anyios.current_token, anyios.current_cancel_scope
+                del anyio_locals.current_token, anyio_locals.current_cancel_scope
         if self._finish is not None:
             self._finish()
         return partial(self._deliver, result, error)
+
+    def refuse(self, error: BaseException) -> None:
+        """Deliver an error in place of a result: there is no thread for the function."""
+        self._deliver(None, error)
 
 
 class _Worker:
@@ -102,7 +117,7 @@ _lock = threading.Lock()
 
 
 def start(job: Job) -> None:
-    """Run a job in an idle thread, or in a new one."""
+    """Run a job in an idle thread, or in a new one. `RuntimeError` says that the system has none to give."""
     with _lock:
         worker = _idle.pop() if _idle else None
     (worker or _Worker()).inbox.put(job)
@@ -144,12 +159,11 @@ def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | Non
 
 def settle(future: Future[Any], result: Any, error: BaseException | None) -> None:
     """Give a future of an executor its result. One that was cancelled wants none."""
-    if future.cancelled():
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
+    with suppress(InvalidStateError):
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
 
 
 def _forget_threads() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from functools import partial
 from threading import Lock
 from typing import Any, TypeVar
@@ -59,6 +61,7 @@ class Threads:
 
     def __init__(self, notice: Callable[[CallFrame, str], None]) -> None:
         self._notice = notice
+        self._process = os.getpid()
         self._lock = Lock()
         self._running: dict[int, set[CallThread]] = {}
         self._waiting: dict[int, deque[CallThread]] = {}
@@ -77,7 +80,7 @@ class Threads:
                 timer = loop.call_later(SECONDS_BEFORE_NOTICE, self.tell_wait, thread)
             try:
                 return await future
-            except asyncio.CancelledError as exc:
+            except (asyncio.CancelledError, GeneratorExit) as exc:
                 self.abandon([thread], exc)
                 raise
             finally:
@@ -88,6 +91,8 @@ class Threads:
 
     def submit(self, thread: CallThread) -> bool:
         """Start a thread, or let it wait for its turn. Return whether it was started."""
+        if self._process != os.getpid():  # a fork copies no threads
+            self._forget_threads()
         depth = thread.depth
         with self._lock:
             waiting = self._waiting.setdefault(depth, deque())
@@ -99,8 +104,8 @@ class Threads:
                 waiting.append(thread)
             else:  # where there is no room for it, there is none for the others either
                 waiting.appendleft(thread)
-        if is_free:
-            self._start(thread)
+        if is_free and not self._start(thread):
+            self.finish(thread)
         return is_free
 
     def _is_free(self, thread: CallThread) -> bool:
@@ -110,31 +115,47 @@ class Threads:
         counted = sum(other.abandoned or (thread.has_place and other.has_place) for other in running)
         return counted < THREADS_PER_DEPTH
 
-    def _start(self, thread: CallThread) -> None:
-        assert thread.job is not None
+    def _start(self, thread: CallThread) -> bool:
+        """Start a thread that has a place. Where the system has no thread to give, its function fails."""
+        job = thread.job
+        assert job is not None
         try:
-            pool.start(thread.job)
-        except BaseException:
-            self.finish(thread)
-            raise
+            pool.start(job)
+        except RuntimeError as exc:
+            exc.add_note(f"llm-do could not run {thread.frame.path}: a synchronous function needs a thread.")
+            job.refuse(exc)
+            return False
+        return True
 
     def finish(self, thread: CallThread) -> None:
         """Give the place of a thread to those that wait for one."""
-        thread.is_running = False
-        thread.job = None
-        depth = thread.depth
+        ended = [thread]
+        while ended:
+            following = self._pass_place(ended.pop())
+            ended += [other for other in following if not self._start(other)]
+
+    def _pass_place(self, thread: CallThread) -> list[CallThread]:
+        """Take the place of a thread away. Return those that have one now, and have to be started."""
         following: list[CallThread] = []
         with self._lock:
-            running = self._running[depth]
+            thread.is_running = False
+            thread.job = None
+            running = self._running.setdefault(thread.depth, set())
             running.discard(thread)
-            waiting = self._waiting.get(depth)
+            waiting = self._waiting.get(thread.depth)
             while waiting and self._is_free(waiting[0]):
                 other = waiting.popleft()
                 other.is_running = True
                 running.add(other)
                 following.append(other)
-        for other in following:
-            self._start(other)
+        return following
+
+    def _forget_threads(self) -> None:
+        """Begin with none in a forked process. The lock may have been held by a thread that is not there."""
+        self._lock = Lock()
+        self._running.clear()
+        self._waiting.clear()
+        self._process = os.getpid()
 
     def abandon(self, threads: Iterable[CallThread], cancelled: BaseException | None = None) -> None:
         """Leave the threads of a cancelled call to themselves, and say so. Those that wait do not run any more."""
@@ -149,7 +170,7 @@ class Threads:
                     thread.abandoned = frame.thread_dropped = True
             if waits:
                 frame.thread_wait = f"waited for a thread: {self._describe_holders(thread.depth)}"
-                if frame.deadline is not None:
+                if frame.deadline is not None and not isinstance(cancelled, GeneratorExit):  # its loop is gone
                     frame.deadline.interrupt(f"{frame.path}, which {frame.thread_wait}")
             elif thread.abandoned and cancelled is not None:
                 cancelled.add_note(f"llm-do left {frame.path} running: its thread cannot be stopped.")
@@ -195,30 +216,39 @@ class ThreadsOfCall(Executor):
     def __init__(self, threads: Threads, frame: CallFrame) -> None:
         self._threads = threads
         self._frame = frame
+        self._loop = asyncio.get_running_loop()
+        self._lock = Lock()
         self._own: dict[Future[Any], CallThread] = {}
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        thread = CallThread(self._frame, has_place=not any(other.has_place for other in self._own.values()))
+        with self._lock:
+            thread = CallThread(self._frame, has_place=not any(other.has_place for other in self._own.values()))
+            self._own[future] = thread
 
         def work() -> Any:
             return fn(*args, **kwargs) if future.set_running_or_notify_cancel() else None
 
         thread.job = pool.Job(work, partial(pool.settle, future), partial(self._threads.finish, thread))
-        self._own[future] = thread
         future.add_done_callback(self._forget)
         if not self._threads.submit(thread):
-            asyncio.get_running_loop().call_later(SECONDS_BEFORE_NOTICE, self._threads.tell_wait, thread)
+            # It may be submitted from another thread, and only the loop may tell of it.
+            tell = partial(self._loop.call_later, SECONDS_BEFORE_NOTICE, self._threads.tell_wait, thread)
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(tell)
         return future
 
     def _forget(self, future: Future[Any]) -> None:
-        thread = self._own.pop(future)
+        with self._lock:
+            thread = self._own.pop(future)
         if future.cancelled():  # before it had a place
             self._threads.abandon([thread])
 
     def abandon(self, cancelled: BaseException) -> None:
         """Leave the threads to themselves that are still at work when the call is cancelled."""
-        self._threads.abandon(list(self._own.values()), cancelled)
+        with self._lock:
+            threads = list(self._own.values())
+        self._threads.abandon(threads, cancelled)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Do nothing: threads end by themselves."""

@@ -91,14 +91,19 @@ def test_every_error_is_drawn_in_the_tree_of_the_modules_docstring() -> None:
 
 
 def test_no_hidden_state() -> None:
-    """No module of the package has a context variable. (No imports inside functions: `ruff` checks that.)"""
+    """No module of the package has a context variable, or a thread local, but one of AnyIO's.
+
+    (No imports inside functions: `ruff` checks that.)
+    """
     modules = [
         importlib.import_module(found.name)
         for found in pkgutil.walk_packages(llm_do.__path__, "llm_do.")
         if found.name.rpartition(".")[2] != "__main__"
     ]
     assert context in modules and len(modules) > 100
-    assert context_variables_of(modules) == []
+    # Not ours, and nothing of ours is kept in it: `anyio.from_thread.run` finds there the loop that a thread works for,
+    # and works in synchronous tools only if our threads say it (tests/test_threads.py).
+    assert context_variables_of(modules) == ["llm_do.pool.anyio_locals"]
 
 
 def test_hidden_state_would_be_found() -> None:

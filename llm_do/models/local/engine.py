@@ -134,8 +134,13 @@ class _Host:
             process_group=0,  # Ctrl-C is for this process, which then cancels what it wants to
         )
         self._lines.put(json.dumps({**settings, "folder": self._folder}))
-        for work in (self._write, self._read):
-            threading.Thread(target=work, name="llm-do-local-model", daemon=True).start()
+        try:
+            for work in (self._write, self._read):
+                threading.Thread(target=work, name="llm-do-local-model", daemon=True).start()
+        except RuntimeError as exc:
+            self._process.kill()
+            self._wait()
+            raise LocalModelError(f"The local model cannot be started: {exc}.") from exc
 
     @property
     def is_alive(self) -> bool:
