@@ -14,11 +14,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import anyio.to_thread
 from pydantic_ai.messages import ModelMessage, MultiModalContent
 from pydantic_ai.usage import RunUsage
 
-from . import toolsets
+from . import pool, toolsets
 from .approval import ApprovalCallback, Approver
 from .attachments import load
 from .context import Context, call_bound
@@ -90,7 +89,7 @@ async def run_worker_async(
     named = named_model(cli_model, config.model)
 
     async def choose_model(worker: str, notice: Callable[[str], None]) -> ModelLike:
-        choice = await anyio.to_thread.run_sync(choose_default_model)
+        choice = await pool.run(choose_default_model)
         for line in announce(choice):
             print(line, file=sys.stderr)  # noqa: T201
         if choice.model is None:

@@ -612,7 +612,15 @@ def test_a_file_larger_than_memory_is_read_line_by_line() -> None:
     assert found.for_model().startswith("y" * 99_700 + "\n[Line 3 of more than 6")
 
 
-@pytest.mark.parametrize("tool", [("find_files", {}), ("search_files", {"text": "x"})], ids=lambda tool: tool[0])
+@pytest.mark.parametrize(
+    "tool",
+    [
+        ("find_files", {"pattern": "input/**"}),
+        ("search_files", {"text": "x", "pattern": "input/**"}),
+        ("list_files", {"path": "input", "pattern": "**"}),
+    ],
+    ids=lambda tool: tool[0],
+)
 async def test_the_event_loop_goes_on_while_rules_judge_every_file(project: Path, tool: tuple[str, Any]) -> None:
     """A search is judged by all files that it finds. One that is refused does nothing else."""
     (project / "in" / "many").mkdir()
@@ -633,8 +641,7 @@ async def test_the_event_loop_goes_on_while_rules_judge_every_file(project: Path
 
     beating = asyncio.create_task(beat())
     rules = {"sandbox.read": {"rule": "deny", "when": {"path": "input/a.txt"}}}
-    call = tool[0], {**tool[1], "pattern": "input/**"}
-    (refused,) = await use(project, call, worker={"tool_rules": rules}, message_callback=hear)
+    (refused,) = await use(project, tool, worker={"tool_rules": rules}, message_callback=hear)
     beating.cancel()
     assert "was refused" in str(refused.content)
     assert seen["call_closed"] - seen["call_opened"] > 20

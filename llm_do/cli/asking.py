@@ -10,12 +10,11 @@ import tempfile
 from pathlib import Path
 from typing import Any, Protocol
 
-import anyio
-import anyio.to_thread
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from .. import pool
 from ..approval import ApprovalDecision, ApprovalRequest
 from ..display import visible
 from .evidence import as_json, gather, headline
@@ -143,7 +142,7 @@ async def _in_editor(text: str) -> str:
             words = [*editor, str(file)]
             # A child of `subprocess` would inherit that interrupts are ignored.
             process = os.posix_spawnp(editor[0], words, os.environ, setsigdef=[signal.SIGINT])  # noqa: ASYNC221
-            _, status = await anyio.to_thread.run_sync(os.waitpid, process, 0, abandon_on_cancel=True)
+            _, status = await pool.run(os.waitpid, process, 0)
             if code := os.waitstatus_to_exitcode(status):
                 raise ValueError(f"{editor[0]} ended with {code}")
         finally:

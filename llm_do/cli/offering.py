@@ -10,9 +10,9 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-import anyio.to_thread
 import click
 
+from .. import pool
 from ..display import visible
 from ..entries import WorkerEntry
 from ..errors import LocalModelError, ModelChoiceError, RememberedError
@@ -65,7 +65,7 @@ async def choose_model(
     tell: Callable[[str], object] = _echo,
 ) -> ModelLike | None:
     """Return the model of workers that have none of their own, with its weights fetched."""
-    choice = await anyio.to_thread.run_sync(choose_default_model, options.model, configured, abandon_on_cancel=True)
+    choice = await pool.run(choose_default_model, options.model, configured)
     if asks and not options.quiet:
         choice = await _ask_about_servers(choice)
         if choice.model is None:

@@ -48,7 +48,7 @@ def _file_tool(
             pin=partial(_pin, changes) if changes is not None else None,
             ungranted=ungranted,
             cases=cases or partial(_cases, paths, reads),
-            walks=cases is _found_cases,
+            walks=cases is not None,
             offers=partial(_offers, paths, f"sandbox.{effect}") if effect == "write" else None,
             tells=(PathDenied, PathChanged, PathMissing, PathFailed, ContentError),
         )

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 
+from ... import pool
 from ...display import visible
 from ...errors import LocalModelError
 from ...installation import install_extra
@@ -64,12 +64,12 @@ class ModelFile:
                 over.set()
 
         try:
-            return await anyio.to_thread.run_sync(fetch, abandon_on_cancel=True)
+            return await pool.run(fetch)
         except anyio.get_cancelled_exc_class():
             stopped.set()
             # It looks several times a second, and then takes away what there is of it, if the program does not end.
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(over.wait, _SECONDS_TO_CLEAN_UP)
+                await pool.run(over.wait, _SECONDS_TO_CLEAN_UP)
             raise
 
 
