@@ -65,7 +65,7 @@ class Job:
         self._context.run(set_current_async_library, None)  # none runs in the thread itself
 
     def run(self) -> Callable[[], None]:
-        """Run the function. Return how to deliver what came of it."""
+        """Run the function. Return what gives back its place, and delivers what came of it."""
         result, error = None, None
         if self._token is not None:
             anyio_locals.current_token, anyio_locals.current_cancel_scope = self._token, self._scope
@@ -76,13 +76,17 @@ class Job:
         finally:
             if self._token is not None:
                 del anyio_locals.current_token, anyio_locals.current_cancel_scope
-        if self._finish is not None:
-            self._finish()
-        return partial(self._deliver, result, error)
+        return partial(_end, self._finish, partial(self._deliver, result, error))
 
     def refuse(self, error: BaseException) -> None:
         """Deliver an error in place of a result: there is no thread for the function."""
         self._deliver(None, error)
+
+
+def _end(finish: Callable[[], None] | None, deliver: Callable[[], Any]) -> None:
+    if finish is not None:
+        finish()
+    deliver()
 
 
 class _Worker:
@@ -104,12 +108,12 @@ class _Worker:
                         _idle.remove(self)
                         return
                 continue  # it was taken at this very moment, and its job comes
-            deliver = job.run()
+            end = job.run()
             del job
-            with _lock:
+            with _lock:  # before its place is given to another, which then finds this thread
                 _idle.append(self)
-            deliver()
-            del deliver
+            end()
+            del end
 
 
 _idle: list[_Worker] = []

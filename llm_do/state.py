@@ -308,9 +308,8 @@ class SessionState:
 
     def timed_out(self, deadline: Deadline, path: str) -> CallTimeout:
         said = f"Time is up after {deadline.seconds:g} s (Limits.timeout), in {deadline.interrupted or path}."
-        if left := self.threads.left_running(deadline):
-            said += f" Left running, since threads cannot be stopped: {left}."
-        return CallTimeout(said, limit="timeout")
+        left = self.threads.tell_left_running(deadline)
+        return CallTimeout(f"{said} {left}".rstrip(), limit="timeout")
 
     # -- models ------------------------------------------------------------------------------------
 

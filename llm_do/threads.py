@@ -199,6 +199,11 @@ class Threads:
             left = [thread for thread in left if deadline.covers(thread.frame.deadline)]
         return _count_paths(left)
 
+    def tell_left_running(self, deadline: Deadline | None = None) -> str:
+        """Return a sentence that names them, or nothing if there are none."""
+        left = self.left_running(deadline)
+        return f"Left running, since threads cannot be stopped: {left}." if left else ""
+
 
 def _count_paths(threads: Iterable[CallThread]) -> str:
     paths = Counter(thread.frame.path for thread in threads).most_common()

@@ -1,11 +1,13 @@
 """Threads of synchronous functions: how many there are, and that none of them keeps a program."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -15,10 +17,11 @@ import pytest
 from pydantic_ai import Tool
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 
-from llm_do import CallTimeout, Context, Limits, Runtime, ToolEntry, WorkerEntry, entry
+from llm_do import CallTimeout, Context, Limits, Runtime, ToolEntry, WorkerEntry, entry, pool
 from llm_do import threads as threads_module
 from llm_do.errors import ToolTimeout
 from llm_do.events import Event
+from llm_do.frame import CallFrame
 
 from .processes import PATIENCE, start_interruptible
 from .scripted import calls, scripted
@@ -26,7 +29,7 @@ from .scripted import calls, scripted
 PLACES = 40
 
 PROGRAM = """
-import asyncio, sys, threading
+import asyncio, threading, traceback
 from llm_do import CallTimeout, Limits, Runtime, entry
 
 @entry
@@ -34,18 +37,22 @@ def hang() -> None:
     print("started", flush=True)
     threading.Event().wait()
 
-def call_sync(runtime):
-    runtime.call_sync("hang")
-
 def call_async(runtime):
     asyncio.run(runtime.call("hang"))
 
-first, second = (call_sync, call_async) if sys.argv[1] == "sync" else (call_async, call_sync)
+def call_sync(runtime):
+    runtime.call_sync("hang")
+
+for call in (call_sync, call_async):
+    try:
+        call(Runtime([hang], limits=Limits(timeout=0.1)))
+    except CallTimeout as exc:
+        print(exc, flush=True)
 try:
-    first(Runtime([hang], limits=Limits(timeout=0.1)))
-except CallTimeout as exc:
-    print(exc, flush=True)
-second(Runtime([hang]))
+    call_sync(Runtime([hang]))
+except KeyboardInterrupt:
+    traceback.print_exc()
+call_async(Runtime([hang]))
 """
 
 
@@ -85,20 +92,16 @@ async def cancelled(tasks: list[asyncio.Task[Any]]) -> list[Any]:
 
 def test_a_program_ends_though_a_synchronous_tool_hangs() -> None:
     """When the time is up, and at Ctrl-C: at once, with the name of the tool that it left."""
-    for program in [
-        start_interruptible([sys.executable, "-c", PROGRAM, first], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        for first in ("sync", "async")
-    ]:
-        assert program.stdout is not None
-        assert [program.stdout.readline() for _ in range(3)] == [
-            "started\n",
-            "Time is up after 0.1 s (Limits.timeout), in hang. Left running, since threads cannot be stopped: hang.\n",
-            "started\n",
-        ]
+    program = start_interruptible([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert program.stdout is not None
+    left = "Time is up after 0.1 s (Limits.timeout), in hang. Left running, since threads cannot be stopped: hang.\n"
+    assert [program.stdout.readline() for _ in range(4)] == ["started\n", left] * 2
+    for _ in range(2):
+        assert program.stdout.readline() == "started\n"
         program.send_signal(signal.SIGINT)
-        _, err = program.communicate(timeout=PATIENCE)
-        assert program.returncode == -signal.SIGINT
-        assert "llm-do left hang running: its thread cannot be stopped." in err
+    _, err = program.communicate(timeout=PATIENCE)
+    assert program.returncode == -signal.SIGINT
+    assert err.count("llm-do left hang running: its thread cannot be stopped.") == 2
 
 
 async def test_the_threads_of_cancelled_calls_keep_their_places(hanging: Hanging) -> None:
@@ -220,3 +223,94 @@ async def test_a_synchronous_entry_may_raise_what_no_future_takes() -> None:
 
     with pytest.raises(RuntimeError, match="raised StopIteration"):
         await Runtime([stops]).call("stops")
+
+
+async def test_a_call_fails_where_the_system_has_no_thread_to_give(
+    hanging: Hanging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that wait for a place get a thread that is there already."""
+
+    class NoThread(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(pool, "_idle", [])
+    runtime = Runtime([ToolEntry.from_function(hanging.hang)])
+    held = [asyncio.create_task(runtime.call("hang")) for _ in range(PLACES)]
+    await hanging.until_started(PLACES)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Thread", NoThread)
+        calls = [asyncio.create_task(runtime.context().call("hang")) for _ in range(100)]
+        while len(runtime.trace) < PLACES + 100:
+            await asyncio.sleep(0)
+        deeper = ToolEntry(Tool(lambda ctx: ctx.deps.call_sync("hang"), name="deeper", takes_ctx=True))
+        hanging.go_on.set()
+        assert await asyncio.gather(*held, *calls) == ["over"] * (PLACES + 100)
+        monkeypatch.setattr(pool, "_idle", [])
+        with pytest.raises(RuntimeError, match="can't start new thread") as caught:
+            await runtime.call(deeper)
+    assert "llm-do could not run deeper: a synchronous function needs a thread." in caught.value.__notes__
+    assert await runtime.call(deeper) == "over"
+
+
+def test_a_call_whose_loop_is_gone_does_not_run_when_a_place_is_free(hanging: Hanging) -> None:
+    """Though no cancellation reached it."""
+    ran: list[str] = []
+    tools = [ToolEntry.from_function(hanging.hang), ToolEntry(Tool(lambda: ran.append("late"), name="late"))]
+    runtime = Runtime(tools)
+    threads = runtime.context().session.threads
+    loop = asyncio.new_event_loop()
+    held = [loop.create_task(runtime.call("hang")) for _ in range(PLACES)]
+    loop.run_until_complete(hanging.until_started(PLACES))
+    late = loop.create_task(runtime.call("late"))
+    while not threads._waiting[0]:
+        loop.run_until_complete(asyncio.sleep(0))
+    loop.run_until_complete(cancelled(held))
+    with suppress(RuntimeError):  # there is no loop to clean up in
+        late.get_coro().close()
+    late._log_destroy_pending = False  # type: ignore[attr-defined]
+    loop.close()
+    hanging.go_on.set()
+    assert runtime.call_sync("hang") == "over"
+    assert ran == []
+
+
+async def test_a_foreign_tool_may_use_its_executor_from_its_threads(hanging: Hanging) -> None:
+    """Where no loop runs, also when there is no place."""
+    holder = ToolEntry.from_function(hanging.hang)
+    runtime = Runtime([holder])
+    left = [asyncio.create_task(runtime.call("hang")) for _ in range(PLACES)]
+    await hanging.until_started(PLACES)
+    frame = CallFrame(holder, runtime.context().frame)
+    await cancelled(left)
+    executor = threads_module.ThreadsOfCall(runtime.context().session.threads, frame)
+    futures = await asyncio.to_thread(lambda: [executor.submit(str.upper, "x") for _ in range(50)])
+    hanging.go_on.set()
+    assert [await asyncio.wrap_future(future) for future in futures] == ["X"] * 50
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+async def test_a_forked_process_begins_with_all_places(hanging: Hanging) -> None:
+    """A fork copies no threads, so none of them will ever give a place back."""
+    runtime = Runtime([ToolEntry.from_function(hanging.hang), ToolEntry(Tool(lambda: "quick", name="quick"))])
+    left = [asyncio.create_task(runtime.call("hang")) for _ in range(PLACES)]
+    await hanging.until_started(PLACES)
+    await cancelled(left)
+    threads, (read, write) = runtime.context().session.threads, os.pipe()
+    with threads._lock:  # as another thread may hold it
+        child = os.fork()
+    if not child:
+        try:
+            thread = threads_module.CallThread(CallFrame(None, runtime.context().frame), has_place=True)
+            thread.job = pool.Job(lambda: os.write(write, b"quick"), lambda result, error: None)
+            started = threads.submit(thread)
+            threading.Event().wait(PATIENCE if started else 0)
+        finally:
+            os._exit(0)
+    os.close(write)
+    try:
+        assert os.read(read, 10) == b"quick"
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)  # noqa: ASYNC222 - it was killed
+        os.close(read)

@@ -129,6 +129,11 @@ class Conversation:
     def _redact(self, value: Any) -> Any:
         return self.runtime.context().session.recorder.secrets.redact(value)
 
+    def cancelled_in_words(self) -> str:
+        """Return what a person is told who cancelled a turn."""
+        left = self.runtime.context().session.threads.tell_left_running()
+        return f"The turn was cancelled. The worker does not remember it. {visible(left)}".rstrip()
+
     def in_words(self, exc: BaseException) -> str:
         """An error as somebody is told who talks with a worker."""
         said = in_words(exc, redact=self._redact)

@@ -136,7 +136,7 @@ class PlainChat:
                     break
             except KeyboardInterrupt:
                 self._printer.end_line()
-                self._printer.tell("The turn was cancelled. The worker does not remember it.", always=True)
+                self._printer.tell(self.conversation.cancelled_in_words(), always=True)
                 self._code = Exit.INTERRUPTED
         return self._code
 

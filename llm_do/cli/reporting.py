@@ -180,9 +180,9 @@ class Reporter:
 
     def _tell_left_running(self) -> None:
         """Name the synchronous functions whose threads end with the process. An error of the time says it itself."""
-        left = "" if self._runtime is None else self._runtime.context().session.threads.left_running()
+        left = "" if self._runtime is None else self._runtime.context().session.threads.tell_left_running()
         if left:
-            click.echo(f"Left running, since threads cannot be stopped: {visible(left)}.", err=True)
+            click.echo(visible(left), err=True)
 
     def _over(self, exc: BaseException) -> None:
         if self.style != "text" and self.broken is None:

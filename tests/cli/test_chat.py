@@ -4,6 +4,7 @@ import asyncio
 import io
 import math
 import re
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -234,6 +235,28 @@ async def test_a_turn_can_be_cancelled_and_the_conversation_goes_on() -> None:
         assert person.app._exit is False
         await person.press("ctrl+c")  # only the second one quits
         assert person.app._exit is True
+
+
+async def test_a_cancelled_turn_tells_which_synchronous_tool_it_left_running() -> None:
+    started, go_on = threading.Event(), threading.Event()
+
+    @entry
+    def hang() -> str:
+        started.set()
+        go_on.wait()
+        return "over"
+
+    worker = WorkerEntry(name="helper", tools=[hang])
+    async with chat(scripted(calls(("hang", {}))), worker=worker) as person:
+        await person.type("go")
+        await person.until(started.is_set)
+        await person.press("escape")
+        await person.until(lambda: not person.app.busy)
+        go_on.set()
+        assert person.said()[-1] == (
+            "The turn was cancelled. The worker does not remember it. "
+            "Left running, since threads cannot be stopped: helper > hang."
+        )
 
 
 async def test_errors_of_a_turn_are_told_and_the_conversation_goes_on() -> None:

@@ -332,13 +332,26 @@ def test_an_interrupt_ends_the_run_and_tells_what_it_did(project: Path) -> None:
     assert "Traceback" not in err
 
 
+SLOW = (
+    "import threading\nfrom llm_do import entry\n\n@entry\ndef slow() -> str:\n"
+    "    open('started', 'w').close()\n    threading.Event().wait()\n    return 'x'\n"
+)
+
+
+def test_when_time_is_up_what_cannot_be_stopped_is_named_and_left(project: Path, run_process: Run) -> None:
+    (project / "tools.py").write_text(SLOW)
+    (project / "workers/adder.md").unlink()
+    done = run_process("slow", "--timeout", "0.2")
+    assert (done.returncode, done.stdout) == (Exit.TIMED_OUT, "")
+    assert done.stderr.startswith(
+        "Error: Time is up after 0.2 s (Limits.timeout), in slow. "
+        "Left running, since threads cannot be stopped: slow.\n"
+    )
+
+
 @pytest.mark.parametrize("times", [1, 2])
 def test_what_cannot_be_stopped_does_not_keep_the_program(project: Path, times: int) -> None:
-    code = (
-        "import time\nfrom llm_do import entry\n\n@entry\ndef slow() -> str:\n"
-        "    open('started', 'w').close()\n    time.sleep(60)\n    return 'x'\n"
-    )
-    (project / "tools.py").write_text(code)
+    (project / "tools.py").write_text(SLOW)
     (project / "workers/adder.md").unlink()
     process = start_interruptible(
         [sys.executable, "-m", "llm_do", "run", "slow"],

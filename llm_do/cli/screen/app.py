@@ -160,7 +160,7 @@ class ChatApp(App[int]):
     async def _over(self, event: TurnOver) -> None:
         turn, self._turn = event.turn, None
         if turn.cancelled():
-            await self._talk.add_notice("The turn was cancelled. The worker does not remember it.", "warning")
+            await self._talk.add_notice(self.conversation.cancelled_in_words(), "warning")
         elif (exc := turn.exception()) is not None:
             told = f"{self.conversation.in_words(exc)}\nThe worker does not remember this turn; you can go on."
             await self._talk.add_notice(told, "error")
