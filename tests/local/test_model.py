@@ -41,6 +41,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.test import TestModel
 
 from llm_do import (
@@ -772,3 +773,24 @@ async def test_a_fallback_model_moves_on_from_a_local_one(tmp_path: Path) -> Non
         await broken.request([ModelRequest.user_text_prompt("x")], None, ModelRequestParameters())
     assert isinstance(caught.value, ModelAPIError)
     assert caught.value.model_name == broken.model_name
+
+
+async def test_a_fallback_model_moves_on_from_one_that_cannot_be_loaded_or_dies(file: Path, tmp_path: Path) -> None:
+    other = FunctionModel(lambda messages, info: ModelResponse(parts=[TextPart("from the other")]))
+    hollow = tmp_path / "hollow.gguf"
+    hollow.write_bytes(file.read_bytes()[:64])
+    worker = WorkerEntry(name="w", model=FallbackModel(LocalModel(str(hollow)), other))
+    assert await Runtime([worker]).call("w", "go") == "from the other"
+
+    engine = engine_of(file, 1024)
+    assert await said(engine, QUESTION)
+    assert engine.process_id is not None
+    os.kill(engine.process_id, signal.SIGSTOP)
+    worker = WorkerEntry(name="w", model=FallbackModel(LocalModel(str(file), context=1024), other))
+    runtime = Runtime([worker])
+    call = asyncio.create_task(runtime.call("w", "go"))
+    while engine._host is None or engine._host._current is None:
+        await asyncio.sleep(0.005)
+    os.kill(engine.process_id, signal.SIGKILL)
+    assert await call == "from the other"
+    engine.close()
