@@ -158,7 +158,7 @@ class McpServerToolset(WrapperToolset[Context]):
         try:
             await self.started()
         except BaseException:
-            self.connection.lost = True
+            self.connection.end("did not start")
             raise
 
     def _tell_end(self, ctx: Context) -> None:
@@ -167,7 +167,9 @@ class McpServerToolset(WrapperToolset[Context]):
             return
         self._told = True
         again = "is not started again" if self.restarts else "is started again at the next turn, without its state"
-        text = f"{self.label[0].upper()}{self.label[1:]} of worker {self._worker!r} has ended by itself, and {again}."
+        text = (
+            f"{self.label[0].upper()}{self.label[1:]} of worker {self._worker!r} {self.connection.lost}, and {again}."
+        )
         text += self.log.end()
         recorder, worker = ctx.session.recorder, ctx.frame.worker
         if worker is not None and worker.record is not None:

@@ -14,14 +14,24 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx2
 from fastmcp.client.progress import ProgressHandler
-from fastmcp.client.transports import StdioTransport, StreamableHttpTransport
+from fastmcp.client.transports import ClientTransport, StreamableHttpTransport
 from fastmcp.client.transports.base import TransportOptions
 from mcp import ClientSession, MCPError
-from mcp_types import CONNECTION_CLOSED, ListToolsResult, PaginatedRequestParams
+from mcp.shared.message import SessionMessage
+from mcp_types import (
+    CONNECTION_CLOSED,
+    JSONRPCError,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    ListToolsResult,
+    PaginatedRequestParams,
+    RequestId,
+)
 from pydantic_ai.exceptions import ModelRetry
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.models import Model
@@ -30,12 +40,15 @@ from ..definition import McpServer
 from ..errors import ToolsetError
 from ..foreign import MOST_TOOLS
 from .mcp_log import ServerLog
+from .mcp_process import run_server
 
 # Without a handler, Python prints warnings, with what a server wrote in them.
 logging.getLogger("mcp").addHandler(logging.NullHandler())
 
 LARGEST_MESSAGE = 10_000_000
 """The most bytes of one answer, and of all pages of one list of tools."""
+MOST_REQUESTS = 100
+"""The most requests of a server that wait for an answer at a time."""
 _FEWER = "Have the server list fewer, or make an MCPToolset in Python, with bounds of your own, and filter its tools."
 
 
@@ -47,17 +60,23 @@ warnings.filterwarnings("ignore", message=".*will never be called: .* negotiated
 class Connection:
     """What a connection turned out to be."""
 
-    lost: bool = False
-    """Whether the server ended it: its process is gone, or it does not answer any more."""
+    lost: str = ""
+    """What became of the server, once it is gone: its process has ended, or it does not answer any more."""
+
+    def end(self, what: str) -> None:
+        """Take note of the end of the connection. What was first is the reason."""
+        self.lost = self.lost or what
 
     def note(self, exc: BaseException) -> None:
         """Take note of an error of a call, which may be the end of the connection."""
         if isinstance(exc, ModelRetry):
             cause = exc.__cause__
             closed = isinstance(cause, MCPError) and cause.error.code == CONNECTION_CLOSED
-            self.lost |= closed and str(cause) == "Connection closed"  # other faults of a stream have the same code
+            gone = closed and str(cause) == "Connection closed"  # other faults of a stream have the same code
         else:
-            self.lost |= isinstance(exc, httpx2.TransportError | OSError)
+            gone = isinstance(exc, httpx2.TransportError | OSError)
+        if gone:
+            self.end("has ended by itself")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,18 +94,15 @@ def connect(server: McpServer, base: Path, options: ClientOptions) -> MCPToolset
     """Return the tools of a server, which is connected when they are entered."""
     transport: Any
     if server.command is not None:
-        command, *args = (*server.command, *server.args)
-        cwd = str(base / (server.cwd or "."))
-        # By default the process is kept for other connections, after the last one has left.
-        transport = _Stdio(command, args, env=server.env, cwd=cwd, keep_alive=False)
-        transport.log, transport.connection = options.log, options.connection
+        transport = _Stdio(server, str(base / (server.cwd or ".")), options.log)
     else:
         transport = _Http(
             str(server.url),
             headers=server.headers,
-            httpx_client_factory=_http_client,
+            httpx_client_factory=partial(_http_client, options.connection),
             max_sse_event_size=LARGEST_MESSAGE,
         )
+    transport.connection = options.connection
     return MCPToolset(
         transport,
         init_timeout=server.start_timeout,
@@ -114,6 +130,11 @@ class _Session(ClientSession):
     _tools = 0
     _bytes = 0
 
+    def __init__(self, connection: Connection, read_stream: Any, write_stream: Any, **options: Any) -> None:
+        requests = _Requests()
+        reading = _Incoming(read_stream, requests, connection)
+        super().__init__(reading, _Outgoing(write_stream, requests), **options)
+
     async def list_tools(self, *, params: PaginatedRequestParams | None = None) -> ListToolsResult:
         """Return one page of the list. Pages are kept until the last one is there, so they count together."""
         if params is None or params.cursor is None:
@@ -137,65 +158,116 @@ class _Session(ClientSession):
             raise ToolsetError(f"the list has more than {LARGEST_MESSAGE} bytes. {_FEWER}")
 
 
-def _bounded(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a connection, with our own session."""
-    transport_options = options.get("transport_options") or TransportOptions()
-    return {**options, "transport_options": replace(transport_options, session_class=_Session)}
+class _Requests:
+    """The requests of a server that have no answer yet. Each is a task, so there is a bound to them."""
+
+    def __init__(self) -> None:
+        self._open: set[RequestId] = set()
+
+    def take(self, message: Any) -> bool:
+        """Take note of what the server sent, and return whether it may send that."""
+        if isinstance(message, JSONRPCRequest):
+            if message.id in self._open or len(self._open) >= MOST_REQUESTS:
+                return False
+            self._open.add(message.id)
+        elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
+            self._open.discard((message.params or {}).get("requestId", ""))
+        return True
+
+    def answer(self, message: Any) -> None:
+        """Take note of what the server was sent."""
+        if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
+            self._open.discard(message.id)
 
 
-class _Http(StreamableHttpTransport):
-    def connect_session(self, **options: Any) -> Any:
-        return super().connect_session(**_bounded(options))
+class _Stream:
+    """A stream that does something beside another one."""
 
-
-class _Stdio(StdioTransport):
-    log: ServerLog
-    connection: Connection
-
-    @asynccontextmanager
-    async def connect_session(self, **options: Any) -> AsyncIterator[ClientSession]:
-        bounded = _bounded(options)
-        session_class = partial(_WatchedSession, self.connection)
-        bounded["transport_options"] = replace(bounded["transport_options"], session_class=session_class)
-        with self.log.stream() as self.log_file:
-            async with super().connect_session(**bounded) as session:
-                yield session
-
-
-class _Watched:
-    """The messages of a server. Their end is the end of the server."""
-
-    def __init__(self, messages: Any, connection: Connection) -> None:
-        self._messages = messages
-        self._connection = connection
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._messages, name)
+        return getattr(self._stream, name)
 
-    async def __aenter__(self) -> _Watched:
-        await self._messages.__aenter__()
+    async def __aenter__(self) -> Self:
+        await self._stream.__aenter__()
         return self
 
     async def __aexit__(self, *exc: Any) -> Any:
-        return await self._messages.__aexit__(*exc)
+        return await self._stream.__aexit__(*exc)
 
-    def __aiter__(self) -> _Watched:
+
+class _Incoming(_Stream):
+    def __init__(self, stream: Any, requests: _Requests, connection: Connection) -> None:
+        super().__init__(stream)
+        self._requests = requests
+        self._connection = connection
+
+    def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Any:
-        try:
-            return await self._messages.__anext__()
-        except StopAsyncIteration:
-            self._connection.lost = True
-            raise
+        item = await self._stream.__anext__()
+        if isinstance(item, SessionMessage) and not self._requests.take(item.message):
+            self._connection.end(f"was stopped, because it made more than {MOST_REQUESTS} requests at once")
+            raise StopAsyncIteration
+        return item
 
 
-class _WatchedSession(_Session):
-    def __init__(self, connection: Connection, read_stream: Any, write_stream: Any, **options: Any) -> None:
-        super().__init__(_Watched(read_stream, connection), write_stream, **options)
+class _Outgoing(_Stream):
+    def __init__(self, stream: Any, requests: _Requests) -> None:
+        super().__init__(stream)
+        self._requests = requests
+
+    async def send(self, item: Any) -> None:
+        await self._stream.send(item)
+        self._requests.answer(item.message)
+
+
+def _bounded(options: dict[str, Any], connection: Connection) -> dict[str, Any]:
+    """Return the options of a connection, with our own session."""
+    transport_options = options.get("transport_options") or TransportOptions()
+    session_class: Any = partial(_Session, connection)
+    return {**options, "transport_options": replace(transport_options, session_class=session_class)}
+
+
+class _Http(StreamableHttpTransport):
+    connection: Connection
+
+    def connect_session(self, **options: Any) -> Any:
+        return super().connect_session(**_bounded(options, self.connection))
+
+
+class _Stdio(ClientTransport):
+    connection: Connection
+
+    def __init__(self, server: McpServer, cwd: str, log: ServerLog) -> None:
+        self._server = server
+        self._cwd = cwd
+        self._log = log
+
+    @asynccontextmanager
+    async def connect_session(
+        self, *, transport_options: TransportOptions | None = None, **options: Any
+    ) -> AsyncIterator[ClientSession]:
+        server = self._server
+        with self._log.stream() as stderr:
+            async with (
+                run_server(
+                    (*(server.command or ()), *server.args),
+                    env=server.env,
+                    cwd=self._cwd,
+                    stderr=stderr,
+                    largest_message=LARGEST_MESSAGE,
+                    on_end=self.connection.end,
+                ) as (messages, answers),
+                _Session(self.connection, messages, answers, **options) as session,
+            ):
+                yield session
 
 
 def _http_client(
+    connection: Connection,
     headers: dict[str, str] | None = None,
     timeout: httpx2.Timeout | None = None,
     auth: httpx2.Auth | None = None,
@@ -206,15 +278,21 @@ def _http_client(
         headers=plain,
         auth=auth,
         timeout=timeout or httpx2.Timeout(30.0, read=300.0),
-        transport=_BoundedTransport(),
+        transport=_BoundedTransport(connection),
     )
 
 
 class _BoundedTransport(httpx2.AsyncHTTPTransport):
     """Ends an answer that is too long. One that is a stream of events is bounded for each event."""
 
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection = connection
+
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         response = await super().handle_async_request(request)
+        if response.status_code == 404 and request.method == "POST" and "mcp-session-id" in request.headers:
+            self._connection.end("does not know the conversation any more")  # the specification says it so
         response.headers.pop("content-encoding", None)  # compressed, a small answer could become a large one
         if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             response.stream = _BoundedStream(response.stream)

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
 
 from ..display import visible
 from ..remembered import state_folder
@@ -48,8 +47,8 @@ class ServerLog:
         self._file: int | None = None
 
     @contextmanager
-    def stream(self) -> Iterator[TextIO]:
-        """Give a stream for the standard error of one process, and take in what is written until the block ends."""
+    def stream(self) -> Iterator[int]:
+        """Give a descriptor for the standard error of one process, and take in what is written until the block ends."""
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
         loop = asyncio.get_running_loop()
@@ -57,9 +56,9 @@ class ServerLog:
         self._last.clear()
         loop.add_reader(reading, self.take_in)
         try:
-            with os.fdopen(writing, "w") as stream:
-                yield stream
+            yield writing
         finally:
+            os.close(writing)
             self.take_in()
             self._add(self._rest)
             self._rest = b""
