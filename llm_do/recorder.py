@@ -306,11 +306,11 @@ class Recorder:
             self.log_message(frame, message)
 
     def notice(self, frame: CallFrame, text: str) -> None:
-        """Tell something once: to the sinks, or to the log where there are none."""
+        """Tell something once: to the sinks, or to the log where there are none, or no call that they know of."""
         if text in self._noticed:
             return
         self._noticed.add(text)
-        if self.observed:
+        if self.observed and frame.record is not None:
             self.emit(Notice(**tags(frame), text=text))
         else:
             logger.warning("%s: %s", frame.path, self.secrets.redact(text))

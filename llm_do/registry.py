@@ -320,6 +320,15 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         for toolset in ("files", "shell"):
             if toolset in definition.toolsets and definition.sandbox is None:
                 raise WorkerFileError(f"{where}: the toolset {toolset!r} needs a sandbox with paths.")
+        roots = definition.sandbox.paths if definition.sandbox is not None else {}
+        for server in definition.toolsets:
+            for name in server.mcp.roots if isinstance(server, McpToolset) else ():
+                if name not in roots:
+                    line, hint = self._line(where, name), did_you_mean(name, roots)
+                    raise WorkerFileError(
+                        f"{where}:{line}: the worker has no root {name!r} that an MCP server could be told.{hint} "
+                        "Name one of `sandbox.paths`."
+                    )
         self._writable.check_roots(definition.sandbox, self.root, where)
 
     def _protected(self) -> list[Path]:

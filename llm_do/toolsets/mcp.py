@@ -22,8 +22,9 @@ from ..context import Context, dispatch
 from ..definition import McpToolset
 from ..errors import PathDenied, ToolsetError
 from ..events import CallProgress
+from ..installation import install_extra
 from ..recorder import tags
-from ..secrets import HIDDEN
+from ..secrets import Values
 from .mcp_log import ServerLog, log_path
 from .mcp_sampling import SamplingEntry, SamplingModel
 
@@ -121,11 +122,7 @@ class McpServerToolset(WrapperToolset[Context]):
         text = f"{self.label[0].upper()}{self.label[1:]} of worker {self._worker!r} is still starting. It has "
         text += f"{self.declared.mcp.start_timeout:g} seconds (`start_timeout`)."
 
-        def tell() -> None:
-            if frame.record is not None:  # else nothing runs that a sink could know of
-                recorder.notice(frame, text)
-
-        timer = asyncio.get_running_loop().call_later(STILL_STARTING_SECONDS, tell)
+        timer = asyncio.get_running_loop().call_later(STILL_STARTING_SECONDS, recorder.notice, frame, text)
         try:
             with self._explained("cannot be reached"):
                 await self.wrapped.__aenter__()
@@ -278,10 +275,12 @@ class McpServerToolset(WrapperToolset[Context]):
         except Exception as exc:
             while isinstance(exc, ExceptionGroup):
                 exc = exc.exceptions[0]
-            why = redact(self.declared, " ".join(str(exc).split()) or type(exc).__name__)
+            why = given_values(self.declared).text(" ".join(str(exc).split()) or type(exc).__name__)
             if isinstance(exc, TimeoutError) or "Failed to initialize server session" in why:
                 seconds = self.declared.mcp.start_timeout
                 why = f"it took more than {seconds:g} seconds. Raise `start_timeout` if it needs more."
+            elif self.connection.lost.startswith("was stopped"):
+                why = f"it {self.connection.lost}"
             text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in why[:500])
             if self.declared.mcp.command is not None and not text.endswith("."):
                 text += "."
@@ -290,12 +289,12 @@ class McpServerToolset(WrapperToolset[Context]):
             ) from None  # it may quote what is hidden
 
 
-def redact(declared: McpToolset, text: str) -> str:
-    """Return a text without what the file gives a server in `env` and `headers`."""
-    server = declared.mcp
-    for secret in (*(server.headers or {}).values(), *(server.env or {}).values()):
-        text = text.replace(secret, HIDDEN) if len(secret) > 3 else text
-    return text
+def given_values(declared: McpToolset) -> Values:
+    """Return what the file gives a server in `env` and `headers`, which no error and no log shows."""
+    values = Values()
+    for value in (*(declared.mcp.headers or {}).values(), *(declared.mcp.env or {}).values()):
+        values.add(value)
+    return values
 
 
 @dataclass(frozen=True)
@@ -309,7 +308,8 @@ class McpFactory:
         secrets = ctx.session.recorder.secrets
         server = self.declared.name or shlex.join((*(self.declared.mcp.command or ()), *self.declared.mcp.args))
         path = log_path(self.base, server) if self.declared.mcp.command is not None else None
-        log = ServerLog(path, lambda text: redact(self.declared, secrets.redact(text)))
+        given = given_values(self.declared)
+        log = ServerLog(path, lambda text: given.text(secrets.text(text, keep_lines=True), keep_lines=True))
         roots = self._roots(ctx)
 
         def client(toolset: McpServerToolset) -> AbstractToolset[Any]:
@@ -327,7 +327,7 @@ class McpFactory:
         except ImportError as exc:
             raise ToolsetError(
                 f"{toolset.label[0].upper()}{toolset.label[1:]} of worker {toolset._worker!r} cannot be used: "
-                f"{exc.name or exc} is missing. MCP servers need `pip install 'llm-do[mcp]'`."
+                f"{exc.name or exc} is missing. Install what MCP servers need: {install_extra('mcp')}"
             ) from exc
         declared = self.declared.mcp
         connection = toolset.connection = Connection()

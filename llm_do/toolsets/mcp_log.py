@@ -17,6 +17,11 @@ from ..remembered import state_folder
 LARGEST_LOG = 1_000_000
 """The most bytes of a log. One that would become larger starts anew."""
 LONGEST_LINE = 2_000
+LONGEST_READ = 65536
+"""How many bytes of a line are read. The rest of it is left out."""
+CHUNK = 16384
+PAUSE_SECONDS = 0.05
+"""How long a server waits that writes without a pause, so that it does not take the time of everything else."""
 SHOWN_LINES = 5
 SHOWN_CHARACTERS = 600
 
@@ -43,6 +48,9 @@ class ServerLog:
         self._redact = redact
         self._last: deque[str] = deque(maxlen=SHOWN_LINES)
         self._rest = b""
+        self._skipping = False
+        """Whether the line that comes in is too long, and the rest of it is left out."""
+        self._pause: asyncio.TimerHandle | None = None
         self._reading: int | None = None
         self._file: int | None = None
 
@@ -54,43 +62,63 @@ class ServerLog:
         loop = asyncio.get_running_loop()
         self._reading, self._file = reading, self._open()
         self._last.clear()
-        loop.add_reader(reading, self.take_in)
+        loop.add_reader(reading, self._take_part)
         try:
             yield writing
         finally:
             os.close(writing)
             self.take_in()
-            self._add(self._rest)
-            self._rest = b""
+            self._add([self._rest])
+            self._rest, self._skipping = b"", False
+            if self._pause is not None:
+                self._pause.cancel()
             loop.remove_reader(reading)
             os.close(reading)
             if self._file is not None:
                 os.close(self._file)
-            self._reading = self._file = None
+            self._reading = self._file = self._pause = None
 
     def take_in(self) -> None:
-        """Read what the server has written so far, up to a bound: the rest is read the next time."""
+        """Read what the server has written so far, up to a bound."""
         for _ in range(16):
-            if self._reading is None:
+            if not self._read():
                 return
-            try:
-                part = os.read(self._reading, 65536)
-            except BlockingIOError:
-                return
-            if not part:  # no process has the other end any more
-                asyncio.get_running_loop().remove_reader(self._reading)
-                return
-            *lines, self._rest = (self._rest + part).split(b"\n")
-            for line in lines:
-                self._add(line)
-            if len(self._rest) > 65536:
-                self._add(self._rest)
-                self._rest = b""
+
+    def _take_part(self) -> None:
+        """Read a part of what there is. If there may be more, it is read after a pause."""
+        assert self._reading is not None
+        loop = asyncio.get_running_loop()
+        if (read := self._read()) is None:  # no process has the other end any more
+            loop.remove_reader(self._reading)
+        elif read == CHUNK:
+            loop.remove_reader(self._reading)
+            self._pause = loop.call_later(PAUSE_SECONDS, loop.add_reader, self._reading, self._take_part)
+
+    def _read(self) -> int | None:
+        """Take in one part, and return its size; `None` at the end."""
+        if self._reading is None:
+            return None
+        try:
+            part = os.read(self._reading, CHUNK)
+        except BlockingIOError:
+            return 0
+        first, *others = part.split(b"\n")
+        if self._skipping and others:
+            self._skipping = False
+            self._rest, *others = others  # of the long line, no more is told: half of a secret could be there
+        elif not self._skipping:
+            self._rest += first
+        self._add([self._rest, *others[:-1]] if others else [])
+        self._rest = others[-1] if others else self._rest
+        if len(self._rest) > LONGEST_READ:
+            self._add([self._rest])
+            self._rest, self._skipping = b"", True
+        return len(part) or None
 
     def end(self) -> str:
         """Return the last lines, as an error message shows them; nothing where the server wrote none."""
         self.take_in()
-        lines = [*self._last, *([self._clean(self._rest)] if self._rest.strip() else [])]
+        lines = [*self._last, *self._clean([self._rest])]
         if not lines:
             return ""
         text = " | ".join(lines[-SHOWN_LINES:])
@@ -98,20 +126,19 @@ class ServerLog:
         where = f" (all of it: {self.path})" if self.path is not None else ""
         return f" Its standard error ends: {cut}{where}"
 
-    def _clean(self, line: bytes) -> str:
+    def _clean(self, lines: list[bytes]) -> list[str]:
         # Secrets are taken out before anything is cut, so that no half of one is left.
-        return visible(self._redact(line.decode(errors="replace").rstrip()), keep="\t")[:LONGEST_LINE]
+        text = visible(self._redact(b"\n".join(lines).decode(errors="replace")), keep="\t\n")
+        return [cut for line in text.split("\n") if (cut := line.rstrip()[:LONGEST_LINE])]
 
-    def _add(self, line: bytes) -> None:
-        text = self._clean(line)
-        if not text:
-            return
-        self._last.append(text)
-        if self._file is not None:
+    def _add(self, lines: list[bytes]) -> None:
+        texts = self._clean(lines)
+        self._last.extend(texts)
+        if self._file is not None and texts:
             with suppress(OSError):
                 if os.fstat(self._file).st_size > LARGEST_LOG:
                     os.ftruncate(self._file, 0)
-                os.write(self._file, f"{text}\n".encode())
+                os.write(self._file, "".join(f"{text}\n" for text in texts).encode())
 
     def _open(self) -> int | None:
         """Open the file for adding lines. The server also runs where it cannot be written."""
