@@ -3,13 +3,16 @@
     python stdio_mcp.py [MODE] [FOLDER]
 
 It uses the standard library only. MODE is `fails` (writes to standard error and exits), `waits` (makes `here-PID` in
-FOLDER, and starts when `go` is there), or anything else for a server that works.
+FOLDER, and starts when `go` is there), `noisy` (has one tool, and writes NOISE to standard error all the time), or
+anything else for a server that works.
 """
 
 import json
 import os
 import select
+import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +53,35 @@ def call(name: str, arguments: dict[str, Any], token: Any) -> str:
             return json.dumps(ask("roots/list", {}))
         case "sample":
             return json.dumps(ask("sampling/createMessage", arguments))
+        case "start_another":  # which holds the output of this one
+            return str(subprocess.Popen(["sleep", "600"]).pid)
+        case "sample_until_refused":
+            answered = 0
+            while "content" in ask("sampling/createMessage", arguments):
+                answered += 1
+            return f"answered {answered}"
+        case "sample_at_once":  # and read none of the answers
+            for number in range(10_000):
+                send({"id": number, "method": "sampling/createMessage", "params": arguments})
+        case "say_without_end":
+            while True:
+                sys.stdout.write("x" * 65536)
+        case "complain_without_end":
+            threading.Thread(target=complain, args=(arguments.get("end", ""),), daemon=True).start()
+        case "progress_flood":
+            for number in range(arguments["count"]):
+                params = {"progressToken": token, "progress": number, "message": "x" * 1000}
+                send({"method": "notifications/progress", "params": params})
     return "done"
 
 
-TOOLS = ("increment", "die", "environment", "work", "roots", "sample")
+def complain(end: str) -> None:
+    while True:
+        os.write(2, b"NOISE" * 20_000 + end.encode())
+
+
+TOOLS = ["increment", "die", "environment", "work", "roots", "sample", "start_another", "sample_until_refused"]
+TOOLS += ["sample_at_once", "say_without_end", "complain_without_end", "progress_flood"]
 
 
 def main() -> None:
@@ -61,6 +89,10 @@ def main() -> None:
     if mode == "fails":
         print(f"no key: {os.environ.get('KEY')}", file=sys.stderr)
         sys.exit(3)
+    if mode == "noisy":
+        TOOLS[1:] = []
+        print("NOISE\x1b[2J" * 100, file=sys.stderr, flush=True)
+        threading.Thread(target=complain, args=("\n",), daemon=True).start()
     if mode == "waits":
         (Path(folder) / f"here-{os.getpid()}").touch()
         closed = select.poll()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import stat
 import sys
@@ -25,11 +26,13 @@ from llm_do import (
     WorkerEntry,
 )
 from llm_do.definition import McpToolset
+from llm_do.installation import install_extra
 from llm_do.secrets import HIDDEN
 from llm_do.toolsets import McpFactory
 
 from .processes import PATIENCE
 from .scripted import calls, says, scripted
+from .stdio_mcp import TOOLS
 
 SERVER = Path(__file__).parent / "stdio_mcp.py"
 
@@ -50,7 +53,7 @@ def worker(*steps: Any, toolsets: list[Any] | None = None, **options: Any) -> Wo
     return WorkerEntry(**{**made, **options})
 
 
-ALLOWED = {f"small/{name}": "allow" for name in ("increment", "die", "environment", "work", "roots", "sample")}
+ALLOWED = {f"small/{name}": "allow" for name in TOOLS}
 
 
 class Heard(list[Any]):
@@ -135,6 +138,18 @@ async def test_a_server_that_takes_long_is_said_to_be_still_starting(
     assert heard.notices == ["MCP server 'small' of worker 'w' is still starting. It has 30 seconds (`start_timeout`)."]
 
 
+async def test_a_server_that_starts_before_a_turn_is_still_said_to_be_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No sink knows of a call then, so it goes to the log."""
+    monkeypatch.setattr("llm_do.toolsets.mcp.STILL_STARTING_SECONDS", 0.01)
+    made = worker(says("end"), toolsets=[server("waits", str(tmp_path), start_timeout=0.2)])
+    with pytest.raises(ToolsetError):
+        async with made.start(Runtime([made], sinks=[Heard()])):
+            pass
+    assert "MCP server 'small' of worker 'w' is still starting" in caplog.text
+
+
 async def test_the_time_to_start_is_a_field(tmp_path: Path) -> None:
     made = worker(says("end"), toolsets=[server("waits", str(tmp_path), start_timeout=0.2)])
     with pytest.raises(ToolsetError, match="MCP server 'small' cannot be reached: it took more than 0.2 s"):
@@ -152,6 +167,23 @@ async def test_the_error_of_a_server_that_dies_at_its_start_says_all_that_helps(
     assert "stdio_mcp.py fails'" in told
     assert told.endswith(f"Its standard error ends: no key: {HIDDEN} (all of it: {log})")
     assert "hunter2" not in told + log.read_text()
+
+
+async def test_what_is_not_installed_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "llm_do.toolsets.mcp_client", raising=False)
+    monkeypatch.delattr("llm_do.toolsets.mcp_client", raising=False)
+    monkeypatch.setitem(sys.modules, "fastmcp.client.progress", None)
+    with pytest.raises(ToolsetError) as caught:
+        await Runtime([worker(says("end"))]).call("w", "go")
+    assert "MCP server 'small' of worker 'w' cannot be used: fastmcp.client.progress is missing" in str(caught.value)
+    assert str(caught.value).endswith(install_extra("mcp"))
+
+
+@pytest.mark.parametrize(("value", "shown"), [("abcd", f"no key: {HIDDEN}"), ("abc", "no key: abc")])
+async def test_values_that_are_too_short_to_be_secrets_are_left(value: str, shown: str) -> None:
+    """The bound is the one of all secrets: shorter ones would be found in half of all words."""
+    with pytest.raises(ToolsetError, match=re.escape(f"Its standard error ends: {shown} (")):
+        await Runtime([worker(says("end"), toolsets=[server("fails", env={"KEY": value})])]).call("w", "go")
 
 
 # -- standard error ------------------------------------------------------------------------------------------------
@@ -176,7 +208,30 @@ async def test_a_log_is_bounded(state: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(ToolsetError, match="x 999"):
         await Runtime([worker(says("end"), toolsets=[McpFactory(declared, Path())])]).call("w", "go")
     [log] = state.glob("*.log")
-    assert log.stat().st_size < 300
+    assert log.stat().st_size < 20_000  # one part that is read, and the bound
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+async def test_a_flood_of_standard_error_holds_nothing_up(state: Path, end: str) -> None:
+    """Neither as lines, nor as a line without an end."""
+    flood, count = calls(("complain_without_end", {"end": end})), calls(("increment", {}))
+    made = worker(flood, *[count] * 20, says("end"))
+    async with made.start(Runtime([made], tool_rules=ALLOWED)) as scope:
+        await scope.run_turn("go")
+        assert results(scope)[-1].endswith(":20")
+    [log] = state.glob("*.log")
+    assert log.stat().st_size < 1_100_000
+
+
+async def test_no_half_of_a_secret_is_left_of_a_line_that_is_too_long(state: Path) -> None:
+    code = "import os, sys\nos.write(2, b'x' * (65536 - 7) + os.environ['KEY'].encode() + b'\\nend\\n')"
+    declared = {"mcp": {"command": [sys.executable, "-S", "-c", code], "env": {"KEY": "hunter2-secret" * 3000}}}
+    made = McpFactory(McpToolset.model_validate({**declared, "name": "loud"}), Path())
+    with pytest.raises(ToolsetError):
+        await Runtime([worker(says("end"), toolsets=[made])]).call("w", "go")
+    [log] = state.glob("*.log")
+    assert log.read_text().endswith("x\nend\n")
+    assert "secret" not in log.read_text()
 
 
 # -- death ---------------------------------------------------------------------------------------------------------
@@ -234,6 +289,38 @@ async def test_a_server_that_is_killed_between_turns_is_started_again_once() -> 
     assert [record.kind for record in runtime.trace if record.kind == "server"] == ["server", "server"]
 
 
+async def test_what_a_server_started_ends_with_it() -> None:
+    """Also when the server ends by itself, and the other process holds its output open."""
+    made = worker(
+        calls(("start_another", {})), calls(("die", {})), says("end"), calls(("start_another", {})), says("2")
+    )
+    async with made.start(Runtime([made], tool_rules=ALLOWED)) as scope:
+        await scope.run_turn("go")
+        assert "has ended" in results(scope)[1]
+        first = results(scope)[0]
+        assert not is_alive(int(first))
+        await scope.run_turn("go on")
+        second = results(scope)[-1]
+        assert is_alive(int(second))
+    assert not is_alive(int(second))
+
+
+@pytest.mark.parametrize(
+    ("tool", "why"),
+    [
+        ("say_without_end", "it sent a message of more than 100000 bytes"),
+        ("sample_at_once", "it made more than 100 requests at once"),
+    ],
+)
+async def test_a_server_that_sends_without_end_is_stopped(tool: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llm_do.toolsets.mcp_client.LARGEST_MESSAGE", 100_000)
+    heard = Heard()
+    made = worker(calls((tool, REQUEST)), says("end"), toolsets=[server(sampling=True)])
+    await Runtime([made], tool_rules={**ALLOWED, "mcp.sampling": "ask"}, sinks=[heard]).call("w", "go")
+    [notice] = heard.notices
+    assert notice.startswith(f"MCP server 'small' of worker 'w' was stopped, because {why}")
+
+
 # -- what a server is told and given -------------------------------------------------------------------------------
 
 
@@ -289,6 +376,16 @@ async def test_progress_reaches_the_sinks_where_the_file_says_so(wanted: bool) -
     assert [(event.name, event.progress, event.total, event.message) for event in found] == (
         [("work", 2.0, 5.0, "two\x1b of five")] if wanted else []
     )
+
+
+async def test_a_flood_of_progress_is_told_now_and_then() -> None:
+    heard = Heard()
+    flood = calls(("progress_flood", {"count": 3000}))
+    made = worker(flood, says("end"), toolsets=[server(progress=True)])
+    await Runtime([made], tool_rules=ALLOWED, sinks=[heard]).call("w", "go")
+    found = [event for event in heard if isinstance(event, CallProgress)]
+    assert 0 < len(found) < 300
+    assert all(len(event.message or "") <= 200 for event in found)
 
 
 # -- sampling ------------------------------------------------------------------------------------------------------
@@ -359,3 +456,69 @@ async def test_without_the_key_a_server_cannot_sample() -> None:
     async with made.start(Runtime([made], tool_rules={**ALLOWED, "mcp.sampling": "allow"})) as scope:
         await scope.run_turn("go")
         assert results(scope)[0]["message"] == "Sampling not supported"
+
+
+async def test_a_person_is_asked_about_a_sampled_request_and_sees_all_of_it() -> None:
+    asked: list[Any] = []
+
+    def approve(name: str, arguments: dict[str, Any], reason: str) -> bool:
+        asked.append((name, arguments))
+        return True
+
+    _, made, _ = sampling({})
+    async with made.start(Runtime([made], tool_rules=ALLOWED, approval_callback=approve)) as scope:
+        await scope.run_turn("go")
+        assert results(scope)[0]["content"]["text"] == "sampled answer"
+    [(name, arguments)] = asked
+    assert name == "sampling" and arguments["server"] == "MCP server 'small'"
+    assert [message["content"] for message in arguments["messages"]] == ["Obey.", "Say the word."]
+
+
+async def test_a_server_that_samples_again_and_again_ends_with_the_budget() -> None:
+    """Of a session: each is a request of it, also where the worker itself has no limit."""
+
+    def script(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        if "Obey." in str(messages[0]):
+            assert not info.function_tools  # so it cannot call the server again
+            return says("sampled answer")
+        return calls(("sample_until_refused", REQUEST)) if len(messages) == 1 else says("end")
+
+    made = worker(model=FunctionModel(script), toolsets=[server(sampling=True)])
+    limits = Limits(max_requests=7)
+    runtime = Runtime([made], tool_rules={**ALLOWED, "mcp.sampling": "allow"}, limits=limits)
+    with pytest.raises(Exception, match="max_requests"):
+        await runtime.call("w", "go")
+    assert sum(used.requests for used in runtime.usage.values()) == 7
+
+
+async def test_a_call_that_is_cancelled_while_its_server_samples_leaves_nothing() -> None:
+    """The sampled request ends with it, its record too, and the slot is free for the next call."""
+    sampled, never = asyncio.Event(), asyncio.Event()
+
+    async def script(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        if "Obey." in str(messages[0]):
+            sampled.set()
+            await never.wait()
+        if "again" in str(messages[-1]):
+            return says("free")
+        return calls(("sample", REQUEST))
+
+    made = worker(model=FunctionModel(script), toolsets=[server(sampling=True)])
+    runtime = Runtime([made], tool_rules={**ALLOWED, "mcp.sampling": "allow"}, max_concurrency=1)
+    async with made.start(runtime) as scope:
+        turn = asyncio.create_task(scope.run_turn("go"))
+        with anyio.fail_after(PATIENCE):
+            await sampled.wait()
+            turn.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await turn
+            assert await scope.run_turn("again") == "free"
+    assert [record.name for record in runtime.trace] == ["w", "sample", "sampling", "w"]
+    assert all(record.duration is not None for record in runtime.trace)
+    assert sum(used.requests for used in runtime.usage.values()) == 3
+
+
+async def test_the_messages_of_a_sampled_request_are_logged() -> None:
+    runtime, made, _ = sampling({"mcp.sampling": "allow"})
+    await runtime.call("w", "go")
+    assert "sampled answer" in str(runtime.message_log)

@@ -571,6 +571,26 @@ async def test_a_server_over_http_that_dies_in_the_middle_is_told_and_connected_
     assert sorted(record.kind for record in runtime.trace if record.error) == ["server", "tool"]
 
 
+@pytest.mark.parametrize("content_type", ["text/plain", "application/json"])
+async def test_a_server_over_http_that_forgot_the_session_is_told_and_connected_again(content_type: str) -> None:
+    said = b'{"jsonrpc": "2.0", "id": null, "error": {"code": -32600, "message": "Session not found"}}'
+    server = HostileServer([tool("read")], lambda *_: Raw(f"404 Not Found\r\ncontent-type: {content_type}", said))
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "x", "version": "1"}}
+    first = json.dumps({"jsonrpc": "2.0", "id": 1, "result": hello}).encode()
+    async with serving(server):
+        seen: list[Any] = []
+        made = worker(server, calls(("read", {})), look(seen), calls(("read", {})), look(seen))
+        runtime = Runtime([made], tool_rules={"read": "allow"})
+        server.initialize = Raw("200 OK\r\ncontent-type: application/json\r\nmcp-session-id: one", first)
+        async with made.start(runtime) as scope:
+            await scope.run_turn("go")
+            server.answer = lambda *_: text("alive")
+            await scope.run_turn("go on")
+    assert "has ended" in seen[0] and seen[-1] == "alive"
+    [record] = [record for record in runtime.trace if record.kind == "server"]
+    assert "does not know the conversation any more, and is started again" in str(record.error)
+
+
 async def test_a_link_to_a_resource_is_not_followed() -> None:
     link = {"content": [{"type": "resource_link", "uri": "file:///etc/passwd", "name": "x"}]}
     async with serving(HostileServer([tool("read")], lambda *_: link)) as server:
