@@ -17,6 +17,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from llm_do import (
+    ApprovalDecision,
     CallProgress,
     Limits,
     Notice,
@@ -78,6 +79,13 @@ def is_alive(process: int) -> bool:
         return "State:\tZ" not in Path(f"/proc/{process}/status").read_text()
     except FileNotFoundError:
         return False
+
+
+async def ends(process: int) -> None:
+    """Wait until a process that was killed is gone."""
+    with anyio.fail_after(PATIENCE):
+        while is_alive(process):
+            await anyio.sleep(0.01)
 
 
 def process_of(result: str) -> int:
@@ -277,9 +285,7 @@ async def test_a_server_that_is_killed_between_turns_is_started_again_once() -> 
             await scope.run_turn("go")
             seen.append(process_of(results(scope)[-1]))
             os.kill(seen[-1], signal.SIGKILL)
-            with anyio.fail_after(PATIENCE):
-                while is_alive(seen[-1]):
-                    await anyio.sleep(0.01)
+            await ends(seen[-1])
             await anyio.sleep(0.05)  # for the loop to read the end of its output
         assert results(scope)[-1].endswith(":1") and seen[0] != seen[1]
         for _ in range(2):  # and stays an error
@@ -297,12 +303,11 @@ async def test_what_a_server_started_ends_with_it() -> None:
     async with made.start(Runtime([made], tool_rules=ALLOWED)) as scope:
         await scope.run_turn("go")
         assert "has ended" in results(scope)[1]
-        first = results(scope)[0]
-        assert not is_alive(int(first))
+        await ends(int(results(scope)[0]))
         await scope.run_turn("go on")
         second = results(scope)[-1]
         assert is_alive(int(second))
-    assert not is_alive(int(second))
+    await ends(int(second))
 
 
 @pytest.mark.parametrize(
@@ -380,7 +385,7 @@ async def test_progress_reaches_the_sinks_where_the_file_says_so(wanted: bool) -
 
 async def test_a_flood_of_progress_is_told_now_and_then() -> None:
     heard = Heard()
-    flood = calls(("progress_flood", {"count": 3000}))
+    flood = calls(("progress_flood", {"count": 1000}))
     made = worker(flood, says("end"), toolsets=[server(progress=True)])
     await Runtime([made], tool_rules=ALLOWED, sinks=[heard]).call("w", "go")
     found = [event for event in heard if isinstance(event, CallProgress)]
@@ -461,16 +466,16 @@ async def test_without_the_key_a_server_cannot_sample() -> None:
 async def test_a_person_is_asked_about_a_sampled_request_and_sees_all_of_it() -> None:
     asked: list[Any] = []
 
-    def approve(name: str, arguments: dict[str, Any], reason: str) -> bool:
+    def approve(name: str, arguments: dict[str, Any], reason: str) -> ApprovalDecision:
         asked.append((name, arguments))
-        return True
+        return ApprovalDecision(approved=True)
 
     _, made, _ = sampling({})
     async with made.start(Runtime([made], tool_rules=ALLOWED, approval_callback=approve)) as scope:
         await scope.run_turn("go")
         assert results(scope)[0]["content"]["text"] == "sampled answer"
     [(name, arguments)] = asked
-    assert name == "sampling" and arguments["server"] == "MCP server 'small'"
+    assert name == "mcp.sampling" and arguments["server"] == "MCP server 'small'"
     assert [message["content"] for message in arguments["messages"]] == ["Obey.", "Say the word."]
 
 
@@ -515,10 +520,10 @@ async def test_a_call_that_is_cancelled_while_its_server_samples_leaves_nothing(
             assert await scope.run_turn("again") == "free"
     assert [record.name for record in runtime.trace] == ["w", "sample", "sampling", "w"]
     assert all(record.duration is not None for record in runtime.trace)
-    assert sum(used.requests for used in runtime.usage.values()) == 3
+    assert sum(used.requests for used in runtime.usage.values()) == 2  # of the third, no provider told any usage
 
 
 async def test_the_messages_of_a_sampled_request_are_logged() -> None:
-    runtime, made, _ = sampling({"mcp.sampling": "allow"})
+    runtime, _, _ = sampling({"mcp.sampling": "allow"})
     await runtime.call("w", "go")
-    assert "sampled answer" in str(runtime.message_log)
+    assert "sampled answer" in str(list(runtime.messages))

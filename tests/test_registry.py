@@ -1078,3 +1078,14 @@ async def test_the_limits_of_a_worker_hold_for_one_call_and_what_is_below_it(mak
     with pytest.raises(LimitExceeded, match=r"the 2 calls of worker 'a' are used up"):
         await runtime.call("a", "go")
     assert await runtime.call("b", "go") == "2 2"
+
+
+@pytest.mark.parametrize("sandbox", ["", "sandbox: {paths: {input: {root: ., mode: ro}}}\n"])
+def test_a_root_that_a_server_is_told_must_be_one_of_the_worker(tmp_path: Path, sandbox: str) -> None:
+    (tmp_path / "workers").mkdir()
+    (tmp_path / "workers/w.yaml").write_text(
+        f"{sandbox}toolsets:\n  - mcp: {{command: [x],\n      roots: [inputs]}}\ninstructions: Go.\n"
+    )
+    line = 3 + bool(sandbox)
+    with pytest.raises(WorkerFileError, match=rf"workers/w.yaml:{line}: the worker has no root 'inputs' that an MCP"):
+        WorkerRegistry(tmp_path)["w"]

@@ -115,6 +115,7 @@ class _Server:
                     return  # no one reads any more
             if len(rest) > largest:
                 on_end(f"was stopped, because it sent a message of more than {largest} bytes")
+                self._signal(signal.SIGKILL)
                 return
 
     async def _receive(self) -> bytes:
