@@ -42,6 +42,8 @@ class HostileServer:
     instructions: str | None = None
     initialize: Any = None
     """An answer to the first request, in place of the right one."""
+    session: str | None = None
+    """The session that it says it has opened."""
     port: int = 0
     called: list[str] = field(default_factory=list)
     methods: list[str] = field(default_factory=list)
@@ -107,7 +109,8 @@ class HostileServer:
             return None if result is Closed else result
         outcome = {"error": {"code": -32601, "message": "no such method"}} if result is None else {"result": result}
         said = json.dumps({"jsonrpc": "2.0", "id": message["id"], **outcome}).encode()
-        return Raw("200 OK\r\ncontent-type: application/json", said)
+        session = f"\r\nmcp-session-id: {self.session}" if self.session is not None else ""
+        return Raw(f"200 OK\r\ncontent-type: application/json{session}", said)
 
 
 Closed = object()

@@ -575,13 +575,11 @@ async def test_a_server_over_http_that_dies_in_the_middle_is_told_and_connected_
 async def test_a_server_over_http_that_forgot_the_session_is_told_and_connected_again(content_type: str) -> None:
     said = b'{"jsonrpc": "2.0", "id": null, "error": {"code": -32600, "message": "Session not found"}}'
     server = HostileServer([tool("read")], lambda *_: Raw(f"404 Not Found\r\ncontent-type: {content_type}", said))
-    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "x", "version": "1"}}
-    first = json.dumps({"jsonrpc": "2.0", "id": 1, "result": hello}).encode()
+    server.session = "one"
     async with serving(server):
         seen: list[Any] = []
         made = worker(server, calls(("read", {})), look(seen), calls(("read", {})), look(seen))
         runtime = Runtime([made], tool_rules={"read": "allow"})
-        server.initialize = Raw("200 OK\r\ncontent-type: application/json\r\nmcp-session-id: one", first)
         async with made.start(runtime) as scope:
             await scope.run_turn("go")
             server.answer = lambda *_: text("alive")
