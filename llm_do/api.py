@@ -120,10 +120,13 @@ async def run_entry(
     if not isinstance(entry, WorkerEntry):
         output = await call_bound(runtime.context(), entry, arguments)
         return WorkerRunResult(output=output, messages=[], trace=runtime.trace, usage=runtime.usage)
-    async with entry.start(runtime) as scope:
+    scope = entry.start(runtime)  # opened within its turn, so that sinks are told of what its toolsets wait for
+    try:
         output = await scope.take_turn(arguments, files)
         messages = runtime.context().session.recorder.secrets.redact(scope.messages)
         return WorkerRunResult(output=output, messages=messages, trace=runtime.trace, usage=runtime.usage)
+    finally:
+        await scope.close()
 
 
 def _files(attachments: Sequence[AttachmentInput] | None, entry: Any) -> list[MultiModalContent]:
