@@ -60,7 +60,7 @@ from .prompts import prompt_of
 from .protocols import StartsBeside
 from .recorder import logger, tags
 from .secrets import StreamedText
-from .tasks import abandoned_by_pydantic_ai, end_tasks
+from .tasks import LEAVING_SECONDS, abandoned_by_pydantic_ai, end_tasks, run_with_time_to_end
 from .texts import quoted
 from .values import SameObject
 
@@ -71,8 +71,6 @@ T = TypeVar("T", default=Any)
 
 CLOSING_SECONDS = 30.0
 """How long a toolset may take to close before it is cancelled."""
-LEAVING_SECONDS = 0.5
-"""How long a call that was cancelled, or is out of time, waits for its toolsets. Then they close without it."""
 
 # The session's own budgets hold; PydanticAI's default would end a long task at its 51st request.
 _NO_LIMITS = UsageLimits(request_limit=None)
@@ -233,7 +231,7 @@ class CallScope(Generic[T]):
         self._check_can_be_sent(frame.model)
         with capture_run_messages() as captured:
             try:
-                result = await agent.run(
+                run = agent.run(
                     prompt,
                     deps=self._context,
                     model=frame.model,
@@ -245,6 +243,7 @@ class CallScope(Generic[T]):
                     event_stream_handler=self._stream if session.text_deltas else None,
                     infer_name=False,
                 )
+                result = await (run_with_time_to_end(run, f"run of {worker.name}") if session.text_deltas else run)
             except BaseException as exc:
                 frame.partial_messages = captured
                 session.recorder.log_rest(frame, captured)

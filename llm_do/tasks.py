@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
+
+T = TypeVar("T")
+
+LEAVING_SECONDS = 0.5
+"""How long what was cancelled has for closing its streams and toolsets. Then it is cancelled again, or left."""
 
 
 async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
@@ -29,6 +34,39 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
             raise cancelled
         finally:
             del cancelled  # its traceback holds this frame
+
+
+async def run_with_time_to_end(run: Coroutine[Any, Any, T], name: str) -> T:
+    """Run in a task, to which the first cancellation goes at once, and later ones only if it does not end soon.
+
+    A cancellation while PydanticAI closes the stream of a model goes to the task that closes it, through every shield of
+    AnyIO (`cancel_and_drain`). The stream is left open then, until the garbage collector closes each of its generators
+    in a task of its own, side by side: "asynchronous generator is already running".
+    """
+    task = asyncio.create_task(run, name=name)
+    cancelled_at: float | None = None
+    is_due = False
+    """Whether a later cancellation has to be passed on."""
+    try:
+        with anyio.CancelScope() as scope:
+            while not task.done():
+                left = None
+                if is_due and cancelled_at is not None:
+                    left = max(0.0, cancelled_at + LEAVING_SECONDS - anyio.current_time())
+                try:
+                    await asyncio.wait([task], timeout=left)
+                    passes_on = left is not None
+                except asyncio.CancelledError:
+                    scope.shield = True  # AnyIO would cancel at every step
+                    passes_on = cancelled_at is None
+                    is_due = not passes_on
+                    cancelled_at = anyio.current_time() if passes_on else cancelled_at
+                if passes_on and not task.done():
+                    task.cancel()
+                    is_due = False
+        return task.result()
+    finally:
+        del task  # its exception holds this frame
 
 
 def abandoned_by_pydantic_ai(exc: BaseException) -> set[asyncio.Task[Any]]:
