@@ -36,6 +36,7 @@ from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 from pydantic_ai.usage import UsageLimits
 from typing_extensions import TypeVar
 
+from . import tasks
 from .attachments import attach, bind_call
 from .compatibility import candidates, capability_for, id_of, lacks
 from .context import Context, dispatch, run_context
@@ -60,7 +61,7 @@ from .prompts import prompt_of
 from .protocols import StartsBeside
 from .recorder import logger, tags
 from .secrets import StreamedText
-from .tasks import LEAVING_SECONDS, abandoned_by_pydantic_ai, end_tasks, run_with_time_to_end
+from .tasks import abandoned_by_pydantic_ai, end_tasks, run_with_time_to_end
 from .texts import quoted
 from .values import SameObject
 
@@ -402,7 +403,7 @@ class _Toolsets:
                 return
             except asyncio.CancelledError as exc:
                 cancelled = exc
-        until = anyio.current_time() + LEAVING_SECONDS
+        until = anyio.current_time() + tasks.LEAVING_SECONDS
         with anyio.CancelScope(shield=True):
             while not self._owner.done() and (left := until - anyio.current_time()) > 0:
                 try:

@@ -39,34 +39,34 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
 async def run_with_time_to_end(run: Coroutine[Any, Any, T], name: str) -> T:
     """Run in a task, to which the first cancellation goes at once, and later ones only if it does not end soon.
 
-    A cancellation while PydanticAI closes the stream of a model goes to the task that closes it, through every shield of
-    AnyIO (`cancel_and_drain`). The stream is left open then, until the garbage collector closes each of its generators
-    in a task of its own, side by side: "asynchronous generator is already running".
+    A cancellation while PydanticAI closes the stream of a model goes on to the task that closes it, through every
+    shield of AnyIO (`cancel_and_drain`). The stream is left open then, until the garbage collector closes each of its
+    generators in a task of its own, side by side: "asynchronous generator is already running".
     """
     task = asyncio.create_task(run, name=name)
-    cancelled_at: float | None = None
-    is_due = False
-    """Whether a later cancellation has to be passed on."""
+    cancelled_at, is_due = None, False  # when the first came, and whether a later one has to be passed on
+    too_late: asyncio.CancelledError | None = None
     try:
         with anyio.CancelScope() as scope:
             while not task.done():
-                left = None
-                if is_due and cancelled_at is not None:
-                    left = max(0.0, cancelled_at + LEAVING_SECONDS - anyio.current_time())
+                wait = cancelled_at + LEAVING_SECONDS - anyio.current_time() if is_due and cancelled_at else None
                 try:
-                    await asyncio.wait([task], timeout=left)
-                    passes_on = left is not None
-                except asyncio.CancelledError:
+                    await asyncio.wait([task], timeout=wait and max(0.0, wait))
+                    passes_on = is_due
+                except asyncio.CancelledError as exc:
                     scope.shield = True  # AnyIO would cancel at every step
-                    passes_on = cancelled_at is None
-                    is_due = not passes_on
-                    cancelled_at = anyio.current_time() if passes_on else cancelled_at
+                    passes_on, is_due = cancelled_at is None, cancelled_at is not None
+                    cancelled_at = cancelled_at or anyio.current_time()
+                    too_late = exc if passes_on and task.done() else None
                 if passes_on and not task.done():
                     task.cancel()
                     is_due = False
-        return task.result()
+        output = task.result()
+        if too_late is not None:
+            raise too_late
+        return output
     finally:
-        del task  # its exception holds this frame
+        del task, too_late  # exceptions that hold this frame
 
 
 def abandoned_by_pydantic_ai(exc: BaseException) -> set[asyncio.Task[Any]]:

@@ -735,7 +735,7 @@ async def test_a_cancelled_call_leaves_a_toolset_that_hangs_to_close_by_itself(
     times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is told which one, and the closing goes on without the call."""
-    monkeypatch.setattr("llm_do.scope.LEAVING_SECONDS", 0.05)
+    monkeypatch.setattr("llm_do.tasks.LEAVING_SECONDS", 0.05)
     let, log, told = asyncio.Event(), list[str](), list[Any]()
     worker = WorkerEntry(name="w", toolsets=[lambda ctx: Hanging(let, log)])
     runtime = Runtime(model=scripted(says("ok")), message_callback=told.append)
@@ -761,7 +761,7 @@ async def test_a_cancelled_call_leaves_a_toolset_that_hangs_to_close_by_itself(
 async def test_a_toolset_that_hangs_on_closing_does_not_lengthen_the_time_of_a_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("llm_do.scope.LEAVING_SECONDS", 0.05)
+    monkeypatch.setattr("llm_do.tasks.LEAVING_SECONDS", 0.05)
     let, log = asyncio.Event(), list[str]()
     worker = WorkerEntry(name="w", toolsets=[lambda ctx: Hanging(let, log)])
     runtime = Runtime(model=scripted(says("ok")), limits=Limits(timeout=0.2), sinks=[Silent()])
