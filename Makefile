@@ -43,21 +43,23 @@ programs:  # What the tests need beside Python
 test: $(READY) programs  ## Run the tests
 	@$(RUN) pytest -n "$$(($$(getconf _NPROCESSORS_ONLN) + 1))" --dist worksteal
 
-# The lowest PydanticAI that pyproject.toml allows, with all else as it is locked; the tests that are about its runs.
+# The lowest version of everything that pyproject.toml names, with the locked tools of the tests; the tests of calls.
 FLOOR := .venv-floor
-FLOOR_TESTS := tests/test_calls.py tests/test_scopes.py tests/test_model_calls.py tests/test_limits.py tests/soak \
-  tests/security/test_mcp.py
+FLOOR_TOOLS := dirty-equals fastapi hypothesis inline-snapshot pytest pytest-examples pytest-timeout pytest-xdist uvicorn
+FLOOR_TESTS := tests/test_calls.py tests/test_scopes.py tests/test_model_calls.py tests/test_limits.py tests/soak
 
 $(FLOOR)/.ready: $(READY)
-	@lowest="$$(sed -n 's/^ *"pydantic-ai-slim>=\([0-9.]*\),.*/\1/p' pyproject.toml)"; \
-	test -x $(FLOOR)/bin/python || $(VENV)/bin/uv venv --quiet --python $(VENV)/bin/python $(FLOOR); \
-	sed -n 's/^\([A-Za-z0-9._-]*==.*[^ ]\) *\\$$/\1/p' requirements.lock | grep -v '^pydantic-\(ai-slim\|graph\)==' >$(FLOOR)/others.txt; \
-	$(VENV)/bin/uv pip install --quiet --python $(FLOOR) -r $(FLOOR)/others.txt "pydantic-ai-slim[mcp,openai]==$$lowest.*"
+	@test -x $(FLOOR)/bin/python || $(VENV)/bin/uv venv --quiet --python $(VENV)/bin/python $(FLOOR)
+	@for tool in $(FLOOR_TOOLS); do grep -o "^$$tool==[^ ;]*" requirements.lock; done >$(FLOOR)/tools.txt
+	@lowest="$$(sed -n 's/^ *"pydantic-ai-slim\(>=[0-9.]*\),.*/\1/p' pyproject.toml)"; \
+	$(VENV)/bin/uv pip install --quiet --python $(FLOOR) --resolution lowest-direct --only-binary :all: \
+	  -r pyproject.toml -r $(FLOOR)/tools.txt "pydantic-ai-slim[mcp,openai]$$lowest"
 	@$(VENV)/bin/uv pip install --quiet --python $(FLOOR) --no-deps -e .
 	@touch $@
 
-floor: $(FLOOR)/.ready programs  ## Run the tests of calls on the lowest supported PydanticAI
-	@$(FLOOR)/bin/python -m pytest -n "$$(getconf _NPROCESSORS_ONLN)" $(FLOOR_TESTS)
+floor: $(FLOOR)/.ready programs  ## Run the tests of calls on the lowest supported versions
+	@$(VENV)/bin/uv pip list --python $(FLOOR) --format freeze | grep -E '^(pydantic|anyio|click|genai|jsonschema=|platformdirs|pyyaml|rich|textual|typing)' | tr '\n' ' '; echo
+	@$(FLOOR)/bin/python -m pytest -q -n "$$(getconf _NPROCESSORS_ONLN)" $(FLOOR_TESTS)
 
 soak: $(READY)  ## Cancel, time out and limit 10,000 calls at random, and count what is left
 	@$(VENV)/bin/python -m tests.soak.storm
