@@ -316,6 +316,8 @@ async def dispatch(
         session.enter_loop()
     if frame is None:
         frame = CallFrame(entry, ctx.frame)
+    if ctx.frame is session.root and (session.requests_in_flight or session.limit_question is not None):
+        frame.called_in = session.call_around()
     recorder = session.recorder
     try:
         recorder.open(frame, arguments)
@@ -342,7 +344,8 @@ async def dispatch(
         except (ApprovalRequired, PathChanged) as exc:
             output = await _ask_and_run(ctx, child, entry, own, exc)
         finally:
-            frame.model = None  # it points back to the frame, which nothing needs any more
+            # They point back to the frame, or to another call, which nothing needs any more.
+            frame.model = frame.called_in = None
         if (schema_out := getattr(entry, "schema_out", None)) is not None:
             check_output(entry, schema_out, output)
     except BaseException as exc:

@@ -133,6 +133,8 @@ class CallFrame:
     worker_slots: WorkerSlots | None = None
     open_requests: tuple[Reservation, ...] = ()
     """The requests to its model that a worker has in flight."""
+    called_in: CallFrame | None = None
+    """The worker inside whose request a top-level call was made: by a model that is a Python function, for instance."""
     sandbox: SandboxToolset | None = None
     """The files of a worker, while its scope is open."""
     hands_down = False
@@ -247,6 +249,13 @@ class CallFrame:
     def seconds_waited(self) -> float:
         """Return for how long a person was asked so far; a question that is still open counts."""
         return self.waited + (perf_counter() - self.asked_at if self._open_questions else 0.0)
+
+    def is_below(self, other: CallFrame) -> bool:
+        """Tell whether this call was made by another one, directly or through calls between them."""
+        above = self.called_in or self.parent
+        while above is not None and above is not other:
+            above = above.called_in or above.parent
+        return above is other
 
     def renew(self) -> None:
         """Be ready for another turn."""

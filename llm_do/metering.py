@@ -390,10 +390,10 @@ def _said(exc: BaseException) -> str:
 def _open_above(frame: CallFrame) -> tuple[Reservation, ...]:
     """Return the requests in flight of the workers above, which may end only when this one has: in a stream's body."""
     found: tuple[Reservation, ...] = ()
-    above = frame.parent
+    above = frame.called_in or frame.parent
     while above is not None:
         found += above.open_requests
-        above = above.parent
+        above = above.called_in or above.parent
     return found
 
 

@@ -456,8 +456,9 @@ class _Toolsets:
         worker = self._worker
         factory = self._context.session.toolsets.resolve(declared, worker.name)
         try:
-            made = factory(self._context)
-            toolset = await made if inspect.isawaitable(made) else made
+            with self._context.session.inner_task():  # the worker waits for whatever the factory calls
+                made = factory(self._context)
+                toolset = await made if inspect.isawaitable(made) else made
         except Exception as exc:
             exc.add_note(f"while {quoted(factory)} built a toolset of worker {worker.name!r}")
             raise

@@ -7,15 +7,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Self
 
-LOOK_AGAIN = 0.05
+LOOK_AGAIN = 5.0
 """Seconds after which a session that stands still is looked at once more."""
 
 
 class WorkerSlots:
     """Slots for the worker calls of one caller, first come, first served.
 
-    What holds them may wait for the very call that waits here: a tool that calls through the runtime, in a task of its
-    own, cannot be recognised. So when the session stands still, the first that waits goes on without a slot.
+    What holds them may wait for the very call that waits here: a tool may wait for a task of the program that calls
+    through the runtime, which cannot be recognised. So when the session stands still, the first goes on without a slot.
     `progress` returns a value that changes with whatever the session does, or `None` while it is seen to be at work.
     """
 

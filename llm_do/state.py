@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import anyio
+from pydantic_ai._run_context import get_current_run_context
 from pydantic_ai.models import Model
 
 from .approval import ApprovalCallback, ApprovalController, Approver
@@ -122,8 +123,8 @@ class SessionState:
         projects_prices = self.entries.model_prices() if isinstance(self.entries, HasPrices) else {}
         self.prices = PriceList(prices or {}, projects_prices)
         self.limit_callback = limit_callback
-        self._limit_question: tuple[str, asyncio.Future[bool | None]] | None = None
-        """The limit of the open question, and its answer."""
+        self.limit_question: tuple[str, asyncio.Future[bool | None], CallFrame] | None = None
+        """The limit of the open question, its answer, and the call that asks it."""
         self.root = CallFrame(None, None)
         books = [book for book in (self.approvals.rule_book, projects) if book is not None]
         if books:  # what a program allows cannot take back what the project denies
@@ -190,7 +191,7 @@ class SessionState:
         self.requests_in_flight = self.toolsets_opening = 0
         self.root.worker_slots = None
         self.ledger.leave_loop()
-        self._limit_question = None
+        self.limit_question = None
         self._choosing = asyncio.Lock()
 
     def running_loop(self) -> asyncio.AbstractEventLoop | None:
@@ -204,10 +205,10 @@ class SessionState:
     def worker_slots(self, frame: CallFrame) -> AbstractAsyncContextManager[Any]:
         """Slots for the worker calls that `frame` makes. Each parent has its own, so nesting cannot deadlock.
 
-        A top-level call that is known to be made while a worker or a thread waits for it goes without: what waits may
-        hold the slot that it would wait for. Where that is not known, it goes without as soon as nothing else happens.
+        A call that is known to be made below a worker of `frame`, or in a thread, goes without: what waits for it may
+        hold the slot that it would wait for. Where that is not known, it goes without when nothing else happens.
         """
-        if frame is self.root and self._is_inner():
+        if (frame is self.root and self._is_inner()) or self._is_used_from_below(frame):
             return nullcontext()
         if frame.worker_slots is None:
             frame.worker_slots = WorkerSlots(self.max_concurrency, self._progress)
@@ -215,9 +216,25 @@ class SessionState:
 
     def _progress(self) -> Any:
         """Return a value that changes with every call and request; `None` while it is sure that something goes on."""
-        if self.requests_in_flight or self.toolsets_opening or self.permissions.asking or self._limit_question:
+        if self.requests_in_flight or self.toolsets_opening or self.permissions.asking or self.limit_question:
             return None
         return self.meter.calls, self.meter.requests
+
+    def call_around(self) -> CallFrame | None:
+        """Return the worker whose run the code that runs now belongs to, also in tasks that it started.
+
+        It is known from PydanticAI's own context variable, and is a hint against calls that wait for themselves.
+        """
+        run_ctx = get_current_run_context()
+        deps: Any = run_ctx.deps if run_ctx is not None else None
+        if getattr(deps, "session", None) is not self:
+            return None
+        frame: CallFrame = deps.frame
+        return None if frame.ended else frame
+
+    def _is_used_from_below(self, frame: CallFrame) -> bool:
+        around = self.call_around()
+        return around is not None and around.is_below(frame)
 
     @contextmanager
     def inner_task(self) -> Iterator[None]:
@@ -279,17 +296,19 @@ class SessionState:
         if self.limit_callback is None:
             return False
         with frame.asking():
-            while self._limit_question is not None:
-                limit, question = self._limit_question
+            while self.limit_question is not None:
+                limit, question, asker = self.limit_question
+                if frame.is_below(asker):  # the callback itself makes this call, and would wait for its own answer
+                    return False
                 agreed = await asyncio.shield(question)
                 if agreed is not None:
                     return agreed if limit == exceeded.limit else None
-            return await self._ask_for_limits(self.limit_callback, exceeded)
+            return await self._ask_for_limits(self.limit_callback, exceeded, frame)
 
-    async def _ask_for_limits(self, callback: LimitCallback, exceeded: LimitExceeded) -> bool:
+    async def _ask_for_limits(self, callback: LimitCallback, exceeded: LimitExceeded, frame: CallFrame) -> bool:
         """Ask for other limits. The same are none: the request would be refused, and asked about, without end."""
         question: asyncio.Future[bool | None] = asyncio.get_running_loop().create_future()
-        self._limit_question = exceeded.limit, question
+        self.limit_question = exceeded.limit, question, frame
         agreed: bool | None = None  # without an answer, the next call that waits asks
         try:
             answer = callback(exceeded, self.meter.limits)
@@ -303,7 +322,7 @@ class SessionState:
                 await asyncio.sleep(0)  # limits that never suffice must not keep a timeout from ending it
             return agreed
         finally:
-            self._limit_question = None
+            self.limit_question = None
             question.set_result(agreed)
 
     def timed_out(self, deadline: Deadline, path: str) -> CallTimeout:

@@ -23,6 +23,7 @@ from llm_do import (
     Context,
     DuplicateEntryError,
     EventLoopError,
+    LimitExceeded,
     Limits,
     ModelChoiceError,
     Runtime,
@@ -419,6 +420,76 @@ async def test_nor_can_one_in_a_task_that_no_call_is_known_for(where: str) -> No
     runtime = Runtime([inner, outer], max_concurrency=2)
     async with asyncio.timeout(PATIENCE):
         assert await asyncio.gather(*(runtime.call("outer", str(n)) for n in range(4))) == ["out"] * 4
+
+
+@pytest.mark.parametrize("where", ["a model", "a toolset factory", "a limit callback"])
+async def test_a_call_inside_a_request_or_a_factory_does_not_wait_for_itself(where: str) -> None:
+    """With one slot, of workers and of requests, code that a worker waits for calls through the runtime."""
+    inner = WorkerEntry(name="inner", model=scripted(says("in")))
+
+    async def answer(messages: Any, info: Any) -> Any:
+        return says(await runtime.call("inner", "x") if where == "a model" else "in")
+
+    async def build(ctx: Context) -> Any:
+        assert await runtime.call("inner", "x") == "in"
+        return FunctionToolset([])
+
+    async def more(exceeded: LimitExceeded, limits: Limits) -> Limits:
+        with pytest.raises(LimitExceeded, match="inner stops"):
+            await runtime.call("inner", "x")
+        return Limits(max_requests=5)
+
+    toolsets = [build] if where == "a toolset factory" else []
+    outer = WorkerEntry(name="outer", model=FunctionModel(answer), toolsets=toolsets)
+    limits = Limits(max_requests=1) if where == "a limit callback" else None
+    runtime = Runtime([inner, outer], max_concurrency=1, limits=limits, limit_callback=more)
+    async with asyncio.timeout(PATIENCE):
+        assert await asyncio.gather(*(runtime.call("outer", "x") for _ in range(2))) == ["in", "in"]
+
+
+async def test_a_call_that_no_run_is_known_for_goes_on_when_the_session_stands_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A task of the program makes the call that a tool waits for."""
+    monkeypatch.setattr("llm_do.slots.LOOK_AGAIN", 0.02)
+    wanted: asyncio.Queue[asyncio.Future[str]] = asyncio.Queue()
+
+    async def consume() -> None:
+        answer = await wanted.get()
+        answer.set_result(await runtime.call("inner", "x"))
+
+    @entry
+    async def ask() -> str:
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        await wanted.put(answer)
+        return await answer
+
+    inner = WorkerEntry(name="inner", model=scripted(says("in")))
+    outer = WorkerEntry(name="outer", tools=[ask], model=scripted(calls(("ask", {})), says("out")))
+    runtime = Runtime([inner, outer], max_concurrency=1)
+    consumer = asyncio.create_task(consume())
+    async with asyncio.timeout(PATIENCE):
+        assert await runtime.call("outer", "x") == "out"
+    await consumer
+
+
+async def test_workers_whose_tools_take_long_keep_their_slots() -> None:
+    """Waiting for a tool of one's own is no reason to let more workers in."""
+    running = most = 0
+
+    @entry
+    async def slow() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.15)
+        running -= 1
+
+    model = scripted(lambda messages, info: says("ok") if tool_results(messages) else calls(("slow", {})))
+    worker = WorkerEntry(name="w", tools=[slow], model=model)
+    runtime = Runtime([worker], max_concurrency=2)
+    assert await asyncio.gather(*(runtime.call(worker, "x") for _ in range(4))) == ["ok"] * 4
+    assert most == 2
 
 
 async def test_workers_that_are_at_their_models_keep_their_slots() -> None:
