@@ -844,8 +844,9 @@ def test_what_a_worker_is_given_is_kept_as_it_was() -> None:
         WorkerEntry(name="w", toolsets="files")
 
 
-async def test_a_call_that_outlives_its_turn_takes_no_slot_of_the_next_turn() -> None:
+async def test_a_call_that_outlives_its_turn_takes_no_slot_of_the_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A toolset may call workers from a task of its own. The workers of the next turn do not wait until it is over."""
+    monkeypatch.setattr("llm_do.slots.LOOK_AGAIN", 3600.0)  # so that no worker goes on without a slot
     inside, over = asyncio.Event(), asyncio.Event()
     contexts: list[Context] = []
 
@@ -871,6 +872,7 @@ async def test_a_call_that_outlives_its_turn_takes_no_slot_of_the_next_turn() ->
     worker = WorkerEntry(name="w", tools=[quick, begin], toolsets=[keep], model=model)
     async with worker.start(Runtime(max_concurrency=1)) as scope:
         assert await scope.run_turn("x") == "first"
-        assert await scope.run_turn("y") == "second"
+        async with asyncio.timeout(5):
+            assert await scope.run_turn("y") == "second"
         over.set()
         assert await late[0] == "late"
