@@ -327,12 +327,7 @@ async def dispatch(
         frame.arguments = arguments
         child = Context(session, frame)
         if entry.kind == "worker":
-            if frame.problem is not None:
-                raise frame.problem
-            await choose_model(child)
-            if isinstance(entry, EntryBase) and entry.limits is not None:
-                frame.hands_down = True
-                frame.meters = (*ctx.frame.meters, UsageMeter(entry.limits, entry.name))
+            await _prepare_worker(child, entry)
         # `run_ctx` is None for an entry that says it needs none, whatever the protocol promises to others.
         own: Any = run_context(child, entry, run_ctx) if getattr(entry, "needs_run_context", True) else None
         output: T
@@ -359,6 +354,18 @@ async def dispatch(
     frame.ended = True
     recorder.close(frame, output)
     return output
+
+
+async def _prepare_worker(ctx: Context, entry: Entry[Any]) -> None:
+    """Give the call of a worker its model and its own budget, if nothing is wrong with its files."""
+    frame, parent = ctx.frame, ctx.frame.parent
+    assert parent is not None
+    if frame.problem is not None:
+        raise frame.problem
+    await choose_model(ctx)
+    if isinstance(entry, EntryBase) and entry.limits is not None:
+        frame.hands_down = True
+        frame.meters = (*parent.meters, UsageMeter(entry.limits, entry.name))
 
 
 async def _ask_and_run(
