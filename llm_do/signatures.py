@@ -113,7 +113,9 @@ def _refuse_twice(
 ) -> dict[str, Any]:
     """Validate arguments, unless one of them is given by its name and by its alias. pydantic would drop one."""
     for name, alias in renamed.items():
-        if name in values and alias in values:
+        # Two parameters may have each other's names.
+        is_apart = alias not in renamed and name not in renamed.values()
+        if is_apart and name in values and alias in values:
             raise ArgumentError(f"{entry}() got two values for argument {name!r}, which is {alias!r} in its schema.")
     return validate(values)
 

@@ -392,7 +392,8 @@ async def test_a_grant_for_a_folder_answers_the_rest(tmp_path: Path) -> None:
     await runtime.call(worker, "go")
     assert person.counts == [4]
     decided = [record.approval.by for record in runtime.trace if record.approval is not None]
-    assert sorted(decided) == ["callback", "grant", "grant", "grant"]  # whichever was ready first
+    # Whichever was ready first; the one that was asked about comes again if another has written the file before it.
+    assert len(decided) == 4 and decided.count("grant") >= 3
 
 
 async def test_arguments_without_a_canonical_form_are_asked_about_one_by_one() -> None:

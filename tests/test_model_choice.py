@@ -775,6 +775,6 @@ def test_an_empty_key_that_is_not_used_refuses_nothing(monkeypatch: pytest.Monke
 async def test_whatever_a_providers_package_raises_is_told_with_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such an error need be neither a `UserError` nor a `ValueError`."""
     monkeypatch.setenv("OPENAI_API_KEY", "key")
-    monkeypatch.setenv("OPENAI_BASE_URL", "http://[")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://a:b")
     with pytest.raises(ModelChoiceError, match="Worker 'w' cannot use model 'openai:gpt-4o': "):
         await Runtime(model="openai:gpt-4o").call(WorkerEntry(name="w"), "hi")

@@ -228,7 +228,7 @@ def test_yes_fetches_the_model_and_goes_on(start: Start, run: Run, cache: Path) 
     assert left_in(cache) == [FILE]
     again = run("run", "greeter", "I am Ada.", "--json")  # here nobody is asked, and the weights are there
     assert again.stderr.startswith(f"llm-do: using local:{EMBEDDED} (")
-    assert json.loads(again.stdout)["usage"] == {EMBEDDED: AnyUsage()}
+    assert json.loads(again.stdout)["usage"] == {f"local:{EMBEDDED}": AnyUsage()}
 
 
 class AnyUsage:

@@ -94,7 +94,7 @@ async def test_a_chat_asks_at_the_limit_whether_to_go_on(tmp_path: Path, key: st
     (tmp_path / "workers/helper.md").write_text("Help.")
     (tmp_path / "llm-do.toml").write_text("[prices.scripted]\nrequest = 0.02\n[limits]\nmax_cost = 0.04\n")
     registry = WorkerRegistry(tmp_path)
-    options = SessionOptions(model=scripted(says("fine", input_tokens=1)))
+    options = SessionOptions(model=scripted(says("fine", input_tokens=1)), is_settled=True)
     open_runtime: Callable[[Any], Any] = lambda feed: open_session(  # noqa: E731
         registry, options, approver=feed, sinks=[feed], text_deltas=True, asks_for_more=True
     )
@@ -133,7 +133,8 @@ async def test_a_yes_raises_the_limit_that_was_reached_and_no_other(tmp_path: Pa
     (tmp_path / "workers/helper.md").write_text("Help.")
     price = "" if limits == "max_cost = 1" else "[prices.scripted]\nrequest = 0.02\n"
     (tmp_path / "llm-do.toml").write_text(f"{price}[limits]\n{limits}\n")
-    person, options = Agreeing(), SessionOptions(model=scripted(*[says("fine", input_tokens=1)] * 2))
+    model = scripted(*[says("fine", input_tokens=1)] * 2)
+    person, options = Agreeing(), SessionOptions(model=model, is_settled=True)
     runtime = open_session(WorkerRegistry(tmp_path), options, approver=person, asks_for_more=True)
     with nullcontext() if asked else pytest.raises(LimitExceeded):
         for text in ("one", "two"):

@@ -198,6 +198,7 @@ def test_nothing_of_another_user_is_used_for_a_lone_worker(project: Path, what: 
     (folder / "lone.md").write_text("---\nmodel: test\n---\nHelp.\n")
     (folder / "lib").mkdir()
     path, text, planted = LONE[what]
+    said = [] if path == "lone.md" else ["x"]
     (folder / path).write_text(text)
     if planted.endswith(".py"):
         (folder / planted).write_text((project / "shapes.py").read_text() + "from pydantic import BaseModel as X\n")
@@ -205,14 +206,14 @@ def test_nothing_of_another_user_is_used_for_a_lone_worker(project: Path, what: 
         (folder / planted).write_text("")
     if AS_ROOT:
         give_away(folder)
-    assert run_here("run", "./lone.md", cwd=folder).returncode == 0
+    assert run_here("run", "./lone.md", *said, cwd=folder).returncode == 0
     assert ran(project) == planted.endswith(".py")
     give_away(folder / planted)
-    done = run_here("run", "./lone.md", cwd=folder)
+    done = run_here("run", "./lone.md", *said, cwd=folder)
     assert f"{planted} belongs to another user" in done.stderr and f"llm-do trust {folder}" in done.stderr
     assert (done.returncode != 0, ran(project)) == (True, False)
     run_here("trust", str(folder), cwd=folder)
-    assert "belongs to another user" not in run_here("run", "./lone.md", cwd=folder).stderr
+    assert "belongs to another user" not in run_here("run", "./lone.md", *said, cwd=folder).stderr
 
 
 @needs_root

@@ -168,13 +168,15 @@ async def _one(runtime: Runtime, worker: WorkerEntry[str], rng: random.Random, c
         counts.unexpected.append(f"{type(exc).__name__}: {exc}")
 
 
-async def _session(seed: str, counts: Counts, sessions: list[weakref.ref[Any]]) -> None:
-    rng, model = random.Random(seed), Model()
-    streams = rng.random() < 0.4
+async def _session(seed: str, number: int, counts: Counts, sessions: list[weakref.ref[Any]]) -> None:
+    """Make the calls of one session. Its number decides its kind, so that a short storm has all of them."""
+    rng, model = random.Random(f"{seed}/{number}"), Model()
+    streams = number % 2 == 0
     toolset = lambda ctx: FunctionToolset([foreign])  # noqa: E731
     inner = WorkerEntry(name="inner", tools=[pause, in_thread], toolsets=[toolset])
     outer = WorkerEntry(name="outer", tools=[inner, pause, in_thread], toolsets=[toolset])
-    limits = rng.choice((Limits(), Limits(timeout=rng.uniform(0.005, 0.1)), Limits(max_requests=rng.randint(1, 30))))
+    kinds = Limits(max_requests=rng.randint(1, 10)), Limits(timeout=rng.uniform(0.005, 0.1)), Limits()
+    limits = kinds[number % 3]
     runtime = Runtime(
         [outer, inner],
         model=FunctionModel(model.answer, stream_function=model.stream, model_name="m"),
@@ -192,7 +194,9 @@ async def _session(seed: str, counts: Counts, sessions: list[weakref.ref[Any]]) 
     requests = used.requests if used is not None else 0
     if requests != model.answers:
         counts.wrong_usage += 1
-        counts.unexpected.append(f"session {seed}: {requests} requests are counted, {model.answers} were answered")
+        counts.unexpected.append(
+            f"session {seed}/{number}: {requests} requests are counted, {model.answers} were answered"
+        )
     counts.requests += requests
     counts.records += len(runtime.trace)
     counts.open_records += sum(record.duration is None for record in runtime.trace)
@@ -228,22 +232,22 @@ def noting_complaints(into: list[str]) -> Iterator[None]:
     into += [str(each.message) for each in said]
 
 
-async def _in_time(seed: str, counts: Counts, sessions: list[weakref.ref[Any]]) -> None:
+async def _in_time(seed: str, number: int, counts: Counts, sessions: list[weakref.ref[Any]]) -> None:
     """Run a session. One that hangs is an error that shows where each of its tasks stands."""
-    session = asyncio.create_task(_session(seed, counts, sessions))
+    session = asyncio.create_task(_session(seed, number, counts, sessions))
     await asyncio.wait([session], timeout=PATIENCE)
     if not session.done():
         for task in asyncio.all_tasks():
             task.print_stack(file=sys.stderr)
         faulthandler.dump_traceback()
-        raise AssertionError(f"session {seed} hangs")
+        raise AssertionError(f"session {seed}/{number} hangs")
     await session
 
 
 async def storm(calls: int, seed: int) -> Counts:
     """Make so many calls, and count what is left of them."""
     counts, sessions = Counts(), list[weakref.ref[Any]]()
-    await _session(f"{seed}", Counts(), [])  # what is made once is not left behind
+    await _session(f"{seed}", 2, Counts(), [])  # what is made once is not left behind
     await asyncio.sleep(0)
     tasks, descriptors, threads = asyncio.all_tasks(), _descriptors(), threading.active_count()
     threads -= sum(thread.name == "llm-do" for thread in threading.enumerate())
@@ -251,8 +255,8 @@ async def storm(calls: int, seed: int) -> Counts:
     with noting_complaints(counts.unexpected):
         number = 0
         while counts.calls < calls:
+            await _in_time(str(seed), number, counts, sessions)
             number += 1
-            await _in_time(f"{seed}/{number}", counts, sessions)
         for _ in range(400):
             await asyncio.sleep(0.005)
             if asyncio.all_tasks() <= tasks and threading.active_count() <= threads:
