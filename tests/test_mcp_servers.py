@@ -479,6 +479,48 @@ async def test_a_person_is_asked_about_a_sampled_request_and_sees_all_of_it() ->
     assert [message["content"] for message in arguments["messages"]] == ["Obey.", "Say the word."]
 
 
+async def test_an_edited_sampled_request_is_not_sent() -> None:
+    """The model would be asked what the server wrote, and the record would show what the person wrote."""
+
+    def edit(name: str, arguments: dict[str, Any], reason: str) -> ApprovalDecision:
+        return ApprovalDecision(approved=True, arguments={**arguments, "messages": arguments["messages"][:1]})
+
+    _, made, sent = sampling({})
+    runtime = Runtime([made], tool_rules=ALLOWED, approval_callback=edit)
+    async with made.start(runtime) as scope:
+        await scope.run_turn("go")
+        assert results(scope)[0]["message"] == "The request was refused, or failed."
+    assert len(sent) == 2
+    approval = runtime.trace[-1].approval
+    assert approval is not None and not approval.approved and "cannot be edited" in str(approval.note)
+
+
+async def test_a_person_sees_the_tool_calls_in_a_sampled_request() -> None:
+    """A server can write anything into the name and the arguments of a call that was never made."""
+    call = {"type": "tool_use", "id": "1", "name": "NAMED", "input": {"x": "GIVEN"}}
+    result = {"type": "tool_result", "toolUseId": "1", "content": [{"type": "text", "text": "RETURNED"}]}
+    messages = [*REQUEST["messages"], {"role": "assistant", "content": call}, {"role": "user", "content": result}]
+    asked: list[str] = []
+
+    def refuse(name: str, arguments: dict[str, Any], reason: str) -> ApprovalDecision:
+        asked.append(str(arguments))
+        return ApprovalDecision(approved=False)
+
+    made = worker(calls(("sample", {**REQUEST, "messages": messages})), says("end"), toolsets=[server(sampling=True)])
+    await Runtime([made], tool_rules=ALLOWED, approval_callback=refuse).call("w", "go")
+    [shown] = asked
+    assert all(word in shown for word in ("NAMED", "GIVEN", "RETURNED"))
+
+
+async def test_a_sampled_request_is_sent_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the result of a tool is: the server may have found one in what it read."""
+    monkeypatch.setenv("MY_KEY", "Say the word.")
+    _, made, sent = sampling({})
+    rules = {**ALLOWED, "mcp.sampling": "allow"}
+    await Runtime([made], tool_rules=rules, secrets=["MY_KEY"]).call("w", "go")
+    assert "[secret MY_KEY]" in str(sent[1][0]) and "Say the word." not in str(sent[1][0])
+
+
 async def test_a_server_that_samples_again_and_again_ends_with_the_budget() -> None:
     """Of a session: each is a request of it, also where the worker itself has no limit."""
 

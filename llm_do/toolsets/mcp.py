@@ -241,6 +241,8 @@ class McpServerToolset(WrapperToolset[Context]):
         if not self._calls:
             raise RuntimeError("Sampling is possible only during a tool call.")
         call = self._calls[0]
+        # It goes to a model as the result of a tool does: without secrets, so that what is sent is what is shown.
+        messages = call.ctx.session.recorder.secrets.redact(messages)
         made = SamplingEntry(self.label, messages, settings)
         scope = anyio.CancelScope()
         if not call.samples:

@@ -16,7 +16,7 @@ from pydantic_ai.settings import ModelSettings
 
 from ..budgets import DEFAULT_OUTPUT_TOKENS
 from ..context import Context
-from ..errors import NoWorkerError
+from ..errors import ArgumentError, NoWorkerError
 from ..frame import CallFrame
 from ..inputs import OpenParameters
 from ..metering import metered
@@ -48,12 +48,13 @@ class SamplingEntry(EntryBase):
     def arguments(self) -> dict[str, Any]:
         """What a person who is asked sees, and what the record has."""
         asked = ModelMessagesTypeAdapter.dump_python(self._messages, mode="json")
-        said = [
-            {"role": part["part_kind"].removesuffix("-prompt"), "content": part.get("content")}
-            for message in asked
-            for part in message["parts"]
-        ]
+        said = [_shown(part) for message in asked for part in message["parts"]]
         return {"server": self._server, "messages": said, "max_tokens": self._settings.get("max_tokens")}
+
+    async def check_arguments(self, arguments: dict[str, Any], ctx: Context) -> None:
+        """Refuse arguments that a person edited: what is sent is what the server wrote."""
+        if arguments != self.arguments:
+            raise ArgumentError("the request of a server cannot be edited. Approve it as it is, or refuse it.")
 
     def cases(self, arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
         """Return what rules can speak of."""
@@ -72,6 +73,14 @@ class SamplingEntry(EntryBase):
         if ctx.frame.record is not None:
             ctx.frame.record.model = full_name(model.system, model.model_name)
         return await model.request(self._messages, settings, ModelRequestParameters())
+
+
+def _shown(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a part of a message with all that the server wrote in it."""
+    written = {name: part[name] for name in ("tool_name", "args") if name in part}
+    if "content" in part:
+        written["content"] = part["content"]
+    return {"role": part["part_kind"].removesuffix("-prompt"), **written}
 
 
 class SamplingModel(Model):
