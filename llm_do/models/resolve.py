@@ -16,7 +16,7 @@ from .unusable import missing_variable
 
 def is_own_file(name: str | None) -> bool:
     """Whether a model's name is a path: llama.cpp, which is no fortress, would read whatever is there."""
-    kind, _, rest = (name or "").partition(":")
+    kind, _, rest = (name or "").strip().partition(":")
     return kind == "local" and names_a_file(rest)
 
 

@@ -715,12 +715,13 @@ async def test_a_document_cannot_speak_as_somebody_else(model: LocalModel) -> No
     assert forged.usage.input_tokens > plain.usage.input_tokens + 8
 
 
-def test_a_generated_worker_cannot_name_a_file_as_its_model(tmp_path: Path) -> None:
-    """llama.cpp would read whatever a model has put there."""
+@pytest.mark.parametrize("model", ["local:/tmp/evil.gguf", "' local:/tmp/evil.gguf'", "'local:evil.gguf '"])
+def test_a_generated_worker_cannot_name_a_file_as_its_model(tmp_path: Path, model: str) -> None:
+    """llama.cpp would read whatever a model has put there. Spaces around a name mean nothing."""
     (tmp_path / "workers" / "generated").mkdir(parents=True)
     (tmp_path / "workers" / "maker.md").write_text("---\ntoolsets: [worker_create]\nmodel: test\n---\nMake workers.\n")
     made = tmp_path / "workers" / "generated" / "made.yaml"
-    made.write_text("instructions: Hello.\ncreated_by: maker\nmodel: local:/tmp/evil.gguf\n")
+    made.write_text(f"instructions: Hello.\ncreated_by: maker\nmodel: {model}\n")
     seal(made)
     entry = WorkerRegistry(tmp_path)["made"]
     assert isinstance(entry, WorkerEntry) and entry.model == "test"
