@@ -169,9 +169,12 @@ class Permissions:
         if outcome.approved and _fingerprint(arguments) != before:
             outcome = replace(outcome, approved=False, by="error", note="the arguments changed while it was asked")
         if answer.arguments is not None and outcome.approved:
-            if frame.attachments:  # they were shown beside the arguments, and go as they are
-                answer.arguments.pop(key_beside(arguments), None)
-            outcome, arguments = await self._edited(ctx, frame, outcome, arguments, answer.arguments, asked_from_within)
+            edited = self._without_attachments(frame, arguments, answer.arguments)
+            if edited is None:
+                note = "the attachments cannot be edited: approve them as they are, or refuse the call"
+                outcome = replace(outcome, approved=False, by="error", note=note)
+            else:
+                outcome, arguments = await self._edited(ctx, frame, outcome, arguments, edited, asked_from_within)
         self._decided(frame, outcome, end_run=answer.end_run)
         return arguments
 
@@ -305,6 +308,20 @@ class Permissions:
         frame.ruling = ruling
         self._recorder.rewrite(frame, arguments)
         return replace(outcome, approved=ruling.disposition != "deny", edited=True), arguments
+
+    def _without_attachments(
+        self, frame: CallFrame, given: dict[str, Any], edited: dict[str, Any]
+    ) -> dict[str, Any] | None:
+        """Return edited arguments without the files that were shown beside them; `None` if those were edited too.
+
+        They go as they are: whoever takes one off the list must not believe that it stays here.
+        """
+        key = key_beside(given)
+        if not frame.attachments or key not in edited:
+            return edited
+        if edited[key] != self.shown(frame, beside(given, frame.attachments))[key]:
+            return None
+        return {name: value for name, value in edited.items() if name != key}
 
     def _attach_again(self, frame: CallFrame, arguments: dict[str, Any]) -> None:
         """Give an edited call its files and its prompt anew."""

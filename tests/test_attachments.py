@@ -465,6 +465,28 @@ async def test_the_record_of_an_edited_call_has_the_files_that_went(root: Path) 
     assert [[file.data for file in record.attachments] for record in runtime.trace] == script.files
 
 
+@pytest.mark.parametrize("kept", [0, 1])
+async def test_a_person_cannot_take_a_file_off_the_list(kept: int) -> None:
+    """Files go as they are, so an edited list refuses the call; the list as it was shown changes nothing."""
+    judge = WorkerEntry[str](name="judge", instructions="x", requires_approval=True)
+
+    def edit(tool_name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
+        return ApprovalDecision(
+            approved=True, arguments={"input": "other", "attachments": payload["attachments"][:kept]}
+        )
+
+    script = Script("none", {})
+    runtime = Runtime([judge], model=script.model, approval_callback=edit)
+    call = runtime.call(judge, "look", attachments=[AttachmentPayload("n.txt", b"n")])
+    if kept:
+        await call
+        assert script.files == [[b"n"]]
+    else:
+        with pytest.raises(ApprovalDenied, match="attachments cannot be edited"):
+            await call
+        assert script.files == []
+
+
 # -- models that fit -------------------------------------------------------------------------------------
 
 
