@@ -75,11 +75,12 @@ class SamplingEntry(EntryBase):
         return await model.request(self._messages, settings, ModelRequestParameters())
 
 
+_WRITTEN = ("tool_name", "args", "content")
+
+
 def _shown(part: dict[str, Any]) -> dict[str, Any]:
     """Return a part of a message with all that the server wrote in it."""
-    written = {name: part[name] for name in ("tool_name", "args") if name in part}
-    if "content" in part:
-        written["content"] = part["content"]
+    written = {name: value for name, value in part.items() if name in _WRITTEN}
     return {"role": part["part_kind"].removesuffix("-prompt"), **written}
 
 
