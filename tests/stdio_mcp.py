@@ -54,7 +54,7 @@ def call(name: str, arguments: dict[str, Any], token: Any) -> str:  # noqa: C901
         case "sample":
             return json.dumps(ask("sampling/createMessage", arguments))
         case "start_another":  # which holds the output of this one
-            return str(subprocess.Popen(["sleep", "600"]).pid)
+            return str(subprocess.Popen(["sleep", "600"], process_group=arguments.get("group")).pid)
         case "sample_until_refused":
             answered = 0
             while "content" in ask("sampling/createMessage", arguments):

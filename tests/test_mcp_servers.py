@@ -295,11 +295,11 @@ async def test_a_server_that_is_killed_between_turns_is_started_again_once() -> 
     assert [record.kind for record in runtime.trace if record.kind == "server"] == ["server", "server"]
 
 
-async def test_what_a_server_started_ends_with_it() -> None:
+@pytest.mark.parametrize("arguments", [{}, {"group": 0}], ids=["its group", "a group of its own"])
+async def test_what_a_server_started_ends_with_it(arguments: dict[str, Any]) -> None:
     """Also when the server ends by itself, and the other process holds its output open."""
-    made = worker(
-        calls(("start_another", {})), calls(("die", {})), says("end"), calls(("start_another", {})), says("2")
-    )
+    start = ("start_another", arguments)
+    made = worker(calls(start), calls(("die", {})), says("end"), calls(start), says("2"))
     async with made.start(Runtime([made], tool_rules=ALLOWED)) as scope:
         await scope.run_turn("go")
         assert "has ended" in results(scope)[1]

@@ -10,8 +10,9 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -181,6 +182,8 @@ class _Server:
         if self._process.returncode is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, number)
+            if number == signal.SIGKILL:
+                _end_session(self._process.pid)
 
     def close(self) -> None:
         """Close what belongs to the process."""
@@ -191,6 +194,26 @@ class _Server:
                 stream.close()
         close_all(self._handle)
         self._handle = None
+
+
+def _end_session(leader: int) -> None:
+    """End the processes of a session, which may be in groups of their own. Its leader is not reaped yet."""
+    ended = {leader}
+    # One that starts another meanwhile is seen in the next look.
+    while found := set(_members(leader)) - ended:
+        for pid in found:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        ended |= found
+
+
+def _members(session: int) -> Iterator[int]:
+    """Yield the processes of a session; without /proc, none."""
+    with suppress(FileNotFoundError):
+        for pid in (int(folder.name) for folder in Path("/proc").glob("[0-9]*")):
+            with suppress(ProcessLookupError, PermissionError):
+                if os.getsid(pid) == session:
+                    yield pid
 
 
 def _parse(line: bytes) -> SessionMessage | Exception:
