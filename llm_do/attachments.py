@@ -38,6 +38,9 @@ class Judge(Protocol):
     def shown(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call without secrets."""
 
+    def without_secrets(self, value: Any) -> Any:
+        """Return a value without secrets."""
+
 
 @dataclass(frozen=True, slots=True)
 class _RootFile:
@@ -125,7 +128,7 @@ def attach(frame: CallFrame, arguments: dict[str, Any], files: Sequence[Attachme
         frame.problem = PathDenied(f"{frame.path} was refused, so no file was read for it.")
         return
     try:
-        contents = [_read(frame, file) for file in placed]
+        contents = [_read(frame, file, judge) for file in placed]
         for check in checks:
             check.bytes(contents)
     except LlmDoError as exc:
@@ -203,10 +206,11 @@ def _place(frame: CallFrame, item: Any) -> Any:
     return _RootFile(str(item), parent.files.manager.host_path(str(item)))
 
 
-def _read(frame: CallFrame, file: Any) -> Any:
+def _read(frame: CallFrame, file: Any, judge: Judge) -> Any:
     if isinstance(file, _RootFile):
         assert frame.parent is not None
-        return read_shared(frame.parent.files, file.path).content()
+        # As in what `read_file` gives: a model chose the file, and another one is sent it.
+        return judge.without_secrets(read_shared(frame.parent.files, file.path).content())
     return _read_host(file, _worker(frame).attachment_policy.max_total_bytes)
 
 

@@ -232,6 +232,10 @@ class Permissions:
         """Return the arguments of a call without secrets."""
         return self._recorder.arguments_shown(frame, arguments)
 
+    def without_secrets(self, value: Any) -> Any:
+        """Return a value without secrets."""
+        return self._recorder.secrets.redact(value)
+
     async def _ask(self, frame: CallFrame, arguments: dict[str, Any], call: Call, ruling: Ruling) -> Answer:
         """Ask somebody, while no clock runs."""
         entry = frame.entry

@@ -38,6 +38,7 @@ from llm_do import (
     approve_all_callback,
     entry,
 )
+from llm_do.toolsets.delegation import worker_call
 
 from .scripted import calls, says, scripted, tool_results
 
@@ -463,6 +464,27 @@ async def test_the_record_of_an_edited_call_has_the_files_that_went(root: Path) 
         await runtime.call(judge, brief, attachments=[AttachmentPayload("n.txt", b"n")])
     assert script.files == [[b"beta", b"n"], [b"n"]]
     assert [[file.data for file in record.attachments] for record in runtime.trace] == script.files
+
+
+@pytest.mark.parametrize("tool", ["reader", "worker_call"])
+async def test_a_file_that_a_model_hands_on_goes_without_secrets(
+    root: Path, monkeypatch: pytest.MonkeyPatch, tool: str
+) -> None:
+    """As `read_file` gives it: who is asked sees no secret, and the other model is sent none."""
+    monkeypatch.setenv("MY_KEY", "alpha-key-123456")
+    (root / "in" / "a.txt").write_text("key: alpha-key-123456")
+    script = Script("none", {})
+    reader = WorkerEntry[str](name="reader", instructions="x", model=script.model)
+    more = {"worker": "reader", "input_data": "look"} if tool == "worker_call" else {"input": "look"}
+    boss = WorkerEntry[str](
+        name="boss",
+        model=scripted(calls((tool, {**more, "attachments": ["in/a.txt"]})), says("end")),
+        tools=[reader, worker_call],
+        allow_workers=("reader",),
+        sandbox=SandboxConfig.model_validate({"paths": {"in": {"root": str(root / "in")}}}),
+    )
+    await Runtime([boss, reader], secrets=["MY_KEY"], approval_callback=approve_all_callback).call(boss, "go")
+    assert script.files == [[b"key: [secret MY_KEY]"]]
 
 
 @pytest.mark.parametrize("kept", [0, 1])

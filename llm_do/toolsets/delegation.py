@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 from pydantic import ValidationError
@@ -89,11 +90,11 @@ async def delegate(ctx: Context, worker: str, input_data: Any, attachments: list
 
 
 def _approved(ctx: Context, path: str) -> AttachmentPayload:
-    """Read a file that goes along. Where a person was asked, it is the one that they were asked about."""
+    """Read a file that goes along, without secrets. Where a person was asked, it is the one that they saw."""
     payload, pins = read_shared(ctx.sandbox_toolset, path), ctx.frame.pins
     if pins is not None and pins.files[path].content != payload.data:
         raise PathChanged(f"{path!r} has changed since it was looked at, and was not handed on.")
-    return payload
+    return replace(payload, data=ctx.session.permissions.without_secrets(payload.data))
 
 
 _FOR_THE_MODEL = (
