@@ -157,14 +157,14 @@ class Context:
     def _join(self, loop: asyncio.AbstractEventLoop, call: Callable[[], Awaitable[Any]]) -> Any:
         """Make a call from a thread in a loop that runs in another one."""
         future = asyncio.run_coroutine_threadsafe(self._call_for_thread(call), loop)
-        while True:
-            try:
-                return future.result(timeout=0.5)
-            except concurrent.futures.TimeoutError:
-                if future.done():
-                    raise
-                if loop.is_closed() or not loop.is_running():
-                    raise EventLoopError("The event loop that served the call ended before the call did.") from None
+        try:
+            while not concurrent.futures.wait([future], timeout=0.5).done:
+                if not loop.is_running() and not future.done():
+                    raise EventLoopError("The event loop that served the call ended before the call did.")
+        except KeyboardInterrupt:  # it ends the wait of this thread, and has to end the call in the other one
+            future.cancel()
+            raise
+        return future.result()
 
     async def _call_for_thread(self, call: Callable[[], Awaitable[Any]]) -> Any:
         task, frame = asyncio.current_task(), self.frame
@@ -316,8 +316,10 @@ async def dispatch(
         session.enter_loop()
     if frame is None:
         frame = CallFrame(entry, ctx.frame)
-    if ctx.frame is session.root and (session.requests_in_flight or session.limit_question is not None):
-        frame.called_in = session.call_around()
+    if ctx.frame is session.root:
+        if session.requests_in_flight or session.limit_question is not None:
+            frame.called_in = session.call_around()
+        frame.is_inner = session.is_inner()
     recorder = session.recorder
     try:
         recorder.open(frame, arguments)

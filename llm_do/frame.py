@@ -135,6 +135,8 @@ class CallFrame:
     """The requests to its model that a worker has in flight."""
     called_in: CallFrame | None = None
     """The worker inside whose request a top-level call was made: by a model that is a Python function, for instance."""
+    is_inner = False
+    """Whether a top-level call was made inside another call, which may wait for it in a thread."""
     sandbox: SandboxToolset | None = None
     """The files of a worker, while its scope is open."""
     hands_down = False

@@ -200,7 +200,7 @@ class SessionState:
 
     def run_in_thread(self, frame: CallFrame, function: Callable[[], T]) -> Coroutine[Any, Any, T]:
         """Run a synchronous function of a call beside the loop."""
-        return self.threads.run(frame, function, has_place=frame.depth > 0 or not self._is_inner())
+        return self.threads.run(frame, function, has_place=not frame.top.is_inner)
 
     def worker_slots(self, frame: CallFrame) -> AbstractAsyncContextManager[Any]:
         """Slots for the worker calls that `frame` makes. Each parent has its own, so nesting cannot deadlock.
@@ -208,7 +208,7 @@ class SessionState:
         A call that is known to be made below a worker of `frame`, or in a thread, goes without: what waits for it may
         hold the slot that it would wait for. Where that is not known, it goes without when nothing else happens.
         """
-        if (frame is self.root and self._is_inner()) or self._is_used_from_below(frame):
+        if (frame is self.root and self._is_inner_task()) or self._is_used_from_below(frame):
             return nullcontext()
         if frame.worker_slots is None:
             frame.worker_slots = WorkerSlots(self.max_concurrency, self._progress)
@@ -249,7 +249,14 @@ class SessionState:
         finally:
             self._inner_tasks.discard(task)
 
-    def _is_inner(self) -> bool:
+    def is_inner(self) -> bool:
+        """Tell whether a top-level call that is made now is made inside another one, which may wait for it.
+
+        Then it goes without places for threads, at every depth below it: what waits for it may hold them all.
+        """
+        return bool(self._inner_tasks) and (self._is_inner_task() or self.call_around() is not None)
+
+    def _is_inner_task(self) -> bool:
         return asyncio.current_task() in self._inner_tasks
 
     # -- whether a call may run --------------------------------------------------------------------

@@ -228,7 +228,8 @@ class ThreadsOfCall(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
         with self._lock:
-            thread = CallThread(self._frame, has_place=not any(other.has_place for other in self._own.values()))
+            is_beside = self._frame.top.is_inner or any(other.has_place for other in self._own.values())
+            thread = CallThread(self._frame, has_place=not is_beside)
             self._own[future] = thread
 
         def work() -> Any:

@@ -1,6 +1,7 @@
 """Threads of synchronous functions: how many there are, and that none of them keeps a program."""
 
 import asyncio
+import itertools
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 import anyio
 import anyio.from_thread
 import pytest
-from pydantic_ai import Tool
+from pydantic_ai import RunContext, Tool
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 
 from llm_do import CallTimeout, Context, Limits, Runtime, ToolEntry, WorkerEntry, entry, pool
@@ -24,7 +25,7 @@ from llm_do.events import Event
 from llm_do.frame import CallFrame
 
 from .processes import PATIENCE, start_interruptible
-from .scripted import calls, scripted
+from .scripted import by_tools, calls, scripted
 
 PLACES = 40
 
@@ -290,6 +291,71 @@ async def test_a_foreign_tool_may_use_its_executor_from_its_threads(hanging: Han
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.parametrize("in_task", [False, True])
+async def test_calls_through_the_runtime_need_no_place_that_their_callers_hold(in_task: bool) -> None:
+    """At no depth below them, and also from a task that a tool starts."""
+    number = PLACES + 5
+    all_hold = threading.Barrier(PLACES)
+    arrivals = itertools.count()
+
+    @entry
+    def small() -> str:
+        return "small"
+
+    @entry
+    async def spawn() -> str:
+        return await asyncio.create_task(runtime.call("nested"))
+
+    @entry
+    def nested(ctx: RunContext[Context]) -> str:
+        return str(ctx.deps.call_sync(small))
+
+    @entry
+    def again() -> str:
+        if next(arrivals) < PLACES:
+            all_hold.wait(PATIENCE)
+        return str(runtime.call_sync(leaf, "x"))
+
+    @entry
+    async def outer(ctx: RunContext[Context]) -> str:
+        return await ctx.deps.call(again)
+
+    tool = spawn if in_task else small
+    leaf = WorkerEntry(name="leaf", model=by_tools({tool.name: calls((tool.name, {}))}), tools=[tool])
+    runtime = Runtime([outer, again, nested, small], limits=Limits(timeout=30))
+    # The tool of the leaf is at depth 1, as `again` is; what `spawn` calls is at the depths 0 and 1.
+    assert set(await asyncio.gather(*(runtime.call("outer") for _ in range(number)))) == {"small"}
+
+
+def test_an_interrupt_ends_the_call_that_another_thread_serves() -> None:
+    """Ctrl-C ends the wait of the main thread. Nothing else would end its call."""
+    go_on, ended = threading.Event(), threading.Event()
+    running = threading.Barrier(2)
+
+    @entry
+    async def wait(interrupt: bool) -> None:
+        if interrupt:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+        await pool.run(running.wait, PATIENCE)
+        await pool.run(go_on.wait, PATIENCE)
+
+    runtime = Runtime([wait])
+    owner = threading.Thread(target=runtime.call_sync, args=("wait",), kwargs={"interrupt": False})
+    owner.start()
+    running.wait(PATIENCE)
+    with pytest.raises(KeyboardInterrupt):
+        runtime.call_sync("wait", interrupt=True)
+    has_ended = ended.wait(30)
+    go_on.set()
+    owner.join()
+    assert has_ended  # while the loop still runs, which cancels what is left when it ends
+    assert [record.error for record in runtime.trace] == [None, "cancelled"]
+
+
 async def test_a_forked_process_begins_with_all_places(hanging: Hanging) -> None:
     """A fork copies no threads, so none of them will ever give a place back."""
     runtime = Runtime([ToolEntry.from_function(hanging.hang), ToolEntry(Tool(lambda: "quick", name="quick"))])
