@@ -111,7 +111,8 @@ class SessionState:
         self.creation_defaults = creation_defaults
         # What a program keeps secret is added to what the project keeps secret.
         own = self.entries.secret_names() if isinstance(self.entries, HasSecrets) else ()
-        if max_records is not None and (isinstance(max_records, bool) or max_records < 0):
+        is_count = isinstance(max_records, int) and not isinstance(max_records, bool) and max_records >= 0
+        if max_records is not None and not is_count:
             raise ValueError(f"max_records must be a number of records, or None for all of them; got {max_records!r}.")
         known = Secrets(secrets, os.environ, own)
         self.recorder = Recorder(sinks, message_callback, journal, known, self.entries, max_records)

@@ -710,6 +710,13 @@ async def test_a_bounded_session_keeps_little_and_tells_its_sinks_all() -> None:
     assert (len(whole.trace), whole.trace.left_out, len(whole.messages), whole.messages.left_out) == (20, 0, 40, 0)
 
 
+@pytest.mark.parametrize("number", [-1, 1.5, True, "3"])
+def test_a_bound_of_records_is_a_number_of_them(number: Any) -> None:
+    """A message log cannot be cut to one and a half messages: the calls would fail."""
+    with pytest.raises(ValueError, match="max_records must be a number of records"):
+        Runtime([], max_records=number)
+
+
 async def test_the_records_above_an_open_call_stay() -> None:
     """The tree of a bounded trace leads to the call that asks for it."""
     seen: list[str] = []
