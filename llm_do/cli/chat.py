@@ -59,8 +59,12 @@ def chat_command(ctx: click.Context, /, worker: str, attachments: tuple[Path, ..
 
 
 def fits_a_screen() -> bool:
-    """Whether there is a terminal that can be drawn on, with somebody who reads it and types."""
-    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    """Whether there is a terminal that can be drawn on, with somebody who reads it and types.
+
+    Textual draws on standard error: where that goes to a file, the screen would stay empty.
+    """
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    return all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def _worker(registry: WorkerRegistry, name: str) -> WorkerEntry[Any]:

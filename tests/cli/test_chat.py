@@ -3,7 +3,10 @@
 import asyncio
 import io
 import math
+import os
+import pty
 import re
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -27,6 +30,7 @@ from textual.pilot import Pilot
 from textual.widgets import OptionList
 
 from llm_do import Limits, RootConfig, Runtime, SandboxConfig, UnknownEntryError, WorkerEntry, WorkerRegistry, entry
+from llm_do.cli.chat import fits_a_screen
 from llm_do.cli.exits import Exit
 from llm_do.cli.main import program
 from llm_do.cli.plain import chat_by_lines
@@ -990,3 +994,18 @@ def test_an_attachment_goes_with_the_first_turn(
     monkeypatch.setattr("sys.stdin", io.StringIO("one"))
     words = ["-C", str(project), "chat", "helper", "--model", "test", "-a", str(project / "a.txt"), "--strict"]
     assert program.main(words, standalone_mode=False) == Exit.OK
+
+
+@pytest.mark.parametrize("elsewhere", ["stdin", "stdout", "stderr", None])
+def test_the_screen_needs_all_three_streams(
+    elsewhere: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`llm-do chat 2>log` is line by line: a screen would be drawn into the file, and the terminal stay empty."""
+    monkeypatch.setenv("TERM", "xterm")
+    ends = pty.openpty()
+    with os.fdopen(ends[0], "rb"), os.fdopen(ends[1], "r+b", 0) as terminal, (tmp_path / "log").open("w+b") as log:
+        for name in ("stdin", "stdout", "stderr"):
+            monkeypatch.setattr(sys, name, log if name == elsewhere else terminal)
+        fits = fits_a_screen()
+        monkeypatch.undo()
+    assert fits == (elsewhere is None)
