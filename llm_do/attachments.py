@@ -264,7 +264,8 @@ class _Check:
         """Refuse too many files, and those whose names end otherwise than the policy says."""
         policy = self.policy
         if len(files) > policy.max_attachments:
-            raise PathDenied(f"{self._who} {policy.max_attachments} attachments at most, got {len(files)}.")
+            most = f"{policy.max_attachments} attachment{'' if policy.max_attachments == 1 else 's'}"
+            raise PathDenied(f"{self._who} {most} at most, got {len(files)}. Give fewer.")
         for name in map(_name, files):
             if policy.suffixes is not None and not name.casefold().endswith(policy.suffixes):
                 allowed = ", ".join(policy.suffixes) or "none"

@@ -257,7 +257,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     if close := get_close_matches(word, names, n=3, cutoff=0.6):
         return f" Did you mean {' or '.join(map(repr, close))}?"
     shown = ", ".join(map(repr, names[:20]))
-    return f" Known names: {shown}{', ...' if len(names) > 20 else ''}."
+    return f" Known names: {shown}{f' and {len(names) - 20} more' if len(names) > 20 else ''}."
 
 
 def summarize(exc: ValidationError) -> str:

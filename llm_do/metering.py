@@ -224,7 +224,7 @@ class MeteredModel(WrapperModel):
         if price is None and of_cost and all(meter.unpriced.limit is not None for meter in of_cost):
             session.recorder.notice(
                 self._frame,
-                f"The price of model {self.model_name!r} is not known, so its tokens are limited in place of its cost. "
+                f"The price of model {self._full_name!r} is not known, so its tokens are limited in place of its cost. "
                 f"To limit that, {GIVE_PRICE}.",
             )
         if price == FREE and not any(meter.tokens.limit is not None for meter in meters):

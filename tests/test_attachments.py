@@ -204,7 +204,7 @@ async def test_data_never_chooses_files(root: Path) -> None:
 @pytest.mark.parametrize(
     ("policy", "files", "problem"),
     [
-        ({"max_attachments": 1}, ["in/a.txt", "in/b.txt"], "hands on 1 attachments at most, got 2"),
+        ({"max_attachments": 1}, ["in/a.txt", "in/b.txt"], "hands on 1 attachment at most, got 2. Give fewer."),
         ({"max_total_bytes": 4}, ["in/a.txt"], "hands on 4 bytes of attachments at most, got 5"),
         ({"suffixes": (".pdf",)}, ["in/a.txt"], "cannot be handed on by worker 'boss': it hands on .pdf"),
     ],

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from llm_do import (
+    Event,
     LimitExceeded,
     Limits,
     ModelChoiceError,
@@ -199,6 +200,29 @@ def test_a_missing_module_is_named(make: Make) -> None:
 def test_names_that_are_not_whole_or_nearly_right(make: Make) -> None:
     assert "the name of the model is missing: write acme:MODEL." in why_not(make(), "acme:")
     assert "there is no provider 'acm'. Did you mean 'acme'?" in why_not(make(), "acm:fast")
+    assert why_not(make(), "zzz:fast").endswith(" One of your own goes under [providers] in llm-do.toml.")
+
+
+def test_a_factory_that_is_not_there_is_named_once(make: Make) -> None:
+    message = why_not(make('[providers]\nacme = "acme_models:nowhere"\n'))
+    assert message.endswith("the factory acme_models:nowhere: acme_models has no 'nowhere'.")
+
+
+def test_a_notice_names_a_model_as_prices_do(make: Make) -> None:
+    """What stands in the notice can be copied to [prices]."""
+    told: list[str] = []
+
+    def listen(event: Event) -> None:
+        if event.type == "notice":
+            told.append(event.text)
+
+    code = "from pydantic_ai.models.function import FunctionModel\n"
+    code += "from pydantic_ai.messages import ModelResponse, TextPart\n"
+    code += "def make(name):\n    return FunctionModel(lambda *_: ModelResponse(parts=[TextPart('x')]))\n"
+    limits = Limits(max_cost=3, max_unpriced_tokens=100_000)
+    runtime = Runtime(make(code=code), limits=limits, message_callback=listen)
+    runtime.call_sync("named", "x")
+    assert any(text.startswith("The price of model 'acme:fast' is not known") for text in told)
 
 
 # -- prices ------------------------------------------------------------------------------------------
@@ -272,7 +296,7 @@ def test_check_tells_the_line_of_a_provider_without_a_factory(
     found = json.loads(run_here("check", "--json", cwd=tmp_path).stdout)["problems"]
     errors = [problem for problem in found if problem["level"] == "error"]
     assert [(each["file"], each["line"]) for each in errors] == [("llm-do.toml", 4)]
-    assert "acme_models has no 'other'" in errors[0]["message"]
+    assert errors[0]["message"] == "provider 'acme': the factory acme_models:other: acme_models has no 'other'."
 
 
 def test_show_and_doctor_import_nothing_for_it(make: Make, tmp_path: Path, run_here: RunHere) -> None:  # noqa: F811

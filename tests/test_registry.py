@@ -555,11 +555,11 @@ async def test_a_rule_on_delegation_asks_or_forbids(make: Make) -> None:
     ("attachments", "expected"),
     [
         (["in/a.txt"], "did it"),
-        (["in/a.txt", "in/b.txt"], "takes 1 attachments at most, got 2"),
+        (["in/a.txt", "in/b.txt"], "takes 1 attachment at most, got 2"),
         (["in/big.txt"], "takes 10 bytes of attachments at most, got 11"),
         (["in/a.png"], "it takes .txt"),
         (["in/../secret.txt"], ".."),
-        (["/etc/passwd"], "There is no root ''"),
+        (["/etc/passwd"], "'/etc/passwd' starts with no root"),
         (["other/a.txt"], "other"),
         (["in/missing.txt"], "missing.txt"),
         (["in/link.txt"], "link.txt"),

@@ -92,7 +92,8 @@ def json_object(text: str, option: str) -> dict[str, Any]:
     except RecursionError:
         raise click.UsageError(f"{option} is nested too deeply.") from None
     except ValueError as exc:
-        raise click.UsageError(f"{option} is no JSON: {exc}.") from None
+        how = "Give a JSON object, @FILE with one, or - for standard input."
+        raise click.UsageError(f"{option} is no JSON: {exc}. {how}") from None
     if not isinstance(made, dict):
         raise click.UsageError(f'{option} must be an object, such as {{"name": "value"}}.')
     return made

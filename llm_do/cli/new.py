@@ -82,7 +82,7 @@ def project_command(ctx: click.Context, /, name: str, folder: Path | None) -> No
     _say(
         f"The project {name!r} is made. What to do next:",
         f"  cd {shlex.quote(str(target))}",
-        "  llm-do run count_words text='one two three'    # a function: it needs no model",
+        "  llm-do run count_words text='one two three'      # a function: it needs no model",
         "  llm-do run helper 'How many words has a haiku?'  # a worker: it needs one, see `llm-do doctor`",
         "  llm-do check",
     )

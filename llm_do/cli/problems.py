@@ -252,7 +252,10 @@ class _Checker:
         for prefix, reference in self._registry.providers().items():
             load = partial(load_factory, prefix, reference, self._registry.load)
             for problem in self._try("provider", load, CONFIG):
-                yield problem._replace(line=_line_of(path, prefix, "[providers")) if problem.file == CONFIG else problem
+                if problem.file == CONFIG:
+                    said = problem.message.removeprefix(f"{CONFIG}, ")
+                    problem = problem._replace(message=said, line=_line_of(path, prefix, "[providers"))
+                yield problem
 
     def _models(self) -> Iterator[Problem]:
         """Models that cannot be used, each once, and workers that have none."""

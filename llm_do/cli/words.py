@@ -76,9 +76,9 @@ def _how_to_raise(exceeded: LimitExceeded) -> str:
     if not exceeded.limit:  # no price is known
         return " Or limit only its tokens: --max-cost none --max-tokens N."
     if exceeded.worker is not None:
-        return f" Raise it under `limits` in the file of worker {exceeded.worker!r}."
+        return f" Raise the limit under `limits` in the file of worker {exceeded.worker!r}."
     option = options.get(exceeded.limit)
-    return f" Raise it with {option}." if option else f" Raise it with {exceeded.limit} under [limits] in llm-do.toml."
+    return f" Raise the limit with {option or f'{exceeded.limit} under [limits] in llm-do.toml'}."
 
 
 def _status(code: int) -> str:

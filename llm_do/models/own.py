@@ -84,7 +84,8 @@ def load_factory(prefix: str, reference: str, load: Callable[[str], Any]) -> Cal
     try:
         factory = load(reference)
     except LlmDoError as exc:
-        raise ModelChoiceError(f"{_whose(prefix, reference)}: {exc}") from exc
+        why = str(exc).removeprefix(f"{reference!r}: ")
+        raise ModelChoiceError(f"{_whose(prefix, reference)}: {why}") from exc
     if not callable(factory):
         raise ModelChoiceError(
             f"{_whose(prefix, reference)} is no function: it is {factory!r:.60}. "

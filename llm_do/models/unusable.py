@@ -43,5 +43,7 @@ def explain_unusable(name: str, error: BaseException, own_providers: Iterable[st
         return f"it has no provider: write PROVIDER:MODEL.{hint if 'Did you mean' in hint else ''}"
     known = {each.partition(":")[0] for each in known_model_names() if ":" in each}
     if isinstance(error, UserError) and provider not in known:
-        return f"there is no provider {provider!r}.{did_you_mean(provider, {*known, *own_providers})}"
+        hint = did_you_mean(provider, {*known, *own_providers})
+        own = "" if "Did you mean" in hint else " One of your own goes under [providers] in llm-do.toml."
+        return f"there is no provider {provider!r}.{hint}{own}"
     return f"{error}" if isinstance(error, UserError) else f"{type(error).__name__}: {error}"

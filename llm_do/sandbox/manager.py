@@ -55,13 +55,18 @@ class SandboxManager:
     def root(self, name: str) -> Root:
         """The root of a name."""
         if name not in self.roots:
-            known = ", ".join(map(repr, self.roots)) or "none"
-            raise PathDenied(f"There is no root {quoted(name)}. Roots: {known}. Write a path as 'root/path/in/it'.")
+            raise PathDenied(f"There is no root {quoted(name)}. {self._how_to_write}")
         return self.roots[name]
+
+    @property
+    def _how_to_write(self) -> str:
+        return f"Roots: {', '.join(map(repr, self.roots)) or 'none'}. Write a path as 'root/path/in/it'."
 
     def parse(self, path: str) -> tuple[Root, str]:
         """The root that a path like `input/a/b.txt` starts with, and the rest."""
         name, _, rest = path.partition("/")
+        if not name:
+            raise PathDenied(f"{quoted(path)} starts with no root. {self._how_to_write}")
         root = self.root(name)
         return root, root.normalize(rest)
 

@@ -28,7 +28,7 @@ def test_a_model_without_a_price_runs_under_the_default_limit_and_is_told_once(r
     with serve(Step(tool="add", arguments={"a": 1}), Step("2")) as server:
         done = run("adder", "x", server=server)
     assert (done.returncode, done.stdout) == (Exit.OK, "2\n")
-    assert done.stderr.count("The price of model 'scripted' is not known") == 1
+    assert done.stderr.count("The price of model 'openai:scripted' is not known") == 1
     assert [request["max_completion_tokens"] for request in server.requests] == [8192, 8192]
 
 
@@ -57,7 +57,7 @@ def test_a_price_of_the_project_is_spent_and_the_error_names_the_option_that_rai
     with serve(Step(tool="add", arguments={"a": 1})) as server:
         done = run("adder", "x", "--max-cost", "0.05", server=server)
     assert (done.returncode, len(server.requests)) == (Exit.OVER_BUDGET, 2)
-    assert "Raise it with --max-cost DOLLARS." in done.stderr
+    assert "Raise the limit with --max-cost DOLLARS." in done.stderr
 
 
 @pytest.mark.parametrize("price", ["{inputs = 1}", "1", "{input = -1}"])
@@ -73,7 +73,7 @@ def test_tokens_can_be_limited(run: Run) -> None:
     with serve(Step("2")) as server:
         done = run("adder", "x", "--max-tokens", "50", server=server)
     assert (done.returncode, server.requests) == (Exit.OVER_BUDGET, [])
-    assert "Raise it with --max-tokens N." in done.stderr
+    assert "Raise the limit with --max-tokens N." in done.stderr
 
 
 @pytest.mark.parametrize("amount", ["-1", "nan", "inf", "much", ""])

@@ -131,7 +131,7 @@ def test_a_function_runs_like_a_worker(
         (["add"], "", "missing argument 'a'"),
         (["add", "1", "2"], "", "takes its arguments as name=value: a, b"),
         (["add", "--input-json", "[1]"], "", "must be an object"),
-        (["add", "--input-json", "{"], "", "is no JSON"),
+        (["add", "--input-json", "{"], "", "Give a JSON object, @FILE with one"),
         (["add", "a=1", "--input-json", "{}"], "", "not both"),
         (["text", "hello"], "piped", "on the command line and on standard input"),
         (["text", "@nowhere.txt"], "", "nowhere.txt cannot be read"),

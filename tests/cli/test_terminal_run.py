@@ -105,7 +105,7 @@ def test_a_notice_is_a_line_of_its_own_above_the_tree(start: Start) -> None:
         terminal.wait_for("… ask_later")
         seen = terminal.wait_for("code 0")
     notice = [line for line in seen.splitlines() if "The price of model" in line]
-    assert [line.startswith("llm-do: The price of model 'scripted' is not known") for line in notice] == [True]
+    assert [line.startswith("llm-do: The price of model 'openai:scripted' is not known") for line in notice] == [True]
     assert "ask_later  " not in seen  # the tree is gone
 
 

@@ -35,14 +35,14 @@ from llm_do.errors import ApprovalDenied, LimitExceeded, ModelChoiceError, RunEn
         (ModelAPIError("gpt", "boom"), "The provider of gpt failed: boom"),
         (UserError("Set OPENAI_API_KEY."), "Set OPENAI_API_KEY."),
         (ModelChoiceError("No model."), "No model."),
-        (LimitExceeded("Used up.", limit="max_cost"), "Used up. Raise it with --max-cost DOLLARS."),
+        (LimitExceeded("Used up.", limit="max_cost"), "Used up. Raise the limit with --max-cost DOLLARS."),
         (
             LimitExceeded("Used up.", limit="max_calls"),
-            "Used up. Raise it with max_calls under [limits] in llm-do.toml.",
+            "Used up. Raise the limit with max_calls under [limits] in llm-do.toml.",
         ),
         (
             LimitExceeded("Used up.", limit="max_cost", worker="w"),
-            "Used up. Raise it under `limits` in the file of worker 'w'.",
+            "Used up. Raise the limit under `limits` in the file of worker 'w'.",
         ),
         (ApprovalDenied("wipe was refused."), "wipe was refused."),
         (RunEnded("x", note="enough"), "You ended the run. (enough)"),
