@@ -345,7 +345,7 @@ def test_when_time_is_up_what_cannot_be_stopped_is_named_and_left(project: Path,
     assert (done.returncode, done.stdout) == (Exit.TIMED_OUT, "")
     assert done.stderr.startswith(
         "Error: Time is up after 0.2 s (Limits.timeout), in slow. "
-        "Left running, since threads cannot be stopped: slow. Raise it with --timeout SECONDS.\n"
+        "Left running, since threads cannot be stopped: slow. Raise the limit with --timeout SECONDS.\n"
     )
 
 
