@@ -33,7 +33,7 @@ class Judge(Protocol):
     """Decides about calls: the `Permissions` of a session."""
 
     def refuses(self, frame: CallFrame, arguments: dict[str, Any]) -> bool:
-        """Whether the rules refuse a call. Nobody is asked."""
+        """Tell whether the rules refuse a call, without a question."""
 
     def shown(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call without secrets."""

@@ -34,7 +34,7 @@ _FLAGS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "video": lambda profile: profile.get("supports_video_input", True),
 }
 CAPABILITIES = tuple(_FLAGS)
-"""What a worker can want of its model: `vision` is images."""
+"""Capabilities that a worker can ask of its model: `vision` is images."""
 
 _ASSUMED: Mapping[str, Sequence[str]] = {
     "vision": ("anthropic", "google", "google-gla", "google-vertex", "google-cloud", "openai"),

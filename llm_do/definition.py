@@ -213,7 +213,7 @@ class McpServer(_Part):
     start_timeout: Annotated[float, Field(strict=True, gt=0)] = 30
     """Seconds that it may take to start, and to list its tools."""
     roots: tuple[Word, ...] = ()
-    """Names of the worker's roots that the server is told. It is information: it opens and closes nothing."""
+    """Names of the worker's roots that are announced to the server. This is information: it grants nothing."""
     progress: Flag = False
     """Whether it can say how far a call is."""
     sampling: Flag = False
@@ -342,7 +342,7 @@ class WorkerDefinition(_Part):
     """Tools that the model's provider runs."""
     limits: WorkerLimits | None = None
     on_cut_off: Literal["note", "error"] = "note"
-    """What happens when an answer of its model is cut off: a note in the record, or an error."""
+    """The reaction to an answer of its model that is cut off: a note in the record, or an error."""
     locked: Flag = False
     """No model may overwrite the file."""
     created_by: Word | None = None

@@ -84,11 +84,11 @@ class RequestEnded(_CallEvent):
     duration: float
     """Seconds since it was sent."""
     usage: RequestUsage | None = None
-    """What it used; `None` where it failed."""
+    """The usage; `None` where it failed."""
     error: str | None = None
     """Why there is no answer, or not all of one, if so."""
     cut_off: str | None = None
-    """What cut the answer off, if anything did."""
+    """The cause, if the answer was cut off."""
     type: Literal["request_ended"] = field(default="request_ended", init=False)
 
 
@@ -133,9 +133,9 @@ class CallClosed(_CallEvent):
     waited: float = 0.0
     """Seconds for which a person was asked, about this call or one below it."""
     failure: str | None = None
-    """What went wrong, where a call returned and its result says so: a command that ended with an exit code."""
+    """The failure that the result of a returned call reports: the exit code of a command."""
     cut_off: str | None = None
-    """What cut an answer of the model off, if anything did."""
+    """The cause, if an answer of the model was cut off."""
     type: Literal["call_closed"] = field(default="call_closed", init=False)
 
 

@@ -94,7 +94,7 @@ class CallFrame:
     clock = 0.0
     """When the call was made, on the clock that durations are measured with."""
     failure: str | None = None
-    """What went wrong, where the result says so and no exception: a command's exit code."""
+    """The failure that a result reports without an exception: the exit code of a command."""
     waited = 0.0
     """Seconds for which a person was asked, about this call or one below it."""
     _open_questions = 0
@@ -123,7 +123,7 @@ class CallFrame:
     ended = False
     """Whether the call is over. Between two turns that of a scope is, and the next turn takes it up again."""
     waits_for = ""
-    """What the call has to wait for before it can run, as messages say it."""
+    """The slot that the call waits for before it can run, as messages say it."""
     thread_dropped = False
     """Whether a thread that could not be stopped was left to run out by itself."""
     thread_wait = ""

@@ -15,7 +15,7 @@ from .secrets import Values
 class _SearchedPart(NamedTuple):
     part: Any
     content: Any
-    """What it had when it was searched."""
+    """Its content when it was searched."""
     clean: Any
 
 

@@ -32,16 +32,16 @@ from .values import ATOMS
 
 
 class Parameters(Protocol):
-    """What an entry takes."""
+    """The parameters of an entry."""
 
     json_schema: dict[str, Any]
-    """What a model is told about the parameters."""
+    """The schema of the parameters that a model gets."""
     validator: Any
     """Validates what a model sends, to a mapping from parameter names to values."""
     marks: Marks | None
     """Which of the arguments, or parts of them, are secret."""
     vocabulary: Vocabulary
-    """What rules can say about the arguments."""
+    """The facts about the arguments that rules can name."""
 
     @property
     def secret_names(self) -> frozenset[str]:

@@ -224,7 +224,7 @@ class Permissions:
         return call, judge(call, own=book, session=self._approvals.rule_book, path=caller.rules, default=default)
 
     def refuses(self, frame: CallFrame, arguments: dict[str, Any]) -> bool:
-        """Whether the rules refuse a call. Nobody is asked, and nothing is written down."""
+        """Tell whether the rules refuse a call, without a question and without a record."""
         assert frame.parent is not None
         return bool(frame.parent.rules) and self.judge(frame, arguments)[1].disposition == "deny"
 
@@ -318,7 +318,7 @@ class Permissions:
     ) -> dict[str, Any] | None:
         """Return edited arguments without the files that were shown beside them; `None` if those were edited too.
 
-        They go as they are: whoever takes one off the list must not believe that it stays here.
+        They go as they are: a person who takes one off the list must not believe that it stays here.
         """
         key = key_beside(given)
         if not frame.attachments or key not in edited:

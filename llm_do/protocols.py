@@ -125,7 +125,7 @@ class EntryBase:
     limits: Limits | None = None
     """Budgets for each call of a worker, over everything below it."""
     on_cut_off: Literal["note", "error"] = "note"
-    """What happens when an answer of a worker's model is cut off."""
+    """The reaction to an answer of a worker's model that is cut off."""
     marks: Marks | None = None
     """Which of its arguments are secret, if any are."""
     rule_book: RuleBook | None = None

@@ -177,7 +177,7 @@ class Runtime:
 
     @property
     def usage_by_provider(self) -> dict[str, RunUsage]:
-        """What was used so far, by `provider:model`: one model of two providers is two."""
+        """The usage so far, by `provider:model`: one model of two providers is two."""
         return self._session.meter.by_provider
 
     @property

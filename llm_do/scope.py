@@ -395,7 +395,7 @@ class _Toolsets:
         self._timer = self._owner.get_loop().call_later(CLOSING_SECONDS, self._give_up)
 
     async def _wait_or_leave(self, in_time: bool) -> None:
-        """Wait until the toolsets are closed; once whoever waits is cancelled, only a little longer."""
+        """Wait until the toolsets are closed; after a cancellation, only a little longer."""
         cancelled: asyncio.CancelledError | None = None
         if in_time:
             try:

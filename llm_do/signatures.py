@@ -170,7 +170,7 @@ def _model_parameters(entry: str, input_type: Any) -> DeclaredParameters:
             f"{entry}: input_type must be a pydantic model or a dataclass, whose fields are the parameters; "
             f"got {input_type!r}."
         )
-    # pydantic ignores unknown fields by default. An argument that nobody takes is an error, as in Python.
+    # pydantic ignores unknown fields by default. An unknown argument is an error, as in Python.
     known = BeforeValidator(partial(_check_fields, names, open_keywords))
     shape: Any = Annotated[input_type, AfterValidator(as_arguments), known]
     adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(shape)
@@ -219,7 +219,7 @@ def schema_parameters(entry: str, schema: dict[str, Any]) -> DeclaredParameters:
 
 
 def _check_fields(names: dict[str, str], open_keywords: bool, value: Any) -> Any:
-    """Complain about a field that nobody knows, or that is given twice, by its name and by an alias."""
+    """Refuse an unknown field, and one that is given twice, by its name and by an alias."""
     if not isinstance(value, Mapping):
         return value
     given: set[str] = set()

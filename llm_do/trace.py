@@ -67,9 +67,9 @@ class TraceEntry:
     waited: float = 0.0
     """Seconds for which a person was asked, about this call or one below it. They are no part of `duration`."""
     failure: str | None = None
-    """What went wrong, where a call returned and its result says so: a command that ended with an exit code."""
+    """The failure that the result of a returned call reports: the exit code of a command."""
     cut_off: str | None = None
-    """What cut an answer of the model off, if anything did: the last one that it was."""
+    """The cause, if an answer of the model was cut off: that of the last such answer."""
     model: str | None = None
     """The model that a worker used, as `provider:model`."""
     approval: ApprovalOutcome | None = None

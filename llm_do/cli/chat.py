@@ -59,7 +59,7 @@ def chat_command(ctx: click.Context, /, worker: str, attachments: tuple[Path, ..
 
 
 def fits_a_screen() -> bool:
-    """Whether there is a terminal that can be drawn on, with somebody who reads it and types.
+    """Tell whether there is a terminal that can be drawn on, with a person who reads it and types.
 
     Textual draws on standard error: where that goes to a file, the screen would stay empty.
     """

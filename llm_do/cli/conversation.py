@@ -130,7 +130,7 @@ class Conversation:
         return self.runtime.context().session.recorder.secrets.redact(value)
 
     def cancelled_in_words(self) -> str:
-        """Return what a person is told who cancelled a turn."""
+        """Return the text for a person who cancelled a turn."""
         left = self.runtime.context().session.threads.tell_left_running()
         return f"The turn was cancelled. The worker does not remember it. {visible(left)}".rstrip()
 

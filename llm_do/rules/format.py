@@ -60,7 +60,7 @@ class ToolRule:
     where: str | None = field(default=None, compare=False)
     """The file and the line in which it stands."""
     places: Places | None = field(default=None, compare=False, repr=False)
-    """What its paths mean, where whoever applies it does not say: the roots of the worker in whose file it stands."""
+    """The default meaning of its paths: the roots of the worker in whose file it stands."""
 
     def __post_init__(self) -> None:
         if self.disposition not in STRICTNESS:

@@ -29,7 +29,7 @@ from .mcp_log import ServerLog, log_path
 from .mcp_sampling import SamplingEntry, SamplingModel
 
 STILL_STARTING_SECONDS = 5.0
-"""After how long a person is told that a server is still starting."""
+"""Seconds after which a notice says that a server is still starting."""
 PROGRESS_SECONDS = 0.1
 """The least time between two events of progress of one server: it may send any number."""
 LONGEST_PROGRESS = 200

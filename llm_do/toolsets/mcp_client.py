@@ -58,10 +58,10 @@ warnings.filterwarnings("ignore", message=".*will never be called: .* negotiated
 
 @dataclass
 class Connection:
-    """What a connection turned out to be."""
+    """The state of a connection."""
 
     lost: str = ""
-    """What became of the server, once it is gone: its process has ended, or it does not answer any more."""
+    """The end of a lost server: its process has ended, or it does not answer any more."""
 
     def end(self, what: str) -> None:
         """Take note of the end of the connection. What was first is the reason."""
@@ -81,7 +81,7 @@ class Connection:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientOptions:
-    """What the client of one server does beside calling its tools."""
+    """Options of the client of one server, beside calling its tools."""
 
     log: ServerLog
     connection: Connection

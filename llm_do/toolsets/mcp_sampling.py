@@ -46,7 +46,7 @@ class SamplingEntry(EntryBase):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What a person who is asked sees, and what the record has."""
+        """Return the request as a person sees it, and as the record has it."""
         asked = ModelMessagesTypeAdapter.dump_python(self._messages, mode="json")
         said = [_shown(part) for message in asked for part in message["parts"]]
         return {"server": self._server, "messages": said, "max_tokens": self._settings.get("max_tokens")}
