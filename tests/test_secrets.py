@@ -756,7 +756,10 @@ async def test_a_secret_that_comes_into_a_result_later_is_not_sent(monkeypatch: 
 def test_a_part_without_content_and_one_that_cannot_be_copied_are_sent() -> None:
     """Each is searched with every request."""
 
-    class Stubborn(list[str]):
+    @dataclass
+    class Stubborn:
+        lines: list[str]
+
         def __deepcopy__(self, memo: Any) -> Any:
             raise TypeError("no copies")
 
@@ -767,8 +770,25 @@ def test_a_part_without_content_and_one_that_cannot_be_copied_are_sent() -> None
     delta = ToolAvailabilityDeltaPart(tools_added=[])
     request = ModelRequest(parts=[result, delta])
     assert history.without_secrets([request], secrets) == [request]
-    stubborn.append(VALUE)
+    stubborn.lines.append(VALUE)
     assert VALUE not in str(history.without_secrets([request], secrets))
+
+
+async def test_a_message_that_is_changed_in_place_is_searched_again() -> None:
+    """A hook may write into what was sent before: another content, another part, other instructions."""
+    secrets, history = Values(), SentHistory()
+    secrets.add(VALUE)
+    result = ToolReturnPart(tool_name="f", content="a", tool_call_id="1")
+    request = ModelRequest(parts=[result])
+    assert history.without_secrets([request], secrets) == [request]
+    result.content = f"b {VALUE}"
+    assert "content='b [secret]'" in str(history.without_secrets([request], secrets))
+    request.parts = [*request.parts, ToolReturnPart(tool_name="f", content=VALUE, tool_call_id="2")]
+    assert "content='[secret]'" in str(history.without_secrets([request], secrets))
+    request.instructions = "Be short."
+    (sent,) = history.without_secrets([request], secrets)
+    assert isinstance(sent, ModelRequest) and sent.instructions == "Be short."
+    assert VALUE not in str(sent)
 
 
 LONG_KEY = "Zq8Rk2Vn7Wm4Xt1Yb6Uc3Jd9"
