@@ -124,9 +124,8 @@ class CallScope(Generic[T]):
     async def open(self) -> None:
         """Build the toolsets, and open the sandbox, if that has not been done."""
         self._check_open()
-        worker, parent = self._worker, self.frame.parent
-        assert parent is not None
-        self._context.session.check_running(parent, self.frame.path)
+        worker = self._worker
+        self._context.session.check_caller_runs(self.frame)
         if self.frame.sandbox is None:
             self.frame.sandbox = worker.open_sandbox()
         if not worker.toolsets:

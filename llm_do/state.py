@@ -136,7 +136,8 @@ class SessionState:
         self._models: dict[str, Model] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
         """Tasks of the session's own, kept from the garbage collector."""
-        self._inner_tasks: set[asyncio.Task[Any]] = set()
+        self.inner_tasks: set[asyncio.Task[Any]] = set()
+        """Tasks that serve a call which a worker, or a thread, waits for."""
         self.requests_in_flight = 0
         self.toolsets_opening = 0
         self.gate = threading.Lock()
@@ -241,24 +242,24 @@ class SessionState:
     def inner_task(self) -> Iterator[None]:
         """Mark the running task as one that serves a call which a worker, or a thread, waits for."""
         task = asyncio.current_task()
-        if task is None or task in self._inner_tasks:
+        if task is None or task in self.inner_tasks:
             yield
             return
-        self._inner_tasks.add(task)
+        self.inner_tasks.add(task)
         try:
             yield
         finally:
-            self._inner_tasks.discard(task)
+            self.inner_tasks.discard(task)
 
     def is_inner(self) -> bool:
         """Tell whether a top-level call that is made now is made inside another one, which may wait for it.
 
         Then it goes without places for threads, at every depth below it: what waits for it may hold them all.
         """
-        return bool(self._inner_tasks) and (self._is_inner_task() or self.call_around() is not None)
+        return self._is_inner_task() or self.call_around() is not None
 
     def _is_inner_task(self) -> bool:
-        return asyncio.current_task() in self._inner_tasks
+        return asyncio.current_task() in self.inner_tasks
 
     # -- whether a call may run --------------------------------------------------------------------
 
@@ -273,7 +274,7 @@ class SessionState:
             )
         if parent.cancelled or (self._ended and self.permissions.has_ended(frame)):
             raise CallCancelled(f"{frame.path} does not run: the call that makes it was cancelled.")
-        self.check_running(parent, frame.path)
+        self.check_caller_runs(frame)
         if frame.deadline is not None and frame.deadline.expired:
             raise self.timed_out(frame.deadline, frame.path)
         meters = (self.meter, *parent.meters)
@@ -285,13 +286,13 @@ class SessionState:
         for meter in meters:
             meter.count_call()
 
-    def check_running(self, caller: CallFrame, path: str) -> None:
-        """Raise `CallEnded` if the call that wants to make another one, or any call above it, has ended."""
-        above: CallFrame | None = caller
+    def check_caller_runs(self, frame: CallFrame) -> None:
+        """Raise `CallEnded` if the call that wants to make this one, or any call above that, has ended."""
+        above = frame.parent
         while above is not None:
             if above.ended:
                 raise CallEnded(
-                    f"{path} does not run: the call {above.path} has ended, and its context makes no more calls. "
+                    f"{frame.path} does not run: the call {above.path} has ended, and its context makes no more calls. "
                     "Await what a call starts before it returns, or make the call through the runtime."
                 )
             above = above.parent
