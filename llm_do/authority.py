@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from .definition import AttachmentPolicy, WorkerDefinition, WorkerLimits, places_of
 from .models import is_own_file, own_provider
 from .rules import ToolRule, anchored, without_effectless
 from .sandbox import SandboxConfig
+
+_HARMLESS_SETTINGS = frozenset(
+    {
+        *("max_tokens", "temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty", "logit_bias"),
+        *("stop_sequences", "thinking", "parallel_tool_calls", "timeout"),
+    }
+)
+"""Settings that change how a model writes. Others reach its provider as they are: headers, and tools that it runs."""
 
 
 def cut(
@@ -31,6 +40,7 @@ def cut(
         update={
             **shapes,
             "model": have.model if runs_code else wanted.model,
+            "model_settings": _settings(wanted.model_settings, have.model_settings),
             "tools": tuple(tool for tool in wanted.tools if tool in have.tools),
             "toolsets": tuple(toolset for toolset in wanted.toolsets if toolset in have.toolsets),
             "allow_workers": _workers(wanted.allow_workers, have.allow_workers),
@@ -41,6 +51,17 @@ def cut(
             "limits": _limits(wanted.limits, have.limits),
         }
     )
+
+
+def _settings(wanted: dict[str, Any] | None, have: dict[str, Any] | None) -> dict[str, Any] | None:
+    if wanted is None:
+        return None
+    given = have or {}
+    return {
+        name: value
+        for name, value in wanted.items()
+        if name in _HARMLESS_SETTINGS or (name in given and given[name] == value)
+    }
 
 
 def _workers(wanted: tuple[str, ...], have: tuple[str, ...]) -> tuple[str, ...]:

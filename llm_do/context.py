@@ -317,10 +317,7 @@ async def dispatch(
     if frame is None:
         frame = CallFrame(entry, ctx.frame)
     if ctx.frame is session.root:
-        if session.requests_in_flight or session.limit_question is not None:
-            frame.called_in = session.call_around()
-        if session.inner_tasks:
-            frame.is_inner = session.is_inner()
+        session.find_call_around(frame)
     recorder = session.recorder
     try:
         recorder.open(frame, arguments)
@@ -343,9 +340,7 @@ async def dispatch(
             output = await _ask_and_run(ctx, child, entry, own, exc)
         finally:
             # They point back to the frame, or to another call, which nothing needs any more.
-            frame.model = None
-            if frame.called_in is not None:
-                frame.called_in = None
+            frame.model = frame.called_in = None
         if (schema_out := getattr(entry, "schema_out", None)) is not None:
             check_output(entry, schema_out, output)
     except BaseException as exc:

@@ -180,17 +180,17 @@ def _check_filled(text: str) -> str:
 _Text = Annotated[str, Field(description="The task or the question, as text.")]
 
 
-@with_config(ConfigDict(extra="forbid"))
+@with_config(ConfigDict(extra="forbid", title="Input"))
 class _TextInput(typing_extensions.TypedDict):
     input: _Text
 
 
-@with_config(ConfigDict(extra="forbid"))
+@with_config(ConfigDict(extra="forbid", title="Input"))
 class _FilledTextInput(typing_extensions.TypedDict):
     input: Annotated[_Text, AfterValidator(_check_filled)]
 
 
-@with_config(ConfigDict(extra="forbid"))
+@with_config(ConfigDict(extra="forbid", title="Input"))
 class _OptionalTextInput(typing_extensions.TypedDict, total=False):
     input: _Text | None
 

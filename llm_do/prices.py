@@ -161,7 +161,15 @@ def _amount(cost: Any) -> Decimal | None:
         return None
 
 
+def check_priced_name(name: str) -> str:
+    """Return the name of a model that has a price. `ValueError` refuses a pattern, which would never match."""
+    if set(name) & set("*?["):
+        raise ValueError(f"{name!r} is no model: a price is for one model, so write one for each")
+    return name
+
+
 def _read(name: str, price: Price | Mapping[str, Any]) -> Price:
+    check_priced_name(name)
     if isinstance(price, Price):
         return price
     try:

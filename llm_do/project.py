@@ -18,9 +18,9 @@ from functools import reduce
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic_ai import Tool
 from pydantic_ai.agent import AbstractAgent
 
@@ -32,7 +32,7 @@ from .fileio import Owners, check_regular, read_file
 from .importing import GUARD, SourceOnlyLoader
 from .models.own import why_no_provider
 from .names import about_agent, entries_below
-from .prices import Price
+from .prices import Price, check_priced_name
 from .protocols import Entry, EntryBase
 from .rules import ToolRule, ToolRules
 from .sandbox import SandboxConfig
@@ -58,7 +58,7 @@ class ProjectConfig(BaseModel):
     tool_rules: ToolRules = {}
     sandbox: SandboxConfig | None = None
     """The files of workers that have no `sandbox` of their own."""
-    prices: dict[str, Price] = {}
+    prices: dict[Annotated[str, AfterValidator(check_priced_name)], Price] = {}
     """Prices of models, by name, in US dollars."""
     providers: dict[str, str] = {}
     """Providers of the project's own, by the prefix of their models: `module:factory`."""
@@ -88,7 +88,7 @@ def read_config(path: Path) -> ProjectConfig:
     except ValidationError as exc:
         unknown = [str(error["loc"][0]) for error in exc.errors() if error["type"] == "extra_forbidden"]
         hint = did_you_mean(unknown[0], ProjectConfig.model_fields) if unknown else ""
-        if any(error["loc"][:1] == ("prices",) for error in exc.errors()):
+        if any(error["loc"][:1] == ("prices",) and error["loc"][-1] != "[key]" for error in exc.errors()):
             hint = " A price has input and output, for a million tokens, and request, for each one."
         raise WorkerFileError(f"{path.name}: {summarize(exc)}.{hint}") from exc
     except RecursionError as exc:

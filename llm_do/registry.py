@@ -401,6 +401,10 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
                 f"Worker {creator!r} cannot give the model {wanted.model!r}: files, and models of the project's own "
                 "providers, are given only by a worker that has the very same one."
             )
+        if refused := (wanted.model_settings or {}).keys() - (have.model_settings or {}).keys():
+            raise WorkerFileError(
+                f"Worker {creator!r} cannot give model_settings that it does not have: {', '.join(sorted(refused))}."
+            )
         if wanted.sandbox is not None and _folders(wanted.sandbox, self.root) != _folders(have.sandbox, self.root):
             raise WorkerFileError(f"Worker {creator!r} cannot give files that it does not have.")
 

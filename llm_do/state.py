@@ -136,7 +136,7 @@ class SessionState:
         self._models: dict[str, Model] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
         """Tasks of the session's own, kept from the garbage collector."""
-        self.inner_tasks: set[asyncio.Task[Any]] = set()
+        self._inner_tasks: set[asyncio.Task[Any]] = set()
         """Tasks that serve a call which a worker, or a thread, waits for."""
         self.requests_in_flight = 0
         self.toolsets_opening = 0
@@ -242,24 +242,27 @@ class SessionState:
     def inner_task(self) -> Iterator[None]:
         """Mark the running task as one that serves a call which a worker, or a thread, waits for."""
         task = asyncio.current_task()
-        if task is None or task in self.inner_tasks:
+        if task is None or task in self._inner_tasks:
             yield
             return
-        self.inner_tasks.add(task)
+        self._inner_tasks.add(task)
         try:
             yield
         finally:
-            self.inner_tasks.discard(task)
+            self._inner_tasks.discard(task)
 
-    def is_inner(self) -> bool:
-        """Tell whether a top-level call that is made now is made inside another one, which may wait for it.
+    def find_call_around(self, frame: CallFrame) -> None:
+        """Find out whether a top-level call is made inside another one, which may wait for it.
 
         Then it goes without places for threads, at every depth below it: what waits for it may hold them all.
         """
-        return self._is_inner_task() or self.call_around() is not None
+        if self.requests_in_flight or self.limit_question is not None:
+            frame.called_in = self.call_around()
+        if self._inner_tasks:
+            frame.is_inner = self._is_inner_task() or self.call_around() is not None
 
     def _is_inner_task(self) -> bool:
-        return asyncio.current_task() in self.inner_tasks
+        return asyncio.current_task() in self._inner_tasks
 
     # -- whether a call may run --------------------------------------------------------------------
 

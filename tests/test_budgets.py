@@ -447,6 +447,8 @@ async def test_a_given_price_is_that_of_the_whole_session() -> None:
     assert runtime.budget.limit is runtime.budget.left is None
     with pytest.raises(ValueError, match="The price of 'paid' is wrong"):
         Runtime(prices={"paid": {"inptu": 3}})
+    with pytest.raises(ValueError, match=r"'acme:\*' is no model"):
+        Runtime(prices={"acme:*": {"input": 3}})
 
 
 async def test_a_float_buys_what_it_says() -> None:

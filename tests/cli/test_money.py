@@ -69,6 +69,13 @@ def test_a_price_that_is_none_is_told(run: Run, project: Path, price: str) -> No
     assert "A price has input and output, for a million tokens, and request, for each one." in done.stderr
 
 
+def test_a_price_for_a_pattern_is_refused(run: Run, project: Path) -> None:
+    (project / "llm-do.toml").write_text('[prices]\n"acme:*" = {input = 1}\n')
+    done = run("add", "1")
+    assert done.returncode == Exit.INVALID
+    assert "'acme:*' is no model: a price is for one model, so write one for each." in done.stderr
+
+
 def test_tokens_can_be_limited(run: Run) -> None:
     with serve(Step("2")) as server:
         done = run("adder", "x", "--max-tokens", "50", server=server)

@@ -57,6 +57,7 @@ CLAIMS = {
     "a_class": "output: tools.py:LOG\n",
     "code_elsewhere": "output: evil:X\n",
     "limits": "limits: {max_requests: 100000}\ntools: [wipe]\n",
+    "settings": "model_settings: {temperature: 0, extra_body: {tools: [{type: x}]}, openai_native_tools: []}\n",
     "attachments": "attachment_policy: {max_attachments: 1000}\ntools: [wipe]\n",
 }
 CREATORS = {
@@ -88,6 +89,7 @@ def test_a_generated_file_that_claims_more_gets_no_more(boss: World, claim: str,
     assert calls_made(boss) in ([], [LOOKED])
     made = entry_of(boss, "g")
     assert not made.capabilities and not made.toolsets
+    assert set(made.model_settings or ()) <= {"temperature"}
 
 
 @pytest.mark.parametrize(
@@ -116,6 +118,7 @@ def test_a_generated_file_that_claims_more_gets_no_more(boss: World, claim: str,
         {"name": "projects", "force": True},
         {"name": "taken"},
         {"sandbox": {"paths": {"x": {"root": "/", "mode": "rw"}}}},
+        {"model_settings": {"extra_headers": {"x-org": "other"}}},
         {"created_by": "(project)"},
         {"tool_rules": {"wipe": "allow"}},
     ],
