@@ -106,17 +106,16 @@ class OpenParameters:
         return dict(values)
 
     def _files(self, given: Any) -> list[Any]:
-        """Return the files in a mapping of arguments. It may have come from anywhere: no text in it is a path."""
-        try:
-            if not isinstance(given, list | tuple):
-                raise TypeError
-            return [item if isinstance(item, AttachmentPayload) else _CONTENT.validate_python(item) for item in given]
-        except (TypeError, ValidationError) as exc:
+        """Return the files in a mapping of arguments, which may have come from anywhere: no data in it becomes one."""
+        if not isinstance(given, list | tuple) or not all(
+            isinstance(item, AttachmentPayload) or is_content(item) for item in given
+        ):
             raise ArgumentError(
                 f"{self._entry}(): 'attachments' in a mapping takes a list of AttachmentPayload or PydanticAI content, "
                 f"such as BinaryContent.from_path(...); got {quoted(given)}. "
                 "Give paths as a keyword: call(worker, text, attachments=[...])."
-            ) from exc
+            )
+        return list(given)
 
     def _place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         if not args:
@@ -197,7 +196,6 @@ class _OptionalTextInput(typing_extensions.TypedDict, total=False):
 
 _TEXT_INPUT = TypeAdapter(_TextInput)
 _OPTIONAL_TEXT_INPUT = TypeAdapter(_OptionalTextInput)
-_CONTENT: TypeAdapter[Any] = TypeAdapter(MultiModalContent)
 _FILLED_TEXT_INPUT = TypeAdapter(_FilledTextInput)
 
 
