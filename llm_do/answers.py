@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from pydantic_ai.exceptions import ContentFilterError, ModelAPIError, UnexpectedModelBehavior
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model, StreamedResponse
+from pydantic_core import from_json
 
 from .display import abridge, visible
 from .errors import LlmDoError
@@ -24,11 +25,14 @@ from .prices import was_reported
 
 _LONGEST = 160
 """How many characters of an answer are shown."""
-_READERS = frozenset({"_process_response", "_process_streamed_response", "_get_event_iterator"})
-"""The functions of PydanticAI's models that read an answer. All its models have them."""
+_READERS = frozenset({"_process_response", "_process_streamed_response", "_get_event_iterator", "_finish_response"})
+"""The functions of PydanticAI's models that read an answer. All its models have the first three."""
 _RAISED_BY_READERS = (UnexpectedModelBehavior, LookupError, AttributeError, TypeError, ValueError)
-_NOT_DECODED = ("Failed to decode response as JSON", "Expected a JSON response")
-"""The beginnings of PydanticAI's errors about answers that are no JSON."""
+_NOT_DECODED = (
+    *("Failed to decode response as JSON", "Expected a JSON response"),
+    *("Unexpected response received", "Response validation failed"),  # Mistral's client
+)
+"""The beginnings of PydanticAI's errors about answers that its models' clients could not read."""
 _ADVICE = "Check the address and the key of the provider, or try again later."
 
 
@@ -41,8 +45,9 @@ def unreadable_answer(exc: BaseException, model: Model, redact: Callable[[str], 
     frames = list(_frames(exc))
     readers = [frame for frame in frames if _module(frame).startswith("pydantic_ai.models") and _is_reader(frame)]
     if type(exc) is ModelAPIError and exc.message.startswith(_NOT_DECODED):
-        body = exc.__cause__.doc if isinstance(exc.__cause__, JSONDecodeError) else None
-        return _error(model, _describe(body, exc.message, redact))
+        return _error(model, _describe(_body_of_cause(exc), exc.message, redact))
+    if type(exc).__name__ == "ResponseNotRead" and any(_module(frame).startswith("mistralai") for frame in frames):
+        return _error(model, "it is empty")  # what Mistral's client raises about an empty stream, instead of that
     # Code that a user put into a model may fail while an answer is read, and that is no fault of the answer.
     is_theirs = bool(readers) and _module(frames[-1]).startswith("pydantic_ai.")
     if not is_theirs or not isinstance(exc, _RAISED_BY_READERS) or isinstance(exc, ContentFilterError):
@@ -98,9 +103,23 @@ def _describe(body: str | None, message: str, redact: Callable[[str], str]) -> s
     if text.startswith("<"):
         return f"it is HTML, not JSON; {begins}"
     if text.startswith(("{", "[")):
-        why = "it is JSON that was cut off" if message.startswith(_NOT_DECODED) else "it lacks what an answer has"
-        return f"{why}; {begins}"
+        return f"{'it lacks what an answer has' if _is_json(body) else 'it is JSON that was cut off'}; {begins}"
     return f"it is not JSON; {begins}"
+
+
+def _is_json(text: str) -> bool:
+    try:
+        from_json(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _body_of_cause(exc: ModelAPIError) -> str | None:
+    """Return the answer that a client of a provider could not read, where its own error has it."""
+    cause = exc.__cause__
+    body = cause.doc if isinstance(cause, JSONDecodeError) else getattr(cause, "body", None)
+    return body if isinstance(body, str) else None
 
 
 def _body(frame: FrameType) -> str | None:

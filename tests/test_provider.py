@@ -2,20 +2,26 @@
 
 import json
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import quote, unquote
 
 import pytest
+from anthropic import AsyncAnthropic
 from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
 from pydantic_ai.models import Model
+from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.mistral import MistralModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.models.snowflake import SnowflakeModel
 from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.providers.anthropic import AnthropicProvider
+from pydantic_ai.providers.mistral import MistralProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from llm_do import AnswerCutOff, Event, Limits, ModelAnswerError, Runtime, WorkerEntry, entry
@@ -50,10 +56,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        messages = request.get("messages") or request["input"]
-        if (broken := NO_ANSWERS.get(self.headers["X-Broken"])) is not None:
+        fault = self.headers["X-Broken"] or unquote(self.path.split("/")[1])
+        if (broken := NO_ANSWERS.get(fault)) is not None:
             self._send(200, *broken)
             return
+        messages = request.get("messages") or request["input"]
         if "fail" in str(messages[-1].get("content")):
             self._send(500, {"error": {"message": "the server is on fire"}})
             return
@@ -170,6 +177,27 @@ async def test_what_is_no_answer_is_a_named_error_from_which_a_fallback_goes_on(
     assert tokens.estimated > 0 and tokens.spent == tokens.reserved == 0
     several = Runtime(model=FallbackModel(bad, good), text_deltas=streamed)
     assert await several.call(WorkerEntry(name="w"), "hi") == "well"
+
+
+def anthropic_model(url: str) -> Model:
+    client = AsyncAnthropic(api_key="k", base_url=url, max_retries=0)
+    return AnthropicModel("asked-model", provider=AnthropicProvider(anthropic_client=client))
+
+
+def mistral_model(url: str) -> Model:
+    return MistralModel("asked-model", provider=MistralProvider(api_key="k", base_url=url))
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("make", [anthropic_model, mistral_model])
+async def test_clients_of_other_providers_name_what_is_no_answer(
+    model: OpenAIChatModel, make: Callable[[str], Model], streamed: bool
+) -> None:
+    place = model.base_url.removesuffix("/v1/")
+    for fault in NO_ANSWERS:
+        runtime = Runtime(model=make(f"{place}/{quote(fault)}"), text_deltas=streamed)
+        with pytest.raises(ModelAnswerError, match="cannot be read: "):
+            await runtime.call(WorkerEntry(name="w"), "hi")
 
 
 @pytest.mark.parametrize(
