@@ -270,6 +270,8 @@ class _Checker:
             if own_provider(model, config.providers) is None:
                 yield from self._model(model, workers)
         without = [name for name, definition in self._definitions.items() if definition.model is None]
+        if config.model is not None and own_provider(config.model, config.providers) is None:
+            yield from self._misfits(config.model, look_at_model(config.model), without)
         if without and choose_default_model(None, config.model, servers=()).model is None:
             message = f"no model is set for {_listed(without)}: write `model` in {CONFIG}, or see `llm-do doctor`."
             yield Problem("note", "no-model", message, names=tuple(without))
@@ -293,7 +295,7 @@ class _Checker:
                     yield Problem("warning", "native", message, where, line, (worker,))
 
     def _misfits(self, model: str, looked: ModelProblem | Model, workers: list[str]) -> Iterator[Problem]:
-        """Yield workers whose own model is none that they can use. Of one that cannot be had, the name is compared."""
+        """Yield workers whose model is none that they can use. Of one that cannot be had, the name is compared."""
         for worker in workers:
             wanted, file = self._definitions[worker].compatible_models, self._registry.file_of(worker)
             assert file is not None
@@ -302,10 +304,9 @@ class _Checker:
             else:
                 level, fits = "error", find_misfit(looked, wanted, model) is None
             if not fits:
-                message = (
-                    f"worker {worker!r}: its model {model!r} is none of its compatible_models: {', '.join(wanted)}."
-                )
-                line = _line_of(file.path, model, "model")
+                its = f"its model {model!r}" if self._definitions[worker].model else f"the model {model!r} of {CONFIG}"
+                message = f"worker {worker!r}: {its} is none of its compatible_models: {', '.join(wanted)}."
+                line = _line_of(file.path, "compatible_models")
                 yield Problem(level, "compatible-models", message, self._shown(file.path), line, (worker,))
 
     def _edges(self) -> dict[str, list[str]]:

@@ -646,18 +646,21 @@ def test_check_and_show_tell_which_models_a_worker_can_use(
             "workers/a.md": "---\nmodel: openai:gpt-5\ncompatible_models: [anthropic:*]\n---\nx",
             "workers/b.md": "---\nmodel: openai:gpt-5\ncompatible_models: [openai:*, vision]\n---\nx",
             "workers/c.md": "---\nmodel: local:smollm2-135m\ncompatible_models: [vision]\n---\nx",
+            "workers/d.md": "---\ncompatible_models: [openai:*]\n---\nx",
+            "llm-do.toml": 'model = "local:smollm2-135m"\n',
         }
     )
     problem = "its model 'openai:gpt-5' is none of its compatible_models: anthropic:*."
     out = "\n".join(lines(root, run))
-    assert f"workers/a.md:2: warning: worker 'a': {problem}" in out
+    assert f"workers/a.md:3: warning: worker 'a': {problem}" in out
     look_at_model.cache_clear()
     monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
     out = "\n".join(lines(root, run))
     look_at_model.cache_clear()
-    assert f"workers/a.md:2: error: worker 'a': {problem}" in out
+    assert f"workers/a.md:3: error: worker 'a': {problem}" in out
     assert "worker 'b'" not in out
-    assert "workers/c.md:2: error: worker 'c': its model 'local:smollm2-135m' is none" in out
+    assert "workers/c.md:3: error: worker 'c': its model 'local:smollm2-135m' is none" in out
+    assert "workers/d.md:2: error: worker 'd': the model 'local:smollm2-135m' of llm-do.toml is none" in out
     assert "it can use: openai:*, vision" in run("show", "b", at=root).out
 
 
