@@ -68,6 +68,8 @@ class Printer:
 
     def on_event(self, event: Event) -> None:
         match event.type:
+            case "call_opened" | "call_closed" if event.kind == "server":  # a notice tells it
+                pass
             case "call_opened" if event.parent_id is None:
                 self._turn = event.call_id
             case "call_opened":

@@ -119,9 +119,9 @@ class McpServerToolset(WrapperToolset[Context]):
 
     async def _start(self) -> None:
         recorder, frame = self.ctx.session.recorder, self.ctx.frame
-        text = f"{self.label[0].upper()}{self.label[1:]} of worker {self._worker!r} is still starting. It has "
+        again = " again" if self.restarts else ""
+        text = f"{self.label[0].upper()}{self.label[1:]} of worker {self._worker!r} is still starting{again}. It has "
         text += f"{self.declared.mcp.start_timeout:g} seconds (`start_timeout`)."
-
         timer = asyncio.get_running_loop().call_later(STILL_STARTING_SECONDS, recorder.notice, frame, text)
         try:
             with self._explained("cannot be reached"):

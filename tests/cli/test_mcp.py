@@ -57,6 +57,16 @@ def test_a_server_that_takes_long_is_said_to_be_still_starting(
     assert "took more than 0.3 seconds" in done.stdout + done.stderr
 
 
+def test_the_end_of_a_server_is_told_once_and_is_no_call(project: Path, run_here: RunHere) -> None:
+    write_worker(project)
+    file = project / "workers/helper.md"
+    file.write_text(file.read_text().replace("small/increment", "small/die"))
+    done = run_here("chat", "helper", "-m", "test", cwd=project, input="hi\n")
+    said = done.stdout + done.stderr
+    assert said.count("MCP server 'small' of worker 'helper' has ended by itself") == 1
+    assert "> die()" in said and "small()" not in said and "! small" not in said
+
+
 def test_standard_error_of_a_server_never_reaches_the_screen_of_a_chat(project: Path) -> None:
     write_worker(project, "noisy")
     terminal = Terminal(project)

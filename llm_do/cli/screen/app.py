@@ -191,7 +191,7 @@ class ChatApp(App[int]):
         match event.type:
             case "call_opened" if event.parent_id is None:
                 self._turn_call = event.call_id
-            case "call_opened" if event.parent_id == self._turn_call:
+            case "call_opened" if event.parent_id == self._turn_call and event.kind != "server":  # a notice tells it
                 await self._talk.add_call(event.call_id, event.name, event.arguments)
             case "notice":
                 await self._talk.add_notice(readable(event.text), "warning")
