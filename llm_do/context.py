@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import time
 from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Mapping
 from copy import copy
@@ -12,7 +11,6 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Generic, overload
 
-import anyio
 from pydantic import TypeAdapter, ValidationError
 from pydantic_ai import BinaryContent, RunContext
 from pydantic_ai.exceptions import ApprovalRequired
@@ -116,50 +114,24 @@ class Context:
             if loop is None:
                 raise EventLoopError(f"The event loop that {self.frame.path} ran in has ended, and so have its calls.")
             return self._join(loop, call)
-        while True:
-            with session.gate:
-                loop = session.running_loop()
-                if loop is not None and (session.accepting or not session.owned):
-                    session.guests += 1
-                    break
-                if not session.owned:
-                    session.owned = True
-                    break
-            time.sleep(0.001)  # another thread's loop is just starting, or ending
+        loop = session.shared_loop.find(session.running_loop)
         if loop is None:
-            try:
-                return anyio.run(self._serve, call)
-            finally:
-                session.owned = False
-        try:
+            return session.shared_loop.run(self._open_loop(call))
+        with session.shared_loop.guest():
             return self._join(loop, call)
-        finally:
-            with session.gate:
-                session.guests -= 1
 
-    async def _serve(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Make a call in a loop of its own, which other threads may use until it ends."""
-        session = self._session
-        session.enter_loop()
-        session.accepting = True
-        try:
-            output = await call()
-        except asyncio.CancelledError:
-            session.accepting = False
-            raise
-        finally:
-            while session.accepting:
-                with session.gate:
-                    session.accepting = session.guests > 0
-                await asyncio.sleep(0.002 if session.accepting else 0)
-        return output
+    async def _open_loop(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Make a call in a loop of its own, which other threads may use from now on."""
+        self._session.enter_loop()
+        self._session.shared_loop.is_open = True
+        return await call()
 
     def _join(self, loop: asyncio.AbstractEventLoop, call: Callable[[], Awaitable[Any]]) -> Any:
         """Make a call from a thread in a loop that runs in another one."""
         future = asyncio.run_coroutine_threadsafe(self._call_for_thread(call), loop)
         try:
             while not concurrent.futures.wait([future], timeout=0.5).done:
-                if not loop.is_running() and not future.done():
+                if self._session.running_loop() is not loop and not future.done():
                     raise EventLoopError("The event loop that served the call ended before the call did.")
         except KeyboardInterrupt:  # it ends the wait of this thread, and has to end the call in the other one
             future.cancel()

@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import logging
 import os
-import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from functools import partial
@@ -32,6 +31,7 @@ from .errors import (
     did_you_mean,
 )
 from .frame import CallFrame, Deadline
+from .loops import SharedLoop
 from .models import HasProviders, describe_remote, explain_unusable, resolve_model
 from .names import ExplainsNames, ToolsetResolver, index_by_name, workers_below
 from .permission import HasRules, Permissions
@@ -140,14 +140,7 @@ class SessionState:
         """Tasks that serve a call which a worker, or a thread, waits for."""
         self.requests_in_flight = 0
         self.toolsets_opening = 0
-        self.gate = threading.Lock()
-        """Guards the next three, which threads that call synchronously share."""
-        self.owned = False
-        """Whether one of them runs the session's loop, or is about to."""
-        self.accepting = False
-        """Whether that loop takes calls of other threads."""
-        self.guests = 0
-        """How many of those there are."""
+        self.shared_loop = SharedLoop()
 
     # -- names -------------------------------------------------------------------------------------
 
@@ -183,7 +176,7 @@ class SessionState:
         loop = asyncio.get_running_loop()
         if loop is self.loop:
             return
-        if self.loop is not None and self.loop.is_running():
+        if self.running_loop() is not None:
             raise EventLoopError(
                 "This runtime is in use by another event loop that is still running. "
                 "A runtime is one session: make one for each thread or request."
@@ -197,8 +190,11 @@ class SessionState:
         self._choosing = asyncio.Lock()
 
     def running_loop(self) -> asyncio.AbstractEventLoop | None:
-        """The loop that serves the session, if it runs."""
-        return self.loop if self.loop is not None and self.loop.is_running() else None
+        """Return the loop that serves the session, if it runs, or is about to go on in another thread."""
+        loop = self.loop
+        if loop is None or loop.is_closed():
+            return None
+        return loop if loop.is_running() or self.shared_loop.is_open else None
 
     def run_in_thread(self, frame: CallFrame, function: Callable[[], T]) -> Coroutine[Any, Any, T]:
         """Run a synchronous function of a call beside the loop."""

@@ -6,6 +6,7 @@ import copy
 import inspect
 import pickle
 import threading
+import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -627,6 +628,51 @@ def test_threads_that_share_a_runtime_do_not_cut_each_other_off() -> None:
         assert first.result(30) == "quick"
         assert [other.result(30) for other in others] == ["slow"] * 3
     assert len(runtime.trace) == 4
+
+
+def test_a_thread_waits_for_no_calls_of_others() -> None:
+    """It gets its answer though its loop serves calls that come one after the other, and never all end."""
+    done, joined = threading.Event(), threading.Semaphore(0)
+
+    @entry
+    async def mine() -> str:
+        await asyncio.to_thread(joined.acquire)
+        await asyncio.to_thread(joined.acquire)
+        return "mine"
+
+    @entry
+    def others(ctx: RunContext[Context]) -> int:
+        joined.release()
+        return ctx.deps.call_sync("count", 1)  # type: ignore[no-any-return]
+
+    @entry
+    async def count(x: int) -> int:
+        await asyncio.sleep(0.005)
+        return x
+
+    runtime = Runtime([mine, others, count], limits=Limits(max_calls=None))
+
+    def keep_calling() -> int:
+        served = 0
+        while not done.is_set():
+            served += runtime.call_sync("others")
+        return served
+
+    with ThreadPoolExecutor(3) as threads:
+        owner = threads.submit(runtime.call_sync, "mine")
+        while not runtime.trace:
+            time.sleep(0.001)
+        guests = [threads.submit(keep_calling) for _ in range(2)]
+        try:
+            assert owner.result(PATIENCE) == "mine"
+            before = len(runtime.trace)
+            while len(runtime.trace) < before + 20:  # they go on being served
+                time.sleep(0.001)
+        finally:
+            done.set()
+        assert all(guest.result(PATIENCE) for guest in guests)
+    assert all(record.error is None and record.duration is not None for record in runtime.trace)
+    assert runtime.call_sync("count", 3) == 3
 
 
 def test_threads_that_come_and_go_at_once_are_all_served() -> None:
