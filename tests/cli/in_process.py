@@ -2,10 +2,13 @@
 
 import gc
 import os
+import pty
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +24,9 @@ class RunHere(Protocol):
     ) -> "subprocess.CompletedProcess[str]": ...
 
 
+AtTerminal = Callable[..., tuple[int, str]]
+
+
 @pytest.fixture
 def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[RunHere]:
     """Runs the program here: with its exit code, and what it printed."""
@@ -33,23 +39,75 @@ def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
             stdin.truncate()
             stdin.buffer.write(input.encode() if isinstance(input, str) else input)
             stdin.seek(0)
-            monkeypatch.setattr(sys, "stdin", stdin)
-            monkeypatch.setattr(sys, "argv", ["llm-do", *map(str, words)])
-            monkeypatch.chdir(cwd)
-            monkeypatch.setenv("LLM_DO_NO_LOCAL", "1")
-            for name in [name for name in os.environ if name.endswith("_API_KEY")]:
-                monkeypatch.delenv(name)
-            for name, value in env.items():
-                monkeypatch.setenv(name, value)
             capsys.readouterr()
-            try:
-                with pytest.raises(SystemExit) as end:
-                    run_program()
-            finally:  # a program leaves this to its end
-                gc.enable()
-                gc.unfreeze()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(sys, "stdin", stdin)
+                code = _run(patch, words, cwd, env)
             out, err = capsys.readouterr()
-            assert isinstance(end.value.code, int)
-            return subprocess.CompletedProcess(sys.argv, end.value.code, out, err)
+            return subprocess.CompletedProcess(["llm-do", *map(str, words)], code, out, err)
 
         yield run
+
+
+@pytest.fixture
+def run_in_project(run_here: RunHere, project: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    """Runs the program here as the fixture `run` does in a process: in the project, and free to look for models."""
+
+    def run(*words: str, **env: str) -> "subprocess.CompletedProcess[str]":
+        return run_here(*words, cwd=project, **({"LLM_DO_NO_LOCAL": ""} | env))
+
+    return run
+
+
+@pytest.fixture
+def at_terminal_here(monkeypatch: pytest.MonkeyPatch) -> AtTerminal:
+    """Runs the program here with its three streams at a terminal: its exit code, and what was on the screen.
+
+    When it asks a question that takes a yes, `answer` is typed. What drops keys that came too early needs a process.
+    """
+    monkeypatch.setattr(ProjectCode, "keeps_output_clean", ProjectCode.keeps_output_clean)
+
+    def run(*words: object, cwd: Path, answer: str = "", **env: str) -> tuple[int, str]:
+        said = bytearray()
+        screen, terminal = pty.openpty()
+
+        def type_and_read() -> None:
+            answers = [f"{answer}\n".encode()]
+            with suppress(OSError):  # the program has ended
+                while True:
+                    said.extend(os.read(screen, 4096))
+                    if answers and b"[y/N]" in said:
+                        os.write(screen, answers.pop())
+
+        person = threading.Thread(target=type_and_read)
+        with ExitStack() as stack:
+            stack.callback(os.close, screen)
+            stack.callback(person.join)
+            patch = stack.enter_context(pytest.MonkeyPatch.context())
+            for name in ("stdin", "stdout", "stderr"):
+                stream = os.fdopen(os.dup(terminal), "r" if name == "stdin" else "w", buffering=1, encoding="utf-8")
+                patch.setattr(sys, name, stack.enter_context(stream))
+            os.close(terminal)
+            person.start()
+            code = _run(patch, words, cwd, {"TERM": "screen-256color"} | env)
+        return code, said.decode(errors="replace")
+
+    return run
+
+
+def _run(patch: pytest.MonkeyPatch, words: tuple[object, ...], cwd: Path, env: dict[str, str]) -> int:
+    patch.setattr(sys, "argv", ["llm-do", *map(str, words)])
+    patch.chdir(cwd)
+    patch.setenv("LLM_DO_NO_LOCAL", "1")
+    for name in [name for name in os.environ if name.endswith("_API_KEY")]:
+        patch.delenv(name)
+    for name, value in env.items():
+        patch.setenv(name, value)
+    try:
+        with pytest.raises(SystemExit) as end:
+            run_program()
+    finally:  # a program leaves this to its end
+        gc.enable()
+        gc.unfreeze()
+    assert isinstance(end.value.code, int)
+    return end.value.code

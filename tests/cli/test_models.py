@@ -20,10 +20,10 @@ from llm_do.models.local.catalogue import CATALOGUE, EMBEDDED
 from ..local.conftest import smollm2 as smollm2
 from ..local.weights_servers import Server, serving
 from ..processes import PATIENCE
-from .in_process import RunHere, run_here
+from .in_process import AtTerminal, RunHere, at_terminal_here, run_here, run_in_project
 from .programs import Run, Start, run, start
 
-__all__ = ["run", "run_here", "start"]
+__all__ = ["at_terminal_here", "run", "run_here", "run_in_project", "start"]
 
 INSTALL = install_extra("local")
 
@@ -60,7 +60,7 @@ def cache(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No key, no model and no model server; the package tools are those that there are."""
-    without_packages(tmp_path, "openai")  # without it nobody looks for model servers
+    without_packages(tmp_path, monkeypatch, "openai")  # without it nobody looks for model servers
     keys = [name for offer in KEY_OFFERS for name in offer.variables]
     for name in [*keys, "LLM_DO_MODEL", "LLM_DO_NO_LOCAL", "NO_COLOR"]:
         monkeypatch.delenv(name, raising=False)
@@ -69,8 +69,10 @@ def machine(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setenv(name, value)
 
 
-def without_packages(tmp_path: Path, *names: str) -> None:
-    """Make Python one in which these are not installed."""
+def without_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Make Python one in which these are not installed, here and in processes that are started."""
+    for name in names:
+        monkeypatch.setitem(sys.modules, name, None)
     (tmp_path / "site").mkdir(exist_ok=True)
     lines = [f"sys.modules[{name!r}] = None\n" for name in names]
     (tmp_path / "site" / "sitecustomize.py").write_text("import sys\n" + "".join(lines))
@@ -93,23 +95,23 @@ def fake_weights(cache: Path, name: str = EMBEDDED) -> Path:
 # -- list, pull, rm ----------------------------------------------------------------------------------
 
 
-def test_list_says_what_there_is_and_what_is_here(run: Run, cache: Path) -> None:
-    nothing = run("models", "list")
+def test_list_says_what_there_is_and_what_is_here(run_in_project: Run, cache: Path) -> None:
+    nothing = run_in_project("models", "list")
     assert (nothing.returncode, nothing.stderr) == (0, "")
     rows = [line.split() for line in nothing.stdout.partition("\n\n")[0].splitlines()]
     assert rows[0] == ["NAME", "SIZE", "HERE", "LICENCE", "ABOUT"]
     assert [(row[0], row[3]) for row in rows[1:]] == [(name, "no") for name in CATALOGUE]
     assert f"{cache}/models" in nothing.stdout and "llm-do models pull" in nothing.stdout
     fake_weights(cache), fake_weights(cache, "qwen2.5-0.5b")
-    some = run("models", "list").stdout
+    some = run_in_project("models", "list").stdout
     assert [line.split()[3] for line in some.splitlines()[1:4]] == ["yes", "yes", "no"]
     assert "local:qwen2.5-0.5b is used" in some  # the larger one
-    assert "LLM_DO_NO_LOCAL is set" in run("models", "list", LLM_DO_NO_LOCAL="1").stdout
+    assert "LLM_DO_NO_LOCAL is set" in run_in_project("models", "list", LLM_DO_NO_LOCAL="1").stdout
 
 
-def test_list_as_json(run: Run, cache: Path, tmp_path: Path) -> None:
+def test_list_as_json(run_in_project: Run, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = fake_weights(cache)
-    listed = json.loads(run("models", "list", "--json").stdout)
+    listed = json.loads(run_in_project("models", "list", "--json").stdout)
     assert {key: listed[key] for key in ("folder", "installed", "default")} == {
         "folder": f"{cache}/models",
         "installed": True,
@@ -118,8 +120,8 @@ def test_list_as_json(run: Run, cache: Path, tmp_path: Path) -> None:
     assert [(model["name"], model["path"]) for model in listed["models"]] == [
         (name, str(path) if name == EMBEDDED else None) for name in CATALOGUE
     ]
-    without_packages(tmp_path, "openai", "xllamacpp")
-    listed = json.loads(run("models", "list", "--json").stdout)
+    without_packages(tmp_path, monkeypatch, "openai", "xllamacpp")
+    listed = json.loads(run_in_project("models", "list", "--json").stdout)
     assert (listed["installed"], listed["default"]) == (False, None)
 
 
@@ -129,20 +131,22 @@ def test_pull_prints_where_the_weights_are(run: Run, smollm2: Path) -> None:
     assert done.stderr == f"{EMBEDDED} is here already.\n"
 
 
-def test_rm_says_what_it_freed(run: Run, cache: Path) -> None:
+def test_rm_says_what_it_freed(run_in_project: Run, cache: Path) -> None:
     path = fake_weights(cache)
-    done = run("models", "rm", f"local:{EMBEDDED}")
+    done = run_in_project("models", "rm", f"local:{EMBEDDED}")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{EMBEDDED} is removed: 98 MB are free again.\n"
     assert not path.exists()
-    again = run("models", "rm", EMBEDDED)
+    again = run_in_project("models", "rm", EMBEDDED)
     assert (again.returncode, again.stdout) == (Exit.FAILED, "") and "is not here" in again.stderr
 
 
 @pytest.mark.parametrize("words", [("pull", "smollm"), ("rm", EMBEDDED, "smollm"), ("test", "smollm")])
-def test_an_unknown_name_is_a_mistake_on_the_command_line(run: Run, cache: Path, words: tuple[str, ...]) -> None:
+def test_an_unknown_name_is_a_mistake_on_the_command_line(
+    run_in_project: Run, cache: Path, words: tuple[str, ...]
+) -> None:
     path = fake_weights(cache)
-    done = run("models", *words)
+    done = run_in_project("models", *words)
     assert done.returncode == Exit.USAGE and done.stdout == ""
     assert "There is no local model 'smollm'." in done.stderr and repr(EMBEDDED) in done.stderr
     assert path.exists()
@@ -183,31 +187,33 @@ def test_a_model_is_tried(run: Run, smollm2: Path, named: str) -> None:
     assert "tokens/s" in lines[2] and "Person(name=" in lines[3]
 
 
-def test_weights_that_are_not_right_are_not_loaded(run: Run, cache: Path, project: Path) -> None:
+def test_weights_that_are_not_right_are_not_loaded(run_in_project: Run, cache: Path, project: Path) -> None:
     fake_weights(cache)
-    done = run("models", "test")
+    done = run_in_project("models", "test")
     assert done.returncode == Exit.FAILED and done.stdout.startswith("failed  file") and "SHA-256" in done.stdout
     assert done.stdout.count("\n") == 1
-    own = run("models", "test", "./tools.py")
+    own = run_in_project("models", "test", "./tools.py")
     assert own.returncode == Exit.FAILED and "is no GGUF file" in own.stdout
 
 
-def test_a_file_that_llama_cpp_cannot_load_fails(run: Run, project: Path) -> None:
+def test_a_file_that_llama_cpp_cannot_load_fails(run_in_project: Run, project: Path) -> None:
     (project / "broken.gguf").write_bytes(b"GGUF" + bytes(100))
-    done = run("models", "test", "./broken.gguf")
+    done = run_in_project("models", "test", "./broken.gguf")
     assert done.returncode == Exit.FAILED
     assert [line.split()[:2] for line in done.stdout.splitlines()] == [["OK", "file"], ["failed", "load"]]
 
 
-def test_without_its_package_no_model_is_loaded(run: Run, smollm2: Path, tmp_path: Path) -> None:
-    without_packages(tmp_path, "openai", "xllamacpp")
-    done = run("models", "test", LLM_DO_CACHE=str(smollm2))
+def test_without_its_package_no_model_is_loaded(
+    run_in_project: Run, smollm2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_packages(tmp_path, monkeypatch, "openai", "xllamacpp")
+    done = run_in_project("models", "test", LLM_DO_CACHE=str(smollm2))
     assert done.returncode == Exit.FAILED
     assert done.stdout.splitlines()[1] == f"failed  load       Local models need `{INSTALL}`."
 
 
-def test_nothing_is_tried_where_nothing_is(run: Run) -> None:
-    done = run("models", "test")
+def test_nothing_is_tried_where_nothing_is(run_in_project: Run) -> None:
+    done = run_in_project("models", "test")
     assert done.returncode == Exit.FAILED
     assert done.stderr == f"Error: {EMBEDDED} is not here. Fetch it: llm-do models pull {EMBEDDED}\n"
 
@@ -255,19 +261,29 @@ def test_ctrl_c_at_the_question(start: Start) -> None:
     terminal.wait_for("code 130")
 
 
-@pytest.mark.parametrize("words", ["-q", "--json", "--events", "< /dev/null", "2> errors"])
-def test_nobody_is_asked(start: Start, words: str) -> None:
+@pytest.mark.parametrize("words", ["< /dev/null", "2> errors"])
+def test_nobody_is_asked_where_a_stream_is_no_terminal(start: Start, words: str) -> None:
     seen = start(f"run greeter hi {words}").wait_for("code 2")
     assert "[y/N]" not in seen
 
 
+@pytest.mark.parametrize("word", ["-q", "--json", "--events"])
+def test_nobody_is_asked_for_the_eyes_of_a_program(at_terminal_here: AtTerminal, project: Path, word: str) -> None:
+    code, seen = at_terminal_here("run", "greeter", "hi", word, cwd=project, LLM_DO_NO_LOCAL="")
+    assert code == 2 and "[y/N]" not in seen
+
+
 @pytest.mark.parametrize("how", ["LLM_DO_NO_LOCAL", "xllamacpp"])
-def test_nothing_is_offered_that_may_not_or_cannot_run(start: Start, tmp_path: Path, how: str) -> None:
+def test_nothing_is_offered_that_may_not_or_cannot_run(
+    at_terminal_here: AtTerminal, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     if how == "xllamacpp":
-        without_packages(tmp_path, "openai", "xllamacpp")
-    seen = start("run greeter hi", **({how: "1"} if how.isupper() else {})).wait_for("code 2")
-    assert "[y/N]" not in seen and "has no model" in seen
-    assert (f"{INSTALL} && llm-do models pull" in seen.replace("\n", "")) is (how == "xllamacpp")
+        without_packages(tmp_path, monkeypatch, "openai", "xllamacpp")
+    code, seen = at_terminal_here(
+        "run", "greeter", "hi", cwd=project, **({"LLM_DO_NO_LOCAL": ""} | ({how: "1"} if how.isupper() else {}))
+    )
+    assert code == 2 and "[y/N]" not in seen and "has no model" in seen
+    assert (f"{INSTALL} && llm-do models pull" in seen.replace("\r\n", "")) is (how == "xllamacpp")
 
 
 @pytest.mark.parametrize("words", [["add", "a=1", "b=2"], ["alone", "hi"]], ids=["function", "worker"])
@@ -340,8 +356,8 @@ def test_a_chat_that_cannot_ask_says_what_to_do(
     assert index.requests == [] and left_in(cache) == []
 
 
-def test_without_a_terminal_the_error_has_the_command(run: Run) -> None:
-    done = run("run", "greeter", "hi")
+def test_without_a_terminal_the_error_has_the_command(run_in_project: Run) -> None:
+    done = run_in_project("run", "greeter", "hi")
     assert done.returncode == Exit.USAGE and f"`llm-do models pull {EMBEDDED}`" in done.stderr
 
 
@@ -377,18 +393,18 @@ def named(way: str, project: Path) -> tuple[list[str], dict[str, str]]:
 
 @pytest.mark.parametrize("way", ["-m", "LLM_DO_MODEL", "llm-do.toml", "the worker"])
 def test_weights_that_cannot_be_had_are_an_ordinary_error(
-    run: Run, project: Path, index: Server, cache: Path, way: str
+    run_in_project: Run, project: Path, index: Server, cache: Path, way: str
 ) -> None:
     words, env = named(way, project)
-    done = run(*words, **env)
+    done = run_in_project(*words, **env)
     assert (done.returncode, done.stdout) == (Exit.FAILED, "")
     assert done.stderr.startswith(f"llm-do: fetching {EMBEDDED}: 93 MB, licence Apache-2.0, from the package")
     assert "wrong hash" in done.stderr and f"llm-do models pull {EMBEDDED}" in done.stderr
     assert left_in(cache) == []
 
 
-def test_an_error_is_in_the_object_of_json(run: Run, index: Server) -> None:
-    done = run("run", "own", "hi", "--json", "-q")
+def test_an_error_is_in_the_object_of_json(run_in_project: Run, index: Server) -> None:
+    done = run_in_project("run", "own", "hi", "--json", "-q")
     assert json.loads(done.stdout)["error"]["type"] == "LocalModelError"
     assert done.stderr.startswith("Error: The weights of")
 
@@ -412,9 +428,11 @@ def test_ctrl_c_ends_the_fetching_and_leaves_nothing(start: Start, index: Server
     assert left_in(cache) == []
 
 
-def test_without_its_package_nothing_is_fetched(run: Run, tmp_path: Path, cache: Path) -> None:
-    without_packages(tmp_path, "openai", "xllamacpp")
-    done = run("run", "own", "hi")
+def test_without_its_package_nothing_is_fetched(
+    run_in_project: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    without_packages(tmp_path, monkeypatch, "openai", "xllamacpp")
+    done = run_in_project("run", "own", "hi")
     assert (done.returncode, done.stderr) == (Exit.FAILED, f"Error: Local models need `{INSTALL}`.\n")
     assert left_in(cache) == []
 
@@ -448,23 +466,25 @@ def findings(run: Run, **env: str) -> dict[str, tuple[str, str]]:
     return {finding["what"]: (finding["state"], finding["detail"]) for finding in found}
 
 
-def test_the_doctor_says_whether_models_can_run_here(run: Run, cache: Path, tmp_path: Path) -> None:
-    found = findings(run)
+def test_the_doctor_says_whether_models_can_run_here(
+    run_in_project: Run, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = findings(run_in_project)
     assert found["xllamacpp"][0] == "ok"
     assert found["local models"] == ("missing", f"none in {cache}/models: llm-do models pull {EMBEDDED}")
     assert found["default model"][0] == "missing" and f"llm-do models pull {EMBEDDED}" in found["default model"][1]
-    assert findings(run, LLM_DO_MODEL="local")["default model"] == (
+    assert findings(run_in_project, LLM_DO_MODEL="local")["default model"] == (
         "ok",
         "local (LLM_DO_MODEL); its weights are fetched when it is first used",
     )
-    assert "There is no local model 'x'." in findings(run, LLM_DO_MODEL="local:x")["default model"][1]
-    assert "has to be the absolute path" in findings(run, LLM_DO_CACHE="here")["local models"][1]
+    assert "There is no local model 'x'." in findings(run_in_project, LLM_DO_MODEL="local:x")["default model"][1]
+    assert "has to be the absolute path" in findings(run_in_project, LLM_DO_CACHE="here")["local models"][1]
     fake_weights(cache)
-    found = findings(run)
+    found = findings(run_in_project)
     assert found["local models"] == ("ok", f"{EMBEDDED} (98 MB) in {cache}/models")
     assert found["default model"][1].startswith(f"local:{EMBEDDED} (no key and no model server can be used")
-    without_packages(tmp_path, "openai", "xllamacpp")
-    assert findings(run)["xllamacpp"] == ("missing", f"for models that run here: {INSTALL}")
+    without_packages(tmp_path, monkeypatch, "openai", "xllamacpp")
+    assert findings(run_in_project)["xllamacpp"] == ("missing", f"for models that run here: {INSTALL}")
 
 
 def test_the_doctor_names_the_library_that_is_missing(run: Run, tmp_path: Path) -> None:
@@ -474,15 +494,15 @@ def test_the_doctor_names_the_library_that_is_missing(run: Run, tmp_path: Path) 
     assert state == "missing" and error in detail and detail.endswith("apt install libgomp1")
 
 
-def test_a_name_that_is_no_model_is_told(run: Run, project: Path) -> None:
+def test_a_name_that_is_no_model_is_told(run_in_project: Run, project: Path) -> None:
     (project / "workers/own.md").write_text("---\nmodel: local:smollm2\n---\nx")
     hint = f"There is no local model 'smollm2'. Did you mean {EMBEDDED!r}?"
-    checked = run("check")
+    checked = run_in_project("check")
     assert (
         checked.returncode == Exit.INVALID
         and f"workers/own.md:2: error: model 'local:smollm2': {hint}" in checked.stdout
     )
-    assert hint in run("show", "own").stdout
-    assert hint in json.loads(run("show", "own", "--json").stdout)["model"]["problem"]
-    ran = run("run", "own", "hi")
+    assert hint in run_in_project("show", "own").stdout
+    assert hint in json.loads(run_in_project("show", "own", "--json").stdout)["model"]["problem"]
+    ran = run_in_project("run", "own", "hi")
     assert ran.returncode == Exit.USAGE and hint in ran.stderr
