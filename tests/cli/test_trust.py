@@ -20,9 +20,9 @@ from llm_do.fileio import foreign_part, own_users
 from llm_do.remembered import Remembered
 
 from ..processes import PATIENCE
-from .in_process import RunHere, run_here
+from .in_process import AtTerminal, RunHere, at_terminal_here, run_here
 
-__all__ = ["run_here"]
+__all__ = ["at_terminal_here", "run_here"]
 
 LLM_DO = str(Path(sys.executable).with_name("llm-do"))
 OTHER = 54321
@@ -302,27 +302,31 @@ COMMANDS = [["check"], ["show", "helper"], ["rules", "list"], ["rules", "why", "
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_looking_at_a_project_asks_once_at_a_terminal(project: Path, command: list[str]) -> None:
+def test_looking_at_a_project_asks_once_at_a_terminal(
+    project: Path, command: list[str], at_terminal_here: AtTerminal
+) -> None:
     """A no runs nothing, and a yes is remembered."""
-    code, said = at_a_terminal(*command, cwd=project, answer="n")
+    code, said = at_terminal_here(*command, cwd=project, answer="n")
     assert (code, "not trusted" in said, ran(project)) == (2, True, False)
     assert "Usage:" not in said and f"llm-do trust {project}" in said.replace("\r\n", "")
     code, said = at_a_terminal(*command, cwd=project, answer="y")
     assert (code, ran(project)) == (0, True)
     assert f"imports the Python code of {project}" in " ".join(said.split())
-    code, said = at_a_terminal(*command, cwd=project)
+    code, said = at_terminal_here(*command, cwd=project)
     assert (code, "trust" in said, ran(project)) == (0, False, True)
 
 
-def test_the_name_of_a_folder_does_not_rewrite_the_question(project: Path, run_here: RunHere) -> None:
+def test_the_name_of_a_folder_does_not_rewrite_the_question(
+    project: Path, run_here: RunHere, at_terminal_here: AtTerminal
+) -> None:
     hostile = project.rename(project.with_name("p\x1b[2K\rup to date.\nPress y to see news\x1b[8m"))
-    _, said = at_a_terminal("check", cwd=hostile, answer="y")
+    _, said = at_terminal_here("check", cwd=hostile, answer="y")
     assert "\x1b[2K" not in said and "\x1b[8m" not in said and "\nPress y" not in said
     assert "Press y to see news" not in run_here("trust", "--list", cwd=hostile).stdout.splitlines()
 
 
 @pytest.mark.parametrize("hidden", [".lib", "lib"])
-def test_code_behind_a_link_is_asked_about(project: Path, hidden: str) -> None:
+def test_code_behind_a_link_is_asked_about(project: Path, hidden: str, at_terminal_here: AtTerminal) -> None:
     """Python follows links, also into folders that are hidden."""
     away = project / hidden if hidden.startswith(".") else project.parent / hidden
     for file in project.rglob("*.py"):
@@ -331,7 +335,7 @@ def test_code_behind_a_link_is_asked_about(project: Path, hidden: str) -> None:
     (away / "__init__.py").write_text(f"open({str(project.parent / 'ran')!r}, 'w').close()\n")
     (project / "tools").symlink_to(away)
     (project / "workers/helper.md").write_text("---\nmodel: test\n---\nHelp.\n")
-    code, said = at_a_terminal("check", cwd=project, answer="n")
+    code, said = at_terminal_here("check", cwd=project, answer="n")
     assert (code, "not trusted" in said, ran(project)) == (2, True, False)
 
 
@@ -374,13 +378,13 @@ def test_running_asks_nothing_about_trust(project: Path) -> None:
     assert (code, "trust" in said, ran(project)) == (0, False, True)
 
 
-def test_what_new_made_is_trusted(project: Path, run_here: RunHere) -> None:
+def test_what_new_made_is_trusted(project: Path, run_here: RunHere, at_terminal_here: AtTerminal) -> None:
     """The first hour has no question about it."""
     done = run_here("new", "project", "mine", cwd=project.parent)
     assert done.returncode == 0 and "trust" not in done.stderr
     made = project.parent / "mine"
     for command in (["check"], ["show", "helper"], ["rules", "list"]):
-        code, said = at_a_terminal(*command, cwd=made)
+        code, said = at_terminal_here(*command, cwd=made)
         assert (code, "trust" in said) == (0, False)
 
 
@@ -460,35 +464,37 @@ def test_what_a_group_can_write_is_trusted(project: Path, run_here: RunHere) -> 
     assert run_here("trust", cwd=project).returncode == 0
 
 
-def test_a_yes_to_what_every_user_can_write_is_for_this_time(project: Path) -> None:
+def test_a_yes_to_what_every_user_can_write_is_for_this_time(project: Path, at_terminal_here: AtTerminal) -> None:
     """The person said yes, and is asked again."""
     project.chmod(0o777)
-    code, said = at_a_terminal("check", cwd=project, answer="y")
+    code, said = at_terminal_here("check", cwd=project, answer="y")
     assert (code, ran(project), "can be written by every user" in said) == (0, True, True)
     assert not is_trusted(project)
 
 
-def test_a_yes_that_cannot_be_kept_is_for_this_time(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_yes_that_cannot_be_kept_is_for_this_time(
+    project: Path, monkeypatch: pytest.MonkeyPatch, at_terminal_here: AtTerminal
+) -> None:
     """A home that cannot be written is no reason to fail. The yes counts for files of other users, too."""
     monkeypatch.setenv("XDG_STATE_HOME", "/proc/nothing")
     give_away(project / "shapes.py")
-    code, said = at_a_terminal("check", cwd=project / "sub", answer="y")
+    code, said = at_terminal_here("check", cwd=project / "sub", answer="y")
     assert "the answer is not remembered" in " ".join(said.split())
     assert "belongs to another user" not in " ".join(said.split())
     assert (code, ran(project)) == (0, True) or not AS_ROOT  # what is in /etc is no code
 
 
 @pytest.mark.parametrize("command", [["check"], ["run", "add", "a=1"]], ids=" ".join)
-def test_a_broken_file_of_answers_is_told_and_has_no_yes(project: Path, command: list[str]) -> None:
+def test_a_broken_file_of_answers_is_told_and_has_no_yes(project: Path, command: list[str], run_here: RunHere) -> None:
     """A command that needs no yes goes on, also from a folder below; what needs one is refused."""
     file = project.parent / "state/llm-do/remembered.json"
     file.parent.mkdir(parents=True)
     file.write_text("{")
-    done = llm_do(*command, cwd=project / "sub")
+    done = llm_do(*command, cwd=project / "sub")  # a process: its log is on standard error
     assert (done.returncode, ran(project)) == (0, True)
     assert done.stderr.count(f"{file} is broken: move it away") == 1
     give_away(project / "tools.py")
-    done = llm_do(*command, cwd=project / "sub")
+    done = run_here(*command, cwd=project / "sub")
     assert (done.returncode, ran(project)) == (2, False)
     assert "belongs to another user" in done.stderr and "Usage:" not in done.stderr
 
