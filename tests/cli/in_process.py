@@ -63,7 +63,8 @@ def run_in_project(run_here: RunHere, project: Path) -> Callable[..., "subproces
 def at_terminal_here(monkeypatch: pytest.MonkeyPatch) -> AtTerminal:
     """Runs the program here with its three streams at a terminal: its exit code, and what was on the screen.
 
-    When it asks a question that takes a yes, `answer` is typed. What drops keys that came too early needs a process.
+    When it asks a question that takes a yes, `answer` is typed; without one, the terminal is closed. A question that
+    drops what was typed before it needs a process.
     """
     monkeypatch.setattr(ProjectCode, "keeps_output_clean", ProjectCode.keeps_output_clean)
 
@@ -72,16 +73,17 @@ def at_terminal_here(monkeypatch: pytest.MonkeyPatch) -> AtTerminal:
         screen, terminal = pty.openpty()
 
         def type_and_read() -> None:
-            answers = [f"{answer}\n".encode()]
             with suppress(OSError):  # the program has ended
-                while True:
+                while b"[y/N]" not in said:
                     said.extend(os.read(screen, 4096))
-                    if answers and b"[y/N]" in said:
-                        os.write(screen, answers.pop())
+                if answer:
+                    os.write(screen, f"{answer}\n".encode())
+                    while True:
+                        said.extend(os.read(screen, 4096))
+            os.close(screen)
 
         person = threading.Thread(target=type_and_read)
         with ExitStack() as stack:
-            stack.callback(os.close, screen)
             stack.callback(person.join)
             patch = stack.enter_context(pytest.MonkeyPatch.context())
             for name in ("stdin", "stdout", "stderr"):

@@ -268,7 +268,7 @@ def test_nobody_is_asked_where_a_stream_is_no_terminal(start: Start, words: str)
 
 
 @pytest.mark.parametrize("word", ["-q", "--json", "--events"])
-def test_nobody_is_asked_for_the_eyes_of_a_program(at_terminal_here: AtTerminal, project: Path, word: str) -> None:
+def test_nobody_is_asked_with_an_option_for_scripts(at_terminal_here: AtTerminal, project: Path, word: str) -> None:
     code, seen = at_terminal_here("run", "greeter", "hi", word, cwd=project, LLM_DO_NO_LOCAL="")
     assert code == 2 and "[y/N]" not in seen
 
