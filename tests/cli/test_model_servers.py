@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,18 +11,20 @@ import pytest
 from llm_do.cli.exits import Exit
 from llm_do.models.choice import KEY_OFFERS
 from llm_do.models.listeners import user_name
+from llm_do.models.servers import MODEL_SERVERS
 
-from .in_process import RunHere, run_here
+from .in_process import AtTerminal, RunHere, at_terminal_here, run_here, run_in_project
 from .programs import Run, Start, run, start
 from .server import Server, Step, serve
 
-__all__ = ["run", "run_here", "start"]
+__all__ = ["at_terminal_here", "run", "run_here", "run_in_project", "start"]
 
 USUAL_PORT = """
-import os
-from llm_do.models import addresses, servers
-address = addresses.Address(port=int(os.environ["TEST_USUAL_PORT"]))
-object.__setattr__(servers.MODEL_SERVERS[0], "address", address)
+import os, sys
+if "llm_do" in sys.orig_argv:
+    from llm_do.models import addresses, servers
+    address = addresses.Address(port=int(os.environ["TEST_USUAL_PORT"]))
+    object.__setattr__(servers.MODEL_SERVERS[0], "address", address)
 """
 
 
@@ -39,7 +42,7 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def machine(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def machine(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No key, no model, no answer, and a machine where the usual port of Ollama is that of the server of the test."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(USUAL_PORT)
@@ -50,9 +53,13 @@ def machine(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("PYDANTIC_AI_NO_BANNER", "1")
     monkeypatch.setenv("TEST_USUAL_PORT", server.url.rpartition(":")[2])
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    ollama, usual = MODEL_SERVERS[0], MODEL_SERVERS[0].address
+    object.__setattr__(ollama, "address", replace(usual, port=int(server.url.rpartition(":")[2])))  # of this process
+    yield
+    object.__setattr__(ollama, "address", usual)
 
 
-def test_a_yes_at_a_terminal_is_asked_for_once(start: Start, run: Run, server: Server) -> None:
+def test_a_yes_at_a_terminal_is_asked_for_once(start: Start, run: Run, run_in_project: Run, server: Server) -> None:
     """The question names the server, the address, the account and what is sent; then no other run asks."""
     address = server.url.removeprefix("http://")
     terminal = start("run helper hi")
@@ -65,11 +72,11 @@ def test_a_yes_at_a_terminal_is_asked_for_once(start: Start, run: Run, server: S
     assert "Served tea." in seen and f"llm-do: using scripted (Ollama on {address})" in seen
     again = run("run", "helper", "hi")
     assert (again.returncode, again.stdout) == (0, "Served tea.\n")
-    assert "you agreed to use it" in run("doctor").stdout
+    assert "you agreed to use it" in run_in_project("doctor").stdout
     forgotten = run("models", "forget")
     line = f"Not used any more without a question: Ollama on {server.url}, run by user {user_name(os.geteuid())}\n"
     assert (forgotten.returncode, forgotten.stdout) == (0, line)
-    assert run("run", "helper", "hi").returncode == Exit.USAGE
+    assert run_in_project("run", "helper", "hi").returncode == Exit.USAGE
     assert len(server.requests) == 2
 
 
@@ -99,28 +106,37 @@ def test_a_chat_asks_before_there_is_a_screen(start: Start, server: Server) -> N
     terminal.wait_for("code 0")
 
 
-@pytest.mark.parametrize("words", ["--json", "--events", "< /dev/null", "2> errors", "-q"])
-def test_no_question_where_none_can_be_answered(start: Start, server: Server, words: str) -> None:
+@pytest.mark.parametrize("words", ["< /dev/null", "2> errors"])
+def test_no_question_where_a_stream_is_no_terminal(start: Start, server: Server, words: str) -> None:
     seen = start(f"run helper hi {words}").wait_for("code 2")
     assert "[y/N]" not in seen and server.requests == []
 
 
-def test_no_question_in_a_ci_job_with_a_terminal(start: Start, server: Server) -> None:
-    seen = start("run helper hi", CI="true").wait_for("code 2")
-    assert "[y/N]" not in seen and "is not used without your yes" in seen and server.requests == []
+@pytest.mark.parametrize("word", ["--json", "--events", "-q"])
+def test_no_question_with_an_option_for_scripts(
+    at_terminal_here: AtTerminal, project: Path, server: Server, word: str
+) -> None:
+    code, seen = at_terminal_here("run", "helper", "hi", word, cwd=project, LLM_DO_NO_LOCAL="")
+    assert code == 2 and "[y/N]" not in seen and server.requests == []
 
 
-def test_without_a_terminal_a_line_says_how_to_name_it(run: Run, server: Server) -> None:
+def test_no_question_in_a_ci_job_with_a_terminal(at_terminal_here: AtTerminal, project: Path, server: Server) -> None:
+    code, seen = at_terminal_here("run", "helper", "hi", cwd=project, LLM_DO_NO_LOCAL="", CI="true")
+    assert code == 2 and "[y/N]" not in seen and server.requests == []
+    assert "is not used without your yes" in seen.replace("\r\n", "")
+
+
+def test_without_a_terminal_a_line_says_how_to_name_it(run_in_project: Run, server: Server) -> None:
     """What it says works."""
-    done = run("run", "helper", "hi")
+    done = run_in_project("run", "helper", "hi")
     assert done.returncode == Exit.USAGE and server.requests == []
     line = done.stderr.splitlines()[0]
     assert line.startswith(f"llm-do: Ollama on {server.url.removeprefix('http://')} offers 'scripted', and is not used")
     assert "set LLM_DO_MODEL=ollama:scripted," in line
-    named = run("run", "helper", "hi", LLM_DO_MODEL="ollama:scripted")
+    named = run_in_project("run", "helper", "hi", LLM_DO_MODEL="ollama:scripted")
     assert (named.returncode, named.stdout, named.stderr) == (0, "Served tea.\n", "")
-    assert "not used without your yes" in run("doctor").stdout
-    quiet = run("run", "helper", "hi", "-q")
+    assert "not used without your yes" in run_in_project("doctor").stdout
+    quiet = run_in_project("run", "helper", "hi", "-q")
     assert quiet.returncode == Exit.USAGE and quiet.stderr.startswith("Error: Worker 'helper' has no model.")
 
 
@@ -131,19 +147,19 @@ def test_a_variable_names_the_server(run: Run, server: Server) -> None:
     assert done.stderr == f"llm-do: using scripted (Ollama on {address}, which OLLAMA_HOST names)\n"
 
 
-def test_a_variable_that_has_no_address_is_an_error(run: Run, project: Path) -> None:
+def test_a_variable_that_has_no_address_is_an_error(run_in_project: Run, project: Path) -> None:
     """`doctor`, `show` and `check` tell it, and go on; where another model is named, it does not matter."""
     bad = {"OLLAMA_HOST": "http://ada:hunter2@gpubox"}
-    done = run("run", "helper", "hi", **bad)
+    done = run_in_project("run", "helper", "hi", **bad)
     assert done.returncode == Exit.USAGE
     assert done.stderr.startswith("Error: OLLAMA_HOST is not the address of a server: a user name or a password")
-    doctor, shown = run("doctor", **bad), run("show", "helper", "--json", **bad)
+    doctor, shown = run_in_project("doctor", **bad), run_in_project("show", "helper", "--json", **bad)
     assert (doctor.returncode, shown.returncode) == (0, 0)
     assert "OLLAMA_HOST is not the address" in doctor.stdout
     assert json.loads(shown.stdout)["model"]["reason"].startswith("OLLAMA_HOST is not the address")
-    assert run("run", "helper", "hi", "-m", "test", **bad).returncode == 0
+    assert run_in_project("run", "helper", "hi", "-m", "test", **bad).returncode == 0
     (project / "workers" / "helper.md").write_text("---\nmodel: ollama:a\n---\nHelp.\n")
-    checked = run("check", **bad)
+    checked = run_in_project("check", **bad)
     assert checked.returncode == 0 and "warning: model 'ollama:a': OLLAMA_HOST is not the address" in checked.stdout
     assert "hunter2" not in done.stderr + doctor.stdout + shown.stdout
 
