@@ -59,7 +59,7 @@ class Marks:
 
     def __init__(self, schema: dict[str, Any]) -> None:
         self._root = schema
-        self.any = self._mentions(schema, set())
+        self.any = self._mentions(schema)
         """Whether there are any."""
         properties = _dict(schema, "properties")
         self.names = frozenset(name for name, part in properties.items() if self._is_secret(part))
@@ -72,7 +72,7 @@ class Marks:
 
     def touches(self, name: Any) -> bool:
         """Whether an argument, or a part of it, is secret."""
-        return _is_marked(self._root) or any(self._mentions(part, set()) for part in _property([self._root], [name]))
+        return _is_marked(self._root) or any(self._mentions(part) for part in _property([self._root], [name]))
 
     def split(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[Any]]:
         """The arguments with what is secret hidden, and the values that are."""
@@ -112,10 +112,13 @@ class Marks:
                 continue
             seen.add(id(part))
             yield part
-            for key in ("anyOf", "oneOf", "allOf"):
-                todo.extend(_list(part, key))
-            if isinstance(reference := part.get("$ref"), str):
-                todo.append(self._resolve(reference))
+            todo.extend(self._direct_alternatives(part))
+
+    def _direct_alternatives(self, part: dict[str, Any]) -> Iterator[Any]:
+        for key in ("anyOf", "oneOf", "allOf"):
+            yield from _list(part, key)
+        if isinstance(reference := part.get("$ref"), str):
+            yield self._resolve(reference)
 
     def _resolve(self, reference: str) -> Any:
         target: Any = self._root
@@ -126,15 +129,18 @@ class Marks:
     def _is_secret(self, schema: Any) -> bool:
         return any(map(_is_marked, self._alternatives([schema])))
 
-    def _mentions(self, schema: Any, seen: set[int]) -> bool:
-        for part in self._alternatives([schema]):
+    def _mentions(self, schema: Any) -> bool:
+        """Whether any part is secret. Each is looked at once, however often the schema refers to it."""
+        todo, seen = [schema], set[int]()
+        while todo:
+            part = todo.pop()
+            if not isinstance(part, dict) or id(part) in seen:
+                continue
             if _is_marked(part):
                 return True
-            if id(part) in seen:
-                continue
             seen.add(id(part))
-            if any(self._mentions(inner, seen) for inner in _inner(part)):
-                return True
+            todo.extend(self._direct_alternatives(part))
+            todo.extend(_inner(part))
         return False
 
 
