@@ -190,8 +190,10 @@ def test_files_of_a_page_are_tested_or_used(page: str, machine: Path, monkeypatc
         return
     # A name of a model lets what is for real models run as well.
     monkeypatch.setenv("LLM_DO_MODEL", "test")
+    # Plugins of this project, which take seconds to load, are none that a page could count on.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", machine, machine],
+        [sys.executable, "-m", "pytest", "-q", "-p", "anyio", "-p", "no:cacheprovider", "--rootdir", machine, machine],
         cwd=machine,
         capture_output=True,
         text=True,
