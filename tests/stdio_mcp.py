@@ -3,8 +3,9 @@
     python stdio_mcp.py [MODE] [FOLDER]
 
 It uses the standard library only. MODE is `fails` (writes to standard error and exits), `waits` (makes `here-PID` in
-FOLDER, and starts when `go` is there), `noisy` (has one tool, and writes NOISE to standard error all the time), or
-anything else for a server that works.
+FOLDER, and starts when `go` is there), `lists_nothing` (never answers when it is asked for its tools, and makes
+`here-PID` then), `noisy` (has one tool, and writes NOISE to standard error all the time), or anything else for a
+server that works.
 """
 
 import json
@@ -42,6 +43,14 @@ def call(name: str, arguments: dict[str, Any], token: Any) -> str:  # noqa: C901
         case "die":
             print("giving up\x1b[2J", file=sys.stderr, flush=True)
             os._exit(3)
+        case "change_and_die":
+            send({"method": "notifications/tools/list_changed"})
+            os._exit(3)
+        case "close_input":
+            os.close(0)
+            threading.Event().wait()
+        case "read_nothing":
+            threading.Event().wait()
         case "environment":
             opened = [int(path.name) for path in Path("/proc/self/fd").iterdir() if path.exists()]
             return json.dumps({"variables": sorted(os.environ), "descriptors": sorted(opened)})
@@ -81,7 +90,15 @@ def complain(end: str) -> None:
 
 
 TOOLS = ["increment", "die", "environment", "work", "roots", "sample", "start_another", "sample_until_refused"]
-TOOLS += ["sample_at_once", "say_without_end", "complain_without_end", "progress_flood"]
+TOOLS += [
+    "sample_at_once",
+    "say_without_end",
+    "complain_without_end",
+    "progress_flood",
+    "change_and_die",
+    "close_input",
+    "read_nothing",
+]
 
 
 def main() -> None:
@@ -110,6 +127,9 @@ def main() -> None:
             case "initialize":
                 result: Any = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
                 result["serverInfo"] = {"name": "small", "version": "1"}
+            case "tools/list" if mode == "lists_nothing":
+                (Path(folder) / f"here-{os.getpid()}").touch()
+                continue
             case "tools/list":
                 result = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in TOOLS]}
             case "tools/call":

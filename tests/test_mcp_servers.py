@@ -19,6 +19,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from llm_do import (
     ApprovalDecision,
     CallProgress,
+    CallTimeout,
     Limits,
     Notice,
     Runtime,
@@ -328,6 +329,97 @@ async def test_a_server_that_sends_without_end_is_stopped(tool: str, why: str, m
     await Runtime([made], tool_rules={**ALLOWED, "mcp.sampling": "ask"}, sinks=[heard]).call("w", "go")
     [notice] = heard.notices
     assert notice.startswith(f"MCP server 'small' of worker 'w' was stopped, because {why}")
+
+
+async def test_a_server_that_ends_after_it_changed_its_tools_ends_no_turn() -> None:
+    """Its tools are asked for again then, and it cannot tell them any more."""
+    heard = Heard()
+    count = calls(("increment", {}))
+    made = worker(calls(("change_and_die", {})), count, says("end"), count, says("2"))
+    async with made.start(Runtime([made], tool_rules=ALLOWED, sinks=[heard])) as scope:
+        await scope.run_turn("go")
+        assert ["has ended" in result for result in results(scope)] == [True, True]
+        await scope.run_turn("go on")
+        assert results(scope)[-1].endswith(":1")
+    assert len(heard.notices) == 1
+
+
+async def test_a_server_that_closes_its_input_is_told_and_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though its process runs on: what it was sent has no answer."""
+    monkeypatch.setattr("llm_do.toolsets.mcp_process._LAST_WORDS_SECONDS", 0.01)
+    monkeypatch.setattr("llm_do.toolsets.mcp_process._GRACE_SECONDS", 0.01)
+    heard = Heard()
+    count = calls(("increment", {}))
+    made = worker(calls(("close_input", {}), ("increment", {})), says("end"), count, says("2"))
+    async with made.start(Runtime([made], tool_rules=ALLOWED, sinks=[heard])) as scope:
+        with anyio.fail_after(PATIENCE):
+            await scope.run_turn("go")
+        assert ["has ended" in result for result in results(scope)] == [True, True]
+        await scope.run_turn("go on")
+        assert results(scope)[-1].endswith(":1")
+    [notice] = heard.notices
+    assert notice.startswith("MCP server 'small' of worker 'w' has closed its input, and is started again")
+
+
+async def test_a_restart_that_is_cancelled_is_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "go").touch()
+    one = [calls(("increment", {})), says("end")]
+    made = worker(*one, *one, toolsets=[server("waits", str(tmp_path))])
+    async with made.start(Runtime([made], tool_rules=ALLOWED)) as scope:
+        await scope.run_turn("go")
+        first = process_of(results(scope)[-1])
+        (tmp_path / "go").unlink()
+        os.kill(first, signal.SIGKILL)
+        await ends(first)
+        await anyio.sleep(0.05)  # for the loop to read the end of its output
+        turn = asyncio.create_task(scope.run_turn("go on"))
+        with anyio.fail_after(PATIENCE):
+            while len(here := list(tmp_path.glob("here-*"))) < 2:
+                await anyio.sleep(0.01)
+        turn.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await turn
+        (tmp_path / "go").touch()
+        await scope.run_turn("go on")
+        assert results(scope)[-1].endswith(":1")
+    for found in here:
+        assert not is_alive(int(found.name.removeprefix("here-")))
+
+
+async def test_a_call_that_is_cancelled_does_not_wait_for_a_server_that_reads_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server would be told that the call is cancelled."""
+    monkeypatch.setattr("mcp.shared.jsonrpc_dispatcher._ABANDON_WRITE_TIMEOUT", 600)
+    monkeypatch.setattr("llm_do.toolsets.mcp_client.LEAVING_SECONDS", 0.01)
+    monkeypatch.setattr("llm_do.toolsets.mcp_process._GRACE_SECONDS", 0.01)
+    monkeypatch.setattr("llm_do.toolsets.mcp_process._FLUSH_SECONDS", 0.01)
+    heard = Heard()
+    made = worker(calls(("read_nothing", {}), ("increment", {"much": "x" * 200_000})))
+    runtime = Runtime([made], tool_rules=ALLOWED, sinks=[heard])
+    async with made.start(runtime) as scope:
+        turn = asyncio.create_task(scope.run_turn("go"))
+        with anyio.fail_after(PATIENCE):
+            while len(runtime.trace) < 3:
+                await anyio.sleep(0.01)
+            await anyio.sleep(0.05)  # for the second call to fill the pipe
+            turn.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await turn
+
+
+@pytest.mark.parametrize("by", ["start_timeout", "limits"])
+async def test_a_server_that_never_lists_its_tools_is_stopped(by: str, tmp_path: Path) -> None:
+    """A time that is up while the list is waited for keeps no server."""
+    time = {"start_timeout": 0.3} if by == "start_timeout" else {}
+    made = worker(says("end"), toolsets=[server("lists_nothing", str(tmp_path), **time)])
+    runtime = Runtime([made], limits=Limits(timeout=0.3) if by == "limits" else None)
+    with pytest.raises(ToolsetError if by == "start_timeout" else CallTimeout):
+        await runtime.call("w", "go")
+    for found in tmp_path.glob("here-*"):
+        await ends(int(found.name.removeprefix("here-")))
+    if by == "start_timeout":
+        assert list(tmp_path.glob("here-*"))
 
 
 # -- what a server is told and given -------------------------------------------------------------------------------

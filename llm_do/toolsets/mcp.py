@@ -75,6 +75,7 @@ class McpServerToolset(WrapperToolset[Context]):
     _one_call: anyio.Lock = field(default_factory=anyio.Lock)
     _reported: float = -1.0
     _told: bool = False
+    _tools: dict[str, ToolsetTool[Context]] | None = None
 
     @property
     def id(self) -> str | None:
@@ -87,8 +88,7 @@ class McpServerToolset(WrapperToolset[Context]):
         if self.declared.name is not None:
             return f"MCP server {self.declared.name!r}"
         if server.url is not None:
-            url = urlsplit(server.url)  # a password, or a key in the query, is not shown
-            return f"the MCP server at {url.scheme}://{url.hostname}{f':{url.port}' if url.port else ''}{url.path}"
+            return f"the MCP server at {_address(server.url)}"
         return f"the MCP server {shlex.join((*(server.command or ()), *server.args))!r}"
 
     # -- its lifetime --------------------------------------------------------------------------------
@@ -111,11 +111,10 @@ class McpServerToolset(WrapperToolset[Context]):
             await asyncio.wait([starting])
             if starting.cancelled() or starting.exception() is not None:
                 return None  # what had begun was undone
-        if self.connection.lost:
-            with suppress(Exception):  # whatever is wrong with closing it, it is gone
-                await self.wrapped.__aexit__(*args)
-            return None
-        return await self.wrapped.__aexit__(*args)
+        # Whatever is wrong with closing one that is lost, it is gone.
+        with suppress(Exception) if self.connection.lost else nullcontext():
+            await self._client.close()
+        return None
 
     async def _start(self) -> None:
         recorder, frame = self.ctx.session.recorder, self.ctx.frame
@@ -125,9 +124,14 @@ class McpServerToolset(WrapperToolset[Context]):
         timer = asyncio.get_running_loop().call_later(STILL_STARTING_SECONDS, recorder.notice, frame, text)
         try:
             with self._explained("cannot be reached"):
-                await self.wrapped.__aenter__()
+                await self._client.open()
         finally:
             timer.cancel()
+
+    @property
+    def _client(self) -> Any:
+        """The `Client` whose tools these are. Its module is imported only where there is a server."""
+        return self.wrapped
 
     @property
     def _worker(self) -> str:
@@ -147,15 +151,16 @@ class McpServerToolset(WrapperToolset[Context]):
                 f"{self.log.end()} Mend the server, and start a new conversation."
             )
         self.restarts += 1
-        with suppress(Exception):
-            await self.wrapped.__aexit__(None, None, None)
-        self.wrapped = self.reconnect(self)
-        self._told = False
-        self._starting = asyncio.create_task(self._start(), name=f"start of {self.label}")
         try:
+            await self.__aexit__()
+            self.wrapped = self.reconnect(self)
+            self._told = False
+            self._starting = asyncio.create_task(self._start(), name=f"start of {self.label}")
             await self.started()
-        except BaseException:
+        except BaseException as exc:
             self.connection.end("did not start")
+            if isinstance(exc, asyncio.CancelledError):  # the next turn may try it again
+                self.restarts, self._told = 0, True
             raise
 
     def _tell_end(self, ctx: Context) -> None:
@@ -183,13 +188,21 @@ class McpServerToolset(WrapperToolset[Context]):
     # -- its tools -----------------------------------------------------------------------------------
 
     async def get_tools(self, ctx: RunContext[Context]) -> dict[str, ToolsetTool[Context]]:
-        with self._explained("does not list its tools"):
-            with anyio.fail_after(self.declared.mcp.start_timeout):
-                tools = await super().get_tools(ctx)
-        return {
+        """Return the tools; those that it had, where the server has ended in the middle of a turn."""
+        try:
+            with self._explained("does not list its tools"):
+                with anyio.fail_after(self.declared.mcp.start_timeout):
+                    tools = await super().get_tools(ctx)
+        except ToolsetError:
+            if not self.connection.lost or self._tools is None:
+                raise
+            self._tell_end(ctx.deps)
+            return self._tools
+        self._tools = {
             name: replace(tool, toolset=self, tool_def=replace(tool.tool_def, kind="unapproved"))
             for name, tool in tools.items()
         }
+        return self._tools
 
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Context], tool: ToolsetTool[Context]
@@ -265,9 +278,11 @@ class McpServerToolset(WrapperToolset[Context]):
     @property
     def _command(self) -> str:
         server = self.declared.mcp
-        if server.command is None or self.declared.name is None:
+        if self.declared.name is None:
             return ""
-        return f" Its command is {shlex.join((*server.command, *server.args))!r}."
+        if server.url is not None:
+            return f" Its address is {_address(server.url)}."
+        return f" Its command is {shlex.join((*(server.command or ()), *server.args))!r}."
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
@@ -277,6 +292,7 @@ class McpServerToolset(WrapperToolset[Context]):
         except Exception as exc:
             while isinstance(exc, ExceptionGroup):
                 exc = exc.exceptions[0]
+            self.connection.note(exc)
             why = given_values(self.declared).text(" ".join(str(exc).split()) or type(exc).__name__)
             if isinstance(exc, TimeoutError) or "Failed to initialize server session" in why:
                 seconds = self.declared.mcp.start_timeout
@@ -284,11 +300,20 @@ class McpServerToolset(WrapperToolset[Context]):
             elif self.connection.lost.startswith("was stopped"):
                 why = f"it {self.connection.lost}"
             text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in why[:500])
-            if self.declared.mcp.command is not None and not text.endswith("."):
+            if status := self.connection.status:
+                text = f"{text.rstrip('.')} (HTTP status {status})."
+                text += " Give the key that it wants in `headers`." if status in (401, 403) else " Check its `url`."
+            elif not text.endswith("."):
                 text += "."
             raise ToolsetError(
                 f"Worker {self._worker!r}: {self.label} {what}: {text}{self._command}{self.log.end()}"
             ) from None  # it may quote what is hidden
+
+
+def _address(url: str) -> str:
+    """Return an address without a password, or a key in its query."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}"
 
 
 def given_values(declared: McpToolset) -> Values:

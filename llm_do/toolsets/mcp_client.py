@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+import anyio
 import httpx2
 from fastmcp.client.progress import ProgressHandler
 from fastmcp.client.transports import ClientTransport, StreamableHttpTransport
@@ -39,6 +40,7 @@ from pydantic_ai.models import Model
 from ..definition import McpServer
 from ..errors import ToolsetError
 from ..foreign import MOST_TOOLS
+from ..tasks import LEAVING_SECONDS
 from .mcp_log import ServerLog
 from .mcp_process import run_server
 
@@ -62,19 +64,22 @@ class Connection:
 
     lost: str = ""
     """The end of a lost server: its process has ended, or it does not answer any more."""
+    status: int = 0
+    """The HTTP code of the last answer, if that was an error."""
 
     def end(self, what: str) -> None:
         """Take note of the end of the connection. What was first is the reason."""
         self.lost = self.lost or what
 
     def note(self, exc: BaseException) -> None:
-        """Take note of an error of a call, which may be the end of the connection."""
-        if isinstance(exc, ModelRetry):
-            cause = exc.__cause__
-            closed = isinstance(cause, MCPError) and cause.error.code == CONNECTION_CLOSED
+        """Take note of an error of a request, which may be the end of the connection."""
+        cause = exc.__cause__ if isinstance(exc, ModelRetry) else exc
+        if isinstance(cause, MCPError):
+            closed = cause.error.code == CONNECTION_CLOSED
             gone = closed and str(cause) == "Connection closed"  # other faults of a stream have the same code
         else:
-            gone = isinstance(exc, httpx2.TransportError | OSError)
+            gone = cause is exc and isinstance(exc, httpx2.TransportError | OSError)
+            gone = gone and not isinstance(exc, TimeoutError)  # it may only be slow
         if gone:
             self.end("has ended by itself")
 
@@ -90,8 +95,30 @@ class ClientOptions:
     sampling_model: Model | None = None
 
 
-def connect(server: McpServer, base: Path, options: ClientOptions) -> MCPToolset[Any]:
-    """Return the tools of a server, which is connected when they are entered."""
+class Client(MCPToolset[Any]):
+    """The tools of a server, which is connected from `open` to `close`.
+
+    PydanticAI counts the requests that use a connection, each of which enters it and leaves it. One that is cancelled
+    once more while it leaves is counted for ever, and the server is never stopped.
+    """
+
+    async def open(self) -> None:
+        """Connect to the server."""
+        await super().__aenter__()
+
+    async def close(self) -> None:
+        """End the connection."""
+        await super().__aexit__(None, None, None)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *args: Any) -> bool | None:
+        return None
+
+
+def connect(server: McpServer, base: Path, options: ClientOptions) -> Client:
+    """Return the tools of a server, which is not connected yet."""
     transport: Any
     if server.command is not None:
         transport = _Stdio(server, str(base / (server.cwd or ".")), options.log)
@@ -103,7 +130,7 @@ def connect(server: McpServer, base: Path, options: ClientOptions) -> MCPToolset
             max_sse_event_size=LARGEST_MESSAGE,
         )
     transport.connection = options.connection
-    return MCPToolset(
+    return Client(
         transport,
         init_timeout=server.start_timeout,
         log_handler=_ignore_log,
@@ -220,8 +247,12 @@ class _Outgoing(_Stream):
         self._requests = requests
 
     async def send(self, item: Any) -> None:
-        await self._stream.send(item)
-        self._requests.answer(item.message)
+        message = item.message
+        is_farewell = isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled"
+        # A call that was cancelled would wait 5 seconds for a server that reads nothing.
+        with anyio.move_on_after(LEAVING_SECONDS if is_farewell else None):
+            await self._stream.send(item)
+        self._requests.answer(message)
 
 
 def _bounded(options: dict[str, Any], connection: Connection) -> dict[str, Any]:
@@ -291,6 +322,8 @@ class _BoundedTransport(httpx2.AsyncHTTPTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         response = await super().handle_async_request(request)
+        if request.method == "POST":
+            self._connection.status = response.status_code if response.status_code >= 400 else 0
         if response.status_code == 404 and request.method == "POST" and "mcp-session-id" in request.headers:
             self._connection.end("does not know the conversation any more")  # the specification says it so
         response.headers.pop("content-encoding", None)  # compressed, a small answer could become a large one

@@ -51,7 +51,7 @@ async def run_server(
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.read, incoming, largest_message, on_end)
-            tasks.start_soon(server.write, outgoing)
+            tasks.start_soon(server.write, outgoing, incoming, on_end)
             tasks.start_soon(server.watch, incoming, on_end)
             try:
                 yield read, write
@@ -131,18 +131,21 @@ class _Server:
         while await self._receive():
             pass
 
-    async def write(self, outgoing: Any) -> None:
+    async def write(self, outgoing: Any, incoming: Any, on_end: End) -> None:
         """Send messages to the server, until there are no more or it reads none."""
+        is_closed = False
         try:
             with self._writing:
                 async for sent in outgoing:
                     text = sent.message.model_dump_json(by_alias=True, exclude_unset=True)
                     await self._send(memoryview(f"{text}\n".encode()))
         except OSError:
-            pass  # it has closed its input; the end of its output is the end of the connection
+            is_closed = True
         finally:
             outgoing.close()
             self._written.set()
+        if is_closed:  # what it was sent last has no answer, however long its process runs
+            await self._end(incoming, on_end, "has closed its input")
 
     async def _send(self, data: memoryview) -> None:
         while data:
@@ -155,9 +158,13 @@ class _Server:
         await asyncio.wait([self._exit])
         self._signal(signal.SIGKILL)
         # A process that left the session may hold the output open.
+        await self._end(incoming, on_end, "has ended by itself")
+
+    async def _end(self, incoming: Any, on_end: End, why: str) -> None:
+        """End the connection when the last messages of the server are read."""
         with anyio.move_on_after(_LAST_WORDS_SECONDS):
             await self._read.wait()
-        on_end("has ended by itself")
+        on_end(why)
         incoming.close()
 
     async def stop(self) -> None:

@@ -556,6 +556,22 @@ async def test_a_header_that_the_server_repeats_is_in_no_error() -> None:
     assert "\x1b" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("status", "advice"), [(401, "Give the key that it wants in `headers`"), (404, "Check its `url`")]
+)
+async def test_the_error_of_a_server_that_refuses_says_the_status_and_the_address(status: int, advice: str) -> None:
+    async with serving(HostileServer()) as server:
+        server.initialize = Raw(f"{status} No\r\ncontent-type: application/json", b"{}")
+        made = WorkerEntry(
+            name="w", model=scripted(says("end")), toolsets=[McpFactory(server.declared("tracker"), Path())]
+        )
+        with pytest.raises(ToolsetError) as caught:
+            await Runtime([made]).call("w", "go")
+    assert str(caught.value).startswith("Worker 'w': MCP server 'tracker' cannot be reached: ")
+    assert f" (HTTP status {status}). {advice}. " in str(caught.value)
+    assert f"Its address is http://127.0.0.1:{server.port}/mcp." in str(caught.value)
+
+
 async def test_a_server_over_http_that_dies_in_the_middle_is_told_and_connected_again() -> None:
     server = HostileServer([tool("read")], lambda *_: Closed)
     async with serving(server):
