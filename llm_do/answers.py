@@ -27,6 +27,7 @@ _LONGEST = 160
 """How many characters of an answer are shown."""
 _READERS = frozenset({"_process_response", "_process_streamed_response", "_get_event_iterator", "_finish_response"})
 """The functions of PydanticAI's models that read an answer. All its models have the first three."""
+_PACKAGES_OF_READERS = frozenset({"pydantic_ai", "pydantic"})
 _RAISED_BY_READERS = (UnexpectedModelBehavior, LookupError, AttributeError, TypeError, ValueError)
 _NOT_DECODED = (
     *("Failed to decode response as JSON", "Expected a JSON response"),
@@ -49,7 +50,8 @@ def unreadable_answer(exc: BaseException, model: Model, redact: Callable[[str], 
     if type(exc).__name__ == "ResponseNotRead" and any(_module(frame).startswith("mistralai") for frame in frames):
         return _error(model, "it is empty")  # what Mistral's client raises about an empty stream, instead of that
     # Code that a user put into a model may fail while an answer is read, and that is no fault of the answer.
-    is_theirs = bool(readers) and _module(frames[-1]).startswith("pydantic_ai.")
+    below = frames[frames.index(readers[-1]) :] if readers else []
+    is_theirs = bool(below) and all(_module(frame).partition(".")[0] in _PACKAGES_OF_READERS for frame in below)
     if not is_theirs or not isinstance(exc, _RAISED_BY_READERS) or isinstance(exc, ContentFilterError):
         return None
     message = exc.message if isinstance(exc, UnexpectedModelBehavior) else f"{type(exc).__name__}: {exc}"

@@ -126,22 +126,24 @@ class Recorder:
         record = frame.record
         if record is None:  # it could not even be opened
             return
-        if type(output) in ATOMS:
-            record.output_data = output
-        else:
-            record.output_data = snapshot(output)
-            if isinstance(output, ToolDenied) and frame.failure is None:  # a tool's own word for it
-                frame.failure = f"denied: {output.message}"
-        if self.secrets.active:
-            record.output_data, error = self.secrets.redact(record.output_data), self.secrets.redact(error)
-        record.error = error
-        if self._is_bounded:
-            self.trace.close(record)
+        # First what cannot fail: an output may refuse to be looked at, and the call is over all the same.
         duration = perf_counter() - frame.clock
         if frame.asked_at:
             record.waited = frame.seconds_waited()
             duration = max(0.0, duration - record.waited)
         record.duration = duration
+        if self._is_bounded:
+            self.trace.close(record)
+        if type(output) in ATOMS:
+            record.output_data = output
+        else:
+            record.output_data = snapshot(output)
+            # A tool's own word for it. An output may lie about its class, or refuse to tell it.
+            if issubclass(type(output), ToolDenied) and frame.failure is None:
+                frame.failure = f"denied: {output.message}"
+        if self.secrets.active:
+            record.output_data, error = self.secrets.redact(record.output_data), self.secrets.redact(error)
+        record.error = error
         if frame.failure is not None:
             record.failure = self.secrets.redact(frame.failure)
         if self.observed:

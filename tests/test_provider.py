@@ -30,6 +30,10 @@ from llm_do.cutoff import find_missing_end
 
 HTML = "<!DOCTYPE html>\n<html><title>Sign in\x1b[2J</title></html>"
 NO_CHOICES = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": []}
+WHOLE = {
+    **NO_CHOICES,
+    "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "a"}}],
+}
 ERROR = {"error": {"message": "the account is out of credit", "code": 402}}
 NO_ANSWERS = {
     "html": (HTML, "text/html"),
@@ -41,6 +45,7 @@ NO_ANSWERS = {
     "null": ("null", "application/json"),
     "no choices": (json.dumps(NO_CHOICES), "application/json"),
     "a choice of nothing": (json.dumps({**NO_CHOICES, "choices": [None]}), "application/json"),
+    "a time after all times": (json.dumps({**WHOLE, "created": 10**18}), "application/json"),
     "an error": (json.dumps(ERROR), "application/json"),
     "no events": ("", "text/event-stream"),
     "events of HTML": (HTML, "text/event-stream"),
