@@ -48,6 +48,7 @@ from .usage import UsageMeter, full_name
 
 T = TypeVar("T", default=Any)
 
+_LOOP_ENDED = "The event loop that served the call ended before the call did. Keep it running until its calls are over."
 _MOST_QUESTIONS = 4
 """How many more times a call is asked about when its files keep changing."""
 
@@ -128,15 +129,25 @@ class Context:
 
     def _join(self, loop: asyncio.AbstractEventLoop, call: Callable[[], Awaitable[Any]]) -> Any:
         """Make a call from a thread in a loop that runs in another one."""
-        future = asyncio.run_coroutine_threadsafe(self._call_for_thread(call), loop)
+        made = self._call_for_thread(call)
+        try:
+            future = asyncio.run_coroutine_threadsafe(made, loop)
+        except RuntimeError:  # it is closed
+            made.close()
+            raise EventLoopError(_LOOP_ENDED) from None
         try:
             while not concurrent.futures.wait([future], timeout=0.5).done:
                 if self._session.running_loop() is not loop and not future.done():
-                    raise EventLoopError("The event loop that served the call ended before the call did.")
+                    raise EventLoopError(_LOOP_ENDED)
         except KeyboardInterrupt:  # it ends the wait of this thread, and has to end the call in the other one
             future.cancel()
             raise
-        return future.result()
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            if self.frame.entry is not None:  # the call whose thread this is was cancelled
+                raise
+            raise EventLoopError(f"The call was cancelled. {_LOOP_ENDED}") from None
 
     async def _call_for_thread(self, call: Callable[[], Awaitable[Any]]) -> Any:
         task, frame = asyncio.current_task(), self.frame

@@ -20,7 +20,7 @@ from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 
 from llm_do import CallTimeout, Context, Limits, Runtime, ToolEntry, WorkerEntry, entry, pool
 from llm_do import threads as threads_module
-from llm_do.errors import ToolTimeout
+from llm_do.errors import EventLoopError, ToolTimeout
 from llm_do.events import Event
 from llm_do.frame import CallFrame
 
@@ -359,6 +359,42 @@ def test_an_interrupt_ends_the_call_that_another_thread_serves() -> None:
     owner.join()
     assert has_ended  # while the loop still runs, which cancels what is left when it ends
     assert [record.error for record in runtime.trace] == [None, "cancelled"]
+
+
+def test_a_call_that_ends_with_the_loop_of_another_thread_says_so() -> None:
+    """It is no cancellation of the thread that made the call."""
+    started = threading.Event()
+    errors: list[BaseException] = []
+
+    @entry
+    async def wait() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    @entry
+    async def be_quick() -> None:
+        """Bind the session to the loop."""
+
+    runtime = Runtime([wait, be_quick])
+
+    def call() -> None:
+        try:
+            runtime.call_sync("wait")
+        except BaseException as exc:
+            errors.append(exc)
+
+    async def serve() -> None:
+        await runtime.call("be_quick")
+        thread.start()
+        await asyncio.to_thread(started.wait, PATIENCE)
+
+    thread = threading.Thread(target=call, daemon=True)
+    asyncio.run(serve())
+    thread.join(PATIENCE)
+    [error] = errors
+    assert isinstance(error, EventLoopError)
+    assert "The event loop that served the call ended before the call did" in str(error)
+    assert [record.duration is not None for record in runtime.trace] == [True, True]
 
 
 async def test_a_forked_process_begins_with_all_places(hanging: Hanging) -> None:
