@@ -93,11 +93,15 @@ def name_fits(name: str, wanted: Sequence[str]) -> bool:
     return not patterns or any(fnmatchcase(name.casefold(), pattern) for pattern in patterns)
 
 
-def find_unknown(model: Model, wanted: Sequence[str]) -> tuple[str, str] | None:
-    """Return a model and what is not known of it: whether it has a capability, or whether it fits at all."""
+def find_unknown(model: Model, wanted: Sequence[str], named: str | None = None) -> tuple[str, str] | None:
+    """Return a model and what is not known of it: whether it has a capability, or whether it fits at all.
+
+    `named` is as for `find_misfit`.
+    """
+    is_meant = named is not None and name_fits(named, wanted)
     for each in candidates(model):
-        if each.system in _STAND_INS and wanted:
-            return id_of(each), "fits"
+        if each.system in _STAND_INS and wanted and not is_meant:
+            return named or id_of(each), "fits"
         for capability in wanted:
             if capability in CAPABILITIES and each.system not in _ASSUMED[capability]:
                 return id_of(each), f"can be sent what {capability!r} means"

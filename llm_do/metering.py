@@ -242,7 +242,7 @@ class MeteredModel(WrapperModel):
         thinking, max_tokens = thinking_tokens(sent), _max_tokens(sent)
         wanted = max_tokens or thinking + default
         return Quote(
-            model=self.model_name,
+            model=self._full_name,
             input_tokens=bound.tokens,
             output_tokens=wanted,
             least_output_tokens=max_tokens or min(wanted, thinking + LEAST_OUTPUT_TOKENS),
@@ -361,7 +361,7 @@ class MeteredModel(WrapperModel):
         if cut_off is not None:
             record.cut_off = cut_off
             if not session.recorder.observed:  # sinks are told with the end of the request
-                session.recorder.notice(self._frame, f"An answer of model {model!r} was cut off: {cut_off}.")
+                session.recorder.notice(self._frame, f"An answer of model {self._full_name!r} was cut off: {cut_off}.")
         asked = request.asked
         session.recorder.log_message(self._frame, response, (*asked.function_tools, *asked.output_tools))
         for part in response.parts:

@@ -402,7 +402,7 @@ class SessionState:
                 "`model` of its own that fits, or the session one: `--model NAME`, `model=` / `cli_model=` in Python, "
                 "LLM_DO_MODEL=NAME, or `model` in llm-do.toml."
             )
-        if (unknown := find_unknown(model, wanted)) is not None:
+        if (unknown := find_unknown(model, wanted, named)) is not None:
             name, what = unknown
             self.recorder.notice(
                 frame,

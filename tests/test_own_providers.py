@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -208,21 +209,41 @@ def test_a_factory_that_is_not_there_is_named_once(make: Make) -> None:
     assert message.endswith("the factory acme_models:nowhere: acme_models has no 'nowhere'.")
 
 
-def test_a_notice_names_a_model_as_prices_do(make: Make) -> None:
-    """What stands in the notice can be copied to [prices]."""
+SCRIPTED = """\
+from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.messages import ModelResponse, TextPart
+
+def make(name):
+    return FunctionModel(lambda *_: ModelResponse(parts=[TextPart("x")]))
+"""
+
+
+def notices(registry: WorkerRegistry, **session: Any) -> list[str]:
+    """Return what the session tells a person in a call of `named`."""
     told: list[str] = []
 
     def listen(event: Event) -> None:
         if event.type == "notice":
             told.append(event.text)
 
-    code = "from pydantic_ai.models.function import FunctionModel\n"
-    code += "from pydantic_ai.messages import ModelResponse, TextPart\n"
-    code += "def make(name):\n    return FunctionModel(lambda *_: ModelResponse(parts=[TextPart('x')]))\n"
-    limits = Limits(max_cost=3, max_unpriced_tokens=100_000)
-    runtime = Runtime(make(code=code), limits=limits, message_callback=listen)
-    runtime.call_sync("named", "x")
+    Runtime(registry, message_callback=listen, **session).call_sync("named", "x")
+    return told
+
+
+def test_messages_name_a_model_as_prices_do(make: Make) -> None:
+    """What stands in the notice, and in the refusal, can be copied to [prices]."""
+    registry = make(code=SCRIPTED)
+    told = notices(registry, limits=Limits(max_cost=3, max_unpriced_tokens=100_000))
     assert any(text.startswith("The price of model 'acme:fast' is not known") for text in told)
+    with pytest.raises(LimitExceeded, match="no price is known for model 'acme:fast'"):
+        Runtime(registry, limits=Limits(max_cost=3)).call_sync("named", "x")
+
+
+def test_the_name_of_a_model_decides_whether_it_is_compatible(make: Make) -> None:
+    """`compatible_models: [acme:*]` means every model of the provider, also one that stands for another in tests."""
+    assert notices(make(code=SCRIPTED, named=f"compatible_models: [acme:*]\n{NAMED}")) == []
+    [told] = notices(make(code=SCRIPTED, named=f"compatible_models: [openai:*]\n{NAMED}"))
+    assert told.startswith("It is not known whether model 'acme:fast' fits")
 
 
 # -- prices ------------------------------------------------------------------------------------------

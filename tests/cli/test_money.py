@@ -36,7 +36,7 @@ def test_a_model_without_a_price_is_refused_under_a_limit_that_was_set(run: Run,
     with serve(Step("2")) as server:
         done = run("adder", "x", "--max-cost", "1", server=server)
         assert done.returncode == Exit.OVER_BUDGET
-        assert "no price is known for model 'scripted'" in done.stderr
+        assert "no price is known for model 'openai:scripted'" in done.stderr
         (project / "llm-do.toml").write_text("[limits]\nmax_cost = 1\n")
         assert run("adder", "x", server=server).returncode == Exit.OVER_BUDGET
         assert not server.requests
