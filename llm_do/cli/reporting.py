@@ -14,6 +14,7 @@ import click
 
 from ..api import WorkerRunResult, run_entry
 from ..display import visible
+from ..errors import ApprovalDenied, PathDenied, PathMissing
 from ..events import Event
 from ..fields import fields_of, with_extra_apart
 from ..protocols import Entry, Sink
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 EVENTS_VERSION = 1
 """Of the lines that `--events` prints. It changes when a program that reads them would have to."""
+_NOBODY_ASKED = "No person could be asked. Run it in a terminal, give --approve-all, or allow the call with a rule."
 
 
 @dataclass(kw_only=True)
@@ -138,7 +140,13 @@ class Reporter:
             names = [
                 visible(name) if n == 1 else f"{visible(name)} ({n:,} calls)" for name, n in Counter(refused).items()
             ]
-            click.echo(f"Refused: {', '.join(names)}. The worker went on without.", err=True)
+            advice = f" {_NOBODY_ASKED}" if self._asked_nobody() else ""
+            click.echo(f"Refused: {', '.join(names)}. The worker went on without.{advice}", err=True)
+
+    def _asked_nobody(self) -> bool:
+        """Whether a call was refused because no person could be asked."""
+        records = [] if self._runtime is None else self._runtime.trace
+        return any(record.approval is not None and record.approval.by == "nobody" for record in records)
 
     def _result(self, *, output: Any, error: BaseException | None) -> None:
         """One object with all that there is to know."""
@@ -168,6 +176,10 @@ class Reporter:
         """The run ended with an error, which somebody else tells. Returns the code for it."""
         ended = self._runtime is not None and bool(self._runtime.context().session.permissions.ended)
         self.exit_code = Exit.REFUSED if ended else code_of(exc)
+        if isinstance(exc, PathDenied | PathMissing) and self._runtime is not None and not self._runtime.trace:
+            self.exit_code = Exit.USAGE  # a file that was attached does not fit, so nothing ran
+        if isinstance(exc, ApprovalDenied) and self._asked_nobody():
+            exc.add_note(_NOBODY_ASKED)
         self._over(exc)
         return self.exit_code
 

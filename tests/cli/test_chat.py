@@ -18,7 +18,7 @@ import click
 import pytest
 from inline_snapshot import snapshot
 from pydantic import BaseModel
-from pydantic_ai import BinaryContent
+from pydantic_ai import BinaryContent, RunContext
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import ModelMessage, ModelRequest, UserPromptPart
 from pydantic_ai.models import Model
@@ -29,7 +29,17 @@ from textual import events
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
-from llm_do import Limits, RootConfig, Runtime, SandboxConfig, UnknownEntryError, WorkerEntry, WorkerRegistry, entry
+from llm_do import (
+    Context,
+    Limits,
+    RootConfig,
+    Runtime,
+    SandboxConfig,
+    UnknownEntryError,
+    WorkerEntry,
+    WorkerRegistry,
+    entry,
+)
 from llm_do.cli.chat import fits_a_screen
 from llm_do.cli.exits import Exit
 from llm_do.cli.main import program
@@ -793,6 +803,24 @@ async def test_calls_beside_the_conversation() -> None:
 ╰──────────────────────────────────────────────────── Enter sends, Ctrl+J is a new line ─╯
  ^q Quit  esc Cancel the turn  ^t Calls  f1 Help
 """)
+
+
+async def test_a_server_that_ended_is_no_call_of_the_worker() -> None:
+    """It stands in the tree, and a notice tells it."""
+
+    @entry
+    def lose(ctx: RunContext[Context]) -> str:
+        worker = ctx.deps.frame.worker
+        assert worker is not None
+        ctx.deps.session.recorder.add_server(worker, "small", "It ended.")
+        return "lost"
+
+    worker = WorkerEntry(name="w", instructions="x", tools=[lose])
+    async with chat(scripted(calls(("lose", {})), says("x")), worker=worker, size=(90, 20)) as person:
+        await person.say("go")
+        screen = await person.screen_at_rest()
+    assert "✓ lose()" in screen and "small()" not in screen
+    assert "✗ small" in screen
 
 
 async def test_a_command_that_failed_and_an_answer_that_was_cut_off_are_marked(tmp_path: Path) -> None:

@@ -138,6 +138,7 @@ def test_a_function_runs_like_a_worker(
         (["greter", "x"], "", "Did you mean 'greeter'"),
         (["greeter", "x", "-a", "nowhere.pdf"], "", "nowhere.pdf"),
         (["add", "a=1", "-a", "tools.py"], "", "no attachments"),
+        (["greeter", "x", "-m", "test", *["-a", "tools.py"] * 5], "", "takes 4 attachments at most"),
         (["greeter", "x", "--json", "--events"], "", "Give one of them"),
         (["greeter", "x", "--strict", "--approve-all"], "", "opposites"),
         (["declared", "age=5", "-m", "test"], "", "name"),
@@ -257,12 +258,16 @@ def test_a_refusal_has_a_code_of_its_own_also_where_the_model_went_on(run: Run) 
     with serve(*steps) as server:
         done = run("adder", "x", server=server)
         assert (done.returncode, done.stdout) == (Exit.REFUSED, "I could not.\n")
-        assert "Refused: wipe" in done.stderr
+        advice = "No person could be asked. Run it in a terminal, give --approve-all, or allow the call with a rule."
+        assert f"Refused: wipe. The worker went on without. {advice}\n" in done.stderr
     with serve(*steps) as server:
         assert run("adder", "x", "--allow-refusals", server=server).returncode == Exit.OK
     with serve(*steps) as server:
         assert run("adder", "x", "--approve-all", server=server).returncode == Exit.OK
-    assert run("wipe", "disk").returncode == Exit.REFUSED
+    done = run("wipe", "disk")
+    assert done.returncode == Exit.REFUSED
+    assert advice in done.stderr
+    assert advice not in run("wipe", "disk", "--strict").stderr
     assert run("wipe", "disk", "--approve-all").stdout == "wiped disk\n"
 
 
