@@ -79,7 +79,8 @@ def _packages() -> Iterator[Finding]:
     except Exception as exc:  # whatever is wrong with an installation
         yield Finding("import", "broken", f"{type(exc).__name__}: {exc}")
     mcp = find_spec("fastmcp") is not None
-    yield Finding("MCP", "ok" if mcp else "missing", "" if mcp else f"for MCP servers: {install_extra('mcp')}")
+    detail = "MCP servers can be used" if mcp else f"for MCP servers: {install_extra('mcp')}"
+    yield Finding("MCP", "ok" if mcp else "missing", detail)
 
 
 def _sandbox() -> Iterator[Finding]:

@@ -28,8 +28,8 @@ A project of llm-do: LLM workers and Python functions that call each other by na
     "llm-do.toml": """\
 # All of it is optional. Remove the # in front of what you need.
 
-# The model of workers that name none. Without it, LLM_DO_MODEL, an API key in the environment or a model server that
-# you agreed to decides: `llm-do doctor` tells which.
+# The model of workers that name none. LLM_DO_MODEL stands before it. Without both, an API key in the environment, a
+# model server that you agreed to or a local model decides: `llm-do doctor` tells which.
 # model = "anthropic:claude-sonnet-5-5"
 
 [limits]  # of each run, over all of its calls
