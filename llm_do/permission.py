@@ -216,10 +216,8 @@ class Permissions:
             cases = (Case(parameters_of(entry).vocabulary.facts(arguments)),)
         if frame.shared:
             cases = [*cases, *shared_cases(frame)]
+        call = call_of(frame, name, cases, qualified)
         worker = caller.worker.entry if caller.worker is not None else None
-        creators = worker.creators if isinstance(worker, EntryBase) else ()
-        called_by = worker.name if worker is not None else None
-        call = Call(name, cases, called_by, caller.names, creators, caller.generated, qualified)
         book = worker.rule_book if isinstance(worker, EntryBase) else None
         return call, judge(call, own=book, session=self._approvals.rule_book, path=caller.rules, default=default)
 
@@ -443,6 +441,16 @@ def _generated_above(frame: CallFrame) -> Hashable:
             found.append(SameObject(above.entry))
         above = above.parent
     return tuple(found)
+
+
+def call_of(frame: CallFrame, name: str, cases: Sequence[Case] = (Case(),), qualified: str | None = None) -> Call:
+    """Return what rules see of a call: what it would do, and who makes it."""
+    caller = frame.parent
+    assert caller is not None
+    worker = caller.worker.entry if caller.worker is not None else None
+    creators = worker.creators if isinstance(worker, EntryBase) else ()
+    called_by = worker.name if worker is not None else None
+    return Call(name, cases, called_by, caller.names, creators, caller.generated, qualified)
 
 
 def _pinned(frame: CallFrame, arguments: dict[str, Any]) -> Pins | None:

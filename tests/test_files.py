@@ -480,26 +480,67 @@ async def test_a_list_of_many_files_is_cut_and_a_pattern_narrows_it(project: Pat
     assert (some, below, folders) == ("d/f00001.txt\nd/f00002.txt", "d/sub/a.md", "d/sub/")
 
 
-async def test_a_list_that_looks_below_is_judged_by_what_it_finds(project: Path) -> None:
-    """A rule on a folder holds for a list that would show the names in it."""
-    (project / "d" / "private").mkdir(parents=True)
-    (project / "d" / "private" / "plan.txt").write_text("x")
-    rules = {"sandbox.read": {"rule": "deny", "when": {"path": f"{project}/d/private/**"}}}
-    flat, deep = await _outcomes(project, rules)
-    assert (flat, deep) == ("success", "denied")
+async def _told_with_private_names(project: Path, rule: dict[str, Any], *tools: tuple[str, dict[str, Any]]) -> list[str]:
+    (project / "d" / "private").mkdir(parents=True, exist_ok=True)
+    (project / "d" / "private" / "plan.txt").write_text("the plan\n" * 300)
+    (project / "d" / "open.txt").write_text("no plan")
+    return await told(project, *tools, tool_rules={"sandbox.read": rule, "sandbox.write": "allow"})
 
 
-async def _outcomes(project: Path, rules: dict[str, Any]) -> list[str]:
-    seen: list[str] = []
+_HIDDEN = [
+    lambda guess: ("list_files", {"path": "d", "pattern": f"**/{guess}*"}),
+    lambda guess: ("list_files", {"path": "d", "pattern": f"*/{guess}*.txt"}),
+    lambda guess: ("find_files", {"pattern": f"d/**/{guess}*"}),
+    lambda guess: ("find_files", {"pattern": f"d/private/{guess}lan.txt"}),
+    lambda guess: ("find_files", {"pattern": f"d/private/[{guess}]*"}),
+    lambda guess: ("search_files", {"text": "plan", "pattern": f"d/**/{guess}*"}),
+    lambda guess: ("search_files", {"text": f"the {guess}lan", "pattern": "d/**"}),
+]
 
-    def look(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        seen[:] = [p.outcome for m in messages for p in m.parts if isinstance(p, ToolReturnPart)]
-        return says("done")
 
-    tools = [("list_files", {"path": "d", "pattern": pattern}) for pattern in ("*", "**")]
-    worker = WorkerEntry(name="w", sandbox=LONG, base=project, tools=FILE_TOOLS)
-    await Runtime([worker], model=scripted(*map(calls, tools), look), tool_rules=rules).call("w", "go")
-    return seen
+@pytest.mark.parametrize("call", _HIDDEN)
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"rule": "deny", "when": {"path": "{project}/d/private/**"}},
+        {"rule": "deny", "except": {"path": "{project}/d/*.txt"}},
+    ],
+    ids=["a folder is denied", "all but some files are denied"],
+)
+async def test_no_pattern_tells_a_model_which_names_there_are_in_a_folder_that_is_denied(
+    project: Path, call: Callable[[str], tuple[str, Any]], rule: dict[str, Any]
+) -> None:
+    """A right guess is answered as a wrong one is."""
+    name = "when" if "when" in rule else "except"
+    rule = {**rule, name: {"path": rule[name]["path"].format(project=project)}}
+    right, wrong = await _told_with_private_names(project, rule, call("p"), call("q"))
+    assert right == wrong
+    assert "plan.txt" not in right
+
+
+async def test_what_a_rule_denies_is_left_out_of_lists_and_searches(project: Path) -> None:
+    """The rest is shown, and a sentence says that there are such rules. The folder itself is refused."""
+    rule = {"rule": "deny", "when": {"path": f"{project}/d/private/**"}}
+    flat, *below, folder = await _told_with_private_names(
+        project,
+        rule,
+        ("list_files", {"path": "d"}),
+        ("list_files", {"path": "d", "pattern": "**"}),
+        ("find_files", {"pattern": "d/**"}),
+        ("search_files", {"text": "plan", "pattern": "d/**"}),
+        ("find_files", {"pattern": "d/private/**"}),
+    )
+    assert flat == "d/open.txt\nd/private/"
+    said = "\n[Files that a rule denies are not shown.]"
+    assert below == [f"d/open.txt{said}", f"d/open.txt{said}", f"d/open.txt:1: no plan{said}"]
+    assert "deny" in folder
+
+
+async def test_deleting_a_file_that_is_not_there_tells_no_names(project: Path) -> None:
+    """Who may write in a folder, and not read it, learns nothing of what else is in it."""
+    rule = {"rule": "deny", "when": {"path": f"{project}/d/private/**"}}
+    (said,) = await _told_with_private_names(project, rule, ("delete_file", {"path": "d/private/plan.tx"}))
+    assert said == "'d/private/plan.tx' does not exist."
 
 
 async def test_a_grant_for_a_file_is_for_any_range_of_it(project: Path) -> None:
@@ -622,7 +663,7 @@ def test_a_file_larger_than_memory_is_read_line_by_line() -> None:
     ids=lambda tool: tool[0],
 )
 async def test_the_event_loop_goes_on_while_rules_judge_every_file(project: Path, tool: tuple[str, Any]) -> None:
-    """A search is judged by all files that it finds. One that is refused does nothing else."""
+    """A search is judged by all files that it finds. One that is refused, since all are denied, does nothing else."""
     (project / "in" / "many").mkdir()
     for number in range(1500):
         (project / "in" / "many" / f"{number}.txt").touch()
@@ -640,7 +681,7 @@ async def test_the_event_loop_goes_on_while_rules_judge_every_file(project: Path
             seen[event.type] = beats
 
     beating = asyncio.create_task(beat())
-    rules = {"sandbox.read": {"rule": "deny", "when": {"path": "input/a.txt"}}}
+    rules = {"sandbox.read": {"rule": "deny", "when": {"path": "input/**"}}}
     (refused,) = await use(project, tool, worker={"tool_rules": rules}, message_callback=hear)
     beating.cancel()
     assert "was refused" in str(refused.content)

@@ -13,7 +13,7 @@ from ..errors import ContentError, LlmDoError
 from ..texts import quoted
 from .excerpts import MOST_LINES, LineRange, MakeCleaner, NotText, cleaned, is_text, read_range
 from .manager import SandboxManager
-from .roots import CHANGES
+from .roots import CHANGES, Keep
 from .states import FileState
 
 _T = TypeVar("_T")
@@ -149,17 +149,23 @@ class SandboxToolset:
         """Move a file to where nothing is yet."""
         self.manager.root(root).move(source, self.manager.root(destination_root), destination, expected)
 
-    def list_files(self, root: str, path: str = "", *, pattern: str = "*", limit: int = 1000) -> Listing[str]:
+    def list_files(
+        self, root: str, path: str = "", *, pattern: str = "*", limit: int = 1000, keep: Keep | None = None
+    ) -> Listing[str]:
         """The files and folders in a folder, relative to the root; folders end with a slash.
 
         `pattern` is for their path below the folder; with `**`, which stands for any number of folders, also those
         below are looked into. What cannot be read is not listed: other suffixes, symlinks, devices, protected paths.
+        `keep` decides about each of the others.
         """
-        return Listing(self.manager.root(root).entries(path, limit + 1, pattern=pattern), limit)
+        return Listing(self.manager.root(root).entries(path, limit + 1, pattern=pattern, keep=keep), limit)
 
-    def find(self, root: str, pattern: str, *, limit: int = 1000) -> Listing[str]:
-        """The files whose path below the root matches a pattern; `**` stands for any number of folders."""
-        return Listing(self.manager.root(root).find(pattern, limit + 1), limit)
+    def find(self, root: str, pattern: str, *, limit: int = 1000, keep: Keep | None = None) -> Listing[str]:
+        """The files whose path below the root matches a pattern; `**` stands for any number of folders.
+
+        `keep` decides about each of them.
+        """
+        return Listing(self.manager.root(root).find(pattern, limit + 1, keep=keep), limit)
 
     def search(
         self,
@@ -168,17 +174,18 @@ class SandboxToolset:
         *,
         pattern: str = "**",
         limit: int = 200,
+        keep: Keep | None = None,
         make_cleaner: MakeCleaner | None = None,
     ) -> Listing[FoundLine]:
         """Lines that hold `text`, in the files that match a pattern. What is no text file is passed over.
 
-        One file is in memory at a time, and it has no more than the `max_file_bytes` of its root. `make_cleaner` takes
-        secrets out of the files before they are searched.
+        One file is in memory at a time, and it has no more than the `max_file_bytes` of its root. `keep` decides which
+        files are read. `make_cleaner` takes secrets out of the files before they are searched.
         """
         if not text or "\n" in text:
             raise ContentError("Search for a part of one line: the text is empty or has a line end.")
         found: list[FoundLine] = []
-        for path in self.manager.root(root).find(pattern):
+        for path in self.manager.root(root).find(pattern, keep=keep):
             with suppress(LlmDoError):  # not text, too large, gone
                 content = self.read_text(root, path)
                 if text in content:

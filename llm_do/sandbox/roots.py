@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from functools import wraps
 from itertools import islice
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from ..errors import LlmDoError, PathChanged, PathDenied, PathFailed, PathMissing, did_you_mean
 from ..texts import quoted
@@ -40,6 +40,9 @@ from .states import ABSENT, FileState
 _LONGEST_PATH = 4096
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+Keep: TypeAlias = Callable[[str], bool]
+"""Whether a path below a root is among what a list or a search gives. One that is left out counts for no limit."""
 
 CHANGES = threading.RLock()
 """Held while a file changes: an edit reads and then writes, and two workers may edit one file by two roots."""
@@ -202,22 +205,28 @@ class Root:
         return True
 
     @_explained
-    def entries(self, path: str, limit: int | None = None, *, pattern: str = "*") -> list[str]:
+    def entries(
+        self, path: str, limit: int | None = None, *, pattern: str = "*", keep: Keep | None = None
+    ) -> list[str]:
         """The files and folders whose path below a folder matches a pattern, in order; folders end with a slash.
 
         They are relative to the root. What cannot be read is not listed: other suffixes, symlinks, devices, protected
-        paths.
+        paths. `keep` decides about each of the others.
         """
         steps = list(split_path(pattern))
         with self._folder(self._names(path)) as folder:
-            return list(islice(self._matches(folder, steps, _skip(steps, {0}), with_folders=True), limit))
+            found = self._matches(folder, steps, _skip(steps, {0}), with_folders=True)
+            return list(islice(filter(keep, found), limit))
 
     @_explained
-    def find(self, pattern: str, limit: int | None = None) -> list[str]:
-        """The files whose path below the root matches a pattern; `**` stands for any number of folders."""
+    def find(self, pattern: str, limit: int | None = None, *, keep: Keep | None = None) -> list[str]:
+        """The files whose path below the root matches a pattern; `**` stands for any number of folders.
+
+        `keep` decides about each of them.
+        """
         steps = list(split_path(pattern))
         with self._folder(()) as folder:
-            return list(islice(self._matches(folder, steps, _skip(steps, {0})), limit))
+            return list(islice(filter(keep, self._matches(folder, steps, _skip(steps, {0}))), limit))
 
     def _matches(
         self, folder: Folder, steps: list[str], done: set[int], *, with_folders: bool = False

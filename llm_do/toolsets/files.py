@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import mimetypes
+import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
@@ -14,8 +17,9 @@ from ..context import Context
 from ..entries import ToolEntry
 from ..errors import ContentError, LlmDoError, PathChanged, PathDenied, PathFailed, PathMissing
 from ..frame import CallFrame
+from ..permission import call_of
 from ..protocols import Effect
-from ..rules import UNKNOWN, Case, Grant, Places
+from ..rules import UNKNOWN, Case, Grant, Places, judge
 from ..sandbox import FileState, Listing, Pins, Root
 from ..sandbox.excerpts import MOST_LINES, MakeCleaner, first_entries
 
@@ -23,6 +27,7 @@ T = TypeVar("T")
 
 _MAX_JUDGED = 2000
 """How many files a search may look into where rules speak of paths."""
+_WILDCARD = re.compile(r"[*?[]")
 
 
 def _file_tool(
@@ -75,7 +80,8 @@ def _listed_cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]
     if not _looks_below(pattern):
         return listed
     root, rest = frame.files.manager.parse(path)
-    return [*listed, *_each_found(root, lambda limit: root.entries(rest, limit, pattern=pattern), frame)]
+    find = partial(root.entries, rest, _MAX_JUDGED + 1, pattern=pattern)
+    return [*listed, *_each_found(root, f"{rest}/{pattern}", find, frame)]
 
 
 def _looks_below(pattern: str) -> bool:
@@ -86,20 +92,37 @@ def _found_cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
     """A search looks into every file that it finds, so each of them is judged."""
     name, _, rest = arguments["pattern"].partition("/")
     root = frame.files.manager.root(name)
-    return _each_found(root, lambda limit: root.find(rest or "**", limit), frame)
+    return _each_found(root, rest, partial(root.find, rest or "**", _MAX_JUDGED + 1), frame)
 
 
-def _each_found(root: Root, find: Callable[[int], list[str]], frame: CallFrame) -> Sequence[Case]:
-    """Return a case for each path that is found, if any rule is there to judge them."""
+def _each_found(root: Root, pattern: str, find: Callable[..., list[str]], frame: CallFrame) -> Sequence[Case]:
+    """Return a case for each path that is found and that no rule denies, if any rule is there to judge them.
+
+    What is denied is left out, as if it was not there: if it was refused, a model could find out names by patterns. So
+    where nothing is left, the folder that the pattern names decides, whatever is in it.
+    """
     assert frame.parent is not None
     if not any("sandbox.read" in book.rules for book in frame.parent.rules):
         return [Case()]
-    found = find(_MAX_JUDGED + 1)
+    found = find(keep=_not_denied(root, frame))
     # Without words: a model that is refused must not learn the names of what it must not see.
     cases = [Case({"path": root.folder / path}) for path in found[:_MAX_JUDGED]]
     if len(found) > _MAX_JUDGED:
         cases.append(Case({"path": UNKNOWN}, f"more than {_MAX_JUDGED} files"))
-    return cases or [Case({"path": root.folder})]
+    named = takewhile(lambda name: not _WILDCARD.search(name), pattern.split("/"))
+    return cases or [Case({"path": root.folder.joinpath(*named)})]
+
+
+def _not_denied(root: Root, frame: CallFrame) -> Callable[[str], bool]:
+    """Tells of a path in a root whether it may be shown at all: no rule denies to read it."""
+    assert frame.parent is not None
+    rules, reading = frame.parent.rules, call_of(frame, "sandbox.read")
+
+    def is_kept(path: str) -> bool:
+        case = Case({"path": root.folder / path})
+        return judge(replace(reading, cases=(case,)), path=rules).disposition != "deny"
+
+    return is_kept
 
 
 def _judged(ctx: RunContext[Context], root: str) -> Callable[[str], bool]:
@@ -221,13 +244,22 @@ def delete_file(ctx: RunContext[Context], path: str) -> str:
     """
     files = ctx.deps.sandbox_toolset
     root, rest = ctx.deps.sandbox_manager.parse(path)
-    files.delete(root.name, rest, expected=_expected(ctx, path))
+    try:
+        files.delete(root.name, rest, expected=_expected(ctx, path))
+    except PathMissing:  # which names its neighbours: to delete is not to read
+        raise PathMissing(f"{root.shown(rest)} does not exist.") from None
     return f"{path} is deleted."
 
 
-def _entries(ctx: RunContext[Context], lines: Iterable[str], listing: Listing[Any], narrow: str) -> str:
-    secrets = ctx.deps.session.recorder.secrets
-    return first_entries(map(secrets.text, lines), more=listing.truncated, narrow=narrow)
+def _entries(ctx: RunContext[Context], lines: Iterable[str], listing: Listing[Any], narrow: str, *, below: bool) -> str:
+    """Return a list for a model. One that looks `below` a folder says whether there are rules that leave things out."""
+    frame, secrets = ctx.deps.frame, ctx.deps.session.recorder.secrets
+    text = first_entries(map(secrets.text, lines), more=listing.truncated, narrow=narrow)
+    rules = () if frame.parent is None else frame.parent.rules
+    # Whatever is left out, the sentence is the same: it tells of rules, and of no file.
+    if below and any(rule.disposition == "deny" for book in rules for rule in book.rules.get("sandbox.read", ())):
+        return f"{text}\n[Files that a rule denies are not shown.]"
+    return text
 
 
 @_file_tool("read", cases=_listed_cases)
@@ -246,11 +278,11 @@ def list_files(ctx: RunContext[Context], path: str = "", pattern: str = "*") -> 
             )
         return "\n".join(f"{name}/" for name in ctx.deps.sandbox_manager.roots)
     root, rest = ctx.deps.sandbox_manager.parse(path)
-    listing = files.list_files(root.name, rest, pattern=pattern or "*")
-    judged = _judged(ctx, root.name) if _looks_below(pattern) else lambda name: True
-    names = (name for name in listing if judged(name))
+    below = _looks_below(pattern)
+    keep = _judged(ctx, root.name) if below else None
+    listing = files.list_files(root.name, rest, pattern=pattern or "*", keep=keep)
     narrow = "call list_files with a pattern, such as a*, or with a folder below."
-    return _entries(ctx, (f"{root.name}/{name}" for name in names), listing, narrow)
+    return _entries(ctx, (f"{root.name}/{name}" for name in listing), listing, narrow, below=below)
 
 
 @_file_tool("read", cases=_found_cases)
@@ -262,9 +294,9 @@ def find_files(ctx: RunContext[Context], pattern: str) -> str:
     """
     files = ctx.deps.sandbox_toolset
     root, _, rest = pattern.partition("/")
-    found, judged = files.find(root, rest or "**"), _judged(ctx, root)
+    found = files.find(root, rest or "**", keep=_judged(ctx, root))
     narrow = "call find_files with a pattern that fewer files match."
-    return _entries(ctx, (f"{root}/{name}" for name in found if judged(name)), found, narrow)
+    return _entries(ctx, (f"{root}/{name}" for name in found), found, narrow, below=True)
 
 
 @_file_tool("read", cases=_found_cases)
@@ -277,10 +309,10 @@ def search_files(ctx: RunContext[Context], text: str, pattern: str) -> str:
     """
     files = ctx.deps.sandbox_toolset
     root, _, rest = pattern.partition("/")
-    found = files.search(root, text, pattern=rest or "**", make_cleaner=_cleaner(ctx))
-    judged = _judged(ctx, root)
-    lines = (f"{root}/{line.path}:{line.line}: {line.text}" for line in found if judged(line.path))
-    return _entries(ctx, lines, found, "search for a longer text, or use a pattern that fewer files match.")
+    found = files.search(root, text, pattern=rest or "**", keep=_judged(ctx, root), make_cleaner=_cleaner(ctx))
+    lines = (f"{root}/{line.path}:{line.line}: {line.text}" for line in found)
+    narrow = "search for a longer text, or use a pattern that fewer files match."
+    return _entries(ctx, lines, found, narrow, below=True)
 
 
 FILE_TOOLS = (read_file, write_file, edit_file, move_file, delete_file, list_files, find_files, search_files)
