@@ -109,14 +109,13 @@ async def run_worker_async(
     )
     entry = registry[worker]
     arguments = bind_input(parameters_of(entry), input_data, has_files=bool(attachments))
-    return await run_entry(runtime, entry, arguments, attachments)
+    return await run_entry(runtime, entry, arguments, load_files(attachments, entry))
 
 
 async def run_entry(
-    runtime: Runtime, entry: Entry[Any], arguments: dict[str, Any], attachments: Sequence[AttachmentInput] | None = None
+    runtime: Runtime, entry: Entry[Any], arguments: dict[str, Any], files: list[MultiModalContent]
 ) -> WorkerRunResult:
-    """Run an entry at the top of a session, with arguments that are bound and files that come from outside of it."""
-    files = _files(attachments, entry)
+    """Run an entry at the top of a session, with arguments that are bound and files that it may have."""
     if not isinstance(entry, WorkerEntry):
         output = await call_bound(runtime.context(), entry, arguments)
         return WorkerRunResult(output=output, messages=[], trace=runtime.trace, usage=runtime.usage)
@@ -129,7 +128,8 @@ async def run_entry(
         await scope.close()
 
 
-def _files(attachments: Sequence[AttachmentInput] | None, entry: Any) -> list[MultiModalContent]:
+def load_files(attachments: Sequence[AttachmentInput] | None, entry: Any) -> list[MultiModalContent]:
+    """Read the files that a person, or a program of theirs, gives an entry, and check that it may have them."""
     if isinstance(attachments, str | Path):
         raise TypeError(f"attachments must be a list, got {attachments!r}.")
     if not attachments:

@@ -46,8 +46,10 @@ def chat_command(ctx: click.Context, /, worker: str, attachments: tuple[Path, ..
         signal.signal(signal.SIGINT, signal.default_int_handler)
     registry, name = open_worker(ctx, worker)
     entry = _worker(registry, name)
-    files = _files(entry, attachments)
-    from .offering import settle_model  # noqa: PLC0415 - with it comes everything
+    from .inputs import read_files  # noqa: PLC0415 - with these comes everything
+    from .offering import settle_model  # noqa: PLC0415
+
+    files = read_files(entry, attachments)
 
     # Before there is a screen: what has to be fetched or asked is in plain lines.
     given = asyncio.run(settle_model(registry, entry, SessionOptions(**options)))
@@ -76,16 +78,6 @@ def _worker(registry: WorkerRegistry, name: str) -> WorkerEntry[Any]:
     if entry.input_type == "none":
         raise click.UsageError(f"{name!r} takes no input (`input: none`). Run it: llm-do run {name}")
     return entry
-
-
-def _files(entry: WorkerEntry[Any], paths: tuple[Path, ...]) -> list[MultiModalContent]:
-    from ..attachments import load  # noqa: PLC0415
-    from ..errors import PathDenied, PathMissing  # noqa: PLC0415
-
-    try:
-        return load(paths, entry.attachment_policy, entry.name)
-    except (PathDenied, PathMissing) as exc:
-        raise click.UsageError(str(exc)) from exc
 
 
 def _chat_on_screen(

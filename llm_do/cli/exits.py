@@ -61,6 +61,8 @@ def code_of(exc: BaseException) -> Exit:
     """The code for an error."""
     from .. import errors  # noqa: PLC0415
 
+    if isinstance(exc, errors.ModelChoiceError) and isinstance(exc.__cause__, errors.ProjectCodeError):
+        return Exit.INVALID  # the code that makes the model is what is wrong
     table: list[tuple[Any, Exit]] = [
         ((errors.WorkerFileError, errors.RuleError, errors.ProjectCodeError, errors.DuplicateEntryError), Exit.INVALID),
         ((errors.ApprovalDenied, errors.RunEnded), Exit.REFUSED),

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+from pydantic_ai.messages import MultiModalContent
 
-from ..errors import did_you_mean
+from ..api import load_files
+from ..errors import PathDenied, PathMissing, did_you_mean
 from ..permission import parameters_of
 from ..protocols import Entry
 
@@ -49,6 +51,14 @@ def read_input(entry: Entry[Any], words: Sequence[str], input_json: str | None) 
         return _text(words[0])
     known = ", ".join(parameters_of(entry).json_schema.get("properties", {})) or "it has none"
     raise click.UsageError(f"{entry.name!r} takes its arguments as name=value: {known}.")
+
+
+def read_files(entry: Entry[Any], paths: Sequence[Path]) -> list[MultiModalContent]:
+    """Return the files of a command line for an entry, which its policy lets it have."""
+    try:
+        return load_files(paths, entry)
+    except (PathDenied, PathMissing) as exc:
+        raise click.UsageError(str(exc)) from exc
 
 
 def read_pairs(words: Sequence[str], given: Iterable[str] = ()) -> dict[str, str]:

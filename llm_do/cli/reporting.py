@@ -14,7 +14,7 @@ import click
 
 from ..api import WorkerRunResult, run_entry
 from ..display import visible
-from ..errors import ApprovalDenied, PathDenied, PathMissing
+from ..errors import ApprovalDenied
 from ..events import Event
 from ..fields import fields_of, with_extra_apart
 from ..protocols import Entry, Sink
@@ -29,6 +29,8 @@ from .tree import CallTree
 from .words import cut_off_line
 
 if TYPE_CHECKING:
+    from pydantic_ai.messages import MultiModalContent
+
     from .asking import TerminalApprover
     from .live import LiveTree
 
@@ -56,7 +58,7 @@ class Reporter:
     _live: LiveTree | None = None
 
     async def run(
-        self, registry: WorkerRegistry, entry: Entry[Any], arguments: dict[str, Any], attachments: list[str]
+        self, registry: WorkerRegistry, entry: Entry[Any], arguments: dict[str, Any], files: list[MultiModalContent]
     ) -> None:
         """Run the entry, and print what came of it."""
         self.options = await settle_model(registry, entry, self.options, asks=self.style == "text")
@@ -79,7 +81,7 @@ class Reporter:
         if live is not None:
             live.start()
         try:
-            result = await run_entry(runtime, entry, arguments, attachments)
+            result = await run_entry(runtime, entry, arguments, files)
         finally:
             if live is not None:
                 live.stop()
@@ -176,8 +178,6 @@ class Reporter:
         """The run ended with an error, which somebody else tells. Returns the code for it."""
         ended = self._runtime is not None and bool(self._runtime.context().session.permissions.ended)
         self.exit_code = Exit.REFUSED if ended else code_of(exc)
-        if isinstance(exc, PathDenied | PathMissing) and self._runtime is not None and not self._runtime.trace:
-            self.exit_code = Exit.USAGE  # a file that was attached does not fit, so nothing ran
         if isinstance(exc, ApprovalDenied) and self._asked_nobody():
             exc.add_note(_NOBODY_ASKED)
         self._over(exc)

@@ -76,7 +76,7 @@ def run_command(
     # With these comes everything: help and mistakes on the command line do not wait for it.
     from ..inputs import bind_input  # noqa: PLC0415
     from ..permission import parameters_of  # noqa: PLC0415
-    from .inputs import read_input  # noqa: PLC0415
+    from .inputs import read_files, read_input  # noqa: PLC0415
     from .reporting import Reporter  # noqa: PLC0415
     from .stdout import Output  # noqa: PLC0415
 
@@ -95,7 +95,7 @@ def run_command(
         # Before a model is looked for, and once: a validator of the project may do more than to look.
         given = read_input(entry, words, input_json)
         arguments = bind_input(parameters_of(entry), given, has_files=bool(attachments))
-        await reporter.run(registry, entry, arguments, [str(path) for path in attachments])
+        await reporter.run(registry, entry, arguments, read_files(entry, attachments))
 
     with reporter.out.alone():
         return run_until_over(reporter, work)

@@ -13,7 +13,7 @@ from pydantic_ai.models import Model
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.providers import infer_provider_class
 
-from ..errors import LlmDoError, ModelChoiceError
+from ..errors import LlmDoError, ModelChoiceError, ProjectCodeError
 from ..layout import CONFIG
 from .servers import server_of
 
@@ -80,14 +80,18 @@ def own_provider(name: str | None, providers: Mapping[str, str]) -> str | None:
 
 
 def load_factory(prefix: str, reference: str, load: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return the factory of a provider. `load` imports it, as all code of the project is imported."""
+    """Return the factory of a provider. `load` imports it, as all code of the project is imported.
+
+    Raises:
+        ProjectCodeError: It cannot be imported, or is no function.
+    """
     try:
         factory = load(reference)
     except LlmDoError as exc:
         why = str(exc).removeprefix(f"{reference!r}: ")
-        raise ModelChoiceError(f"{_whose(prefix, reference)}: {why}") from exc
+        raise ProjectCodeError(f"{_whose(prefix, reference)}: {why}") from exc
     if not callable(factory):
-        raise ModelChoiceError(
+        raise ProjectCodeError(
             f"{_whose(prefix, reference)} is no function: it is {factory!r:.60}. "
             "Write one that takes a model's name and returns a PydanticAI Model."
         )
@@ -99,7 +103,8 @@ def make_own_model(name: str, providers: Mapping[str, str], load: Callable[[str]
     """Return the model that a provider of the project makes; `None` for the names of other providers.
 
     Raises:
-        ModelChoiceError: The factory cannot be imported, raises an error, or returns no model.
+        ProjectCodeError: The factory cannot be imported, or is no function.
+        ModelChoiceError: It raises an error, or returns no model.
     """
     prefix = own_provider(name, providers)
     if prefix is None:

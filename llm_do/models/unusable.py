@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import known_model_names, parse_model_id
 
-from ..errors import LocalModelError, ModelChoiceError, did_you_mean
+from ..errors import LocalModelError, ModelChoiceError, ProjectCodeError, did_you_mean
 from ..installation import install_package
 
 _VARIABLE = re.compile(r"Set the `(\w+)`")
@@ -26,7 +26,7 @@ def explain_unusable(name: str, error: BaseException, own_providers: Iterable[st
 
     `own_providers` are the prefixes that the project declares.
     """
-    if isinstance(error, LocalModelError | ModelChoiceError):
+    if isinstance(error, LocalModelError | ModelChoiceError | ProjectCodeError):
         return f"{error}"
     if isinstance(error, ImportError):
         extra = _EXTRA.search(str(error))

@@ -43,6 +43,7 @@ PROJECT = {
     "tools.py": TOOLS,
     "workers/greeter.md": "---\ndescription: Greets.\n---\nGreet.",
     "workers/adder.md": "---\ntools: [add, wipe, fail]\n---\nAdd.",
+    "workers/reader.yaml": "attachment_policy: {suffixes: [.txt]}\n",
     "workers/declared.yaml": (
         "input: {type: object, properties: {name: {type: string}, age: {type: integer}}, required: [name]}\n"
     ),
@@ -139,6 +140,7 @@ def test_a_function_runs_like_a_worker(
         (["greeter", "x", "-a", "nowhere.pdf"], "", "nowhere.pdf"),
         (["add", "a=1", "-a", "tools.py"], "", "no attachments"),
         (["greeter", "x", "-m", "test", *["-a", "tools.py"] * 5], "", "takes 4 attachments at most"),
+        (["reader", "x", "-a", "tools.py", "-m", "test"], "", "'tools.py' cannot be given to worker 'reader'"),
         (["greeter", "x", "--json", "--events"], "", "Give one of them"),
         (["greeter", "x", "--strict", "--approve-all"], "", "opposites"),
         (["declared", "age=5", "-m", "test"], "", "name"),
@@ -155,6 +157,18 @@ def test_what_is_wrong_with_a_command_line(
     assert done.stdout == ""
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("factory", ["nowhere:make", "tools:nowhere", "tools:TOOLS"])
+def test_a_provider_whose_code_cannot_be_had_is_a_wrong_file(run_here: RunHere, project: Path, factory: str) -> None:
+    """`run` ends as `check` does: the project is wrong, and not the command line."""
+    (project / "tools.py").write_text("TOOLS = 5\n")
+    (project / "workers/adder.md").unlink()
+    (project / "llm-do.toml").write_text(f'model = "acme:x"\n\n[providers]\nacme = "{factory}"\n')
+    for words in (["run", "greeter", "x"], ["check"]):
+        done = run_here(*words, cwd=project, input="")
+        assert done.returncode == Exit.INVALID, done.stderr
+        assert f"the factory {factory}" in done.stdout + done.stderr
 
 
 def test_a_project_is_found_from_below_and_by_name(
