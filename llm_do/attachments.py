@@ -142,6 +142,12 @@ def attach(frame: CallFrame, arguments: dict[str, Any], files: Sequence[Attachme
         frame.prompt = [*(item if isinstance(item, str) else next(here) for item in prompt), *frame.handed]
 
 
+def check_names(frame: CallFrame, files: Sequence[AttachmentInput]) -> None:
+    """Refuse files by their number and their names, before any is read: a model may name as many as it likes."""
+    for check in _checks(frame):
+        check.names(files)
+
+
 def share(frame: CallFrame, files: Sequence[Any]) -> list[Any]:
     """Note for the rules which files of its caller's roots go with a call, and return where each file is."""
     placed = [_place(frame, item) for item in files]

@@ -106,16 +106,18 @@ class OpenParameters:
         return dict(values)
 
     def _files(self, given: Any) -> list[Any]:
-        """Return the files in a mapping of arguments, which may have come from anywhere: no data in it becomes one."""
-        if not isinstance(given, list | tuple) or not all(
-            isinstance(item, AttachmentPayload) or is_content(item) for item in given
-        ):
-            raise ArgumentError(
-                f"{self._entry}(): 'attachments' in a mapping takes a list of AttachmentPayload or PydanticAI content, "
-                f"such as BinaryContent.from_path(...); got {quoted(given)}. "
-                "Give paths as a keyword: call(worker, text, attachments=[...])."
-            )
-        return list(given)
+        """Return the files in a mapping of arguments.
+
+        It may have come from anywhere, so it chooses none: no text in it is a path, and no JSON is an address or a file
+        at a provider.
+        """
+        if isinstance(given, list | tuple) and all(map(_is_file, given)):
+            return list(given)
+        raise ArgumentError(
+            f"{self._entry}(): 'attachments' in a mapping takes a list of AttachmentPayload or PydanticAI content, "
+            f"such as BinaryContent.from_path(...); got {quoted(given)}. "
+            "Give paths as a keyword: call(worker, text, attachments=[...])."
+        )
 
     def _place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         if not args:
@@ -147,8 +149,12 @@ def names_files(arguments: Mapping[str, Any]) -> bool:
     return not arguments.keys() - _OWN_NAMES or (
         isinstance(given, list | tuple)
         and bool(given)
-        and all(isinstance(item, AttachmentPayload) or is_content(item) for item in given)
+        and all(map(_is_file, given))
     )
+
+
+def _is_file(item: Any) -> bool:
+    return isinstance(item, AttachmentPayload) or is_content(item)
 
 
 def without_files(arguments: dict[str, Any]) -> tuple[dict[str, Any], Sequence[AttachmentInput]]:

@@ -179,7 +179,7 @@ class DeclaredParameters:
         known = (*self._positional, *self._keyword_only)
         problems = []
         for error in exc.errors(include_url=False, include_context=False):
-            where = ".".join(str(part) for part in error["loc"]) or "input"
+            where = ".".join(str(part) for part in error["loc"]) if error["loc"] else "input"
             if error["type"] == "missing":
                 problems.append(f"missing argument {where!r}")
             elif error["type"] == "extra_forbidden":

@@ -648,6 +648,15 @@ async def test_a_keyword_that_is_nearly_input_is_told() -> None:
     assert "input=..." in notice
 
 
+async def test_an_argument_without_a_name_is_named_as_it_is() -> None:
+    @entry
+    def shout(text: str) -> str:
+        return text
+
+    with pytest.raises(ArgumentError, match="unknown argument ''"):
+        await Runtime([shout]).call("shout", {"text": "x", "": 1})
+
+
 @pytest.mark.parametrize("how", ["call", "keywords", "mapping", "turn"])
 @pytest.mark.parametrize(
     "given", ["path", ["path"], [{"kind": "image-url", "url": "file:///path"}], [], None, {"a": 1}]

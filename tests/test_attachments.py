@@ -254,6 +254,32 @@ async def test_rules_judge_each_file_and_refuse_before_it_is_read(root: Path, ru
     assert script.prompts == []
 
 
+async def test_worker_call_reads_no_file_before_it_has_counted_them(root: Path) -> None:
+    """A model can name one large file a thousand times."""
+    analyst = WorkerEntry(name="analyst", attachment_policy=AttachmentPolicy(max_attachments=2))
+    script = Script("worker_call", {"worker": "analyst", "attachments": ["in/missing.txt"] * 1000})
+    runtime = Runtime([boss(root, worker_call, allow_workers=["*"]), analyst], model=script.model)
+    await runtime.call("boss", "go")
+    assert "takes 2 attachments at most, got 1000" in str(runtime.trace[1].error)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"kind": "document-url", "url": "http://127.0.0.1/admin", "force_download": "allow-local"},
+        {"kind": "uploaded-file", "file_id": "file-1", "provider_name": "openai", "media_type": "text/plain"},
+        {"kind": "binary", "data": "aGk=", "media_type": "text/plain"},
+    ],
+    ids=lambda item: item["kind"],
+)
+async def test_no_json_in_a_mapping_becomes_a_file(item: dict[str, Any]) -> None:
+    """An address that is fetched, or a file at the provider, is chosen by code and not by a record."""
+    runtime = Runtime([WorkerEntry(name="w")], model=scripted(says("ok")))
+    with pytest.raises(ArgumentError, match=r"takes a list of AttachmentPayload or PydanticAI content"):
+        await runtime.call("w", {"input": "look", "attachments": [item]})
+    assert not runtime.usage
+
+
 @pytest.mark.parametrize("way", ["tool", "worker_call"])
 async def test_an_approval_is_for_the_very_content(root: Path, way: str) -> None:
     """A file that changes while a person thinks is not handed on unseen, and a grant does not outlast a change."""

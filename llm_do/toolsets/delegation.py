@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from pydantic import ValidationError
 from pydantic_ai import RunContext, Tool
 
-from ..attachments import attach, read_shared
+from ..attachments import attach, check_names, read_shared
 from ..context import Context, dispatch
 from ..definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec
 from ..entries import ToolEntry, WorkerEntry
@@ -80,6 +80,7 @@ async def delegate(ctx: Context, worker: str, input_data: Any, attachments: list
         raise UnknownEntryError(f"There is no worker {worker!r}.{did_you_mean(worker, known)}")
     arguments = bind_input(target.parameters, input_data, has_files=bool(attachments))
     frame = CallFrame(target, ctx.frame)
+    check_names(frame, attachments)
     attach(frame, arguments, [_approved(ctx, path) for path in attachments], ctx.session.permissions)
     try:
         return await dispatch(ctx, target, arguments, frame=frame)
