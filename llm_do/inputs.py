@@ -147,9 +147,7 @@ def names_files(arguments: Mapping[str, Any]) -> bool:
         return False
     given = arguments["attachments"]
     return not arguments.keys() - _OWN_NAMES or (
-        isinstance(given, list | tuple)
-        and bool(given)
-        and all(map(_is_file, given))
+        isinstance(given, list | tuple) and bool(given) and all(map(_is_file, given))
     )
 
 

@@ -480,7 +480,9 @@ async def test_a_list_of_many_files_is_cut_and_a_pattern_narrows_it(project: Pat
     assert (some, below, folders) == ("d/f00001.txt\nd/f00002.txt", "d/sub/a.md", "d/sub/")
 
 
-async def _told_with_private_names(project: Path, rule: dict[str, Any], *tools: tuple[str, dict[str, Any]]) -> list[str]:
+async def _told_with_private_names(
+    project: Path, rule: dict[str, Any], *tools: tuple[str, dict[str, Any]]
+) -> list[str]:
     (project / "d" / "private").mkdir(parents=True, exist_ok=True)
     (project / "d" / "private" / "plan.txt").write_text("the plan\n" * 300)
     (project / "d" / "open.txt").write_text("no plan")

@@ -752,11 +752,12 @@ def test_a_key_that_cannot_be_used_is_told_beside_what_is_used_in_its_place() ->
         ("openai:gpt-4o", "OPENAI_API_KEY is set in the environment, and is empty. Give it a key, or unset it."),
     ],
 )
+@pytest.mark.parametrize("key", ["", " "])
 async def test_the_part_of_a_models_name_that_is_missing(
-    monkeypatch: pytest.MonkeyPatch, name: str, words: str
+    monkeypatch: pytest.MonkeyPatch, name: str, words: str, key: str
 ) -> None:
     """An empty key is said to be empty, and not to be missing."""
-    monkeypatch.setenv("OPENAI_API_KEY", " ")
+    monkeypatch.setenv("OPENAI_API_KEY", key)
     with pytest.raises(ModelChoiceError) as caught:
         await Runtime(model=name).call(WorkerEntry(name="w"), "hi")
     assert str(caught.value) == f"Worker 'w' cannot use model {name!r}: {words}"

@@ -45,8 +45,10 @@ def resolve_model(name: str) -> Model:
         return make_served_model(server.locate(os.environ), rest, os.environ)
     try:
         model = infer_model(name)
-    except UserError as exc:
-        if (variable := missing_variable(exc)) is not None and variable in os.environ:
+    except Exception as exc:  # a provider's package may raise one of its own
+        named = (name for name in _empty_variables(kind, os.environ) if name in str(exc))
+        variable = missing_variable(exc) if isinstance(exc, UserError) else next(named, None)
+        if variable is not None and variable in os.environ:
             raise _empty(variable) from exc
         raise
     _refuse_empty_key(model, kind, os.environ)
@@ -59,11 +61,15 @@ def _refuse_empty_key(model: Model, provider: str, environ: Mapping[str, str]) -
     key = getattr(client, "api_key", None)
     if not isinstance(key, str) or key.strip() or getattr(client, "_api_key_provider", None) is not None:
         return
+    for name in _empty_variables(provider, environ):
+        raise _empty(name)
+
+
+def _empty_variables(provider: str, environ: Mapping[str, str]) -> list[str]:
+    """Return the variables for the key of a provider that are set, and have none."""
     offered = [offer.variables for offer in KEY_OFFERS if offer.model.partition(":")[0] == provider]
     variables = [*(offered[0] if offered else ()), f"{provider.partition('-')[0].upper()}_API_KEY"]
-    for name in variables:
-        if name in environ and not environ[name].strip():
-            raise _empty(name)
+    return [name for name in variables if name in environ and not environ[name].strip()]
 
 
 def _empty(variable: str) -> ModelChoiceError:
