@@ -143,6 +143,8 @@ class PathChanged(LlmDoError, PermissionError):
 class PathMissing(LlmDoError, FileNotFoundError):
     """The path is allowed, and nothing is there."""
 
+    brief: str | None = None
+    """The message without the names of other files, for those who must not know them."""
     __str__ = Exception.__str__
 
 

@@ -29,6 +29,7 @@ from .errors import (
     ApprovalDenied,
     ArgumentError,
     LlmDoError,
+    PathMissing,
     PromptError,
     ToolTimeout,
     summarize,
@@ -40,6 +41,7 @@ from .inputs import WithFiles
 from .metering import metered
 from .parameters import Parameters
 from .protocols import Entry, EntryBase
+from .rules import denies_any
 from .schemas import Vocabulary
 from .secrets import Marks
 from .threads import ThreadsOfCall
@@ -75,7 +77,7 @@ async def _answer(
         try:
             attach(frame, arguments, files, ctx.session.permissions)
         except LlmDoError as problem:
-            raise ToolFailed(str(problem)) from problem
+            raise ToolFailed(_told(problem, ctx.frame)) from problem
     try:
         with ctx.session.inner_task():  # the worker that asked waits for whatever this task does
             return await dispatch(ctx, entry, arguments, run_ctx, frame)
@@ -87,11 +89,18 @@ async def _answer(
         raise ModelRetry(str(timeout)) from timeout
     except LlmDoError as problem:
         if frame is not None and problem is frame.problem and not isinstance(problem, PromptError):
-            raise ToolFailed(str(problem)) from problem
+            raise ToolFailed(_told(problem, ctx.frame)) from problem
         tells = entry.tells if isinstance(entry, EntryBase) else ()
         if not isinstance(problem, tells) or not was_raised_at(problem, f"{ctx.frame.path} > {entry.name}"):
             raise
-        raise ToolFailed(str(problem)) from problem
+        raise ToolFailed(_told(problem, ctx.frame)) from problem
+
+
+def _told(problem: LlmDoError, caller: CallFrame) -> str:
+    """Return what a model is told of an error: no names of files that a rule may have denied it to list."""
+    if isinstance(problem, PathMissing) and problem.brief is not None and denies_any("sandbox.read", caller.rules):
+        return problem.brief
+    return str(problem)
 
 
 def proxy_tool(

@@ -254,6 +254,14 @@ async def test_rules_judge_each_file_and_refuse_before_it_is_read(root: Path, ru
     assert script.prompts == []
 
 
+async def test_worker_call_hands_a_whole_number_on_as_it_is(root: Path) -> None:
+    """As a float, a long one would be another number."""
+    script = Script("worker_call", {"worker": "analyst", "input_data": 12345678901234567})
+    runtime = Runtime([boss(root, worker_call, allow_workers=["*"]), WorkerEntry(name="analyst")], model=script.model)
+    await runtime.call("boss", "go")
+    assert script.prompts == ["12345678901234567"]
+
+
 async def test_worker_call_reads_no_file_before_it_has_counted_them(root: Path) -> None:
     """A model can name one large file a thousand times."""
     analyst = WorkerEntry(name="analyst", attachment_policy=AttachmentPolicy(max_attachments=2))

@@ -538,11 +538,21 @@ async def test_what_a_rule_denies_is_left_out_of_lists_and_searches(project: Pat
     assert "deny" in folder
 
 
-async def test_deleting_a_file_that_is_not_there_tells_no_names(project: Path) -> None:
-    """Who may write in a folder, and not read it, learns nothing of what else is in it."""
-    rule = {"rule": "deny", "when": {"path": f"{project}/d/private/**"}}
-    (said,) = await _told_with_private_names(project, rule, ("delete_file", {"path": "d/private/plan.tx"}))
-    assert said == "'d/private/plan.tx' does not exist."
+@pytest.mark.parametrize(
+    ("tool", "path", "rule"),
+    [
+        ("delete_file", "d/private/plan.tx", {"rule": "deny", "when": {"path": "d/private/**"}}),
+        ("read_file", "d/private/plan.md", {"rule": "deny", "except": {"path": "d/**/*.md"}}),
+        ("list_files", "d/private/open", {"rule": "deny", "except": {"path": "d/private/open/**"}}),
+    ],
+)
+async def test_an_error_about_a_missing_file_names_none_of_a_folder_that_is_denied(
+    project: Path, tool: str, path: str, rule: dict[str, Any]
+) -> None:
+    """Who may delete a file there, or read another one, learns nothing of what else is in it."""
+    anchored = {key: {"path": f"{project}/{value['path']}"} for key, value in rule.items() if key != "rule"}
+    (said,) = await _told_with_private_names(project, {**rule, **anchored}, (tool, {"path": path}))
+    assert said == f"{path!r} does not exist."
 
 
 async def test_a_grant_for_a_file_is_for_any_range_of_it(project: Path) -> None:

@@ -7,7 +7,7 @@ Deciding is a pure function of the rules and the call.
 from .checking import KnownTools, Shape, check_rules, shape_of
 from .conditions import UNKNOWN, Places
 from .format import STANDARD, Disposition, ToolRule, ToolRules, is_tool_name, read_rules_by_name, without_effectless
-from .judging import Call, Case, Grant, RuleBook, Ruling, anchored, by_default, judge, read_rules
+from .judging import Call, Case, Grant, RuleBook, Ruling, anchored, by_default, denies_any, judge, read_rules
 
 __all__ = [
     "STANDARD",
@@ -26,6 +26,7 @@ __all__ = [
     "anchored",
     "by_default",
     "check_rules",
+    "denies_any",
     "is_tool_name",
     "judge",
     "read_rules",

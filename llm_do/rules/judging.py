@@ -251,6 +251,11 @@ def judge(
     return strictest or default
 
 
+def denies_any(name: str, books: Iterable[RuleBook]) -> bool:
+    """Whether any rule denies calls that rules call so, or some of them."""
+    return any(rule.disposition == "deny" for book in books for rule in book.rules.get(name, ()))
+
+
 def _heard(
     name: str, own: RuleBook | None, session: RuleBook | None, path: Iterable[RuleBook]
 ) -> list[tuple[list[_CompiledRule], bool]]:

@@ -339,7 +339,9 @@ class Root:
         if isinstance(exc, Changed):
             return self.changed(path)
         if isinstance(exc, FileNotFoundError):
-            return PathMissing(f"{shown} does not exist. {self._whats_there(split_path(path))}")
+            missing = PathMissing(f"{shown} does not exist. {self._whats_there(split_path(path))}")
+            missing.brief = f"{shown} does not exist."
+            return missing
         if why := str(exc) if isinstance(exc, Refused) else _WHY.get(exc.errno or 0):
             return PathDenied(f"{shown} is refused: {why}.")
         assert isinstance(exc, OSError)

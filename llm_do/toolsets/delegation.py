@@ -86,7 +86,10 @@ async def delegate(ctx: Context, worker: str, input_data: Any, attachments: list
         return await dispatch(ctx, target, arguments, frame=frame)
     except LlmDoError as exc:
         if exc is frame.problem:  # what this call was made with is wrong, so it is this call that failed
-            raise type(exc)(str(exc)) from exc
+            failed = type(exc)(str(exc))
+            if isinstance(exc, PathMissing) and isinstance(failed, PathMissing):
+                failed.brief = exc.brief
+            raise failed from exc
         raise
 
 
@@ -114,7 +117,7 @@ _FOR_THE_MODEL = (
 async def _worker_call(
     ctx: RunContext[Context],
     worker: str,
-    input_data: str | dict[str, Any] | list[Any] | float | bool | None = None,
+    input_data: str | dict[str, Any] | list[Any] | int | float | bool | None = None,
     attachments: list[str] | None = None,
 ) -> Any:
     """Give a task to another worker, and get its answer.

@@ -19,7 +19,7 @@ from ..errors import ContentError, LlmDoError, PathChanged, PathDenied, PathFail
 from ..frame import CallFrame
 from ..permission import call_of
 from ..protocols import Effect
-from ..rules import UNKNOWN, Case, Grant, Places, judge
+from ..rules import UNKNOWN, Case, Grant, Places, denies_any, judge
 from ..sandbox import FileState, Listing, Pins, Root
 from ..sandbox.excerpts import MOST_LINES, MakeCleaner, first_entries
 
@@ -244,10 +244,7 @@ def delete_file(ctx: RunContext[Context], path: str) -> str:
     """
     files = ctx.deps.sandbox_toolset
     root, rest = ctx.deps.sandbox_manager.parse(path)
-    try:
-        files.delete(root.name, rest, expected=_expected(ctx, path))
-    except PathMissing:  # which names its neighbours: to delete is not to read
-        raise PathMissing(f"{root.shown(rest)} does not exist.") from None
+    files.delete(root.name, rest, expected=_expected(ctx, path))
     return f"{path} is deleted."
 
 
@@ -255,9 +252,8 @@ def _entries(ctx: RunContext[Context], lines: Iterable[str], listing: Listing[An
     """Return a list for a model. One that looks `below` a folder says whether there are rules that leave things out."""
     frame, secrets = ctx.deps.frame, ctx.deps.session.recorder.secrets
     text = first_entries(map(secrets.text, lines), more=listing.truncated, narrow=narrow)
-    rules = () if frame.parent is None else frame.parent.rules
     # Whatever is left out, the sentence is the same: it tells of rules, and of no file.
-    if below and any(rule.disposition == "deny" for book in rules for rule in book.rules.get("sandbox.read", ())):
+    if below and frame.parent is not None and denies_any("sandbox.read", frame.parent.rules):
         return f"{text}\n[Files that a rule denies are not shown.]"
     return text
 
