@@ -658,3 +658,19 @@ def test_an_approval_controller_knows_the_roots_of_the_definition_whose_rules_it
             controller.maybe_run(tool_name="sandbox.write", payload={"path": "output/kept/a.txt"}, func=lambda: None)
         assert asked == ["output/other.txt", "denied output/free/../kept/a.txt"]
     Runtime([], tool_rules=definition.tool_rules, approval_callback=approve_all_callback)
+
+
+def test_a_symlink_in_a_root_is_judged_by_where_it_leads(tmp_path: Path) -> None:
+    """A function behind a controller opens the path as it is, and a worker may have put a link there."""
+    for folder in ("output/ok", "output/no"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "output/ok/link").symlink_to(tmp_path / "output/no")
+    (tmp_path / "workers").mkdir()
+    (tmp_path / "workers/w.yaml").write_text(
+        "sandbox: {paths: {out: {root: ./output, mode: rw}}}\n"
+        "tool_rules: {sandbox.write: {rule: allow, when: {path: out/ok/**}}}\n"
+    )
+    controller = ApprovalController(tool_rules=WorkerRegistry(tmp_path).definition("w").tool_rules)
+    assert controller.maybe_run("sandbox.write", {"path": "out/ok/a.txt"}, lambda: "ran") == "ran"
+    with pytest.raises(ApprovalDenied):
+        controller.maybe_run("sandbox.write", {"path": "out/ok/link/a.txt"}, lambda: "ran")

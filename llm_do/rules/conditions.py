@@ -84,7 +84,7 @@ class Places:
             return Path(path).resolve()
         first, _, rest = str(PurePath(path)).partition("/")
         folder = self.roots.get(first)
-        return path if folder is None else folder / rest
+        return path if folder is None else (folder / rest).resolve()  # a worker may have put a symlink there
 
 
 def _real(pattern: str) -> str:
