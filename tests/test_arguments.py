@@ -688,16 +688,6 @@ async def test_attachments_next_to_other_keys_are_data_and_open_no_file(tmp_path
     assert json.loads(seen[0])["attachments"] == record["attachments"]
 
 
-@pytest.mark.parametrize(
-    "item", [{"kind": "document-url", "url": "http://127.0.0.1/x", "force_download": True}, "a.txt"]
-)
-async def test_no_data_in_a_mapping_becomes_a_file(item: Any) -> None:
-    """A mapping may have come from anywhere, and an address in it would be fetched."""
-    runtime = Runtime([WorkerEntry(name="w")], model=scripted(says("ok")))
-    with pytest.raises(ArgumentError, match="'attachments' in a mapping takes a list of AttachmentPayload"):
-        await runtime.call("w", {"input": "look", "attachments": [item]})
-
-
 def _with_path(value: Any, path: str) -> Any:
     if isinstance(value, list):
         return [_with_path(item, path) for item in value]
