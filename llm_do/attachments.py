@@ -144,8 +144,9 @@ def attach(frame: CallFrame, arguments: dict[str, Any], files: Sequence[Attachme
 
 def check_names(frame: CallFrame, files: Sequence[AttachmentInput]) -> None:
     """Refuse files by their number and their names, before any is read: a model may name as many as it likes."""
+    placed = [_place(frame, item) for item in files]
     for check in _checks(frame):
-        check.names(files)
+        check.names(placed)
 
 
 def share(frame: CallFrame, files: Sequence[Any]) -> list[Any]:

@@ -168,7 +168,9 @@ class McpServerToolset(WrapperToolset[Context]):
         if self._told:
             return
         self._told = True
-        again = "is not started again" if self.restarts else "is started again at the next turn, without its state"
+        again = "is not started again"
+        if not self.restarts:
+            again = "is started again if there is another turn, without its state"
         text = (
             f"{self.label[0].upper()}{self.label[1:]} of worker {self._worker!r} {self.connection.lost}, and {again}."
         )
