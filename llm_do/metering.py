@@ -153,8 +153,10 @@ class MeteredModel(WrapperModel):
                 raise
             response = stream.get()
             cut_off = request.name_limit(response) or find_missing_end(response, self.wrapped)
-            self._finish(request, response, cut_off)
-            self._refuse_cut_off(cut_off)
+            refused = self._refuse_cut_off(cut_off)
+            self._finish(request, response, cut_off, refused)
+        if refused is not None:
+            raise refused
 
     async def compact_messages(
         self, request_context: ModelRequestContext, *, instructions: str | None = None
@@ -258,9 +260,11 @@ class MeteredModel(WrapperModel):
                 self._raise_if_unreadable(exc)
                 raise
             cut_off = request.name_limit(response)
-            self._finish(request, response, cut_off)
+            refused = self._refuse_cut_off(cut_off)
+            self._finish(request, response, cut_off, refused)
             refuse_nothing(response, self.wrapped)
-        self._refuse_cut_off(cut_off)
+        if refused is not None:
+            raise refused
         return response
 
     def _raise_if_unreadable(self, exc: BaseException) -> None:
@@ -317,12 +321,12 @@ class MeteredModel(WrapperModel):
             took = perf_counter() - request.clock
             recorder.emit(RequestEnded(**tags(self._frame), model=model, duration=took, **facts))
 
-    def _refuse_cut_off(self, cut_off: str | None) -> None:
-        """Raise, where the worker says that half an answer is none."""
+    def _refuse_cut_off(self, cut_off: str | None) -> AnswerCutOff | None:
+        """Return the error for an answer that was cut off, where the worker says that half an answer is none."""
         entry = self._frame.entry
         if cut_off is None or not isinstance(entry, EntryBase) or entry.on_cut_off != "error":
-            return
-        raise AnswerCutOff(
+            return None
+        return AnswerCutOff(
             f"{self._frame.path}: an answer of model {self._full_name!r} was cut off: {cut_off} "
             f"(`on_cut_off: error` of worker {entry.name!r})."
         )
@@ -360,7 +364,7 @@ class MeteredModel(WrapperModel):
             )
         if cut_off is not None:
             record.cut_off = cut_off
-            if not session.recorder.observed:  # sinks are told with the end of the request
+            if not session.recorder.observed and failed is None:  # sinks are told with the end of the request
                 session.recorder.notice(self._frame, f"An answer of model {self._full_name!r} was cut off: {cut_off}.")
         asked = request.asked
         session.recorder.log_message(self._frame, response, (*asked.function_tools, *asked.output_tools))

@@ -78,7 +78,7 @@ class Printer:
                 self.tell(f"{'  ' * event.depth}> {call_in_words(event.name, event.arguments)}")
             case "call_closed" if event.parent_id is not None and (problem := event.error or event.failure):
                 self.tell(f"{'  ' * event.depth}! {event.name}: {readable(problem)}")
-            case "request_ended" if event.cut_off is not None:
+            case "request_ended" if event.cut_off is not None and event.error is None:
                 self.end_line()
                 self.tell(f"llm-do: {cut_off_line(event)}")
             case "notice":

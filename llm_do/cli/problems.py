@@ -7,6 +7,7 @@ import shutil
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import partial
 from importlib.util import find_spec
 from itertools import islice
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 from pydantic_ai.models import Model
+from pydantic_ai.settings import ModelSettings
 
 from ..compatibility import find_misfit, name_fits
 from ..definition import McpToolset, WorkerDefinition, WorkerLimits, native_tool, places_of
@@ -165,11 +167,21 @@ class _Checker:
                 for problem in self._try("reference", lambda ref=reference: registry._code.object(ref), where)
             ]
         yield from found
+        yield from self._settings(definition, file.path)
         if found:
             # It cannot be built, but its rules can be looked at.
             yield from self._try("rules", lambda: self._check_rules(definition), where)
         else:
             yield from self._build(name, where)
+
+    def _settings(self, definition: WorkerDefinition, path: Path) -> Iterator[Problem]:
+        """Yield settings of the model that are nearly one that every model knows: no provider would tell."""
+        for name in (definition.model_settings or {}).keys() - ModelSettings.__annotations__.keys():
+            if close := get_close_matches(name, ModelSettings.__annotations__, n=1, cutoff=0.8):
+                message = f"model_settings has {name!r}, which no model knows. Did you mean {close[0]!r}?"
+                yield Problem(
+                    "warning", "settings", message, self._shown(path), _line_of(path, name), (definition.name,)
+                )
 
     def _build(self, name: str, where: str) -> Iterator[Problem]:
         entry: list[Any] = []

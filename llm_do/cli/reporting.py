@@ -227,7 +227,7 @@ class Notices:
     def on_event(self, event: Event) -> None:
         if event.type == "notice":
             self.tell(f"llm-do: {visible(event.text)}")
-        elif event.type == "request_ended" and event.cut_off is not None:
+        elif event.type == "request_ended" and event.cut_off is not None and event.error is None:
             self.tell(f"llm-do: {cut_off_line(event)}")
 
 

@@ -635,6 +635,15 @@ def test_check_looks_at_models_and_keys(make: Make, run: Run, monkeypatch: pytes
     assert "does not run memory" in out and "web_search" not in out
 
 
+def test_check_tells_of_a_setting_that_is_misspelled(make: Make, run: Run) -> None:
+    """Those of a provider are not known here, and not judged."""
+    root = make({"workers/a.md": "---\nmodel_settings: {max_token: 9, seed: 1, openai_store: false}\n---\nx"})
+    out = "\n".join(lines(root, run))
+    told = "model_settings has 'max_token', which no model knows. Did you mean 'max_tokens'?"
+    assert f"workers/a.md:2: warning: {told}" in out
+    assert "seed" not in out and "openai_store" not in out
+
+
 def test_check_and_show_tell_which_models_a_worker_can_use(
     make: Make, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -195,7 +195,7 @@ class ChatApp(App[int]):
                 await self._talk.add_call(event.call_id, event.name, event.arguments)
             case "notice":
                 await self._talk.add_notice(readable(event.text), "warning")
-            case "request_ended" if event.cut_off is not None:
+            case "request_ended" if event.cut_off is not None and event.error is None:
                 await self._talk.add_notice(cut_off_line(event), "warning")
             case "approval_decided" if not event.outcome.approved:
                 self._refused.add(event.call_id)
