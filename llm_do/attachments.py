@@ -149,6 +149,12 @@ def check_names(frame: CallFrame, files: Sequence[AttachmentInput]) -> None:
         check.names(placed)
 
 
+def check_handed_on(frame: CallFrame, paths: Sequence[str]) -> None:
+    """Refuse paths of files that the worker at work may not hand on, whoever gets them."""
+    for check in _checks_of_caller(frame):
+        check.names([_RootFile(path, frame.files.manager.host_path(path)) for path in paths])
+
+
 def share(frame: CallFrame, files: Sequence[Any]) -> list[Any]:
     """Note for the rules which files of its caller's roots go with a call, and return where each file is."""
     placed = [_place(frame, item) for item in files]
@@ -253,8 +259,12 @@ def _checks(frame: CallFrame) -> Iterator[_Check]:
     """Yield the checks that hold for a call: that of the worker that is called, and that of the one that calls."""
     worker = _worker(frame)
     yield _Check(worker.attachment_policy, worker.name)
-    above = frame.parent.worker if frame.parent is not None else None
-    caller = above.entry if above is not None else None
+    if frame.parent is not None:
+        yield from _checks_of_caller(frame.parent)
+
+
+def _checks_of_caller(frame: CallFrame) -> Iterator[_Check]:
+    caller = frame.worker.entry if frame.worker is not None else None
     if isinstance(caller, EntryBase) and caller.attachment_policy is not None:
         yield _Check(caller.attachment_policy, caller.name, hands_on=True)
 

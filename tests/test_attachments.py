@@ -271,6 +271,23 @@ async def test_worker_call_reads_no_file_before_it_has_counted_them(root: Path) 
     assert "takes 2 attachments at most, got 1000" in str(runtime.trace[1].error)
 
 
+async def test_no_person_is_asked_about_more_files_than_a_worker_may_hand_on(root: Path) -> None:
+    """All that a question is about is read before it is asked."""
+    (root / "a.txt").write_text("alpha")
+    analyst = WorkerEntry(name="analyst", attachment_policy=AttachmentPolicy(max_attachments=1000))
+    script = Script("worker_call", {"worker": "analyst", "attachments": ["in/a.txt"] * 9})
+    asked: list[Any] = []
+    runtime = Runtime(
+        [boss(root, worker_call, allow_workers=["*"]), analyst],
+        model=script.model,
+        tool_rules={"worker.call": "ask"},
+        approval_callback=lambda *given: asked.append(given),  # type: ignore[arg-type, return-value]
+    )
+    await runtime.call("boss", "go")
+    assert "Worker 'boss' hands on 4 attachments at most, got 9" in str(runtime.trace[1].error)
+    assert not asked
+
+
 @pytest.mark.parametrize(
     "item",
     [

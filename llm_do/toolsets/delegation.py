@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from pydantic import ValidationError
 from pydantic_ai import RunContext, Tool
 
-from ..attachments import attach, check_names, read_shared
+from ..attachments import attach, check_handed_on, check_names, read_shared
 from ..context import Context, dispatch
 from ..definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec
 from ..entries import ToolEntry, WorkerEntry
@@ -142,9 +142,10 @@ def _cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
 
 
 def _pin(arguments: dict[str, Any], frame: CallFrame) -> Pins:
-    """Return the files that go along, as they are now."""
-    found = {}
-    for path in arguments.get("attachments") or ():
+    """Return the files that go along, as they are now, if the worker may hand on so many."""
+    found, paths = {}, arguments.get("attachments") or ()
+    check_handed_on(frame, paths)
+    for path in paths:
         root, rest = frame.files.manager.parse(path)
         try:
             found[path] = frame.files.state(root.name, rest)
