@@ -143,13 +143,17 @@ class Context:
             future.cancel()
             raise
         try:
-            return future.result()
+            output, stop = future.result()
         except concurrent.futures.CancelledError:
             if self.frame.entry is not None:  # the call whose thread this is was cancelled
                 raise
             raise EventLoopError(f"The call was cancelled. {_LOOP_ENDED}") from None
+        if stop is not None:
+            raise stop
+        return output
 
-    async def _call_for_thread(self, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def _call_for_thread(self, call: Callable[[], Awaitable[Any]]) -> tuple[Any, SystemExit | None]:
+        """Return the output of a call, or the `SystemExit` that is meant for its thread: a task would end the loop."""
         task, frame = asyncio.current_task(), self.frame
         assert task is not None
         if frame.thread_calls is None:
@@ -157,7 +161,9 @@ class Context:
         frame.thread_calls.add(task)
         try:
             with self._session.inner_task():
-                return await call()
+                return await call(), None
+        except SystemExit as exc:
+            return None, exc
         finally:
             frame.thread_calls.discard(task)
 

@@ -32,6 +32,8 @@ class SharedLoop:
         """Tells the thread that runs it for guests alone that one has left."""
         self.is_open = False
         """Whether it takes their calls. It may be on its way from one thread to another."""
+        self.ended: asyncio.AbstractEventLoop | None = None
+        """The last loop whose calls are over. It may still run, to wait for threads that are not of the session."""
 
     def find(self, running: Callable[[], asyncio.AbstractEventLoop | None]) -> asyncio.AbstractEventLoop | None:
         """Return the loop that a thread can use, as a guest; `None` if it has to run one."""
@@ -63,11 +65,11 @@ class SharedLoop:
         runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         try:
             output = runner.run(main)
-        except Exception:
-            self._leave(runner)
-            raise
-        except BaseException:  # an interrupt is for all that runs here
+        except KeyboardInterrupt:  # it is for all that runs here
             self._close(runner)
+            raise
+        except BaseException:
+            self._leave(runner)
             raise
         self._leave(runner)
         return output
@@ -104,8 +106,28 @@ class SharedLoop:
             return self.is_open
 
     def _close(self, runner: asyncio.Runner) -> None:
-        self.is_open = False
+        """End the loop. Its last calls end before another loop may begin.
+
+        Threads of `asyncio.to_thread` end after that: the loop waits for them, and they may call synchronously.
+        """
+        with self._gate:
+            self.is_open = False
+            self._tell_left = None
         try:
-            runner.close()
+            runner.run(self._end_tasks())
         finally:
             self._is_owned = False
+            runner.close()
+
+    async def _end_tasks(self) -> None:
+        """Cancel what else runs in this loop, and wait for it."""
+        loop = asyncio.get_running_loop()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        try:
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
+            await loop.shutdown_asyncgens()
+        finally:
+            self.ended = loop

@@ -192,7 +192,7 @@ class SessionState:
     def running_loop(self) -> asyncio.AbstractEventLoop | None:
         """Return the loop that serves the session, if it runs, or is about to go on in another thread."""
         loop = self.loop
-        if loop is None or loop.is_closed():
+        if loop is None or loop.is_closed() or loop is self.shared_loop.ended:
             return None
         return loop if loop.is_running() or self.shared_loop.is_open else None
 

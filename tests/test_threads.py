@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from contextvars import ContextVar
@@ -395,6 +397,95 @@ def test_a_call_that_ends_with_the_loop_of_another_thread_says_so() -> None:
     assert isinstance(error, EventLoopError)
     assert "The event loop that served the call ended before the call did" in str(error)
     assert [record.duration is not None for record in runtime.trace] == [True, True]
+
+
+class Callers:
+    """Threads that call entries of one runtime, and what came of each call."""
+
+    def __init__(self) -> None:
+        self.events: dict[str, threading.Event] = defaultdict(threading.Event)
+        self.results: dict[str, Any] = {}
+        self.runtime = Runtime([entry(self.work), entry(self.leave_thread)])
+
+    async def work(self, name: str, error: type[BaseException] | None = None) -> str:
+        self.events[f"{name} runs"].set()
+        await pool.run(self.events[name].wait, PATIENCE)
+        if error is not None:
+            raise error
+        return name
+
+    async def leave_thread(self) -> None:
+        """Return while a thread of the loop goes on, and calls."""
+        asyncio.get_running_loop().run_in_executor(None, self._call_when_closing)
+
+    def _call_when_closing(self) -> None:
+        self.events["left"].wait(PATIENCE)
+        self.results["left"] = self.runtime.call_sync("work", "x")
+
+    def start(self, name: str, error: type[BaseException] | None = None) -> threading.Thread:
+        def call() -> None:
+            try:
+                self.results[name] = self.runtime.call_sync("work", name, error=error)
+            except BaseException as exc:
+                self.results[name] = type(exc)
+
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        assert self.events[f"{name} runs"].wait(PATIENCE)
+        return thread
+
+    def end(self, name: str, thread: threading.Thread) -> None:
+        self.events[name].set()
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError])
+@pytest.mark.parametrize("served_by", ["its caller", "a caller that still waits", "a thread of the pool"])
+def test_the_end_of_a_thread_ends_no_call_of_another_thread(error: type[BaseException], served_by: str) -> None:
+    """`sys.exit` and a cancellation are for the thread whose call raised them, whichever thread runs the loop."""
+    callers = Callers()
+    names = ["first", "ends", "last"] if served_by != "its caller" else ["ends", "first", "last"]
+    threads = {name: callers.start(name, error if name == "ends" else None) for name in names}
+    if served_by == "a thread of the pool":
+        callers.end("first", threads["first"])
+    for name in ("ends", "last", "first"):
+        callers.end(name, threads[name])
+    assert {**callers.results, "ends": None} == {"first": "first", "last": "last", "ends": None}
+    # A guest has no task of its own that was cancelled.
+    assert callers.results["ends"] in (error, EventLoopError if error is asyncio.CancelledError else error)
+
+
+def test_a_thread_leaves_the_loop_of_others_after_one_that_was_broken() -> None:
+    """A loop that broke while the pool ran it is told of no guest any more."""
+    callers = Callers()
+    threads = {name: callers.start(name) for name in ("first", "second")}
+    callers.end("first", threads["first"])
+    loop = callers.runtime.context().session.loop
+    assert loop is not None
+    loop.call_soon_threadsafe(sys.exit)
+    callers.end("second", threads["second"])
+    assert callers.results.pop("second") is EventLoopError
+    threads = {name: callers.start(name) for name in ("third", "fourth")}
+    callers.end("fourth", threads["fourth"])
+    callers.end("third", threads["third"])
+    assert callers.results == {"first": "first", "third": "third", "fourth": "fourth"}
+
+
+def test_a_thread_that_a_loop_waits_for_at_its_end_can_call() -> None:
+    """Such as one of `asyncio.to_thread`: each would wait for the other."""
+    callers = Callers()
+    closing = threading.Thread(target=callers.runtime.call_sync, args=("leave_thread",), daemon=True)
+    closing.start()
+    callers.events["x"].set()
+    session = callers.runtime.context().session
+    ends = time.monotonic() + PATIENCE
+    while (session.loop is None or session.running_loop() is not None) and time.monotonic() < ends:
+        time.sleep(0.001)
+    callers.events["left"].set()
+    closing.join(PATIENCE)
+    assert not closing.is_alive()
+    assert callers.results == {"left": "x"}
 
 
 async def test_a_forked_process_begins_with_all_places(hanging: Hanging) -> None:
