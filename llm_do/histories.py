@@ -8,7 +8,15 @@ from itertools import chain
 from operator import attrgetter, is_
 from typing import Any
 
-from pydantic_ai.messages import ModelMessage, ModelRequest, SystemPromptPart, UserPromptPart
+from pydantic_ai.messages import (
+    BaseToolReturnPart,
+    ModelMessage,
+    ModelRequest,
+    SystemPromptPart,
+    UserPromptPart,
+    is_multi_modal_content,
+    tool_return_ta,
+)
 
 from .secrets import Values
 
@@ -84,7 +92,21 @@ class SentHistory:
         frozen = part
         if not isinstance(content, str):
             try:
-                frozen = replace(part, content=deepcopy(content))
+                sent = secrets.redact(content)
+                sent = _as_sent(sent) if isinstance(part, BaseToolReturnPart) else deepcopy(sent)
+                frozen = replace(part, content=sent)
             except Exception:  # it has no content, or one that cannot be copied
                 self._is_settled, self._contents[-1] = False, _UNSETTLED
         return secrets.redact(frozen)
+
+
+def _as_sent(content: Any) -> Any:
+    """Return the result of a tool as the data that a model is sent: what an object makes of itself is searched too.
+
+    Files stay files.
+    """
+    if is_multi_modal_content(content):
+        return deepcopy(content)
+    if isinstance(content, list):
+        return [_as_sent(each) for each in content]
+    return tool_return_ta.dump_python(content, mode="json")

@@ -15,7 +15,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, SecretBytes, SecretStr
+from pydantic import BaseModel, Field, SecretBytes, SecretStr, computed_field
 from pydantic_ai import ModelRetry, RunContext, Tool, ToolFailed, ToolReturn
 from pydantic_ai.exceptions import ApprovalRequired
 from pydantic_ai.messages import (
@@ -753,15 +753,48 @@ async def test_a_secret_that_comes_into_a_result_later_is_not_sent(monkeypatch: 
     assert "content=['line 0']" in sent[-1] and "content=['line 0', 'line 1', '[secret MY_TOKEN]']" in sent[-1]
 
 
-def test_a_part_without_content_and_one_that_cannot_be_copied_are_sent() -> None:
+@pytest.mark.parametrize("is_told", ["before", "after"])
+async def test_a_secret_that_an_object_makes_of_itself_is_not_sent(
+    monkeypatch: pytest.MonkeyPatch, is_told: str
+) -> None:
+    """A field that is computed is no field that could be searched, and may be another one with the next request."""
+    monkeypatch.setenv("MY_TOKEN", VALUE)
+    address = [f"db:{VALUE}@host" if is_told == "before" else "db:none@host"]
+
+    class Database(BaseModel):
+        @computed_field  # type: ignore[prop-decorator]
+        @property
+        def address(self) -> str:
+            return address[0]
+
+    @entry
+    async def find() -> list[Database]:
+        return [Database()]
+
+    sent: list[str] = []
+
+    def step(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        sent.append(ModelMessagesTypeAdapter.dump_json(messages).decode())
+        if len(messages) == 5:
+            return says("ok")
+        address[0] = address[0] if len(messages) == 1 else f"db:{VALUE}@host"
+        return calls(("find", {}))
+
+    runtime = Runtime(model=FunctionModel(step), secrets=["MY_TOKEN"])
+    await runtime.call(WorkerEntry(name="w", tools=[find]), "go")
+    assert VALUE not in "".join(sent)
+    assert '[{"address":"db:[secret MY_TOKEN]@host"}]' in sent[-1]
+
+
+def test_a_part_without_content_and_one_that_is_no_data_are_sent() -> None:
     """Each is searched with every request."""
 
-    @dataclass
     class Stubborn:
-        lines: list[str]
+        def __init__(self, lines: list[str]) -> None:
+            self.lines = lines
 
-        def __deepcopy__(self, memo: Any) -> Any:
-            raise TypeError("no copies")
+        def __repr__(self) -> str:
+            return str(self.lines)
 
     secrets, history = Values(), SentHistory()
     secrets.add(VALUE)
