@@ -130,6 +130,8 @@ class ProjectCodeError(LlmDoError, ImportError):
 class PathDenied(LlmDoError, PermissionError):
     """The path is not one that may be used like this; nothing was read or written."""
 
+    brief: str | None = None
+    """The message as if nothing was there, for those who must not know."""
     # An OSError formats its arguments as an errno.
     __str__ = Exception.__str__
 

@@ -29,6 +29,7 @@ from .errors import (
     ApprovalDenied,
     ArgumentError,
     LlmDoError,
+    PathDenied,
     PathMissing,
     PromptError,
     ToolTimeout,
@@ -98,9 +99,8 @@ async def _answer(
 
 def _told(problem: LlmDoError, caller: CallFrame) -> str:
     """Return what a model is told of an error: no names of files that a rule may have denied it to list."""
-    if isinstance(problem, PathMissing) and problem.brief is not None and denies_any("sandbox.read", caller.rules):
-        return problem.brief
-    return str(problem)
+    brief = problem.brief if isinstance(problem, PathMissing | PathDenied) else None
+    return str(problem) if brief is None or not denies_any("sandbox.read", caller.rules) else brief
 
 
 def proxy_tool(

@@ -492,6 +492,7 @@ async def _told_with_private_names(
 _HIDDEN = [
     lambda guess: ("list_files", {"path": "d", "pattern": f"**/{guess}*"}),
     lambda guess: ("list_files", {"path": "d", "pattern": f"*/{guess}*.txt"}),
+    lambda guess: ("list_files", {"path": f"d/private/{guess}lan.txt", "pattern": "**"}),
     lambda guess: ("find_files", {"pattern": f"d/**/{guess}*"}),
     lambda guess: ("find_files", {"pattern": f"d/private/{guess}lan.txt"}),
     lambda guess: ("find_files", {"pattern": f"d/private/[{guess}]*"}),
@@ -543,6 +544,7 @@ async def test_what_a_rule_denies_is_left_out_of_lists_and_searches(project: Pat
     [
         ("delete_file", "d/private/plan.tx", {"rule": "deny", "when": {"path": "d/private/**"}}),
         ("read_file", "d/private/plan.md", {"rule": "deny", "except": {"path": "d/**/*.md"}}),
+        ("read_file", "d/private/plan.txt/plan.md", {"rule": "deny", "except": {"path": "d/**/*.md"}}),
         ("list_files", "d/private/open", {"rule": "deny", "except": {"path": "d/private/open/**"}}),
     ],
 )

@@ -343,7 +343,10 @@ class Root:
             missing.brief = f"{shown} does not exist."
             return missing
         if why := str(exc) if isinstance(exc, Refused) else _WHY.get(exc.errno or 0):
-            return PathDenied(f"{shown} is refused: {why}.")
+            denied = PathDenied(f"{shown} is refused: {why}.")
+            if isinstance(exc, NotADirectoryError):  # so there is a file
+                denied.brief = f"{shown} does not exist."
+            return denied
         assert isinstance(exc, OSError)
         failed = PathFailed(f"{shown} failed: {exc.strerror}. A file that was there is unchanged.")
         failed.errno = exc.errno

@@ -87,7 +87,7 @@ async def delegate(ctx: Context, worker: str, input_data: Any, attachments: list
     except LlmDoError as exc:
         if exc is frame.problem:  # what this call was made with is wrong, so it is this call that failed
             failed = type(exc)(str(exc))
-            if isinstance(exc, PathMissing) and isinstance(failed, PathMissing):
+            if isinstance(exc, PathMissing | PathDenied) and isinstance(failed, PathMissing | PathDenied):
                 failed.brief = exc.brief
             raise failed from exc
         raise

@@ -80,6 +80,8 @@ def _listed_cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]
     if not _looks_below(pattern):
         return listed
     root, rest = frame.files.manager.parse(path)
+    if not _not_denied(root, frame)(rest):  # whatever is there, nothing is looked for
+        return listed
     find = partial(root.entries, rest, _MAX_JUDGED + 1, pattern=pattern)
     return [*listed, *_each_found(root, f"{rest}/{pattern}", find, frame)]
 
