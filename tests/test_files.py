@@ -677,7 +677,7 @@ def test_a_file_larger_than_memory_is_read_line_by_line() -> None:
     ids=lambda tool: tool[0],
 )
 async def test_the_event_loop_goes_on_while_rules_judge_every_file(project: Path, tool: tuple[str, Any]) -> None:
-    """A search is judged by all files that it finds. One that is refused, since there are too many, does nothing else."""
+    """A search is judged by all files that it finds. One refused, since there are too many, does no more."""
     (project / "in" / "many").mkdir()
     for number in range(2001):
         (project / "in" / "many" / f"{number}.txt").touch()
