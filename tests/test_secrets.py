@@ -774,7 +774,8 @@ async def test_a_secret_that_an_object_makes_of_itself_is_not_sent(
     sent: list[str] = []
 
     def step(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        sent.append(ModelMessagesTypeAdapter.dump_json(messages).decode())
+        parts = [part for message in messages for part in message.parts]
+        sent.append("".join(part.model_response_str() for part in parts if isinstance(part, ToolReturnPart)))
         if len(messages) == 5:
             return says("ok")
         address[0] = address[0] if len(messages) == 1 else f"db:{VALUE}@host"
