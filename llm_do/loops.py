@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -23,6 +24,7 @@ class SharedLoop:
     """
 
     def __init__(self) -> None:
+        self._process = os.getpid()
         self._gate = threading.Lock()
         self._is_owned = False
         """Whether a thread runs the loop, or is about to."""
@@ -37,6 +39,8 @@ class SharedLoop:
 
     def find(self, running: Callable[[], asyncio.AbstractEventLoop | None]) -> asyncio.AbstractEventLoop | None:
         """Return the loop that a thread can use, as a guest; `None` if it has to run one."""
+        if self._process != os.getpid():  # a fork copies no threads, so none of them runs a loop here
+            SharedLoop.__init__(self)
         while True:
             with self._gate:
                 loop = running()

@@ -132,6 +132,8 @@ class SessionState:
             self.root.hands_down, self.root.rules = True, tuple(dict.fromkeys(books))
         self.loop: asyncio.AbstractEventLoop | None = None
         """The event loop that serves the session."""
+        self._process = os.getpid()
+        """Where it does: a forked process has a copy that looks as if it ran."""
         self.request_slots: anyio.Semaphore
         self._models: dict[str, Model] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
@@ -181,7 +183,7 @@ class SessionState:
                 "This runtime is in use by another event loop that is still running. "
                 "A runtime is one session: make one for each thread or request."
             )
-        self.loop = loop
+        self.loop, self._process = loop, os.getpid()
         self.request_slots = anyio.Semaphore(self.max_concurrency, fast_acquire=True)
         self.requests_in_flight = self.toolsets_opening = 0
         self.root.worker_slots = None
@@ -192,7 +194,7 @@ class SessionState:
     def running_loop(self) -> asyncio.AbstractEventLoop | None:
         """Return the loop that serves the session, if it runs, or is about to go on in another thread."""
         loop = self.loop
-        if loop is None or loop.is_closed() or loop is self.shared_loop.ended:
+        if loop is None or loop.is_closed() or loop is self.shared_loop.ended or self._process != os.getpid():
             return None
         return loop if loop.is_running() or self.shared_loop.is_open else None
 

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -511,4 +512,40 @@ async def test_a_forked_process_begins_with_all_places(hanging: Hanging) -> None
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)  # noqa: ASYNC222 - it was killed
+        os.close(read)
+
+
+def test_a_forked_process_has_a_loop_of_its_own() -> None:
+    """That of its parent looks as if it ran there, and never serves a call."""
+    running, go_on = threading.Event(), threading.Event()
+
+    @entry
+    async def wait() -> None:
+        running.set()
+        await pool.run(go_on.wait, PATIENCE)
+
+    @entry
+    async def double(x: int) -> int:
+        return 2 * x
+
+    runtime = Runtime([wait, double])
+    owner = threading.Thread(target=runtime.call_sync, args=("wait",))
+    owner.start()
+    running.wait(PATIENCE)
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(write, str(runtime.call_sync("double", 21)).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    try:
+        assert select.select([read], [], [], PATIENCE)[0] and os.read(read, 10) == b"42"
+        assert runtime.call_sync("double", 4) == 8
+    finally:
+        go_on.set()
+        owner.join(PATIENCE)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
         os.close(read)
