@@ -249,8 +249,7 @@ async def storm(calls: int, seed: int) -> Counts:
     counts, sessions = Counts(), list[weakref.ref[Any]]()
     await _session(f"{seed}", 2, Counts(), [])  # what is made once is not left behind
     await asyncio.sleep(0)
-    tasks, descriptors, threads = asyncio.all_tasks(), _descriptors(), threading.active_count()
-    threads -= sum(thread.name == "llm-do" for thread in threading.enumerate())
+    tasks, descriptors, threads = asyncio.all_tasks(), _descriptors(), set(threading.enumerate())
     idle, pool._SECONDS_IDLE = pool._SECONDS_IDLE, 0.1
     with noting_complaints(counts.unexpected):
         number = 0
@@ -259,7 +258,7 @@ async def storm(calls: int, seed: int) -> Counts:
             number += 1
         for _ in range(400):
             await asyncio.sleep(0.005)
-            if asyncio.all_tasks() <= tasks and threading.active_count() <= threads:
+            if asyncio.all_tasks() <= tasks and threads.issuperset(threading.enumerate()):
                 break
         gc.collect()
         await asyncio.sleep(0.01)
@@ -269,7 +268,7 @@ async def storm(calls: int, seed: int) -> Counts:
         "tasks": len(asyncio.all_tasks() - tasks),
         "sessions": sum(session() is not None for session in sessions),
         "descriptors": max(0, _descriptors() - descriptors),
-        "threads": max(0, threading.active_count() - threads),
+        "threads": len(set(threading.enumerate()) - threads),
     }
     return counts
 
