@@ -119,7 +119,7 @@ async def run_entry(
     if not isinstance(entry, WorkerEntry):
         output = await call_bound(runtime.context(), entry, arguments)
         return WorkerRunResult(output=output, messages=[], trace=runtime.trace, usage=runtime.usage)
-    scope = entry.start(runtime)  # opened within its turn, so that sinks are told of what its toolsets wait for
+    scope = entry.start(runtime)  # opened within its turn, so that sinks learn what its toolsets wait for
     try:
         output = await scope.take_turn(arguments, files)
         messages = runtime.context().session.recorder.secrets.redact(scope.messages)

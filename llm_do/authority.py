@@ -24,7 +24,7 @@ _HARMLESS_SETTINGS = frozenset(
 def cut(
     wanted: WorkerDefinition, creator: WorkerDefinition | None, base: Path, providers: Mapping[str, str]
 ) -> WorkerDefinition:
-    """What a generated worker really has. Without its creator it has nothing but its words.
+    """Return what a generated worker has in fact. Without its creator it has nothing but its words.
 
     `providers` are the project's own: their factories are code, which gets the name of a model.
     """

@@ -364,7 +364,7 @@ class MeteredModel(WrapperModel):
             )
         if cut_off is not None:
             record.cut_off = cut_off
-            if not session.recorder.observed and failed is None:  # sinks are told with the end of the request
+            if not session.recorder.observed and failed is None:  # sinks learn it from the end of the request
                 session.recorder.notice(self._frame, f"An answer of model {self._full_name!r} was cut off: {cut_off}.")
         asked = request.asked
         session.recorder.log_message(self._frame, response, (*asked.function_tools, *asked.output_tools))

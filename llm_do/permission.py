@@ -142,7 +142,7 @@ class Permissions:
             raise CallCancelled(f"{frame.path} stops: somebody ended the run.")
 
     def why(self, frame: CallFrame, arguments: Mapping[str, Any]) -> Ruling:
-        """What would be decided about a call, and by which rule. Nothing runs, nothing is read, and nobody is asked."""
+        """Return the decision about a call, and its rule. Nothing runs, nothing is read, and no question is asked."""
         assert frame.entry is not None
         arguments, files = files_apart(frame, arguments)
         bound = parameters_of(frame.entry).bind_named(arguments, has_files=bool(files))

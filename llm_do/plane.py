@@ -98,7 +98,7 @@ async def _answer(
 
 
 def _told(problem: LlmDoError, caller: CallFrame) -> str:
-    """Return what a model is told of an error: no names of files that a rule may have denied it to list."""
+    """Return the text of an error for a model, without names of files that a rule may deny it to list."""
     brief = problem.brief if isinstance(problem, PathMissing | PathDenied) else None
     return str(problem) if brief is None or not denies_any("sandbox.read", caller.rules) else brief
 

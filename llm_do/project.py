@@ -206,7 +206,7 @@ class ProjectCode:
         return self._import(".".join(relative.parts).removesuffix(".__init__"), path)
 
     def object(self, reference: str) -> Any:
-        """What `module:Name` or `file.py:Name` refers to."""
+        """Return the object that `module:Name` or `file.py:Name` names."""
         where, _, name = reference.partition(":")
         if where.endswith(".py") and not (self.root / where).is_file():
             raise ProjectCodeError(f"{reference!r}: the project has no file {where!r}.")

@@ -117,7 +117,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
         return make_own_model(name, self.providers(), self.load, self.root)
 
     def load(self, reference: str) -> Any:
-        """What `module:Name` or `file.py:Name` refers to. The project's code is imported."""
+        """Return the object that `module:Name` or `file.py:Name` names. The project's code is imported."""
         found = self._code.object(reference)
         self._writable.check_made_in_python()
         return found

@@ -345,7 +345,7 @@ class _Toolsets:
         self._context.session.tasks.discard(owner)
         if self._timer is not None:
             self._timer.cancel()
-        self._opened.set()  # whoever waits finds out that it is over
+        self._opened.set()  # those that wait find out that it is over
         if not owner.cancelled():
             owner.exception()  # told to those who open and close, if there are any
 
@@ -355,7 +355,7 @@ class _Toolsets:
         return self._owner.done()
 
     async def open(self) -> None:
-        """Wait until the toolsets are built. Whoever waits alone and is cancelled takes them down again."""
+        """Wait until the toolsets are built. The only one that waits takes them down again when it is cancelled."""
         self._check_loop()
         self._openers += 1
         try:
@@ -494,7 +494,7 @@ async def _all_started(toolsets: Sequence[AbstractToolset[Any]]) -> None:
 
 
 async def settle(task: asyncio.Task[Any]) -> None:
-    """Wait until a task is over, also when whoever waits is cancelled meanwhile. A task that hangs is cancelled."""
+    """Wait until a task is over, also when the waiting one is cancelled meanwhile. A task that hangs is cancelled."""
     cancelled: asyncio.CancelledError | None = None
     patience: float | None = anyio.current_time() + CLOSING_SECONDS
     with anyio.CancelScope(shield=True):

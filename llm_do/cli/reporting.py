@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 EVENTS_VERSION = 1
 """Of the lines that `--events` prints. It changes when a program that reads them would have to."""
-_NOBODY_ASKED = "No person could be asked. Run it in a terminal, give --approve-all, or allow the call with a rule."
+_NO_PERSON = "No person could be asked. Run it in a terminal, give --approve-all, or allow the call with a rule."
 
 
 @dataclass(kw_only=True)
@@ -142,10 +142,10 @@ class Reporter:
             names = [
                 visible(name) if n == 1 else f"{visible(name)} ({n:,} calls)" for name, n in Counter(refused).items()
             ]
-            advice = f" {_NOBODY_ASKED}" if self._asked_nobody() else ""
+            advice = f" {_NO_PERSON}" if self._found_no_person() else ""
             click.echo(f"Refused: {', '.join(names)}. The worker went on without.{advice}", err=True)
 
-    def _asked_nobody(self) -> bool:
+    def _found_no_person(self) -> bool:
         """Whether a call was refused because no person could be asked."""
         records = [] if self._runtime is None else self._runtime.trace
         return any(record.approval is not None and record.approval.by == "nobody" for record in records)
@@ -178,8 +178,8 @@ class Reporter:
         """The run ended with an error, which somebody else tells. Returns the code for it."""
         ended = self._runtime is not None and bool(self._runtime.context().session.permissions.ended)
         self.exit_code = Exit.REFUSED if ended else code_of(exc)
-        if isinstance(exc, ApprovalDenied) and self._asked_nobody():
-            exc.add_note(_NOBODY_ASKED)
+        if isinstance(exc, ApprovalDenied) and self._found_no_person():
+            exc.add_note(_NO_PERSON)
         self._over(exc)
         return self.exit_code
 

@@ -58,7 +58,7 @@ def check_may_call(frame: CallFrame, worker: str) -> Any:
 
 
 def _show_call(arguments: dict[str, Any], frame: CallFrame) -> dict[str, Any]:
-    """Nobody is asked about what is not allowed. Whoever is asked sees which files go along, and how large they are."""
+    """Return what a person who is asked sees: which files go along, and their sizes. Refuse what is not allowed."""
     check_may_call(frame, arguments["worker"])
     files = frame.worker.sandbox if frame.worker is not None else None
     shared = []

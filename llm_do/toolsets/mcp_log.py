@@ -105,7 +105,7 @@ class ServerLog:
         first, *others = part.split(b"\n")
         if self._skipping and others:
             self._skipping = False
-            self._rest, *others = others  # of the long line, no more is told: half of a secret could be there
+            self._rest, *others = others  # the end of the long line is dropped: half of a secret could be there
         elif not self._skipping:
             self._rest += first
         self._add([self._rest, *others[:-1]] if others else [])
