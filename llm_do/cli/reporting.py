@@ -26,7 +26,7 @@ from .offering import choose_later, settle_model
 from .sessions import SessionOptions, open_session
 from .stdout import Output, ReaderLeft
 from .tree import CallTree
-from .words import cut_off_line
+from .words import cut_off_line, readable
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import MultiModalContent
@@ -226,7 +226,8 @@ class Notices:
 
     def on_event(self, event: Event) -> None:
         if event.type == "notice":
-            self.tell(f"llm-do: {visible(event.text)}")
+            # What a server wrote is spelled out in it already, and one line stays one.
+            self.tell(f"llm-do: {readable(event.text)}".replace("\n", "\\n"))
         elif event.type == "request_ended" and event.cut_off is not None and event.error is None:
             self.tell(f"llm-do: {cut_off_line(event)}")
 

@@ -67,6 +67,14 @@ def test_the_end_of_a_server_is_told_once_and_is_no_call(project: Path, run_here
     assert "> die()" in said and "small()" not in said and "! small" not in said
 
 
+def test_a_run_spells_the_last_words_of_a_server_once(project: Path, run_here: RunHere) -> None:
+    write_worker(project)
+    file = project / "workers/helper.md"
+    file.write_text(file.read_text().replace("small/increment", "small/die"))
+    done = run_here("run", "helper", "hi", "-m", "test", cwd=project)
+    assert "giving up\\x1b[2J" in done.stderr and "\x1b" not in done.stderr
+
+
 def test_standard_error_of_a_server_never_reaches_the_screen_of_a_chat(project: Path) -> None:
     write_worker(project, "noisy")
     terminal = Terminal(project)
