@@ -12,7 +12,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 from llm_do import Runtime, entry
-from llm_do.rules import Call, Case, Places, RuleBook, judge, read_rules
+from llm_do.policy.rules import Call, Case, Places, RuleBook, judge, read_rules
 
 COMMON_US = 10.0
 HOSTILE_MS = 10.0

@@ -5,29 +5,44 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .answers import ModelAnswerError
-    from .api import (
-        RuntimeCreator,
-        RuntimeDelegator,
-        WorkerRunResult,
-        call_worker,
-        call_worker_async,
-        create_worker,
-        run_worker,
-        run_worker_async,
+    from .arguments.inputs import WorkerInput
+    from .arguments.payloads import AttachmentInput, AttachmentPayload
+    from .arguments.prompts import HasPrompt
+    from .budgets.limits import Account, Budget, Limits
+    from .budgets.prices import Price
+    from .core.context import BoundEntry, Context, ToolsProxy
+    from .core.entries import ToolEntry, WorkerEntry, entry
+    from .core.entry import (
+        CallableEntry,
+        Effect,
+        Entry,
+        Executor,
+        LimitCallback,
+        MessageCallback,
+        Sink,
+        ToolsetFactory,
+        WorkerCreator,
+        WorkerDelegator,
     )
-    from .approval import (
-        ApprovalCallback,
-        ApprovalController,
-        ApprovalDecision,
-        ApprovalRequest,
-        Approver,
-        approve_all_callback,
-        strict_mode_callback,
+    from .core.events import (
+        ApprovalDecided,
+        ApprovalRequested,
+        CallClosed,
+        CallOpened,
+        CallProgress,
+        Event,
+        MessageLogged,
+        Notice,
+        RequestEnded,
+        RequestStarted,
+        TextDelta,
     )
-    from .context import BoundEntry, Context, ToolsProxy
-    from .definition import AttachmentPolicy, WorkerCreationDefaults, WorkerDefinition, WorkerSpec
-    from .entries import ToolEntry, WorkerEntry, entry
+    from .core.frame import CallFrame
+    from .core.names import ToolsetResolver
+    from .core.runtime import Runtime
+    from .core.scope import CallScope
+    from .core.trace import Trace, TraceEntry, TraceNode
+    from .definitions.definition import AttachmentPolicy, WorkerCreationDefaults, WorkerDefinition, WorkerSpec
     from .errors import (
         AnswerCutOff,
         ApprovalDenied,
@@ -67,48 +82,34 @@ if TYPE_CHECKING:
         WorkerFileError,
         partial_messages,
     )
-    from .events import (
-        ApprovalDecided,
-        ApprovalRequested,
-        CallClosed,
-        CallOpened,
-        CallProgress,
-        Event,
-        MessageLogged,
-        Notice,
-        RequestEnded,
-        RequestStarted,
-        TextDelta,
-    )
-    from .frame import CallFrame
-    from .inputs import WorkerInput
+    from .models.answers import ModelAnswerError
+    from .models.choice import ModelLike
     from .models.local.model import LocalModel
-    from .names import ToolsetResolver
-    from .payloads import AttachmentInput, AttachmentPayload
-    from .prices import Price
-    from .protocols import (
-        CallableEntry,
-        Effect,
-        Entry,
-        Executor,
-        HasPrompt,
-        LimitCallback,
-        MessageCallback,
-        ModelLike,
-        Sink,
-        ToolsetFactory,
-        WorkerCreator,
-        WorkerDelegator,
+    from .policy.approvals import (
+        ApprovalCallback,
+        ApprovalController,
+        ApprovalDecision,
+        ApprovalOutcome,
+        ApprovalRequest,
+        Approver,
+        approve_all_callback,
+        strict_mode_callback,
     )
-    from .registry import WorkerRegistry
-    from .rules import Grant, RuleBook, Ruling, ToolRule
-    from .runtime import Runtime
+    from .policy.rules import Grant, RuleBook, Ruling, ToolRule
+    from .privacy.secret_fields import Secret
+    from .projects.api import (
+        RuntimeCreator,
+        RuntimeDelegator,
+        WorkerRunResult,
+        call_worker,
+        call_worker_async,
+        create_worker,
+        run_worker,
+        run_worker_async,
+    )
+    from .projects.registry import WorkerRegistry
     from .sandbox import RootConfig, SandboxConfig, SandboxManager, SandboxToolset
-    from .scope import CallScope
-    from .secrets import Secret
     from .toolsets import FILE_TOOLS
-    from .trace import ApprovalOutcome, Trace, TraceEntry, TraceNode
-    from .usage import Account, Budget, Limits
 
     WorkerContext = Context
     """Another name of `Context`."""

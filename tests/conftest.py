@@ -30,5 +30,5 @@ def anyio_backend() -> str:
 def _forget_projects() -> Iterator[None]:
     """Let no import look at the projects of earlier tests, which the command line keeps from the garbage collector."""
     yield
-    if (importing := sys.modules.get("llm_do.importing")) is not None:
+    if (importing := sys.modules.get("llm_do.projects.import_guard")) is not None:
         importing.GUARD._projects = ()

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from llm_do.workerfiles import BY_PROJECT, WorkerFile, seal_of
+from llm_do.projects.worker_files import BY_PROJECT, WorkerFile, seal_of
 
 
 def seal(file: Path) -> None:

@@ -46,8 +46,8 @@ PAGES = [
 ]
 NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))
 RUN_ELSEWHERE = {
-    ("docs/getting-started.md", "console"): "tests/test_cli_docs.py",
-    ("docs/getting-started.md", "sh"): "tests/test_cli_docs.py",
+    ("docs/getting-started.md", "console"): "tests/cli/test_cli_docs.py",
+    ("docs/getting-started.md", "sh"): "tests/cli/test_cli_docs.py",
     ("examples/*README.md", "python"): "tests/test_examples.py",
 }
 _BLOCK = re.compile(r"^( *)(```+)([^`\n]*)\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
@@ -326,42 +326,36 @@ def test_every_public_name_is_in_the_reference() -> None:
 # -- the page about the architecture ---------------------------------------------------------------------
 
 
-def layers() -> list[set[str]]:
-    """The layers of `pyproject.toml`, the highest first."""
+def rooms_in_order() -> list[set[str]]:
+    """The rooms that `pyproject.toml` lists, the highest first. Those of one layer stand beside each other."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    (layers,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
+    (layers,) = [contract["layers"] for contract in contracts if contract["name"].startswith("Rooms")]
     return [{name.strip().removeprefix("llm_do.") for name in layer.split("|")} for layer in layers]
 
 
-def module_rows() -> list[tuple[list[str], str]]:
-    """The modules that each row of the table is about, and what it says of them."""
+def room_rows() -> dict[str, str]:
+    """The rooms of the page, in its order, with what it says of each."""
     page = (ROOT / "docs/architecture.md").read_text()
-    rows = re.findall(r"^\| (`[^|]*) \| (.*) \|$", page.partition("## The modules")[2], re.MULTILINE)
-    return [(re.findall(r"`([\w/]+)`", names), text) for names, text in rows]
+    return dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", page.partition("## The rooms")[2], re.MULTILINE))
 
 
-def modules() -> list[str]:
-    """The modules of llm-do, without those that have one row for a whole package."""
+def modules() -> list[tuple[str, str]]:
+    """Each module of a room, without those of packages that the page names as a whole."""
     source = Path(llm_do.__file__).parent
-    found = [path.relative_to(source).with_suffix("").as_posix() for path in source.rglob("*.py")]
-    return sorted(name for name in found if not name.startswith(("cli/", "models/local/")) and "/_" not in f"/{name}")
+    wholes = ("cli/commands/", "cli/terminal/", "cli/tui/", "models/local/", "policy/rules/")
+    paths = [path.relative_to(source) for path in source.glob("*/**/*.py") if path.stem != "__init__"]
+    return sorted((path.parts[0], path.stem) for path in paths if not path.as_posix().startswith(wholes))
 
 
 def test_every_module_has_its_place_on_the_page_about_the_architecture() -> None:
-    """A module of its own is named in front of a row, and one of a package in the row of that package."""
-    named = {name for names, _ in module_rows() for name in names}
-    texts = {name: set(re.findall(r"`(\w+)`", text)) for names, text in module_rows() for name in names}
-    for module in modules():
-        package, _, name = module.rpartition("/")
-        assert module in named or name in texts.get(package, ()), module
-    packages = {path.parent.name for path in Path(llm_do.__file__).parent.glob("*/__init__.py")}
-    assert named - {*modules(), *packages, "models/local"} == set(), "named on the page, and not there"
+    rows = room_rows()
+    named = {room: set(re.findall(r"`(\w+)`", text)) for room, text in rows.items()}
+    assert [f"{room}/{name}" for room, name in modules() if name not in named[room]] == []
 
 
-def test_the_page_about_the_architecture_has_the_order_of_the_layers() -> None:
-    """Imports go down: of two rows, the upper one is about the higher layer, and all of one row are neighbours."""
-    depth = {name: number for number, layer in enumerate(layers()) for name in layer}
-    rows = [[depth[name.partition("/")[0]] for name in names] for names, _ in module_rows()]
-    flat = [number for row in rows for number in row]
-    assert flat == sorted(flat)
-    assert set(depth) == {name.partition("/")[0] for names, _ in module_rows() for name in names}
+def test_the_page_about_the_architecture_has_the_order_of_the_rooms() -> None:
+    depth = {room: number for number, layer in enumerate(rooms_in_order()) for room in layer}
+    rows = list(room_rows())
+    assert [depth[room] for room in rows] == sorted(depth.values())
+    source = Path(llm_do.__file__).parent
+    assert {path.parent.name for path in source.glob("*/__init__.py")} | {"errors"} == set(rows)

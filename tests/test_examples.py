@@ -27,8 +27,8 @@ from llm_do import (
     approve_all_callback,
     run_worker_async,
 )
+from llm_do.core.trace import TraceNode
 from llm_do.models import ModelChoice
-from llm_do.trace import TraceNode
 
 from .cli.server import Step, serve
 from .processes import PATIENCE
@@ -137,7 +137,7 @@ def test_every_entry_can_be_built(examples: Path, project: str) -> None:
 @pytest.mark.parametrize("readme", READMES)
 def test_python_in_a_readme_runs(readme: str, examples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = TestModel(call_tools=[])
-    monkeypatch.setattr("llm_do.api.choose_default_model", lambda *_: ModelChoice(model, "a test's"))
+    monkeypatch.setattr("llm_do.projects.api.choose_default_model", lambda *_: ModelChoice(model, "a test's"))
     monkeypatch.chdir(examples.parent)
     for code in re.findall(r"```python\n(.*?)```", (examples / readme).read_text(), re.DOTALL):
         exec(compile(code, readme, "exec"), {})

@@ -27,9 +27,9 @@ from llm_do import (
     ToolEntry,
     UnknownEntryError,
     WorkerEntry,
-    context,
 )
 from llm_do._exports import MODULES
+from llm_do.core import context
 
 
 def test_everything_exported_exists_once_and_type_checkers_read_the_same() -> None:
@@ -39,7 +39,7 @@ def test_everything_exported_exists_once_and_type_checkers_read_the_same() -> No
     tree = ast.parse(Path(llm_do.__file__).read_text())
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level == 1]
     read = {name.name: node.module for node in imports for name in node.names if node.module != "_exports"}
-    assert {**read, "WorkerContext": "context"} == MODULES
+    assert {**read, "WorkerContext": "core.context"} == MODULES
     with pytest.raises(AttributeError, match="no attribute 'Runtim'"):
         _ = llm_do.Runtim
 
@@ -102,8 +102,8 @@ def test_no_hidden_state() -> None:
     ]
     assert context in modules and len(modules) > 100
     # Not ours, and nothing of ours is kept in it: `anyio.from_thread.run` finds there the loop that a thread works for,
-    # and works in synchronous tools only if our threads say it (tests/test_threads.py).
-    assert context_variables_of(modules) == ["llm_do.pool.anyio_locals"]
+    # and works in synchronous tools only if our threads say it (tests/core/test_threads.py).
+    assert context_variables_of(modules) == ["llm_do.machine.pool.anyio_locals"]
 
 
 def test_hidden_state_would_be_found() -> None:

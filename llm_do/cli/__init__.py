@@ -7,7 +7,7 @@ import sys
 import threading
 from typing import NoReturn
 
-from .commands import COMMANDS, HELP
+from .fast.help import COMMANDS, HELP
 
 
 def main() -> None:
@@ -38,7 +38,7 @@ def _leave(code: int) -> NoReturn:
         sys.stdout.flush()
     except OSError as exc:
         code = code or _tell_unwritten(exc)
-        from .stdout import abandon  # noqa: PLC0415 - it imports more than an end needs
+        from .terminal.stdout import abandon  # noqa: PLC0415 - it imports more than an end needs
 
         abandon(sys.stdout)
     if threading.active_count() == 1:
@@ -59,7 +59,7 @@ def _tell_unwritten(exc: OSError) -> int:
 
 def _answer() -> None:
     if "_LLM_DO_COMPLETE" in os.environ:
-        from .tab import complete  # noqa: PLC0415 - only a shell that completes needs it
+        from .fast.completion import complete  # noqa: PLC0415 - only a shell that completes needs it
 
         complete()
     elif sys.argv[1:] in (["--help"], ["-h"], []):

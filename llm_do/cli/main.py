@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
-from .commands import COMMANDS, MODULES
-from .exits import Exit, report
+from .fast.help import COMMANDS
+from .support.exits import Exit, report
 
 
 class LazyGroup(click.Group):
@@ -23,7 +23,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        module = import_module(f".{MODULES.get(name, name)}", __package__)
+        module = import_module(f".commands.{name}", __package__)
         command: click.Command = getattr(module, f"{name}_command")
         return command
 

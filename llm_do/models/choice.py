@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from typing import TypeAlias
+
+from pydantic_ai.models import KnownModelName, Model
 
 from ..errors import ModelChoiceError
-from ..installation import install_extra
-from ..protocols import ModelLike
+from ..machine.installation import install_extra
 from .consent import has_agreed
 from .servers import MODEL_SERVERS, ModelServer, OfferedModel, find_offer, make_served_model
 
@@ -229,3 +231,14 @@ def _place_of(server: ModelServer) -> str:
         return str(server.locate(os.environ).address)
     except ModelChoiceError:
         return str(server.address)
+
+
+ModelLike: TypeAlias = Model | KnownModelName | str
+"""A PydanticAI model, or its name."""
+
+
+DefaultModel: TypeAlias = Callable[[str, Callable[[str], None]], Awaitable[ModelLike]]
+"""Chooses the session's model when it is first needed.
+
+It gets the name of the worker that has none of its own, and a function that tells the sinks something (`Notice`).
+"""

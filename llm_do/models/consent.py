@@ -5,7 +5,7 @@ Any account of this machine can listen on the usual port of a server, and would 
 
 from __future__ import annotations
 
-from ..remembered import Remembered, is_remembered
+from ..machine.remembered import Remembered, is_remembered
 from .listeners import user_name
 from .servers import OfferedModel, server_of
 

@@ -14,7 +14,6 @@ from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.providers import infer_provider_class
 
 from ..errors import LlmDoError, ModelChoiceError, ProjectCodeError
-from ..layout import CONFIG
 from .servers import server_of
 
 _PREFIX = re.compile(r"[a-z][a-z0-9_-]{0,63}")
@@ -127,7 +126,7 @@ def make_own_model(name: str, providers: Mapping[str, str], load: Callable[[str]
 
 
 def _whose(prefix: str, reference: str) -> str:
-    return f"{CONFIG}, provider {prefix!r}: the factory {reference}"
+    return f"llm-do.toml, provider {prefix!r}: the factory {reference}"
 
 
 def _line(exc: Exception, root: Path) -> str:

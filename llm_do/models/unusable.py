@@ -9,7 +9,7 @@ from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import known_model_names, parse_model_id
 
 from ..errors import LocalModelError, ModelChoiceError, ProjectCodeError, did_you_mean
-from ..installation import install_package
+from ..machine.installation import install_package
 
 _VARIABLE = re.compile(r"Set the `(\w+)`")
 _EXTRA = re.compile(r'"(pydantic-ai-slim\[[\w-]+\])"')

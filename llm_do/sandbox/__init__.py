@@ -1,11 +1,11 @@
 """Named folders for workers: `input/deck.pdf` is the file `deck.pdf` in the root `input`, and in no other place."""
 
 from ..errors import ContentError, PathChanged, PathDenied, PathFailed, PathMissing
-from .config import RootConfig, SandboxConfig
-from .files import FoundLine, Listing, SandboxToolset
-from .manager import SandboxManager
-from .roots import Root
-from .states import FileState, Pins
+from .roots.config import RootConfig, SandboxConfig
+from .roots.manager import SandboxManager
+from .roots.operations import FoundLine, Listing, SandboxToolset
+from .roots.root import Root
+from .roots.states import FileState, Pins
 
 __all__ = [
     "ContentError",

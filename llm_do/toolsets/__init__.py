@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .delegation import worker_call, worker_create
     from .files import FILE_TOOLS
-    from .mcp import McpFactory
+    from .mcp.toolset import McpFactory
     from .shell import shell
 
 __all__ = ["FILE_TOOLS", "McpFactory", "shell", "worker_call", "worker_create"]
 
 _MODULES = {
     "FILE_TOOLS": "files",
-    "McpFactory": "mcp",
+    "McpFactory": "mcp.toolset",
     "shell": "shell",
     "worker_call": "delegation",
     "worker_create": "delegation",

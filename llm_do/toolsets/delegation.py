@@ -10,10 +10,13 @@ from typing import Any, Protocol, runtime_checkable
 from pydantic import ValidationError
 from pydantic_ai import RunContext, Tool
 
-from ..attachments import attach, check_handed_on, check_names, read_shared
-from ..context import Context, dispatch
-from ..definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec
-from ..entries import ToolEntry, WorkerEntry
+from ..arguments.inputs import bind_input
+from ..arguments.payloads import AttachmentPayload
+from ..core.attachments import attach, check_handed_on, check_names, read_shared
+from ..core.context import Context, dispatch
+from ..core.entries import ToolEntry, WorkerEntry
+from ..core.frame import CallFrame
+from ..definitions.definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec
 from ..errors import (
     ArgumentError,
     DelegationDenied,
@@ -31,12 +34,9 @@ from ..errors import (
     did_you_mean,
     summarize,
 )
-from ..frame import CallFrame
-from ..inputs import bind_input
-from ..payloads import AttachmentPayload
-from ..rules import Case
+from ..policy.rules import Case
+from ..privacy.secret_fields import DELEGATED
 from ..sandbox import FileState, Pins
-from ..secrets import DELEGATED
 
 
 def may_call(caller: Any, worker: str) -> bool:

@@ -13,13 +13,13 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field
 from pydantic_ai import BinaryContent, RunContext, Tool
 
-from ..context import Context
-from ..entries import ToolEntry
+from ..core.context import Context
+from ..core.entries import ToolEntry
+from ..core.entry import Effect
+from ..core.frame import CallFrame
+from ..core.gate import call_of
 from ..errors import ContentError, LlmDoError, PathChanged, PathDenied, PathFailed, PathMissing
-from ..frame import CallFrame
-from ..permission import call_of
-from ..protocols import Effect
-from ..rules import UNKNOWN, Case, Grant, Places, denies_any, judge
+from ..policy.rules import UNKNOWN, Case, Grant, Places, denies_any, judge
 from ..sandbox import FileState, Listing, Pins, Root
 from ..sandbox.excerpts import MOST_LINES, MakeCleaner, first_entries
 

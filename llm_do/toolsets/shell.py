@@ -12,15 +12,15 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic_ai import RunContext, Tool
 
-from ..commands import WRAPPERS, Command, parse
-from ..context import Context
-from ..entries import ToolEntry
+from ..core.context import Context
+from ..core.entries import ToolEntry
+from ..core.frame import CallFrame
 from ..errors import CommandError, PathChanged, PathDenied, PathFailed, PathMissing
-from ..frame import CallFrame
-from ..rules import Case, Grant, Places
+from ..policy.rules import Case, Grant, Places
 from ..sandbox import Pins, SandboxManager
-from ..sandbox.bubble import CommandResult, Mount, ShellLimits, run_sandboxed, run_unsandboxed, why_not
-from .programs import check_no_others, check_programs, pin_programs, with_programs
+from ..sandbox.commands.bwrap import CommandResult, Mount, ShellLimits, run_sandboxed, run_unsandboxed, why_not
+from ..sandbox.commands.command_line import WRAPPERS, Command, parse
+from .approved_scripts import check_no_others, check_programs, pin_programs, with_programs
 
 _WORD = re.compile(r"[A-Za-z][\w.-]*")
 

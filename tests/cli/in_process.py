@@ -15,7 +15,7 @@ from typing import Protocol
 import pytest
 
 from llm_do.cli.main import run_program
-from llm_do.project import ProjectCode
+from llm_do.projects.code import ProjectCode
 
 
 class RunHere(Protocol):

@@ -40,16 +40,16 @@ from llm_do import (
     WorkerRegistry,
     entry,
 )
-from llm_do.cli.chat import fits_a_screen
-from llm_do.cli.exits import Exit
+from llm_do.cli.commands.chat import fits_a_screen
 from llm_do.cli.main import program
-from llm_do.cli.plain import chat_by_lines
-from llm_do.cli.screen.app import ChatApp
-from llm_do.cli.screen.approval import ApprovalPanel, ArgumentsArea, Choices
-from llm_do.cli.screen.calls import Calls
-from llm_do.cli.screen.log import Answer, Log, Notice, Said
-from llm_do.cli.screen.prompt import Prompt
-from llm_do.cli.sessions import SessionOptions
+from llm_do.cli.support.exits import Exit
+from llm_do.cli.support.line_chat import chat_by_lines
+from llm_do.cli.support.sessions import SessionOptions
+from llm_do.cli.tui.app import ChatApp
+from llm_do.cli.tui.approval import ApprovalPanel, ArgumentsArea, Choices
+from llm_do.cli.tui.calls import Calls
+from llm_do.cli.tui.log import Answer, Log, Notice, Said
+from llm_do.cli.tui.prompt import Prompt
 from llm_do.toolsets import FILE_TOOLS, shell
 
 from ..processes import PATIENCE
@@ -480,7 +480,7 @@ async def test_a_question_is_deaf_at_first() -> None:
 async def test_a_question_stays_deaf_while_somebody_types(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever they type: a key that means nothing shows as well that the question is not read yet."""
     now = [1000.0]
-    monkeypatch.setattr("llm_do.cli.screen.approval.monotonic", lambda: now[0])
+    monkeypatch.setattr("llm_do.cli.tui.approval.monotonic", lambda: now[0])
     async with chat(scripted(LETTER, says("done")), grace=0.5) as person:
         await person.be_asked()
         for letter in "maybe yes, why not say y ":

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from llm_do.approval import ApprovalRequest
-from llm_do.cli.evidence import Evidence, gather
+from llm_do.cli.terminal.approval_view import Evidence, gather
+from llm_do.policy.approvals import ApprovalRequest
 
 LONG = "z" * 400_000
 

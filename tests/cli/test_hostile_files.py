@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from llm_do import LlmDoError, PathDenied, WorkerRegistry
-from llm_do.attachments import load
-from llm_do.cli.exits import Exit
-from llm_do.cli.inputs import MAX_INPUT
 from llm_do.cli.main import run_program
-from llm_do.definition import AttachmentPolicy
-from llm_do.fileio import read_file
+from llm_do.cli.support.exits import Exit
+from llm_do.cli.support.inputs import MAX_INPUT
+from llm_do.core.attachments import load
+from llm_do.definitions.definition import AttachmentPolicy
+from llm_do.machine.files import read_file
 
 Run = Callable[..., tuple[int, str]]
 

@@ -20,17 +20,18 @@ import jsonschema
 import pytest
 
 from llm_do import WorkerRegistry, WorkerSpec, create_worker
-from llm_do.cli import light, tab
-from llm_do.cli.commands import COMMANDS, HELP
-from llm_do.cli.exits import Exit
-from llm_do.cli.graph import circles
+from llm_do.cli.fast import completion as tab
+from llm_do.cli.fast.help import COMMANDS, HELP
 from llm_do.cli.main import program, run_program
-from llm_do.cli.problems import find_problems
-from llm_do.cli.trust import trust
+from llm_do.cli.support.call_graph import circles
+from llm_do.cli.support.exits import Exit
+from llm_do.cli.support.problems import find_problems
+from llm_do.cli.support.trust import trust
 from llm_do.models.addresses import Address
 from llm_do.models.choice import KEY_OFFERS
 from llm_do.models.servers import ModelServer
-from llm_do.names import is_name
+from llm_do.projects import discovery as light
+from llm_do.values.names import is_name
 
 from ..processes import PATIENCE, heed_interrupts
 from ..sealing import seal
@@ -625,7 +626,7 @@ def test_check_looks_at_models_and_keys(make: Make, run: Run, monkeypatch: pytes
     assert "workers/b.md:2: warning: model 'groq:x'" in out and "pydantic-ai-slim[groq]" in out
     assert "workers/c.md:2: error: model 'gpt-5': it has no provider" in out
     assert "no model is set for d" in out
-    from llm_do.cli.providers import look_at_model
+    from llm_do.cli.support.providers import look_at_model
 
     look_at_model.cache_clear()
     monkeypatch.setenv("OPENAI_API_KEY", "sk-hunter2")
@@ -648,7 +649,7 @@ def test_check_and_show_tell_which_models_a_worker_can_use(
     make: Make, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model that can be had is known not to fit; of any other, the name is compared."""
-    from llm_do.cli.providers import look_at_model
+    from llm_do.cli.support.providers import look_at_model
 
     root = make(
         {

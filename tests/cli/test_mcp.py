@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from llm_do.cli.live import tree_lines
-from llm_do.cli.tree import CallTree
-from llm_do.events import CallOpened, CallProgress
+from llm_do.cli.terminal.live import tree_lines
+from llm_do.cli.terminal.tree import CallTree
+from llm_do.core.events import CallOpened, CallProgress
 
 from .in_process import RunHere, run_here
 from .test_terminal_chat import Terminal, start
@@ -50,7 +50,7 @@ def test_with_json_a_noisy_server_leaves_one_object_on_standard_output(project: 
 def test_a_server_that_takes_long_is_said_to_be_still_starting(
     project: Path, run_here: RunHere, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llm_do.toolsets.mcp.STILL_STARTING_SECONDS", 0.01)
+    monkeypatch.setattr("llm_do.toolsets.mcp.toolset.STILL_STARTING_SECONDS", 0.01)
     write_worker(project, "waits", str(project), start_timeout=0.3)
     done = run_here(command, "helper", "-m", "test", cwd=project, input="hi\n")
     assert "MCP server 'small' of worker 'helper' is still starting" in done.stdout + done.stderr

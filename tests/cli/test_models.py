@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from llm_do.cli import tab
-from llm_do.cli.exits import Exit
-from llm_do.installation import install_extra
+from llm_do.cli.fast import completion as tab
+from llm_do.cli.support.exits import Exit
+from llm_do.machine.installation import install_extra
 from llm_do.models.choice import KEY_OFFERS
 from llm_do.models.local.catalogue import CATALOGUE, EMBEDDED
 
-from ..local.conftest import smollm2 as smollm2
-from ..local.weights_servers import Server, serving
+from ..models.local.conftest import smollm2 as smollm2
+from ..models.local.weights_servers import Server, serving
 from ..processes import PATIENCE
 from .in_process import AtTerminal, RunHere, at_terminal_here, run_here, run_in_project
 from .programs import Run, Start, run, start

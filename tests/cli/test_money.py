@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from llm_do import ApprovalDecision, ApprovalRequest, LimitExceeded, WorkerRegistry
-from llm_do.cli.exits import Exit
-from llm_do.cli.screen.app import ChatApp
-from llm_do.cli.sessions import SessionOptions, open_session
+from llm_do.cli.support.exits import Exit
+from llm_do.cli.support.sessions import SessionOptions, open_session
+from llm_do.cli.tui.app import ChatApp
 
 from ..scripted import says, scripted
 from .in_process import RunHere, run_here

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from llm_do import SandboxConfig, SandboxManager, WorkerFileError, WorkerRegistry
-from llm_do.cli.trust import is_trusted
+from llm_do.cli.support.trust import is_trusted
 from llm_do.errors import PathDenied, ProjectCodeError
-from llm_do.fileio import foreign_part, own_users
-from llm_do.remembered import Remembered
+from llm_do.machine.files import foreign_part, own_users
+from llm_do.machine.remembered import Remembered
 
 from ..processes import PATIENCE
 from .in_process import AtTerminal, RunHere, at_terminal_here, run_here

@@ -7,7 +7,7 @@ import pytest
 from pydantic_ai.messages import ModelResponse, ToolCallPart
 
 from llm_do import ApprovalDecision, ApprovalRequest, Runtime, WorkerRegistry
-from llm_do.rules import Grant, Places
+from llm_do.policy.rules import Grant, Places
 
 from .world import COUNTED, Attack, Person, World, call, calls_made, raw, say, together
 

@@ -8,8 +8,8 @@ import pytest
 from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
 
 from llm_do import WorkerCreationDefaults, WorkerFileError, WorkerRegistry, WorkerSpec, create_worker, toolsets
-from llm_do.reserved import STANDARD_TOOLS, is_reserved
-from llm_do.workerfiles import seal_of
+from llm_do.projects.worker_files import seal_of
+from llm_do.values.names import STANDARD_TOOLS, is_reserved
 
 from .world import CANARY, COUNTED, Person, World, call, calls_made, entry_of, together
 

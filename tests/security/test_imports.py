@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from llm_do import LlmDoError, Runtime, WorkerFileError, WorkerRegistry, approve_all_callback
-from llm_do.importing import ImportGuard
+from llm_do.projects.import_guard import ImportGuard
 
 from ..scripted import calls, says, scripted
 

@@ -28,9 +28,9 @@ from llm_do import (
     approve_all_callback,
     entry,
 )
+from llm_do.arguments.validation import schema_validator
 from llm_do.models.local.schema import Enforceable
 from llm_do.toolsets import McpFactory
-from llm_do.validation import schema_validator
 
 from ..hostile_mcp import Closed, HostileServer, Raw, events, serving, text, tool
 from ..scripted import answers, calls, says, scripted

@@ -25,7 +25,7 @@ from llm_do import (
     call_worker_async,
     run_worker_async,
 )
-from llm_do.cli.conversation import Conversation
+from llm_do.cli.support.conversation import Conversation
 
 from ..scripted import calls, says
 

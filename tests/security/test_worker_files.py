@@ -9,7 +9,7 @@ import pytest
 from pydantic_ai.messages import ModelResponse, ToolCallPart
 
 from llm_do import LlmDoError, WorkerFileError, WorkerRegistry, WorkerSpec
-from llm_do.workerfiles import BY_PROJECT, seal_of
+from llm_do.projects.worker_files import BY_PROJECT, seal_of
 
 from .world import CANARY, COUNTED, Person, World, call, calls_made
 

@@ -30,7 +30,8 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from pydantic_ai.toolsets import FunctionToolset
 from pydantic_ai.usage import RequestUsage
 
-from llm_do import CallCancelled, CallEnded, Context, LimitExceeded, Limits, Runtime, WorkerEntry, entry, pool
+from llm_do import CallCancelled, CallEnded, Context, LimitExceeded, Limits, Runtime, WorkerEntry, entry
+from llm_do.machine import pool
 
 CALLS_OF_A_SESSION = 20
 SIDE_BY_SIDE = 4

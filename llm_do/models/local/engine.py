@@ -28,7 +28,7 @@ from time import monotonic
 from typing import IO, Any
 
 from ...errors import LocalModelError
-from ...installation import install_extra
+from ...machine.installation import install_extra
 
 _HOST = Path(__file__).with_name("host.py")
 _SECONDS_TO_LEAVE = 2.0

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import anyio
 
-from ... import pool
-from ...display import visible
 from ...errors import LocalModelError
-from ...installation import install_extra
+from ...machine import pool
+from ...machine.installation import install_extra
+from ...privacy.display import visible
 from ..resolve import names_a_file
 from .catalogue import EMBEDDED, Weights, lookup
 from .fetch import Progress

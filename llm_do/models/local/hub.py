@@ -13,8 +13,8 @@ from time import monotonic, sleep
 from typing import IO, TYPE_CHECKING
 from urllib.parse import quote
 
-from ...display import visible
 from ...errors import LocalModelError
+from ...privacy.display import visible
 from .catalogue import FromHub, Weights, shown_size
 from .fetch import LOOK_EVERY, Progress, Report, masked, what_to_do
 

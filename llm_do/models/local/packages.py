@@ -22,8 +22,8 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from ...display import visible
 from ...errors import LocalModelError
+from ...privacy.display import visible
 from .catalogue import FromPackage, Weights, shown_size
 
 if TYPE_CHECKING:

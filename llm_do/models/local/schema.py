@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from pydantic_ai.exceptions import UserError
 
-from ...validation import schema_validator
+from ...arguments.validation import schema_validator
 
 _LARGEST_COUNT = 256
 """A grammar spells repetitions out."""

@@ -1,0 +1,1 @@
+"""Arguments of calls: from a Python call, a model or a command line to validated values."""

@@ -1,0 +1,299 @@
+"""Input of workers that declare none, and input that comes from outside of Python calls.
+
+A worker that declares no input takes `WorkerInput`: a text, files, and any other keywords. One with `input: none` takes
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Annotated, Any
+
+import typing_extensions
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    with_config,
+)
+from pydantic_ai.messages import MultiModalContent
+from pydantic_core import PydanticCustomError, from_json, to_json
+
+from ..errors import ArgumentError, PathDenied
+from ..privacy.secret_fields import Marks
+from ..values.texts import is_blank, quoted, says_nothing
+from .parameters import NAMED_ONLY, Parameters, as_named
+from .payloads import AttachmentInput, AttachmentPayload, is_content
+from .vocabulary import Vocabulary
+
+
+class WorkerInput(BaseModel):
+    """What a worker that declares no `input_type` takes: `input`, files to look at, and any other keywords."""
+
+    model_config = ConfigDict(extra="allow")
+
+    input: Any = None
+    """The task or the question: text as a rule, and anything that can be shown as JSON."""
+    attachments: list[MultiModalContent] = []
+    """PydanticAI content (`BinaryContent`, `ImageUrl`, ...) that goes to the model beside the text."""
+
+
+def bind_input(parameters: Parameters, input_data: Any, *, has_files: bool = False) -> dict[str, Any]:
+    """Bind input from outside of Python calls: nothing, a mapping of arguments, or the value of the first one.
+
+    Files of such a call are given apart from its input, where they are checked. A worker that declares no input gets
+    none that are hidden in it.
+    """
+    if input_data is None:
+        return parameters.bind_named({}, has_files=has_files)
+    if not isinstance(input_data, Mapping):
+        arguments = parameters.bind((input_data,), {}, has_files=has_files)
+    else:
+        _refuse_hidden(parameters, input_data)
+        arguments = parameters.bind_named(input_data, has_files=has_files)
+    _refuse_hidden(parameters, arguments)
+    return arguments
+
+
+def _refuse_hidden(parameters: Parameters, values: Mapping[str, Any]) -> None:
+    if isinstance(parameters, OpenParameters) and parameters.of_worker and names_files(values):
+        raise PathDenied("Attachments are given as `attachments`, and not among the input data.")
+
+
+class OpenParameters:
+    """The parameters of a worker that declares none: those of `WorkerInput`."""
+
+    __slots__ = ("_entry", "json_schema", "of_worker", "validator", "vocabulary")
+    marks: Marks | None = None
+    secret_names: frozenset[str] = frozenset()
+
+    def __init__(self, entry: str, *, of_worker: bool = False) -> None:
+        self._entry = entry
+        self.of_worker = of_worker
+        """Whether a call without files and with no input, or a blank one, is an error: providers refuse such messages.
+
+        An entry of a user's own class takes what it is given.
+        """
+        # A model is shown one field: it has no other caller's conventions to follow.
+        self.json_schema = _TEXT_INPUT.json_schema()
+        self.validator = (_FILLED_TEXT_INPUT if of_worker else _TEXT_INPUT).validator
+        self.vocabulary = Vocabulary(entry, self.json_schema)
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
+        return self._checked(self._place(args, kwargs), has_files)
+
+    def bind_named(
+        self, values: Mapping[str, Any], *, by_name: bool = False, has_files: bool = False
+    ) -> dict[str, Any]:
+        return self._checked(as_named(self._entry, values), has_files)
+
+    def _checked(self, values: dict[str, Any], has_files: bool) -> dict[str, Any]:
+        if values.keys() - _OWN_NAMES:  # anything else is taken as it is, and `attachments` as well
+            return dict(values)
+        if "attachments" in values:
+            values = {**values, "attachments": self._files(values["attachments"])}
+        if self.of_worker and not has_files and not values.get("attachments") and says_nothing(values.get("input")):
+            problem = "argument 'input' is blank" if values.get("input") is not None else "missing argument 'input'"
+            raise ArgumentError(
+                f"{self._entry}(): {problem}. Give the task as text. "
+                "A worker whose instructions are enough says `input: none` in its file."
+            )
+        return dict(values)
+
+    def _files(self, given: Any) -> list[Any]:
+        """Return the files in a mapping of arguments.
+
+        It may have come from anywhere, so it chooses none: no text in it is a path, and no JSON is an address or a file
+        at a provider.
+        """
+        if isinstance(given, list | tuple) and all(map(_is_file, given)):
+            return list(given)
+        raise ArgumentError(
+            f"{self._entry}(): 'attachments' in a mapping takes a list of AttachmentPayload or PydanticAI content, "
+            f"such as BinaryContent.from_path(...); got {quoted(given)}. "
+            "Give paths as a keyword: call(worker, text, attachments=[...])."
+        )
+
+    def _place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        if not args:
+            return kwargs
+        if len(args) > 1:
+            raise ArgumentError(f"{self._entry}() takes one positional argument, 'input', got {len(args)}.")
+        if not kwargs:
+            if isinstance(args[0], WorkerInput):
+                return given_fields(args[0])
+            if (given := NAMED_ONLY.lone(self._entry, args[0])) is not None:
+                return given
+        if "input" in kwargs:
+            raise ArgumentError(f"{self._entry}() got two values for argument 'input'.")
+        return {"input": args[0], **kwargs}
+
+
+_OWN_NAMES = frozenset(WorkerInput.model_fields)
+
+
+def names_files(arguments: Mapping[str, Any]) -> bool:
+    """Whether `attachments`, among the arguments of a worker that declares none, are its files.
+
+    Next to other names than `input` it is data like the rest: what a mail has under that name sends no file. A list of
+    nothing but contents is the exception, since no text can become that.
+    """
+    if "attachments" not in arguments:
+        return False
+    given = arguments["attachments"]
+    return not arguments.keys() - _OWN_NAMES or (
+        isinstance(given, list | tuple) and bool(given) and all(map(_is_file, given))
+    )
+
+
+def _is_file(item: Any) -> bool:
+    return isinstance(item, AttachmentPayload) or is_content(item)
+
+
+def without_files(arguments: dict[str, Any]) -> tuple[dict[str, Any], Sequence[AttachmentInput]]:
+    """Return the bound arguments of a worker that declares none without its files, and the files."""
+    if not names_files(arguments):
+        return arguments, ()
+    return {name: value for name, value in arguments.items() if name != "attachments"}, arguments["attachments"]
+
+
+def given_fields(given: WorkerInput) -> dict[str, Any]:
+    """Return the arguments that a `WorkerInput` was made with. Fields that were not given are none."""
+    return {name: getattr(given, name) for name in given.model_fields_set}
+
+
+def misspelled(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the arguments of a worker that declares none which are nearly `input` or `attachments`, and which."""
+    for name in arguments.keys() - _OWN_NAMES:
+        if (close := get_close_matches(name.casefold(), _OWN_NAMES, n=1, cutoff=0.8)) and close[0] not in arguments:
+            yield name, close[0]
+
+
+def _check_filled(text: str) -> str:
+    if is_blank(text):
+        raise PydanticCustomError("argument", "Write the task or the question as text. It must not be blank.")
+    return text
+
+
+_Text = Annotated[str, Field(description="The task or the question, as text.")]
+
+
+@with_config(ConfigDict(extra="forbid", title="Input"))
+class _TextInput(typing_extensions.TypedDict):
+    input: _Text
+
+
+@with_config(ConfigDict(extra="forbid", title="Input"))
+class _FilledTextInput(typing_extensions.TypedDict):
+    input: Annotated[_Text, AfterValidator(_check_filled)]
+
+
+@with_config(ConfigDict(extra="forbid", title="Input"))
+class _OptionalTextInput(typing_extensions.TypedDict, total=False):
+    input: _Text | None
+
+
+_TEXT_INPUT = TypeAdapter(_TextInput)
+_OPTIONAL_TEXT_INPUT = TypeAdapter(_OptionalTextInput)
+_FILLED_TEXT_INPUT = TypeAdapter(_FilledTextInput)
+
+
+class NoParameters:
+    """The parameters of a worker whose instructions are enough (`input: none`): there are none."""
+
+    __slots__ = ("_entry", "json_schema", "validator", "vocabulary")
+    marks: Marks | None = None
+    secret_names: frozenset[str] = frozenset()
+
+    def __init__(self, entry: str) -> None:
+        self._entry = entry
+        self.json_schema: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+        self.validator = _NOTHING.validator
+        self.vocabulary = Vocabulary(entry, self.json_schema)
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
+        given = NAMED_ONLY.lone(self._entry, args[0]) if len(args) == 1 else None
+        if kwargs or given or (args and given is None):
+            raise ArgumentError(
+                f"{self._entry}() takes no input: its instructions are enough (`input: none`). "
+                "Call it without arguments, or take `input: none` out of it."
+            )
+        return {}
+
+    def bind_named(
+        self, values: Mapping[str, Any], *, by_name: bool = False, has_files: bool = False
+    ) -> dict[str, Any]:
+        return self.bind((), dict(values))
+
+
+def _check_nothing(value: Any) -> Any:
+    if value:
+        raise PydanticCustomError("argument", "Call this tool without arguments. It takes none.")
+    return value
+
+
+_NOTHING = TypeAdapter(Annotated[dict[str, Any], BeforeValidator(_check_nothing)])
+
+
+class WithFiles:
+    """The parameters of a worker, and the paths of files that go along, as the model of another worker gives them.
+
+    It is for workers none of whose own parameters is called `attachments`. Where there are files, one that declares no
+    input needs none.
+    """
+
+    def __init__(self, parameters: Parameters) -> None:
+        schema, self._validator = parameters.json_schema, parameters.validator
+        self._beside_files = self._validator
+        if isinstance(parameters, OpenParameters):
+            schema = {name: part for name, part in schema.items() if name != "required"}
+            self._beside_files = _OPTIONAL_TEXT_INPUT.validator
+        self.json_schema = {**schema, "properties": {**schema.get("properties", {}), "attachments": _PATHS_SCHEMA}}
+        self.validator: Any = self
+
+    def validate_python(self, value: Any, **options: Any) -> dict[str, Any]:
+        """Validate arguments, and the paths apart from them."""
+        rest, paths = _without_paths(value)
+        validator = self._beside_files if paths.get("attachments") else self._validator
+        return {**validator.validate_python(rest, **options), **paths}
+
+    def validate_json(self, value: str | bytes | bytearray, **options: Any) -> dict[str, Any]:
+        """Do the same with the text of a JSON object."""
+        partial_text = options.get("allow_partial", "off") not in (False, "off")
+        try:
+            rest, paths = _without_paths(from_json(value, allow_partial="trailing-strings" if partial_text else False))
+        except ValueError as exc:
+            if isinstance(exc, ValidationError):
+                raise
+            paths = {}  # no JSON: the other validator says so
+        if not paths:
+            return dict(self._validator.validate_json(value, **options))
+        validator = self._beside_files if paths.get("attachments") else self._validator
+        return {**validator.validate_json(to_json(rest), **options), **paths}
+
+
+_PATHS_SCHEMA = {
+    "type": "array",
+    "items": {"type": "string"},
+    "description": "Paths of files to hand over, such as root/folder/file.pdf.",
+}
+
+
+@with_config(ConfigDict(extra="ignore"))
+class _Paths(typing_extensions.TypedDict, total=False):
+    attachments: list[str] | None
+
+
+_PATHS: TypeAdapter[Any] = TypeAdapter(_Paths)
+
+
+def _without_paths(value: Any) -> tuple[Any, dict[str, Any]]:
+    if not isinstance(value, dict) or "attachments" not in value:
+        return value, {}
+    rest = {name: item for name, item in value.items() if name != "attachments"}
+    return rest, _PATHS.validate_python({"attachments": value["attachments"]})

@@ -1,0 +1,282 @@
+"""Arguments: from a Python-style call to a mapping of validated values, the same for tools and workers.
+
+The signature decides how a call is read, never the data:
+
+- positional and keyword arguments bind as in Python;
+- a lone mapping, or a lone pydantic model, *is* the arguments, unless the first parameter takes a
+  mapping (or `Any`, or that model's class): then it is that parameter's value. A parameter without an
+  annotation takes neither.
+
+Callers that hand over a mapping of arguments (`run_worker`, the command line, `worker_call`) mean keywords, whatever
+the first parameter takes: `bind_named`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Protocol, TypeVar
+
+import typing_extensions
+from pydantic import BaseModel, ValidationError
+
+from ..errors import ArgumentError, did_you_mean
+from ..privacy.secret_fields import HIDDEN, Marks
+from ..privacy.secrets import Values, texts_in
+from ..values.fields import fields_of
+from ..values.snapshots import ATOMS
+from ..values.texts import encodable, quoted
+from .vocabulary import Vocabulary
+
+
+class Parameters(Protocol):
+    """The parameters of an entry."""
+
+    json_schema: dict[str, Any]
+    """The schema of the parameters that a model gets."""
+    validator: Any
+    """Validates what a model sends, to a mapping from parameter names to values."""
+    marks: Marks | None
+    """Which of the arguments, or parts of them, are secret."""
+    vocabulary: Vocabulary
+    """The facts about the arguments that rules can name."""
+
+    @property
+    def secret_names(self) -> frozenset[str]:
+        """The parameters that are secret as a whole."""
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
+        """Return the validated arguments of a call made from Python, or raise an `ArgumentError`.
+
+        With `has_files`, files go beside the arguments: then nothing has to be said.
+        """
+
+    def bind_named(
+        self, values: Mapping[str, Any], *, by_name: bool = False, has_files: bool = False
+    ) -> dict[str, Any]:
+        """Return the validated arguments of a call whose arguments are a mapping, by their names.
+
+        With `by_name`, fields with an alias can be given by their own names too, at any depth.
+        """
+
+
+def as_named(entry: str, values: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return a mapping as keywords, if its keys are texts."""
+    for key in values:
+        if not isinstance(key, str):
+            raise ArgumentError(f"{entry}(): argument names must be strings, got {key!r}.")
+    return dict(values)
+
+
+class DeclaredParameters:
+    """Named parameters: those of a function, or the fields of a worker's `input_type`."""
+
+    __slots__ = (
+        "_entry",
+        "_first",
+        "_keyword_only",
+        "_positional",
+        "_positional_only",
+        "_rest",
+        "_validate",
+        "json_schema",
+        "marks",
+        "validator",
+        "vocabulary",
+    )
+
+    def __init__(
+        self,
+        entry: str,
+        *,
+        positional: Sequence[str],
+        keyword_only: Sequence[str] = (),
+        positional_only: Sequence[str] = (),
+        rest: str | None = None,
+        first: FirstParameter,
+        validate: Callable[..., dict[str, Any]],
+        validator: Any,
+        json_schema: dict[str, Any],
+        marks: Marks | None = None,
+        vocabulary: Vocabulary | None = None,
+    ) -> None:
+        self._entry = entry
+        self.marks = marks
+        self._positional = tuple(positional)
+        self._keyword_only = tuple(keyword_only)
+        self._positional_only = frozenset(positional_only)
+        self._rest = rest
+        self._first = first
+        self._validate = validate
+        self.validator = validator
+        self.json_schema = json_schema
+        self.vocabulary = vocabulary or Vocabulary(entry, json_schema)
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
+        if len(args) == 1 and not kwargs:
+            if type(args[0]) not in ATOMS and (given := self._first.lone(self._entry, args[0])) is not None:
+                return self._bind_dict(given)
+            if self._positional and self._rest is None:
+                return self._validated({self._positional[0]: args[0]})
+        if args or self._rest is not None or self._positional_only:
+            return self._validated(self._place(args, kwargs))
+        return self._validated(kwargs)
+
+    def bind_named(
+        self, values: Mapping[str, Any], *, by_name: bool = False, has_files: bool = False
+    ) -> dict[str, Any]:
+        return self._bind_dict(as_named(self._entry, values), by_name=by_name)
+
+    def _bind_dict(self, given: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
+        """Bind arguments by name, in a dict that belongs to this call."""
+        is_empty = not given
+        if self._rest is not None:
+            given.setdefault(self._rest, [])
+        try:
+            return self._validated(given, by_name=by_name)
+        except ArgumentError as exc:
+            name = self._first.value_of
+            if name is None or name in given or is_empty:
+                raise
+            text = str(exc).rstrip(".")
+            meant = f'If the mapping is the value of {name!r}, write {{"{name}": {{...}}}}.'
+            raise ArgumentError(f"{text}{' ' if text.endswith('?') else '. '}{meant}") from exc.__cause__
+
+    def _validated(self, values: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
+        try:
+            return self._validate(values, by_alias=True, by_name=True) if by_name else self._validate(values)
+        except ValidationError as exc:
+            error = self._explain(exc)
+            if self.marks is None:
+                raise error from exc
+        # What pydantic says has the values in it, and is not to be seen behind what is said here.
+        raise _without_marked(error, values, self.marks, Marks.of(self.json_schema))
+
+    @property
+    def secret_names(self) -> frozenset[str]:
+        return frozenset() if self.marks is None else self.marks.names
+
+    def _place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Positional values under their names, next to the keywords."""
+        values = dict(zip(self._positional, args, strict=False))
+        if len(args) > len(self._positional) and self._rest is None:
+            raise ArgumentError(
+                f"{self._entry}() takes at most {len(self._positional)} positional arguments, got {len(args)}."
+            )
+        if self._rest is not None:
+            values[self._rest] = list(args[len(self._positional) :])
+        for name, value in kwargs.items():
+            if name in self._positional_only or name == self._rest:
+                raise ArgumentError(f"{self._entry}() takes {name!r} by position, not as a keyword.")
+            if name in values:
+                raise ArgumentError(f"{self._entry}() got two values for argument {name!r}.")
+            values[name] = value
+        return values
+
+    def _explain(self, exc: ValidationError) -> ArgumentError:
+        known = (*self._positional, *self._keyword_only)
+        problems = []
+        for error in exc.errors(include_url=False, include_context=False):
+            where = ".".join(str(part) for part in error["loc"]) if error["loc"] else "input"
+            if error["type"] == "missing":
+                problems.append(f"missing argument {where!r}")
+            elif error["type"] == "extra_forbidden":
+                problems.append(f"unknown argument {where!r}.{did_you_mean(where, known)}".rstrip("."))
+            elif error["type"] == "argument":
+                problems.append(error["msg"].rstrip("."))
+            else:
+                shown = HIDDEN if self._touches_secret(error["loc"]) else quoted(error["input"])
+                problems.append(f"argument {where!r}: {error['msg']} (got {shown})")
+        return ArgumentError(encodable(f"{self._entry}(): {'; '.join(problems)}"))
+
+    def _touches_secret(self, where: tuple[int | str, ...]) -> bool:
+        # It may be named by an alias, as the model that calls knows it.
+        by_alias = Marks.of(self.json_schema)
+        return self.marks is not None and (
+            not where or self.marks.touches(where[0]) or (by_alias is not None and by_alias.touches(where[0]))
+        )
+
+
+def _without_marked(error: ArgumentError, values: dict[str, Any], *marks: Marks | None) -> ArgumentError:
+    """An error that may quote the arguments, without those that are secret."""
+    hidden = Values()
+    for each in marks:
+        if each is not None:
+            for text in texts_in(each.split(values)[1]):
+                hidden.add(text)
+    return ArgumentError(hidden.text(str(error)))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FirstParameter:
+    """Whether the first parameter's own annotation takes a mapping or a pydantic model."""
+
+    takes_mapping: bool = False
+    takes_models: tuple[type, ...] = ()
+    fields_of: type | None = None
+    """The `input_type` whose fields the parameters are: an instance of it is the arguments, whatever they take."""
+    field_names: tuple[str, ...] = ()
+    value_of: str | None = None
+    """The name of the first parameter, where a mapping of arguments could be meant as its value."""
+
+    @classmethod
+    def of(cls, annotation: Any, name: str) -> FirstParameter:
+        """Read an annotation. `inspect.Parameter.empty` is none, which is not `Any`."""
+        if annotation is inspect.Parameter.empty:
+            return cls(value_of=name)
+        mapping, models, has_fields = False, [], False
+        for part in _alternatives(annotation):
+            if part is Any or part is object or isinstance(part, TypeVar | typing_extensions.TypeVar):
+                return cls(takes_mapping=True, takes_models=(BaseModel,), value_of=name)
+            if isinstance(part, type) and issubclass(part, BaseModel):
+                models.append(part)
+            elif typing_extensions.is_typeddict(part) or (isinstance(part, type) and issubclass(part, Mapping)):
+                mapping = True
+            has_fields = has_fields or dataclasses.is_dataclass(part)
+        value_of = name if mapping or models or has_fields else None
+        return cls(takes_mapping=mapping, takes_models=tuple(models), value_of=value_of)
+
+    def lone(self, entry: str, value: Any) -> dict[str, Any] | None:
+        """Return the arguments that a lone value stands for; `None` when it is the first parameter's value."""
+        if self.fields_of is not None and isinstance(value, self.fields_of):
+            if isinstance(value, BaseModel):
+                return as_arguments(value)
+            return {name: getattr(value, name) for name in self.field_names}
+        if isinstance(value, BaseModel):
+            return None if isinstance(value, self.takes_models) else as_arguments(value)
+        if not isinstance(value, Mapping) or self.takes_mapping:
+            return None
+        return as_named(entry, value)
+
+
+NAMED_ONLY = FirstParameter()
+
+
+def as_arguments(model: BaseModel) -> dict[str, Any]:
+    """Return the fields and the extra values of a model as keywords. Raise an `ArgumentError` if two have one name."""
+    fields = fields_of(model)
+    assert fields is not None
+    if (name := fields.ambiguous) is not None:
+        raise ArgumentError(
+            f"{name!r} is a field of {type(model).__name__} and an extra value as well: leave out the extra one."
+        )
+    return {**fields.declared, **fields.extra}
+
+
+def _alternatives(annotation: Any) -> list[Any]:
+    """The classes that an annotation admits, with unions, aliases and `Annotated` taken apart."""
+    if isinstance(annotation, typing_extensions.TypeAliasType):
+        return _alternatives(annotation.__value__)
+    if isinstance(annotation, typing.NewType):
+        return _alternatives(annotation.__supertype__)
+    origin = typing.get_origin(annotation)
+    if origin is Annotated:
+        return _alternatives(typing.get_args(annotation)[0])
+    if origin is typing.Union or origin is types.UnionType:
+        return [part for arg in typing.get_args(annotation) for part in _alternatives(arg)]
+    if isinstance(origin, typing_extensions.TypeAliasType):
+        return _alternatives(origin.__value__)
+    return [annotation if origin is None else origin]

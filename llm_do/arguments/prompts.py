@@ -1,0 +1,123 @@
+"""Prompts: what a worker's model is shown of a call.
+
+It is the arguments, as text or as JSON, unless the worker's input type writes the prompt itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any, Protocol, runtime_checkable
+
+from pydantic import BaseModel, SecretBytes, SecretStr
+from pydantic_ai.messages import MultiModalContent, UserContent
+
+from ..errors import PromptError
+from ..privacy.secret_fields import HIDDEN
+from ..values.fields import with_extra_apart
+from ..values.texts import is_blank, json_text, quoted, says_nothing, text_of
+from .payloads import AttachmentPayload, is_content
+
+METHOD = "to_prompt"
+NO_INPUT = "Do what your instructions say."
+"""The message that a worker's model is sent where a call has nothing to say: providers refuse a request without one."""
+
+
+def prompt_of(
+    arguments: Mapping[str, Any], files: Sequence[UserContent] = (), *, declared: bool
+) -> str | Sequence[UserContent]:
+    """Return what a worker's model is shown of its arguments: a lone `input` as text, anything else as JSON.
+
+    `declared` says whether the worker declares its input. The prompt is never blank.
+    """
+    value = arguments.get("input")
+    text = None
+    if not arguments:
+        text = NO_INPUT if declared or not files else None
+    elif arguments.keys() != {"input"} or (declared and says_nothing(value)):
+        text = _as_json(arguments)
+    elif value is not None:
+        text = value if isinstance(value, str) else _as_json(value)
+    if text is None or is_blank(text):
+        return list(files) or NO_INPUT
+    return [text, *files] if files else text
+
+
+def _as_json(value: Any) -> str:
+    return json_text(with_extra_apart(value), indent=2, inf_nan_mode="constants")
+
+
+def prompt_method(input_type: Any) -> str | None:
+    """Return the name of the method with which an input type writes its prompt, if it has one."""
+    method = inspect.getattr_static(input_type, METHOD, None) if isinstance(input_type, type) else None
+    if isinstance(method, staticmethod | classmethod):
+        return None
+    return METHOD if callable(method) else None
+
+
+def render(input_type: type, method: str, arguments: Mapping[str, Any], shown: Mapping[str, Any]) -> list[Any]:
+    """Return the prompt that an input type writes: texts, and files where they stand between them.
+
+    `shown` are the arguments without secrets. The method sees nothing else.
+    """
+    where = f"{input_type.__name__}.{method}()"
+    values = {name: _same_kind(arguments.get(name), value) for name, value in shown.items()}
+    try:
+        written = getattr(_instance(input_type, values), method)()
+        if inspect.iscoroutine(written):
+            written.close()
+            raise TypeError("it is a coroutine function, and must be a plain one")
+    except Exception as exc:
+        raise PromptError(f"{where} failed: {type(exc).__name__}: {text_of(exc)}") from exc
+    if isinstance(written, str):
+        return [written]
+    if not isinstance(written, Sequence) or isinstance(written, bytes | bytearray):
+        raise PromptError(f"{where} must return a text, or a list of texts and files; got {quoted(written)}.")
+    for item in written:
+        if not isinstance(item, str | PurePath | AttachmentPayload) and not is_content(item):
+            raise PromptError(
+                f"{where} must return texts and files (Path, AttachmentPayload or PydanticAI content); "
+                f"got {quoted(item)} among them."
+            )
+    return list(written)
+
+
+def _same_kind(value: Any, shown: Any) -> Any:
+    """Return a hidden secret as the kind of object that the field has."""
+    if shown == HIDDEN and isinstance(value, SecretStr):
+        return SecretStr(HIDDEN)
+    return SecretBytes(HIDDEN.encode()) if shown == HIDDEN and isinstance(value, SecretBytes) else shown
+
+
+def _instance(input_type: type, values: dict[str, Any]) -> Any:
+    """Return the input with these very values, which were validated before: a validator may change its own result."""
+    if not issubclass(input_type, BaseModel):
+        assert dataclasses.is_dataclass(input_type)
+        return input_type(**values)
+    declared = {name: value for name, value in values.items() if name in input_type.model_fields}
+    made = input_type.__new__(input_type)
+    object.__setattr__(made, "__dict__", declared)
+    object.__setattr__(made, "__pydantic_fields_set__", set(declared))
+    extra = {name: value for name, value in values.items() if name not in declared}
+    object.__setattr__(made, "__pydantic_extra__", extra if input_type.model_config.get("extra") == "allow" else None)
+    object.__setattr__(made, "__pydantic_private__", None)
+    if input_type.__private_attributes__ or input_type.model_post_init is not BaseModel.model_post_init:
+        made.model_post_init(None)
+    return made
+
+
+@runtime_checkable
+class HasPrompt(Protocol):
+    """An input type that writes its own prompt: a pydantic model or a dataclass with this method.
+
+    Without it, a model is shown the fields as JSON.
+    """
+
+    def to_prompt(self) -> str | Sequence[str | Path | AttachmentPayload | MultiModalContent]:
+        """Return what the worker's model is shown: a text, or texts and files in the order in which they stand.
+
+        A `str` is text. A `Path` is a file, which is found and checked as an attachment of the call is. A field that is
+        marked as secret has the text `[secret]` in place of its value.
+        """

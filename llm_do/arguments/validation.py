@@ -1,0 +1,255 @@
+"""Compare values with JSON Schemas that anybody may have written, in bounded time.
+
+A schema of a server, or of a worker that a model wrote, can refer to itself without end, double its work with every
+reference, or have a pattern that takes years. So patterns run on `patterns`, and every step is counted. No part of a
+schema can choose another validator: `$schema` counts at the top only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
+from itertools import islice
+from typing import Any
+
+from ..privacy.secret_fields import HIDDEN, Marks
+from ..values.json_schema import check_bounds, mentions
+from ..values.patterns import Pattern, UncheckablePattern, compile_pattern, measure
+
+Problem = str | None
+_SHOWN_PROBLEMS = 5
+_LONGEST_PROBLEM = 500
+_STEPS = 20_000
+_STEPS_FOR_EACH_VALUE = 25
+
+
+class _TooManyStepsError(Exception):
+    """A schema takes too long to compare with a value."""
+
+
+def schema_validator(
+    schema: dict[str, Any], marks: Marks | None = None, *, foreign: bool = False
+) -> Callable[[Any], Problem]:
+    """Return a function that says what is wrong with a value, or `None`. It does not quote what is marked.
+
+    A schema that is not valid raises `ValueError`, and so does a pattern that cannot be matched within bounds. In the
+    schema of a `foreign` tool, such a pattern is left to the server that wrote it, and a schema that is not valid fits
+    no value.
+    """
+    # Most programs have no bare JSON Schema, and importing this costs more than all of llm-do's own calls.
+    import referencing  # noqa: PLC0415
+
+    dialect = _dialect(schema)
+    if not foreign:  # others' schemas would have to be small, since this takes long
+        _check_schema(schema, dialect)
+    steps = _Steps()
+    keywords = _Keywords(schema, foreign, dialect, steps).all
+    make_checker = cache(partial(_bounded, schema, dialect, keywords, steps))
+
+    def validate(value: Any) -> Problem:
+        try:
+            steps.begin(_STEPS + _STEPS_FOR_EACH_VALUE * _size(value))
+            found = list(islice(make_checker().iter_errors(value), 100))
+        except referencing.exceptions.Unresolvable as exc:
+            return f"its schema refers to what is not there: {_whole(str(exc))}"
+        except RecursionError:
+            return "its schema, or the value, is nested without end"
+        except _TooManyStepsError:
+            return "its schema takes too long to check"
+        except Exception as exc:  # jsonschema has many ways to fail at a schema that is none
+            return f"its schema cannot be checked: {_whole(str(exc).partition(chr(10))[0])}"
+        problems = sorted(found, key=lambda error: list(map(str, error.path)))
+        return "; ".join(f"{_where(error)}: {say(error)}" for error in problems[:_SHOWN_PROBLEMS]) or None
+
+    def say(error: Any) -> str:
+        names_only = not error.path and error.validator in ("required", "additionalProperties")
+        if marks is None or names_only or (error.path and not marks.touches(error.path[0])):
+            return _whole(str(error.message), f"it does not have the {error.validator} that it must have")
+        return f"{HIDDEN} does not have the {error.validator} that it must have"
+
+    return validate
+
+
+def _dialect(schema: dict[str, Any]) -> Any:
+    """Return the validator of the draft that a schema names: many servers have draft 7. Without one, it is 2020-12."""
+    import jsonschema  # noqa: PLC0415
+
+    drafts = (jsonschema.Draft7Validator, jsonschema.Draft6Validator, jsonschema.Draft4Validator)
+    named = str(schema.get("$schema", "")).rstrip("#")
+    found = (draft for draft in drafts if str(draft.META_SCHEMA["$schema"]).rstrip("#") == named)
+    return next(found, jsonschema.Draft202012Validator)
+
+
+def _bounded(schema: dict[str, Any], dialect: Any, keywords: dict[str, Any], steps: _Steps) -> Any:
+    """Return the validator of a schema whose every step is counted."""
+    import jsonschema  # noqa: PLC0415
+    import referencing.jsonschema  # noqa: PLC0415
+
+    extend: Any = jsonschema.validators.extend
+    bounded = extend(dialect, {name: steps.counted(check) for name, check in keywords.items()})
+    evolve = bounded.evolve
+
+    def evolve_counted(self: Any, **changes: Any) -> Any:
+        steps.spend(1)
+        part = changes.get("schema", self.schema)
+        if isinstance(part, dict) and "$schema" in part:  # jsonschema would go on with a validator of its own
+            changes["schema"] = {key: value for key, value in part.items() if key != "$schema"}
+        return evolve(self, **changes)
+
+    bounded.evolve = evolve_counted
+    specification = referencing.jsonschema.specification_with(str(dialect.META_SCHEMA["$schema"]))
+    root = specification.create_resource(schema)
+    # A registry of nothing else: what a schema refers to elsewhere is not fetched. Anchors are looked for once, here.
+    registry = referencing.Registry().with_resource(root.id() or "", root).crawl()
+    return bounded(schema, registry=registry, _resolver=registry.resolver(root.id() or ""))
+
+
+def _check_schema(schema: dict[str, Any], dialect: Any) -> None:
+    """Raise `ValueError` for a schema that is not valid, too large, or has a pattern that cannot be checked."""
+    import jsonschema  # noqa: PLC0415
+
+    check_bounds(schema)
+    try:
+        dialect.check_schema(schema, format_checker=None)  # which would compile patterns for another engine
+    except jsonschema.SchemaError as error:
+        where = "/".join(map(str, error.absolute_path))
+        raise ValueError(
+            f"the JSON Schema is not valid: {where or 'schema'}: {_whole(error.message, f'{error.validator} is wrong')}"
+        ) from None
+    except RecursionError:
+        raise ValueError("the JSON Schema is nested too deep") from None
+
+
+def _whole(message: str, instead: str = "see the schema") -> str:
+    """Return a message that may quote a value, or another where it is long: half of a secret would not be found."""
+    return message if len(message) <= _LONGEST_PROBLEM else instead
+
+
+def _where(error: Any) -> str:
+    return ".".join(map(str, error.path)) or "value"
+
+
+def _size(value: Any) -> int:
+    """Count what there is in a value, long texts more than once."""
+    count, waiting = 0, [value]
+    while waiting:
+        part = waiting.pop()
+        count += 1
+        if isinstance(part, str):
+            count += len(part) // 64
+        elif isinstance(part, Mapping):
+            waiting.extend(part.values())
+        elif isinstance(part, list | tuple):
+            waiting.extend(part)
+    return count
+
+
+class _Steps:
+    """Counts the work of one comparison."""
+
+    def __init__(self) -> None:
+        self._left = 0
+        self._compiled: dict[str, Pattern | None] = {}
+
+    def begin(self, steps: int) -> None:
+        self._left = steps
+        self._compiled.clear()
+
+    def spend(self, steps: int) -> None:
+        self._left -= steps
+        if self._left < 0:
+            raise _TooManyStepsError
+
+    def fits(self, pattern: str, text: str) -> bool | None:
+        """Whether a pattern fits some part of a text; `None` if that cannot be told within bounds."""
+        size = measure(pattern)
+        if pattern not in self._compiled:
+            self.spend(size.steps_to_compile)
+            self._compiled[pattern] = _compile(pattern)
+        self.spend(size.steps_to_match(len(text)))
+        compiled = self._compiled[pattern]
+        return None if compiled is None else compiled.matches(text)
+
+    def counted(self, check: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
+        def check_counted(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+            self.spend(1 + (len(value) if isinstance(value, list | dict) else len(str(value)[:100_000]) // 20))
+            for error in check(validator, value, instance, schema) or ():
+                self.spend(_size(instance))  # which the message quotes
+                yield error
+
+        return check_counted
+
+
+class _Keywords:
+    """The keywords that have patterns, and one that jsonschema does by comparing all with all."""
+
+    def __init__(self, schema: dict[str, Any], foreign: bool, dialect: Any, steps: _Steps) -> None:
+        import jsonschema  # noqa: PLC0415
+
+        self._error: Any = jsonschema.ValidationError
+        self._foreign = foreign
+        self._steps = steps
+        self.all: dict[str, Callable[..., Any]] = {
+            **dialect.VALIDATORS,
+            "pattern": self._pattern,
+            "patternProperties": self._pattern_properties,
+            "additionalProperties": self._additional_properties,
+            "uniqueItems": self._unique_items,
+        }
+        if mentions(schema, "patternProperties"):
+            # jsonschema looks for these by itself, with Python's regular expressions.
+            if not foreign and mentions(schema, "unevaluatedProperties"):
+                raise ValueError("unevaluatedProperties does not go with patternProperties: use additionalProperties")
+            self.all["unevaluatedProperties"] = lambda *_: ()
+
+    def _pattern(self, validator: Any, pattern: str, value: Any, schema: Any) -> Iterator[Any]:
+        if isinstance(value, str):
+            yield from self._mismatch(pattern, value)
+
+    def _mismatch(self, pattern: str, text: str) -> Iterator[Any]:
+        fits = self._steps.fits(pattern, text)
+        if fits is None and not self._foreign:
+            yield self._error(f"a text of {len(text)} characters is too long to compare with the pattern {pattern!r}")
+        elif fits is False:
+            yield self._error(f"{text!r} does not match {pattern!r}")
+
+    def _pattern_properties(self, validator: Any, inner: dict[str, Any], value: Any, schema: Any) -> Iterator[Any]:
+        for pattern, subschema in inner.items():
+            for name, item in value.items() if isinstance(value, dict) else ():
+                fits = self._steps.fits(pattern, name)
+                if fits is None:
+                    yield from self._mismatch(pattern, name)
+                elif fits:
+                    yield from validator.descend(item, subschema, path=name, schema_path=pattern)
+
+    def _additional_properties(self, validator: Any, allowed: Any, value: Any, schema: Any) -> Iterator[Any]:
+        known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+        others = [name for name in value if name not in known] if isinstance(value, dict) else []
+        # Of a pattern that cannot be checked, the server that wrote it knows what it means.
+        extras = [name for name in others if all(self._steps.fits(pattern, name) is False for pattern in patterns)]
+        for name in extras if isinstance(allowed, dict) else ():
+            yield from validator.descend(value[name], allowed, path=name)
+        if allowed is False and extras:
+            verb = "was" if len(extras) == 1 else "were"
+            names = ", ".join(map(repr, extras))
+            yield self._error(f"Additional properties are not allowed ({names} {verb} unexpected)")
+
+    def _unique_items(self, validator: Any, unique: Any, value: Any, schema: Any) -> Iterator[Any]:
+        if unique and isinstance(value, list) and len(set(map(_key, value))) < len(value):
+            yield self._error(f"{value!r} has non-unique elements")
+
+
+def _compile(pattern: str) -> Pattern | None:
+    try:
+        return compile_pattern(pattern)
+    except UncheckablePattern:
+        return None
+
+
+def _key(value: Any) -> Any:
+    """Return what is equal for values that JSON Schema calls equal: 1 and 1.0 are, 1 and true are not."""
+    if isinstance(value, dict):
+        return frozenset((name, _key(item)) for name, item in value.items())
+    if isinstance(value, list):
+        return tuple(map(_key, value))
+    return (bool, value) if isinstance(value, bool) else value

@@ -1,0 +1,294 @@
+"""Reservations: the worst case of a model request is set aside before it is sent, and settled by what it used.
+
+A request is reserved in every meter above it, or in none. What does not fit waits while requests in flight may
+still give something back, and is refused when none can. So no limit is ever passed by concurrency.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass
+from decimal import Decimal
+
+from pydantic_ai.usage import RequestUsage
+
+from .limits import Amount, Pool, UsageMeter
+from .prices import MILLION, Price, exactly
+
+DEFAULT_OUTPUT_TOKENS = 8_192
+"""The `max_tokens` that is sent under a limit of money or tokens where the settings have none."""
+LEAST_OUTPUT_TOKENS = 256
+"""How far that is lowered when the rest of a budget buys no more."""
+GIVE_PRICE = "give its price under [prices] in llm-do.toml, or with Runtime(prices=...)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quote:
+    """The worst case of one request."""
+
+    model: str
+    input_tokens: int
+    output_tokens: int
+    """What is asked for."""
+    least_output_tokens: int
+    """What would do. The same, where the settings say how many there may be."""
+    price: Price | None
+    """The highest price that can apply; `None` is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request cannot be sent, and whose limit says so."""
+
+    problem: str
+    limit: str
+    """The field of `Limits`; empty where no higher number would help."""
+    meter: UsageMeter
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """What one request takes of one budget."""
+
+    pool: Pool
+    meter: UsageMeter
+    fixed: Amount
+    """What it takes without any output."""
+    per_token: Amount
+    """What each token of output adds."""
+
+    def refusal(self, amount: Amount) -> Refusal:
+        return Refusal(self.pool.lacks(amount, self.meter.owner), self.pool.name, self.meter)
+
+    def amount(self, output_tokens: int) -> Amount:
+        return self.fixed + self.per_token * output_tokens
+
+    def affords(self, left: Amount, wanted: int) -> int:
+        """Return how many of the `wanted` output tokens can be had; -1 where not even none can."""
+        if left < self.fixed:
+            return -1
+        return wanted if left >= self.amount(wanted) else int((left - self.fixed) // self.per_token)
+
+
+class Reservation:
+    """What one request holds until it is settled. It is settled once."""
+
+    __slots__ = ("_ledger", "_meters", "_price", "_shares", "is_open", "output_tokens")
+
+    def __init__(
+        self, ledger: Ledger, meters: Sequence[UsageMeter], claims: Sequence[_Claim], quote: Quote, output_tokens: int
+    ) -> None:
+        self._ledger = ledger
+        self._meters = meters
+        self._shares = {claim.pool: claim.amount(output_tokens) for claim in claims}
+        self._price = quote.price
+        self.output_tokens = output_tokens
+        """How many output tokens the request may have."""
+        self.is_open = True
+        if self._shares:
+            ledger.in_flight.add(self)
+        for pool, share in self._shares.items():
+            pool.reserve(share)
+        for meter in meters:
+            meter.requests += 1
+
+    def share_of(self, pool: Pool) -> Amount | None:
+        """Return what is held of a budget, if anything."""
+        return self._shares.get(pool) if self.is_open else None
+
+    @exactly()
+    def settle(self, usages: Sequence[RequestUsage], *, whole: bool, unreported: int = 0) -> bool:
+        """Count what a request used, unless it is settled. Return whether that is more than was reserved.
+
+        Where `usages`, of the response and of attempts before it, are not the `whole` of what was used, the rest of the
+        reservation counts as estimated: the request was sent, and may be paid. So does all of it once more for each
+        attempt that reported nothing (`unreported`).
+        """
+        if not self.is_open:
+            return False
+        self._close()
+        over = False
+        for meter in self._meters:
+            for pool in (meter.cost, meter.tokens, meter.unpriced):
+                spent, estimated = pool.zero, pool.zero
+                for usage in usages:
+                    reported, by_price = self._used(meter, pool, usage)
+                    spent, estimated = spent + reported, estimated + by_price
+                pool.spent += spent
+                if (share := self._shares.get(pool)) is not None:
+                    pool.release(share)
+                    over = over or spent + estimated > share
+                    pool.estimated += estimated if whole else max(share - spent, estimated)
+                    if unreported:
+                        pool.estimated += share * unreported
+        self._ledger.serve()
+        return over
+
+    def _used(self, meter: UsageMeter, pool: Pool, usage: RequestUsage) -> tuple[Amount, Amount]:
+        """Return what was used of one budget, and what was used by an estimate."""
+        if pool is meter.unpriced and pool not in self._shares:
+            return pool.zero, pool.zero
+        if pool is not meter.cost:
+            return usage.total_tokens, 0
+        if usage.cost is None and self._price is not None:  # the model that answered is not the one that was priced
+            return pool.zero, self._price.of(usage.input_tokens, usage.output_tokens)
+        return usage.cost or pool.zero, pool.zero
+
+    @exactly()
+    def cancel(self) -> None:
+        """Give everything back: the request was not sent."""
+        if not self.is_open:
+            return
+        self._close()
+        for pool, share in self._shares.items():
+            pool.release(share)
+        for meter in self._meters:
+            meter.requests -= 1
+        self._ledger.serve()
+
+    def _close(self) -> None:
+        self.is_open = False
+        self._ledger.in_flight.discard(self)
+
+
+class _Waiter:
+    __slots__ = ("answer", "held", "meters", "number", "quote")
+
+    def __init__(self, number: int, meters: Sequence[UsageMeter], quote: Quote, held: Sequence[Reservation]) -> None:
+        self.number = number
+        self.meters = meters
+        self.quote = quote
+        self.held = held
+        self.answer: asyncio.Future[Reservation | Refusal] = asyncio.get_running_loop().create_future()
+
+
+class Ledger:
+    """Hands out the reservations of a session, first come, first served."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Set[Pool], deque[_Waiter]] = {}
+        """The requests that wait, by the budgets that they take from. Only the first of a line can be next."""
+        self._awaited: Set[Pool] = frozenset()
+        """The budgets that have too little left for the first of some line."""
+        self._numbers = itertools.count()
+        self.in_flight: set[Reservation] = set()
+
+    async def reserve(
+        self, meters: Sequence[UsageMeter], quote: Quote, held: Sequence[Reservation] = ()
+    ) -> Reservation | Refusal:
+        """Reserve a request in all `meters`, or say why it is refused. It may have to wait.
+
+        `held` are the reservations of requests that end only when this one has ended: they give nothing back for it.
+        """
+        answer = self._attempt(meters, quote, held, self._awaited)
+        if not isinstance(answer, _Short):
+            return answer
+        self._awaited |= answer.pools
+        waiter = _Waiter(next(self._numbers), meters, quote, held)
+        self._lines.setdefault(answer.line, deque()).append(waiter)
+        try:
+            return await waiter.answer
+        except asyncio.CancelledError:
+            if not waiter.answer.cancelled() and isinstance(reservation := waiter.answer.result(), Reservation):
+                reservation.cancel()
+            self.serve()  # it may have stood in the way of others
+            raise
+
+    def serve(self) -> None:
+        """Answer the requests that wait, as far as that is possible now. None takes what an earlier one waits for."""
+        if not self._lines:
+            return
+        self._awaited = frozenset()
+        first = [(line[0].number, pools) for pools, line in self._lines.items()]
+        heapq.heapify(first)
+        while first:
+            _, pools = heapq.heappop(first)
+            line = self._lines[pools]
+            waiter = line[0]
+            if not waiter.answer.done():  # it was cancelled
+                answer = self._attempt(waiter.meters, waiter.quote, waiter.held, self._awaited)
+                if isinstance(answer, _Short):
+                    self._awaited |= answer.pools
+                    continue
+                waiter.answer.set_result(answer)
+            line.popleft()
+            if line:
+                heapq.heappush(first, (line[0].number, pools))
+            else:
+                del self._lines[pools]
+
+    def leave_loop(self) -> None:
+        """Drop the requests of an event loop that has ended. Those in flight get no report any more."""
+        waiting = [waiter for line in self._lines.values() for waiter in line]
+        self._lines, self._awaited = {}, frozenset()
+        for waiter in waiting:
+            with suppress(RuntimeError):  # its loop is closed, and no task waits any more
+                waiter.answer.cancel()
+        for reservation in list(self.in_flight):
+            reservation.settle((), whole=False)
+
+    @exactly()
+    def _attempt(
+        self, meters: Sequence[UsageMeter], quote: Quote, held: Sequence[Reservation], awaited: Set[Pool]
+    ) -> Reservation | Refusal | _Short:
+        """Reserve, refuse, or return the budgets that have too little left while requests are in flight."""
+        claims: list[_Claim] = []
+        for meter in meters:
+            if (problem := meter.no_more_requests()) is not None:
+                return Refusal(problem, "max_requests", meter)
+            if isinstance(made := _claims(meter, quote), Refusal):
+                return made
+            claims += made
+        output = quote.output_tokens
+        for claim in claims:
+            kept = [share for each in held if (share := each.share_of(claim.pool)) is not None]
+            most = claim.affords(claim.pool.left_at_best - sum(kept), output)
+            if most < quote.least_output_tokens:
+                return claim.refusal(claim.amount(quote.least_output_tokens))
+            if claim.pool.in_flight == len(kept):  # nothing will be refunded here, so the output has to be shorter
+                output = most
+        short = {
+            claim.pool for claim in claims if claim.pool in awaited or claim.affords(claim.pool.left, output) < output
+        }
+        if short:
+            return _Short(short, frozenset(claim.pool for claim in claims))
+        return Reservation(self, meters, claims, quote, output)
+
+
+@dataclass(frozen=True, slots=True)
+class _Short:
+    """A request has to wait."""
+
+    pools: Set[Pool]
+    """The budgets that have too little left."""
+    line: Set[Pool]
+    """All budgets that it takes from."""
+
+
+def _claims(meter: UsageMeter, quote: Quote) -> list[_Claim] | Refusal:
+    """Return what a request takes of the budgets of one meter."""
+    claims = []
+    if meter.tokens.limit is not None:
+        claims.append(_Claim(meter.tokens, meter, quote.input_tokens, 1))
+    if meter.cost.limit is None:
+        return claims
+    if quote.price is not None:
+        fixed, per_token = quote.price.of(quote.input_tokens, 0), Decimal(quote.price.output) / MILLION
+        if fixed or per_token:  # free requests never wait
+            claims.append(_Claim(meter.cost, meter, fixed, per_token))
+    elif meter.unpriced.limit is not None:
+        if meter.cost.spent and meter.cost.spent >= meter.cost.limit:  # its cost is known when its provider has told
+            return Refusal(meter.cost.lacks(None, meter.owner), meter.cost.name, meter)
+        claims.append(_Claim(meter.unpriced, meter, quote.input_tokens, 1))
+    else:
+        return Refusal(
+            f"no price is known for model {quote.model!r}, so Limits.max_cost cannot be kept; {GIVE_PRICE}",
+            "",
+            meter,
+        )
+    return claims

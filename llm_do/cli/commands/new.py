@@ -1,0 +1,174 @@
+"""`llm-do new`: a project that runs, or another worker in it. Nothing that is there is ever overwritten."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from ...projects.discovery import find_root, is_name, names_in, worker_files
+from ...values.names import is_reserved
+from ..support.exits import Exit
+from ..support.projects import root_of
+from ..support.templates import PROJECT, WORKER
+from ..support.trust import trust_or_note
+
+
+@click.group("new", invoke_without_command=True)
+@click.pass_context
+def new_command(ctx: click.Context, /) -> None:
+    """Start a project, or add a worker to one.
+
+    In a terminal, without more words, it asks what it needs to know.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise click.UsageError("Say what: `llm-do new project NAME`, or `llm-do new worker NAME` inside a project.")
+    start = (ctx.find_root().obj or Path()).absolute()
+    inside = find_root(start) is not None
+    what = _ask("A project or a worker", "worker" if inside else "project", click.Choice(["project", "worker"]))
+    name = _ask("Its name", "helper" if what == "worker" else "my-project")
+    if what == "project":
+        ctx.invoke(project_command, name=name, folder=None)
+        return
+    description = _ask("What it is for, in one sentence (may be empty)", "")
+    ctx.invoke(worker_command, name=name, description=description or None, tools=(), model=None, as_yaml=False)
+
+
+def _ask(text: str, default: str, kind: Any = None) -> str:
+    # Standard output is for the answer: the path of what was made.
+    answer: str = click.prompt(text, default=default, type=kind, err=True, show_default=bool(default))
+    return answer
+
+
+@new_command.command("project")
+@click.argument("name")
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIRECTORY",
+    help="Where to make the folder, in place of this one.",
+)
+@click.pass_context
+def project_command(ctx: click.Context, /, name: str, folder: Path | None) -> None:
+    """Start a project.
+
+    It makes the folder NAME with one worker, one function, and a configuration to begin with. Its path is printed.
+    """
+    _check_name(name, "project")
+    parent = folder or ctx.find_root().obj or Path()
+    target = parent / name
+    try:
+        target.mkdir()
+    except FileExistsError:
+        raise click.UsageError(f"{target} exists already. Nothing was changed: choose another name.") from None
+    except OSError as exc:
+        _fail(ctx, f"{target} cannot be made: {exc.strerror}.")
+    try:
+        for path, text in PROJECT.items():
+            (target / path).parent.mkdir(exist_ok=True)
+            (target / path).write_text(text.replace("NAME", name), encoding="utf-8")
+    except OSError as exc:
+        shutil.rmtree(target, ignore_errors=True)  # all of it is ours, and a part of a project is none
+        _fail(ctx, f"{target} cannot be written: {exc.strerror}.")
+    trust_or_note(target)
+    click.echo(target)
+    _say(
+        f"The project {name!r} is made. What to do next:",
+        f"  cd {shlex.quote(str(target))}",
+        "  llm-do run count_words text='one two three'      # a function: it needs no model",
+        "  llm-do run helper 'How many words has a haiku?'  # a worker: it needs one, see `llm-do doctor`",
+        "  llm-do check",
+    )
+
+
+@new_command.command("worker")
+@click.argument("name")
+@click.option("-d", "--description", metavar="TEXT", help="What it is for, as the models of other workers read it.")
+@click.option("-t", "--tool", "tools", multiple=True, metavar="NAME", help="A function or worker that it may call.")
+@click.option("-m", "--model", metavar="NAME", help="Its model. Without one, it is the project's.")
+@click.option("--yaml", "as_yaml", is_flag=True, help="A YAML file, in place of Markdown.")
+@click.pass_context
+def worker_command(
+    ctx: click.Context, /, name: str, description: str | None, tools: tuple[str, ...], model: str | None, as_yaml: bool
+) -> None:
+    """Add a worker to the project.
+
+    It writes workers/NAME.md, whose path is printed. The text in it is what the model is told: change it.
+    """
+    from ...definitions.definition import WorkerDefinition, dump_worker, parse_worker  # noqa: PLC0415 - it imports pydantic
+    from ...definitions.yaml_lines import write_yaml  # noqa: PLC0415
+    from ...errors import did_you_mean  # noqa: PLC0415
+
+    _check_name(name, "worker")
+    root = root_of(ctx)
+    path = root / "workers" / f"{name}.{'yaml' if as_yaml else 'md'}"
+    _check_free(root, name)
+    known = names_in(root)
+    for tool in tools:
+        if tool not in known:
+            raise click.UsageError(f"There is no tool {tool!r}.{did_you_mean(tool, known)}")
+    said: dict[str, Any] = {"description": description, "model": model, "tools": list(dict.fromkeys(tools))}
+    said = {key: value for key, value in said.items() if value}
+    text = WORKER if not said else f"---\n{write_yaml(said)}---\n{WORKER}"
+    shown = str(path.relative_to(root))
+    # What cannot be read again is not written.
+    if as_yaml:
+        text = dump_worker(WorkerDefinition(name=name, instructions=WORKER.strip(), **said))
+        parse_worker(text, name=name, path=shown, format="yaml")
+    else:
+        parse_worker(text, name=name, path=shown, format="md")
+    try:
+        path.parent.mkdir(exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise click.UsageError(f"{path} exists already. Nothing was changed.") from None
+    except OSError as exc:
+        _fail(ctx, f"{path} cannot be written: {exc.strerror}.")
+    click.echo(path)
+    text_is = "under `instructions`" if as_yaml else "below the settings"
+    _say(
+        f"The worker {name!r} is made. What to do next:",
+        f"  edit {path}: what the model is told stands {text_is}",
+        f"  llm-do show {name}",
+        f"  llm-do run {name} 'Hello'",
+    )
+
+
+def _check_name(name: str, what: str) -> None:
+    if not is_name(name):
+        raise click.UsageError(
+            f"{name!r} cannot be the name of a {what}: use letters, digits, '_' and '-', starting with a letter or a "
+            "digit, 64 characters at most."
+        )
+    if what == "worker" and is_reserved(name):
+        raise click.UsageError(f"{name!r} cannot be the name of a worker: it means something else. Choose another one.")
+
+
+def _check_free(root: Path, name: str) -> None:
+    """A second file for one name would be an error wherever the worker is used."""
+    taken = [*worker_files(root).get(name, ()), *(root / "workers").glob(f"{name}.yml")]
+    if (root / "workers" / name).exists():
+        taken.append(root / "workers" / name)
+    if taken:
+        raise click.UsageError(f"{taken[0]} exists already. Nothing was changed: choose another name.")
+    if name in names_in(root):
+        raise click.UsageError(f"{name!r} is the name of a function of the project. Choose another one.")
+
+
+def _fail(ctx: click.Context, message: str) -> NoReturn:
+    """End because of the machine, which is no mistake on the command line."""
+    click.echo(f"Error: {message}", err=True)
+    ctx.exit(Exit.FAILED)
+
+
+def _say(*lines: str) -> None:
+    for line in lines:
+        click.echo(line, err=True)

@@ -1,0 +1,37 @@
+"""`llm-do schema`: the format of worker files, for editors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from ..support.exits import Exit
+
+
+@click.command("schema")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write it to a file, and not to standard output.",
+)
+@click.pass_context
+def schema_command(ctx: click.Context, /, output: Path | None) -> None:
+    """Print the JSON Schema of worker files.
+
+    An editor that knows it completes and checks YAML files, and the front matter of Markdown files.
+    """
+    from ...definitions.definition import json_schema  # noqa: PLC0415 - it imports pydantic
+
+    text = json.dumps(json_schema(), indent=2) + "\n"
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as exc:
+        click.echo(f"Error: {output} cannot be written: {exc.strerror}.", err=True)
+        ctx.exit(Exit.FAILED)

@@ -1,0 +1,1 @@
+"""Help and completion, which import nothing but the standard library."""

@@ -1,0 +1,113 @@
+"""Which project a command is about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ...machine.files import own_users
+from ...projects.discovery import find_root, is_name, names_in
+from ...values.names import AMONG_FILES
+from .exits import Refusal
+from .trust import ask_before_code, is_trusted, refuse_foreign, refuse_foreign_code
+
+if TYPE_CHECKING:
+    from ...projects.registry import WorkerRegistry
+
+WORKER_FILES = (".md", ".yaml")
+
+
+def root_of(ctx: click.Context) -> Path:
+    """The folder of the project, or an error that says how to make one."""
+    start = _start(ctx)
+    root = find_root(start)
+    if root is None:
+        raise Refusal(
+            f"There is no project in {start} or above it: no folder with workers/ or llm-do.toml. "
+            "Make one with `llm-do new`, or name another folder with -C."
+        )
+    if root != start:  # nobody named it
+        refuse_foreign(root)
+    return root
+
+
+def open_project(ctx: click.Context, *, asks: bool = False) -> WorkerRegistry:
+    """The project as a registry. With `asks`, a person is asked before its code runs, unless it is trusted."""
+    root = root_of(ctx)
+    return _open(ctx, root, is_named=root == _start(ctx), asks=asks)
+
+
+def _open(ctx: click.Context, root: Path, *, is_named: bool, asks: bool) -> WorkerRegistry:
+    from ...projects.code import ProjectCode  # noqa: PLC0415 - with it comes everything
+    from ...projects.registry import WorkerRegistry  # noqa: PLC0415
+
+    has_yes = asks and ask_before_code(root, ctx.command_path.partition(" ")[2])
+    ProjectCode.keeps_output_clean = True
+    return WorkerRegistry(root, owners=None if is_named or has_yes or is_trusted(root) else own_users())
+
+
+def open_worker(ctx: click.Context, worker: str, *, asks: bool = False) -> tuple[WorkerRegistry, str]:
+    """The registry that a worker is in, and its name there. A worker can be given as a file as well, seen from -C."""
+    if "/" not in worker and not worker.endswith(WORKER_FILES):
+        return open_project(ctx, asks=asks), worker
+    from ...projects.registry import WorkerRegistry  # noqa: PLC0415
+
+    file = _start(ctx) / worker
+    _check_file(file, worker)
+    root = find_root(file.parent)
+    if root is None or not file.is_relative_to(root / "workers"):
+        _check_name(file.stem, worker)
+        refuse_foreign_code(file.parent)
+        if asks:
+            ask_before_code(file.parent, ctx.command_path.partition(" ")[2])
+        owners = None if is_trusted(file.parent) else own_users()
+        return WorkerRegistry(file.parent, only=file, owners=owners), file.stem
+    own_folder = file.stem == "worker" and file.parent != root / "workers"
+    name = file.parent.name if own_folder else file.stem
+    _check_name(name, worker)
+    refuse_foreign(root)
+    registry = _open(ctx, root, is_named=False, asks=asks)
+    found = registry.file_of(name)
+    if found is None or not found.path.samefile(file):
+        other = f"; {name!r} is {found.path.relative_to(root)}" if found is not None else ""
+        raise click.UsageError(
+            f"{worker!r} is no worker of the project{other}. "
+            "The file of one is workers/NAME.md, workers/NAME.yaml or workers/NAME/worker.md."
+        )
+    return registry, name
+
+
+def _start(ctx: click.Context) -> Path:
+    """The folder that -C names, or the current one."""
+    return Path(ctx.find_root().obj or "").absolute()
+
+
+def _check_file(file: Path, given: str) -> None:
+    """Say what is wrong with something that was given as a file, and is none of a worker."""
+    try:
+        there, folder = file.exists(), file.is_dir()
+    except (OSError, ValueError):  # no file can be called so
+        there = folder = False
+    if not there:
+        from ...errors import did_you_mean  # noqa: PLC0415 - only for a mistake
+
+        root = find_root(file.parent) or find_root(Path().absolute())
+        hint = did_you_mean(Path(given).stem, names_in(root)) if root is not None else ""
+        raise click.UsageError(f"There is no file {str(file)!r}.{hint}")
+    if folder:
+        raise click.UsageError(f"{given!r} is a folder. Give the file of a worker, or its name.")
+    if file.suffix not in WORKER_FILES:
+        raise click.UsageError(f"{given!r} is no worker's file: those end with .md or .yaml.")
+
+
+def _check_name(name: str, given: str) -> None:
+    """Say why the file of a worker cannot be called so: its name is the worker's."""
+    if name in AMONG_FILES:
+        raise click.UsageError(f"{given!r}: no worker can be named {name!r}, which means something else. Rename it.")
+    if not is_name(name):
+        raise click.UsageError(
+            f"{given!r}: a worker is named like its file, and {name!r} cannot be a name. Use letters, digits, '_' and "
+            "'-', starting with a letter or a digit, 64 characters at most."
+        )

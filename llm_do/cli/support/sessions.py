@@ -1,0 +1,162 @@
+"""A session of a project, with what the command line says."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import click
+
+from ...budgets.limits import Limits
+from ...core.entry import Sink
+from ...core.runtime import Runtime
+from ...errors import LimitExceeded
+from ...models.choice import DefaultModel, ModelLike
+from ...policy.approvals import (
+    ApprovalCallback,
+    ApprovalController,
+    ApprovalRequest,
+    Approver,
+    approve_all_callback,
+    strict_mode_callback,
+)
+from ...projects.registry import WorkerRegistry
+
+DEFAULT_DEPTH = 16
+DEFAULT_MAX_COST = 5
+"""US dollars of a session that says nothing about its cost."""
+DEFAULT_UNPRICED_TOKENS = 2_000_000
+"""Tokens of models without a known price, in such a session."""
+
+
+class Dollars(click.ParamType[float]):
+    """An amount of money, or `none` for no limit."""
+
+    name = "dollars"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if value == "none":
+            return math.inf
+        try:
+            amount = float(value)
+        except ValueError:
+            amount = math.nan
+        if not 0 <= amount < math.inf:
+            self.fail(f"{value!r} is no amount: give dollars, such as 2.50, or none for no limit.", param, ctx)
+        return amount
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionOptions:
+    """What `run` and `chat` have in common."""
+
+    model: ModelLike | None = None
+    approve_all: bool = False
+    strict: bool = False
+    max_cost: float | None = None
+    """Infinity is no limit, and `None` is what the project, or else the command line, says."""
+    max_tokens: int | None = None
+    max_depth: int | None = None
+    timeout: float | None = None
+    quiet: bool = False
+    is_settled: bool = False
+    """Whether `model` is the one that is used, or there is none; else it is chosen, and fetched, when it is needed."""
+
+
+def session_options(command: Any) -> Any:
+    """Add the options of `SessionOptions` to a command."""
+    for option in (
+        click.option("-q", "--quiet", is_flag=True, help="Nothing on standard error but errors."),
+        click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="Stop after this."),
+        click.option("--max-depth", type=click.IntRange(1), metavar="N", help="How deep calls may be nested."),
+        click.option("--max-tokens", type=click.IntRange(0), metavar="N", help="Stop before more tokens are used."),
+        click.option(
+            "--max-cost",
+            type=Dollars(),
+            metavar="DOLLARS",
+            help=f"Stop before more is spent; none is no limit.  [default: the project's, or {DEFAULT_MAX_COST}]",
+        ),
+        click.option("--strict", is_flag=True, help="Refuse whatever needs an approval."),
+        click.option("--approve-all", is_flag=True, help="Say yes to whatever asks. What is denied stays denied."),
+        click.option("-m", "--model", metavar="NAME", help="The model of workers that have none of their own."),
+    ):
+        command = option(command)
+    return command
+
+
+def open_session(
+    registry: WorkerRegistry,
+    options: SessionOptions,
+    *,
+    approver: Approver | None = None,
+    sinks: Iterable[Sink] = (),
+    text_deltas: bool = False,
+    asks_for_more: bool = False,
+    choose_model: DefaultModel | None = None,
+) -> Runtime:
+    """A session of a project, with the model that `settle_model` found, or that `choose_model` finds when it is needed.
+
+    `approver` is asked, unless an option answers for everybody. Without either, what needs an approval is refused.
+    With `asks_for_more` it is also asked, at a limit, whether to go on.
+    """
+    gc.freeze()  # everything is imported: what there is now stays
+    gc.enable()
+    if options.approve_all and options.strict:
+        raise click.UsageError("--approve-all and --strict are opposites.")
+    config = registry.config
+    limits = session_limits(config.session_limits(), options)
+    callback: ApprovalCallback | Approver | None
+    callback = approve_all_callback if options.approve_all else strict_mode_callback if options.strict else approver
+
+    async def ask_for_more(exceeded: LimitExceeded, now: Limits) -> Limits | None:
+        return await _ask_for_more(runtime.context().session.approvals, exceeded, now, limits)
+
+    runtime = Runtime(
+        registry,
+        model=options.model if options.is_settled else None,
+        choose_model=choose_model,
+        approval_callback=callback,
+        tool_rules=registry.rule_book(),
+        limits=limits,
+        sinks=sinks,
+        text_deltas=text_deltas,
+        max_depth=options.max_depth or DEFAULT_DEPTH,
+        limit_callback=ask_for_more if asks_for_more and approver is not None and callback is approver else None,
+    )
+    return runtime
+
+
+def session_limits(limits: Limits, options: SessionOptions) -> Limits:
+    """Return the limits of a session: those of its project, those of its command, and a limit of money at least."""
+    if options.timeout is not None:
+        limits = replace(limits, timeout=options.timeout)
+    if options.max_tokens is not None:
+        limits = replace(limits, max_tokens=options.max_tokens)
+    if options.max_cost is not None:
+        return replace(limits, max_cost=None if options.max_cost == math.inf else options.max_cost)
+    if limits.max_cost is not None:
+        return limits
+    unpriced = limits.max_tokens if limits.max_tokens is not None else DEFAULT_UNPRICED_TOKENS
+    return replace(limits, max_cost=DEFAULT_MAX_COST, max_unpriced_tokens=unpriced)
+
+
+async def _ask_for_more(
+    approvals: ApprovalController, exceeded: LimitExceeded, now: Limits, first: Limits
+) -> Limits | None:
+    """Ask the person who approves calls. Each yes allows as much again as the session had at first."""
+    at_first = getattr(first, exceeded.limit, None)
+    if not at_first:  # as much again would not help
+        return None
+    limit, unit = exceeded.limit, "$" if exceeded.limit == "max_cost" else ""
+    before, after = getattr(now, limit), getattr(now, limit) + at_first
+    request = ApprovalRequest(
+        tool_name=limit,
+        entry=f"{limit} = {unit}{after:,}",
+        question=f"Raise {limit} of this session from {unit}{before:,} to {unit}{after:,}?",
+        payload={},
+        reason=exceeded.problem,
+    )
+    return replace(now, **{limit: after}) if await approvals.confirm(request) else None

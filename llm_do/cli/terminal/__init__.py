@@ -1,0 +1,1 @@
+"""Texts, questions and keys of a terminal."""

@@ -1,0 +1,150 @@
+"""The question that a person is asked before a call runs, in the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import tempfile
+from pathlib import Path
+from typing import Any, Protocol
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from ...machine import pool
+from ...policy.approvals import ApprovalDecision, ApprovalRequest
+from ...privacy.display import visible
+from .approval_view import as_json, gather, headline
+from .keys import Keyboard
+
+_MOST_OFFERS = 9
+_ROOM = 20
+"""How many lines of a request are shown at once."""
+_AROUND = 14
+"""The lines of a screen that a question needs beside these."""
+
+
+class Screen(Protocol):
+    """What stands on the terminal while nobody is asked."""
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+class TerminalApprover:
+    """Asks on the terminal."""
+
+    one_at_a_time = True
+
+    def __init__(self, console: Console, keyboard: Keyboard, screen: Screen | None = None) -> None:
+        self._console = console
+        self._keyboard = keyboard
+        self._screen = screen
+
+    async def ask(self, request: ApprovalRequest) -> ApprovalDecision:
+        if self._screen is not None:
+            self._screen.stop()
+        try:
+            return await self._decide(request)
+        finally:
+            if self._screen is not None:
+                self._screen.start()
+
+    async def _decide(self, request: ApprovalRequest) -> ApprovalDecision:
+        cut = self._show(request, full=False)
+        await self._keyboard.rest()  # the answers are shown when keys count
+        while True:
+            keys = self._keys(request, cut)
+            self._print(Text("\n".join(f"  {key}  {text}" for key, text in keys.items())))
+            while (key := (await self._keyboard.key()).lower()) not in keys:
+                pass
+            self._print(Text(f"  → {keys[key]}", style="bold"))
+            if key == "v":
+                cut = self._show(request, full=True)
+            elif (decision := await self._decision(key, request)) is not None:
+                return decision
+
+    def _keys(self, request: ApprovalRequest, cut: bool) -> dict[str, str]:
+        if request.question is not None:
+            return {"y": "yes", "n": "no"}
+        count = request.count
+        keys = {"y": "yes, this once"} if count == 1 else {"y": "yes, to one of them", "a": f"yes, to all {count:,}"}
+        keys["s"] = f"yes, in this session, with {request.session_grant}"
+        for number, offer in enumerate(request.offers[:_MOST_OFFERS], 1):
+            keys[str(number)] = f"yes, in this session: {visible(offer.text)}"
+        keys["e"] = "edit the arguments" if count == 1 else "edit the arguments of one"
+        keys["n"] = "no, with a note" if count == 1 else f"no, to all {count:,}, with a note"
+        return keys | ({"v": "show all of it"} if cut else {}) | {"q": "no, and end the run"}
+
+    async def _decision(self, key: str, request: ApprovalRequest) -> ApprovalDecision | None:
+        if key == "e":
+            edited = await self._edit(request)
+            return None if edited is None else ApprovalDecision(approved=True, arguments=edited)
+        if key == "n" and request.question is not None:
+            return ApprovalDecision(approved=False)
+        if key == "n":
+            self._print(Text("  Why not? (Enter: no note) ", style="bold"), end="")
+            return ApprovalDecision(approved=False, note=await self._keyboard.line() or None, all_calls=True)
+        if key == "q":
+            return ApprovalDecision(approved=False, end_run=True)
+        if key.isdigit():
+            return ApprovalDecision(approved=True, grant=request.offers[int(key) - 1])
+        return ApprovalDecision(approved=True, approve_for_session=key == "s", all_calls=key == "a")
+
+    def _show(self, request: ApprovalRequest, *, full: bool) -> bool:
+        """Show a request, and tell whether there is more of it."""
+        ruling = request.ruling
+        because = visible(ruling.because if ruling is not None else request.reason)
+        self._print(Text(f"\n? {headline(request)}", style="bold magenta"))
+        path = f"  {visible(request.call_path)}\n" if request.call_path else ""
+        self._print(Text(f"{path}  {because}", style="dim"))
+        if ruling is not None and ruling.reason:
+            self._print(Text(f"  {visible(ruling.reason)}"))
+        room = None if full else min(max(self._console.height - _AROUND, 5), _ROOM)
+        width = self._console.width - 2
+        evidence = gather(request, room=room, width=width)
+        self._print(Padding(evidence.shown, (0, 0, 0, 2)))
+        return evidence.cut
+
+    async def _edit(self, request: ApprovalRequest) -> dict[str, Any] | None:
+        """The arguments as the person's own editor leaves them, or nothing where it left them alone."""
+        before, fixed = as_json(request.arguments)
+        try:
+            edited = await _in_editor(before)
+            made = json.loads(edited)
+        except (OSError, ValueError) as exc:
+            why = exc.strerror if isinstance(exc, OSError) else str(exc)
+            self._print(Text(f"  That did not work: {visible(str(why))}. Set EDITOR to choose an editor.", style="red"))
+            return None
+        if edited == before:
+            self._print(Text("  Nothing was changed.", style="yellow"))
+            return None
+        if not isinstance(made, dict):
+            self._print(Text("  The arguments are an object: { ... }.", style="red"))
+            return None
+        return {**fixed, **made}
+
+    def _print(self, shown: RenderableType, end: str = "\n") -> None:
+        self._console.print(shown, end=end)
+
+
+async def _in_editor(text: str) -> str:
+    """A text as a person leaves it in an editor. Ctrl-C is the editor's while it runs."""
+    editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "arguments.json"
+        file.write_text(text, encoding="utf-8")
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            words = [*editor, str(file)]
+            # A child of `subprocess` would inherit that interrupts are ignored.
+            process = os.posix_spawnp(editor[0], words, os.environ, setsigdef=[signal.SIGINT])  # noqa: ASYNC221
+            _, status = await pool.run(os.waitpid, process, 0)
+            if code := os.waitstatus_to_exitcode(status):
+                raise ValueError(f"{editor[0]} ended with {code}")
+        finally:
+            signal.signal(signal.SIGINT, handler)
+        return file.read_text(encoding="utf-8")

@@ -1,0 +1,102 @@
+"""Errors in words, for whoever started the program."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ...core.events import RequestEnded
+    from ...errors import LimitExceeded
+
+# What moves a cursor, turns the direction of writing or takes no room. Unlike `visible` this leaves alone what plain
+# writing has: joiners and variation selectors, which emoji and many scripts are made of, and backslashes.
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\uf8ff\U000e0000-\U000e007f]"
+)
+_LONGEST = 300
+"""How many characters of what a provider says are told."""
+
+
+def readable(text: str) -> str:
+    """Text that somebody else wrote, without anything that could steer a screen. Lines and tabs stay."""
+    from ...privacy.display import visible  # noqa: PLC0415 - it imports pydantic
+
+    return _UNSAFE.sub(lambda found: visible(found[0]), text.replace("\r", ""))
+
+
+def cut_off_line(event: RequestEnded) -> str:
+    """Say that an answer was cut off, and by what."""
+    return readable(f"An answer of {event.worker} ({event.model}) was cut off: {event.cut_off}.")
+
+
+def in_words(exc: BaseException, *, redact: Callable[[str], str] = str) -> str:
+    """What went wrong, in a sentence or two that are safe to print. `redact` takes secrets out of them."""
+    return readable(redact(_said(exc, redact).strip()))
+
+
+def _said(exc: BaseException, redact: Callable[[str], str]) -> str:
+    from pydantic_ai import exceptions as theirs  # noqa: PLC0415 - it takes a while, and something went wrong already
+
+    from ... import errors as ours  # noqa: PLC0415
+    from ...values.texts import text_of  # noqa: PLC0415
+
+    match exc:
+        case ours.RunEnded():
+            return f"You ended the run.{f' ({exc.note})' if exc.note else ''}"
+        case ours.LimitExceeded():
+            return f"{exc}{_how_to_raise(exc)}"
+        case ours.LlmDoError() | theirs.UserError():  # a missing key, a limit, an argument: they are sentences
+            return str(exc) or type(exc).__name__
+        case theirs.ModelHTTPError():
+            return f"The provider of {exc.model_name} answered {_status(exc.status_code)}. {_detail(exc.body, redact)}"
+        case theirs.ModelConnectionError(phase="read"):
+            return f"The answer of {exc.model_name} broke off: {exc}"
+        case theirs.ModelConnectionError():
+            return f"The provider of {exc.model_name} could not be reached: {exc}"
+        case theirs.ModelAPIError():
+            return f"The provider of {exc.model_name} failed: {exc}"
+        case theirs.UsageLimitExceeded():
+            return f"A limit is used up: {exc}"
+        case theirs.FallbackExceptionGroup():
+            return "No model answered.\n" + "\n".join(_said(each, redact).strip() for each in exc.exceptions)
+    return f"{type(exc).__name__}: {text}" if (text := text_of(exc)) else type(exc).__name__
+
+
+def _how_to_raise(exceeded: LimitExceeded) -> str:
+    """Name the option, or the line of a file, that has the limit."""
+    options = {
+        "max_cost": "--max-cost DOLLARS",
+        "max_unpriced_tokens": "--max-tokens N, or give the model's price under [prices] in llm-do.toml",
+        "max_tokens": "--max-tokens N",
+        "timeout": "--timeout SECONDS",
+    }
+    if not exceeded.limit:  # no price is known
+        return " Or limit only its tokens: --max-cost none --max-tokens N."
+    if exceeded.worker is not None:
+        return f" Raise the limit under `limits` in the file of worker {exceeded.worker!r}."
+    option = options.get(exceeded.limit)
+    return f" Raise the limit with {option or f'{exceeded.limit} under [limits] in llm-do.toml'}."
+
+
+def _status(code: int) -> str:
+    known = {
+        401: "that the key is not valid",
+        403: "that this is not allowed",
+        404: "that there is no such model",
+        429: "that there were too many requests, or that the account is empty",
+    }
+    return f"{known[code]} ({code})" if code in known else f"with the error {code}"
+
+
+def _detail(body: object, redact: Callable[[str], str]) -> str:
+    """What a provider says was wrong, wherever it puts that."""
+    from ...privacy.display import abridge  # noqa: PLC0415
+
+    for key in ("error", "message"):
+        if isinstance(body, Mapping) and key in body:
+            body = body[key]
+    text: Any = body if isinstance(body, str) else repr(body) if body else ""
+    return abridge(" ".join(redact(text).split()), _LONGEST)  # half a secret would not be known as one

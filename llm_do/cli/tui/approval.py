@@ -1,0 +1,325 @@
+"""A question in the conversation: may this call run?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from time import monotonic
+from typing import Any, ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.events import Key
+from textual.message import Message
+from textual.widget import Widget
+from textual.widgets import Input, OptionList, Static, TextArea
+from textual.widgets.option_list import Option
+
+from ...policy.approvals import ApprovalDecision, ApprovalRequest
+from ...policy.rules import Grant
+from ...privacy.display import visible
+from ..support.conversation import readable
+from ..terminal.approval_view import as_json, gather, headline
+
+_MOST_OFFERS = 9
+_LEAST_ROOM = 4
+"""How many lines are for what would run, however small the screen is."""
+_FITTINGS = 5
+"""How often the room is measured again after a change: a line that wraps, or a scrollbar, changes it once more."""
+
+
+class Choices(OptionList):
+    """The answers there are. None of them is chosen before somebody moves to it: a stray Enter says nothing."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("pageup", "app.page(-1)", show=False),
+        Binding("pagedown", "app.page(1)", show=False),
+    ]
+
+
+class NoteInput(Input):
+    """Why not."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "back", "Back")]
+
+    def action_back(self) -> None:
+        self.post_message(ApprovalPanel.Back())
+
+
+class ArgumentsArea(TextArea):
+    """Other arguments to run with, as JSON."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "back", "Back"),
+        Binding("ctrl+s", "done", "Run with these"),
+    ]
+
+    def action_back(self) -> None:
+        self.post_message(ApprovalPanel.Back())
+
+    def action_done(self) -> None:
+        self.post_message(ApprovalPanel.Edited(self.text))
+
+
+class ApprovalPanel(Vertical):
+    """Shows what would run, and takes the answer."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(key, f"choose('{key}')", show=False) for key in "yaspenqf123456789"
+    ]
+
+    class Back(Message):
+        """Leave the note or the editor."""
+
+    class Edited(Message):
+        """The editor is done."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
+    class Settled(Message):
+        """The question is answered, or nobody wants to know any more."""
+
+    def __init__(self, request: ApprovalRequest, answer: asyncio.Future[ApprovalDecision], *, grace: float) -> None:
+        super().__init__()
+        self._request = request
+        self._answer = answer
+        self._full = False
+        self._room: tuple[int, int] | None = None
+        """The lines and columns that what would run was cut to."""
+        self._grace = grace
+        self._deaf_until = monotonic() + grace
+        self.border_title = Content(headline(request)).markup
+
+    def compose(self) -> ComposeResult:
+        yield Static(self._head(), classes="head")
+        yield Static(classes="evidence")
+        yield Choices()
+        yield NoteInput(placeholder="Why not? The worker reads it.")
+        yield ArgumentsArea(soft_wrap=True, show_line_numbers=False)
+        yield Static(classes="hint")
+
+    def on_mount(self) -> None:
+        self._show_form(None)
+        self._show_evidence(_LEAST_ROOM, 0)
+        self.fit()
+        self._answer.add_done_callback(lambda _: self.call_later(self._settle))
+
+    def focus_choices(self) -> None:
+        """Take the keys. For a moment nothing counts: somebody may be writing, and not have seen the question."""
+        self._deaf_until = monotonic() + self._grace
+        self.query_one(Choices).focus(scroll_visible=False)
+
+    def on_key(self, event: Key) -> None:
+        if (event.is_printable or event.key == "enter") and self.query_one(Choices).has_focus and self._is_deaf():
+            event.stop()
+
+    def _is_deaf(self) -> bool:
+        """Whether it is too early for an answer. A key makes the moment longer: who types has not read the question."""
+        if monotonic() >= self._deaf_until:
+            return False
+        self._deaf_until = monotonic() + self._grace
+        self._show_hint("Not answered yet. Read it, stop typing for a moment, and press the key again.")
+        return True
+
+    def _head(self) -> Content:
+        request, ruling = self._request, self._request.ruling
+        lines = [f"calls: {visible(request.call_path)}"] if request.call_path else []
+        if ruling is not None:
+            where = f" ({visible(ruling.where)})" if ruling.where and ruling.where not in ruling.because else ""
+            lines.append(f"rule: {visible(ruling.because)}{where}")
+            lines += [f"reason: {visible(ruling.reason)}"] if ruling.reason else []
+        else:
+            lines.append(f"{'' if request.question else 'rule: '}{visible(request.reason)}")
+        return Content("\n".join(lines))
+
+    def fit(self, times: int = _FITTINGS) -> None:
+        """Cut what would run to the room that there is, once all is laid out."""
+        if self.waits and times:
+            self.call_after_refresh(self._fit, times)
+
+    def _fit(self, times: int) -> None:
+        log = self.parent
+        if not self.waits or not isinstance(log, Widget) or not self.is_attached:
+            return
+        evidence = self.query_one(".evidence", Static)
+        beside = self.outer_size.height + self.styles.margin.height - evidence.size.height
+        room = max(log.size.height - beside, _LEAST_ROOM), evidence.size.width
+        if not self._full and room != self._room:
+            self._show_evidence(*room)
+            self.fit(times - 1)
+        elif self.outer_size.height <= log.size.height:
+            log.anchor()
+        else:  # the question before the answers: nobody should say yes to what is above the edge
+            log.anchor(False)
+            log.scroll_to_widget(self, top=True, animate=False, force=True)
+
+    def _show_evidence(self, room: int, width: int) -> None:
+        self._room = room, width
+        evidence = gather(self._request, room=None if self._full else room, width=max(width, 20))
+        self.query_one(".evidence", Static).update(evidence.shown)
+        choices = self.query_one(Choices)
+        choices.clear_options()
+        choices.add_options(
+            Option(Content.assemble((f" {key} ", "bold reverse"), f" {text}"), id=f"key-{key}")
+            for key, text in self._keys(cut=evidence.cut).items()
+        )
+        choices.highlighted = None
+
+    def _keys(self, *, cut: bool) -> dict[str, str]:
+        if self._request.question is not None:
+            return {"y": "yes", "n": "no"}
+        offers = self._request.offers[:_MOST_OFFERS]
+        names = ["p"] if len(offers) == 1 else [str(number) for number in range(1, len(offers) + 1)]
+        patterns = {
+            name: f"yes, in this session: {visible(offer.text)}" for name, offer in zip(names, offers, strict=True)
+        }
+        count = self._request.count
+        once = {"y": "yes, this once"} if count == 1 else {"y": "yes, to one of them", "a": f"yes, to all {count:,}"}
+        return {
+            **once,
+            "s": f"yes, in this session with {_granted(self._request)}",
+            **patterns,
+            "e": "edit the arguments" if count == 1 else "edit the arguments of one",
+            "n": "no, with a note" if count == 1 else f"no, to all {count:,}, with a note",
+            "q": "no, and end the turn",
+            **({"f": "show all of it"} if cut else {}),
+        }
+
+    # -- choosing ------------------------------------------------------------------------------------
+
+    @on(OptionList.OptionSelected)
+    def _selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.action_choose((event.option_id or "").removeprefix("key-"))
+
+    def action_choose(self, key: str) -> None:
+        choices = self.query_one(Choices)
+        if self._answer.done() or not choices.display or not self._can_be_seen or self._is_deaf():
+            return
+        if self._request.question is None:
+            self._choose(key, self._request.offers)
+        elif key in ("y", "n"):
+            self._decide(ApprovalDecision(approved=key == "y"))
+
+    def _choose(self, key: str, offers: Sequence[Grant]) -> None:
+        match key:
+            case "y":
+                self._decide(ApprovalDecision(approved=True))
+            case "a" if self._request.count > 1:
+                self._decide(ApprovalDecision(approved=True, all_calls=True))
+            case "s":
+                self._decide(ApprovalDecision(approved=True, approve_for_session=True))
+            case "p" if len(offers) == 1:
+                self._decide(ApprovalDecision(approved=True, grant=offers[0]))
+            case "e":
+                self._edit()
+            case "n":
+                self._show_form(NoteInput, "Enter refuses, with or without a note. Escape goes back.")
+            case "q":
+                self._decide(ApprovalDecision(approved=False, end_run=True))
+            case "f":
+                self._full = True
+                self._show_evidence(*self._room or (0, 0))
+                self.fit()
+            case _ if key.isdigit() and len(offers) > 1 and int(key) <= len(offers):
+                self._decide(ApprovalDecision(approved=True, grant=offers[int(key) - 1]))
+
+    @property
+    def _can_be_seen(self) -> bool:
+        """Whether the terminal is large enough for the conversation to be drawn at all."""
+        return all(above.display for above in self.ancestors_with_self if isinstance(above, Widget))
+
+    def _show_form(self, form: type[NoteInput | ArgumentsArea] | None, hint: str = "") -> None:
+        for each in (Choices, NoteInput, ArgumentsArea):
+            self.query_one(each).display = each is (form or Choices)
+        self._show_hint(hint)
+        if form is not None:
+            self.query_one(form).focus()
+
+    def _show_hint(self, hint: str) -> None:
+        label = self.query_one(".hint", Static)
+        label.update(Content(hint))
+        label.display = bool(hint)
+
+    def _edit(self) -> None:
+        text, _ = as_json(self._request.arguments)
+        self.query_one(ArgumentsArea).text = text
+        self._show_form(ArgumentsArea, "Ctrl+S runs it with these arguments, Escape goes back.")
+
+    @on(Back)
+    def _back(self, event: Back) -> None:
+        event.stop()
+        self._show_form(None)
+        self.query_one(Choices).focus()
+
+    @on(Input.Submitted)
+    def _denied(self, event: Input.Submitted) -> None:
+        event.stop()
+        self._decide(ApprovalDecision(approved=False, note=event.value.strip() or None, all_calls=True))
+
+    @on(Edited)
+    def _edited(self, event: Edited) -> None:
+        event.stop()
+        before, fixed = as_json(self._request.arguments)
+        try:
+            made: Any = json.loads(event.text)
+        except (ValueError, RecursionError) as exc:
+            self._show_form(ArgumentsArea, f"That is no JSON: {exc}. Escape goes back.")
+            return
+        if not isinstance(made, dict):
+            self._show_form(ArgumentsArea, "The arguments are an object: { ... }. Escape goes back.")
+            return
+        arguments = None if made == json.loads(before) else {**fixed, **made}
+        self._decide(ApprovalDecision(approved=True, arguments=arguments))
+
+    # -- afterwards ----------------------------------------------------------------------------------
+
+    @property
+    def waits(self) -> bool:
+        return not self._answer.done()
+
+    def _decide(self, decision: ApprovalDecision) -> None:
+        if not self._answer.done():
+            self._answer.set_result(decision)
+
+    async def _settle(self) -> None:
+        """Make room: what was decided, in a line."""
+        decision = None if self._answer.cancelled() else self._answer.result()
+        self.add_class("-settled" if decision is not None and decision.approved else "-refused")
+        self.border_title = None
+        await self.remove_children()
+        if not self.is_attached:  # whoever was asked has quit
+            return
+        outcome = _outcome(decision, self._request)
+        if self._request.question is not None:
+            outcome = "yes" if decision is not None and decision.approved else "no"
+        await self.mount(Static(Content(f"{visible(self._request.entry)}: {outcome}")))
+        self.post_message(self.Settled())
+
+
+def _granted(request: ApprovalRequest) -> str:
+    return request.session_grant.removeprefix("exactly ")
+
+
+def _outcome(decision: ApprovalDecision | None, request: ApprovalRequest) -> str:
+    count = request.count
+    if decision is None:
+        return "nobody answered; it did not run"
+    which = "" if count == 1 else f"all {count:,} " if decision.all_calls else f"one of {count:,} "
+    if decision.end_run:
+        return "refused, and the turn ended"
+    if not decision.approved:
+        return f"{which}refused{f': {readable(decision.note)}' if decision.note else ''}"
+    if decision.grant is not None:
+        return f"allowed in this session: {visible(decision.grant.text)}"
+    if decision.arguments is not None:
+        return f"{which}allowed with other arguments"
+    if decision.approve_for_session:
+        return f"allowed in this session, with {_granted(request)}"
+    return f"{which}allowed" if which else "allowed once"

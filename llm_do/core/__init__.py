@@ -1,0 +1,1 @@
+"""A call: entries, dispatch, approval, scope, record."""

@@ -1,0 +1,309 @@
+"""Files that are given to a worker: where they come from, and whether it may be given them.
+
+At the top of a session a path is one of this machine. Below a worker it is a path in that worker's roots, and nothing
+else: files that a worker hands on can only come from where it may read.
+
+Files of roots are read once, before the call is made. What rules judge, what a person is shown, what is recorded and
+what the worker gets are the same bytes. Where the rules refuse the call, nothing is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any, Protocol
+
+from ..arguments.inputs import without_files
+from ..arguments.payloads import AttachmentInput, AttachmentPayload, is_content, name_of
+from ..arguments.prompts import render
+from ..definitions.definition import AttachmentPolicy
+from ..errors import ArgumentError, LlmDoError, PathDenied, PathMissing
+from ..machine.files import read_file
+from ..policy.rules import Case
+from ..sandbox import SandboxToolset
+from ..values.texts import quoted
+from .entry import EntryBase
+from .frame import CallFrame
+
+_FORMS = "a path, AttachmentPayload(name, data), or PydanticAI content such as BinaryContent"
+
+
+class Judge(Protocol):
+    """Decides about calls: the `Permissions` of a session."""
+
+    def refuses(self, frame: CallFrame, arguments: dict[str, Any]) -> bool:
+        """Tell whether the rules refuse a call, without a question."""
+
+    def shown(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call without secrets."""
+
+    def without_secrets(self, value: Any) -> Any:
+        """Return a value without secrets."""
+
+
+@dataclass(frozen=True, slots=True)
+class _RootFile:
+    """A file in the roots of the calling worker."""
+
+    path: str
+    place: Path
+
+
+def bind_call(frame: CallFrame, args: tuple[Any, ...], kwargs: dict[str, Any], judge: Judge) -> dict[str, Any]:
+    """Bind the arguments of a worker's call that Python makes, and give it the files in its keyword `attachments`."""
+    worker, files = _worker(frame), None
+    if "attachments" in kwargs and _means_files(worker, kwargs):
+        files = _listed(kwargs["attachments"], worker.name)
+        kwargs = {name: value for name, value in kwargs.items() if name != "attachments"}
+    arguments: dict[str, Any] = worker.parameters.bind(args, kwargs, has_files=bool(files))
+    if worker.input_type is None and "attachments" in arguments:
+        arguments, among = without_files(arguments)
+        if among and files is not None:
+            raise ArgumentError(f"{worker.name}() got two values for argument 'attachments'.")
+        files = among or files
+    attach(frame, arguments, files or (), judge)
+    return arguments
+
+
+def _means_files(worker: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether the keyword `attachments` of a call is its files, and not a field or data of that name.
+
+    Keywords may have come out of data, a mail perhaps, which must not choose files: beside any other than `input`, a
+    text is no path.
+    """
+    given = kwargs["attachments"]
+    if worker.input_type is None:
+        is_alone = kwargs.keys() <= {"input", "attachments"}
+        return is_alone or (isinstance(given, list | tuple) and bool(given) and all(map(_is_file, given)))
+    if not takes_files_apart(worker):
+        return False
+    if len(kwargs) > 1 and any(isinstance(item, str) for item in _listed(given, worker.name)):
+        raise ArgumentError(
+            f"{worker.name}(): a path among 'attachments' beside other keywords must be a Path, not a text. Give "
+            "Path(...), or give the input as one value before `attachments=`."
+        )
+    return True
+
+
+def takes_files(worker: Any) -> bool:
+    """Whether an entry is a worker that can be given any files."""
+    policy: AttachmentPolicy | None = worker.attachment_policy if isinstance(worker, EntryBase) else None
+    return policy is not None and policy.max_attachments > 0 and policy.suffixes != ()
+
+
+def takes_files_apart(worker: Any) -> bool:
+    """Whether a keyword `attachments` means files that go beside the input that a worker declares."""
+    if getattr(worker, "input_type", None) is None:
+        return False
+    parameters = worker.parameters
+    shapes = (parameters.json_schema, parameters.vocabulary.shape)  # by their aliases, and by their names
+    return not any("attachments" in shape.get("properties", {}) for shape in shapes)
+
+
+def attach(frame: CallFrame, arguments: dict[str, Any], files: Sequence[AttachmentInput], judge: Judge) -> None:
+    """Give a worker's call its files, and its prompt where its input type writes that.
+
+    Raises:
+        PathDenied: The policy of the worker, or that of its caller, or the roots of the caller do not allow it. What
+            only the file itself tells is raised later, when the rules have agreed: it is the `problem` of the frame.
+    """
+    worker = _worker(frame)
+    prompt: Sequence[Any] | None = None
+    if worker.prompt_method is not None:
+        try:
+            prompt = render(worker.input_type, worker.prompt_method, arguments, judge.shown(frame, arguments))
+        except LlmDoError as exc:
+            frame.problem = exc
+            return
+    in_prompt = [item for item in prompt or () if not isinstance(item, str)]
+    if not files and not in_prompt:
+        frame.prompt = prompt
+        return
+    placed = share(frame, [*in_prompt, *files])
+    checks = list(_checks(frame))
+    for check in checks:
+        check.names(placed)
+    if frame.shared and judge.refuses(frame, arguments):
+        frame.problem = PathDenied(f"{frame.path} was refused, so no file was read for it.")
+        return
+    try:
+        contents = [_read(frame, file, judge) for file in placed]
+        for check in checks:
+            check.bytes(contents)
+    except LlmDoError as exc:
+        if not frame.shared:
+            raise
+        frame.problem = exc
+        return
+    frame.attachments, frame.handed = contents, contents[len(in_prompt) :]
+    if prompt is not None:
+        here = iter(contents)
+        frame.prompt = [*(item if isinstance(item, str) else next(here) for item in prompt), *frame.handed]
+
+
+def check_names(frame: CallFrame, files: Sequence[AttachmentInput]) -> None:
+    """Refuse files by their number and their names, before any is read: a model may name as many as it likes."""
+    placed = [_place(frame, item) for item in files]
+    for check in _checks(frame):
+        check.names(placed)
+
+
+def check_handed_on(frame: CallFrame, paths: Sequence[str]) -> None:
+    """Refuse paths of files that the worker at work may not hand on to any other."""
+    for check in _checks_of_caller(frame):
+        check.names([_RootFile(path, frame.files.manager.host_path(path)) for path in paths])
+
+
+def share(frame: CallFrame, files: Sequence[Any]) -> list[Any]:
+    """Note for the rules which files of its caller's roots go with a call, and return where each file is."""
+    placed = [_place(frame, item) for item in files]
+    frame.shared = {file.path: file.place for file in placed if isinstance(file, _RootFile)}
+    return placed
+
+
+def files_apart(frame: CallFrame, arguments: Mapping[str, Any]) -> tuple[Mapping[str, Any], Sequence[str]]:
+    """Return the arguments and the paths of files that the model of a worker gives to another one in one mapping."""
+    worker = frame.entry
+    if frame.parent is None or frame.parent.worker is None or not takes_files(worker):
+        return arguments, ()
+    is_path = takes_files_apart(worker) or arguments.keys() <= {"input", "attachments"}
+    if "attachments" not in arguments or not is_path:
+        return arguments, ()
+    rest = {name: value for name, value in arguments.items() if name != "attachments"}
+    return rest, _listed(arguments["attachments"], _worker(frame).name)
+
+
+def shared_cases(frame: CallFrame) -> list[Case]:
+    """Return the files of the caller's roots that go along, as rules judge them: each is read, and handed over."""
+    assert frame.entry is not None
+    handed_over = [
+        Case({"worker": frame.entry.name, "attachments": place}, path, name="worker.call")
+        for path, place in frame.shared.items()
+    ]
+    return handed_over + [Case({"path": place}, path, name="sandbox.read") for path, place in frame.shared.items()]
+
+
+def load(attachments: Sequence[AttachmentInput], policy: AttachmentPolicy, worker: str) -> list[Any]:
+    """Read attachments that a person, or a program of theirs, gives, and check that the worker may have them."""
+    files, check = list(_listed(attachments, worker)), _Check(policy, worker)
+    check.names(files)
+    contents = [_read_host(file, policy.max_total_bytes) for file in files]
+    check.bytes(contents)
+    return contents
+
+
+# -- where files come from -----------------------------------------------------------------------------
+
+
+def _listed(attachments: Any, worker: str) -> Sequence[Any]:
+    if isinstance(attachments, str | bytes | PurePath) or not isinstance(attachments, Sequence):
+        raise ArgumentError(f"{worker}(): 'attachments' must be a list, each item {_FORMS}; got {quoted(attachments)}.")
+    for item in attachments:
+        if not isinstance(item, str) and not _is_file(item):
+            raise ArgumentError(f"{worker}(): an item of 'attachments' must be {_FORMS}; got {quoted(item)}.")
+    return attachments
+
+
+def _is_file(item: Any) -> bool:
+    """Whether a value can be nothing but a file. A text may be a path."""
+    return isinstance(item, PurePath | AttachmentPayload) or is_content(item)
+
+
+def _place(frame: CallFrame, item: Any) -> Any:
+    """Return where a file is. Below a worker, a path is one in that worker's roots."""
+    parent = frame.parent
+    assert parent is not None
+    if not isinstance(item, str | PurePath) or parent.worker is None:
+        return item
+    return _RootFile(str(item), parent.files.manager.host_path(str(item)))
+
+
+def _read(frame: CallFrame, file: Any, judge: Judge) -> Any:
+    if isinstance(file, _RootFile):
+        assert frame.parent is not None
+        # As in what `read_file` gives: a model chose the file, and another one is sent it.
+        return judge.without_secrets(read_shared(frame.parent.files, file.path).content())
+    return _read_host(file, _worker(frame).attachment_policy.max_total_bytes)
+
+
+def read_shared(files: SandboxToolset, path: str) -> AttachmentPayload:
+    """Read a file of a worker's roots that it hands on."""
+    root, rest = files.manager.parse(path)
+    return AttachmentPayload(path, files.read_bytes(root.name, rest))
+
+
+def _read_host(file: Any, limit: int) -> Any:
+    if isinstance(file, AttachmentPayload):
+        return file.content()
+    if not isinstance(file, str | PurePath):
+        return file
+    path = Path(file)
+    try:
+        return AttachmentPayload(path.name, read_file(path, limit)).content()
+    except FileNotFoundError:
+        raise PathMissing(f"There is no file {str(path)!r} to attach.") from None
+    except OSError as exc:
+        raise PathDenied(f"{str(path)!r} cannot be attached: {exc.strerror or exc}.") from exc
+
+
+# -- whether a worker may have them ----------------------------------------------------------------------
+
+
+def _worker(frame: CallFrame) -> Any:
+    assert frame.entry is not None
+    return frame.entry
+
+
+def _checks(frame: CallFrame) -> Iterator[_Check]:
+    """Yield the checks that hold for a call: that of the worker that is called, and that of the one that calls."""
+    worker = _worker(frame)
+    yield _Check(worker.attachment_policy, worker.name)
+    if frame.parent is not None:
+        yield from _checks_of_caller(frame.parent)
+
+
+def _checks_of_caller(frame: CallFrame) -> Iterator[_Check]:
+    caller = frame.worker.entry if frame.worker is not None else None
+    if isinstance(caller, EntryBase) and caller.attachment_policy is not None:
+        yield _Check(caller.attachment_policy, caller.name, hands_on=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """The policy of one worker, as a check of files that it is given or hands on."""
+
+    policy: AttachmentPolicy
+    worker: str
+    hands_on: bool = False
+
+    def names(self, files: Sequence[Any]) -> None:
+        """Refuse too many files, and those whose names end otherwise than the policy says."""
+        policy = self.policy
+        if len(files) > policy.max_attachments:
+            most = f"{policy.max_attachments} attachment{'' if policy.max_attachments == 1 else 's'}"
+            raise PathDenied(f"{self._who} {most} at most, got {len(files)}. Give fewer.")
+        for name in map(_name, files):
+            if policy.suffixes is not None and not name.casefold().endswith(policy.suffixes):
+                allowed = ", ".join(policy.suffixes) or "none"
+                whom = "handed on by" if self.hands_on else "given to"
+                verb = "hands on" if self.hands_on else "takes"
+                raise PathDenied(f"{name!r} cannot be {whom} worker {self.worker!r}: it {verb} {allowed}.")
+
+    def bytes(self, contents: Sequence[Any]) -> None:
+        """Refuse files that are too large in all."""
+        total = sum(len(getattr(content, "data", b"")) for content in contents)
+        if total > self.policy.max_total_bytes:
+            raise PathDenied(f"{self._who} {self.policy.max_total_bytes} bytes of attachments at most, got {total}.")
+
+    @property
+    def _who(self) -> str:
+        return f"Worker {self.worker!r} {'hands on' if self.hands_on else 'takes'}"
+
+
+def _name(file: Any) -> str:
+    if isinstance(file, AttachmentPayload):
+        return file.name
+    if isinstance(file, _RootFile):
+        return file.path
+    return PurePath(file).name if isinstance(file, str | PurePath) else name_of(file)

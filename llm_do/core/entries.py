@@ -1,0 +1,518 @@
+"""The two entries that llm-do brings: `ToolEntry`, a Python callable, and `WorkerEntry`, an LLM callable."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import operator
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Generic, Literal, NoReturn, Protocol, cast, overload
+
+import anyio
+from pydantic.errors import PydanticSchemaGenerationError
+from pydantic_ai import Agent, RunContext, Tool
+from pydantic_ai.capabilities import AgentCapability
+from pydantic_ai.exceptions import ModelRetry, ToolFailed
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse
+from pydantic_ai.models import Model
+from pydantic_ai.output import OutputSpec, StructuredDict
+from pydantic_ai.settings import ModelSettings
+from typing_extensions import TypeVar
+
+from ..arguments.inputs import NoParameters, OpenParameters
+from ..arguments.parameters import DeclaredParameters, Parameters
+from ..arguments.prompts import prompt_method
+from ..arguments.signatures import model_parameters, schema_parameters, tool_parameters
+from ..arguments.validation import schema_validator
+from ..budgets.limits import Limits
+from ..definitions.definition import AttachmentPolicy, WorkerDefinition, places_of
+from ..errors import ArgumentError, ModelChoiceError, ToolTimeout
+from ..models.choice import ModelLike
+from ..models.compatibility import check_wanted, find_misfit
+from ..policy.rules import Case, Grant, RuleBook, read_rules
+from ..privacy.secret_fields import Marks
+from ..sandbox import Pins, SandboxConfig, SandboxManager, SandboxToolset
+from ..values.names import check_name
+from ..values.texts import quoted
+from .attachments import takes_files, takes_files_apart
+from .context import Context, run_context
+from .entry import EFFECTS, Effect, Entry, EntryBase, ToolsetFactory
+from .frame import CallFrame
+from .gate import parameters_of
+from .names import as_list, index_by_name
+from .plane import proxy_tool
+from .recorder import THREAD_DROPPED
+from .runtime import Runtime
+from .scope import CallScope
+from .session import SessionState
+
+T = TypeVar("T", default=Any)
+OutputT = TypeVar("OutputT", default=str)
+
+
+@dataclass(eq=False, frozen=True)
+class ToolEntry(EntryBase, Generic[T]):
+    """A Python callable as an entry, around a PydanticAI `Tool`.
+
+    Call it through a context or a runtime. Its own method `call` runs the function and nothing else: no approval, no
+    limits, no record. It is what the runtime calls when all of that is done.
+    """
+
+    tool: Tool[Any]
+    """The function, with its name, its description and its schema."""
+    _: KW_ONLY
+    requires_approval: bool = False
+    """Whether somebody must say yes before it runs, whoever calls it."""
+    schema_out: Any = None
+    """The type that its output must have, checked strictly. The original object is returned."""
+    rule: str | None = None
+    """The name by which rules speak of it, if that is not its own."""
+    effects: Collection[Effect] = frozenset()
+    """What it does beyond computing: `read`, `write`, `execute`, `network`. All but `read` require approval."""
+    show: Callable[[dict[str, Any], CallFrame], dict[str, Any]] | None = None
+    """What a person who is asked sees of the arguments, where that is more than the arguments. It may refuse."""
+    pin: Callable[[dict[str, Any], CallFrame], Pins] | None = None
+    """The files that a person is asked about with a call. It acts on these, or raises `PathChanged`, and they are asked
+    again."""
+    cases: Callable[[dict[str, Any], CallFrame], Sequence[Case]] | None = None
+    """What rules judge a call by, where that is not its arguments as they are."""
+    walks: bool = False
+    """Whether finding the cases walks through folders: then a call is judged in a thread, beside the event loop."""
+    offers: Callable[[dict[str, Any], CallFrame], Sequence[Grant]] | None = None
+    """Wider permissions than for this very call that a person who is asked can give."""
+    ungranted: Collection[str] = ()
+    """Arguments that a grant for the session leaves open: it is for this call with any value of them."""
+    tells: tuple[type[Exception], ...] = ()
+    """What can be wrong with a call that the model which asked for it should read, and try something else."""
+    marks: Marks | None = None
+    """Which arguments are secret, where their schema does not say it."""
+    kind: str = field(default="tool", init=False)
+    model: None = field(default=None, init=False)
+
+    # Plain attributes and no properties: they are read at every call.
+    name: str = field(init=False)
+    needs_run_context: bool = field(init=False)
+    parameters: DeclaredParameters = field(init=False)
+    proxy: Tool[Context] = field(init=False)
+    check_arguments: Callable[[dict[str, Any], Context], Awaitable[None]] | None = field(init=False)
+    _function: Callable[..., Any] = field(init=False)
+    _plain: bool = field(init=False)
+    """Whether calling it is no more than awaiting the function with keywords."""
+
+    def __post_init__(self) -> None:
+        tool, schema = self.tool, self.tool.function_schema
+        check_name(tool.name)
+        _check_function(tool)
+        effects = _check_effects(self.effects, tool.name)
+        parameters = tool_parameters(tool)
+        special = schema.takes_ctx or schema.positional_fields or schema.var_positional_field or tool.timeout
+        derived = {
+            "name": tool.name,
+            "effects": effects,
+            "requires_approval": self.requires_approval or tool.requires_approval or bool(effects - {"read"}),
+            "needs_run_context": tool.takes_ctx,
+            "parameters": parameters,
+            "marks": self.marks or parameters.marks,
+            "tells": (*self.tells, ArgumentError) if parameters.vocabulary.unchecked else self.tells,
+            # PydanticAI runs it only for a model's calls.
+            "check_arguments": None if tool.args_validator is None else self._check_arguments,
+            "_function": schema.function,
+            "_plain": schema.is_async and not special,
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "proxy", proxy_tool(self, parameters, tool))
+
+    @overload
+    @classmethod
+    def from_function(
+        cls,
+        function: Callable[..., Awaitable[T]],
+        *,
+        name: str | None = ...,
+        description: str | None = ...,
+        requires_approval: bool = ...,
+        schema_out: Any = ...,
+        rule: str | None = ...,
+        effects: Collection[Effect] = ...,
+    ) -> ToolEntry[T]: ...
+    @overload
+    @classmethod
+    def from_function(
+        cls,
+        function: Callable[..., T],
+        *,
+        name: str | None = ...,
+        description: str | None = ...,
+        requires_approval: bool = ...,
+        schema_out: Any = ...,
+        rule: str | None = ...,
+        effects: Collection[Effect] = ...,
+    ) -> ToolEntry[T]: ...
+    @classmethod
+    def from_function(
+        cls,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        requires_approval: bool = False,
+        schema_out: Any = None,
+        rule: str | None = None,
+        effects: Collection[Effect] = (),
+    ) -> ToolEntry[Any]:
+        """An entry from a plain function, sync or async, with or without a `RunContext` first."""
+        if not callable(function):
+            raise TypeError(f"An entry is made from a function, got {function!r}. A name is given with name=...")
+        try:
+            tool = Tool(function, name=name, description=description)
+        except PydanticSchemaGenerationError as exc:
+            raise TypeError(
+                f"{function!r} has a parameter that pydantic has no schema for: {exc}. "
+                "A context is taken as `ctx: RunContext[Context]`, first, and used as `ctx.deps`."
+            ) from exc
+        return cls(tool, requires_approval=requires_approval, schema_out=schema_out, rule=rule, effects=effects)
+
+    @property
+    def description(self) -> str | None:
+        return self.tool.description
+
+    @cached_property
+    def source(self) -> str:  # type: ignore[override]
+        """Where the function stands."""
+        function = inspect.unwrap(self.tool.function)
+        code = getattr(function, "__code__", None)
+        return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(function)
+
+    async def _check_arguments(self, arguments: dict[str, Any], ctx: Context) -> None:
+        """Run the tool's own `args_validator`."""
+        validator = cast("Callable[..., Any]", self.tool.args_validator)
+        try:
+            result = validator(run_context(ctx, self), **arguments)
+            if inspect.isawaitable(result):
+                await result
+        except (ModelRetry, ToolFailed) as exc:
+            raise ArgumentError(f"{self.name}(): {exc}") from exc
+
+    async def call(self, input_data: dict[str, Any], ctx: Context, run_ctx: RunContext[Context] | None = None) -> T:
+        if self._plain:  # the common case, and the cheapest
+            result: T = await self._function(**input_data)
+            return result
+        if self.tool.timeout is None:
+            return await self._call_function(input_data, ctx, run_ctx)
+        with anyio.move_on_after(self.tool.timeout):
+            return await self._call_function(input_data, ctx, run_ctx)
+        frame, said = ctx.frame, f"{self.name}() timed out after {self.tool.timeout:g} seconds."
+        if frame.thread_dropped:
+            said += f" {THREAD_DROPPED.capitalize()}."
+        elif frame.thread_wait:
+            said += f" It {frame.thread_wait}."
+        raise ToolTimeout(said, entry=self)
+
+    async def _call_function(self, arguments: dict[str, Any], ctx: Context, run_ctx: RunContext[Context] | None) -> T:
+        schema = self.tool.function_schema
+        args: list[Any] = [run_ctx] if schema.takes_ctx else []
+        kwargs = dict(arguments)
+        args.extend(kwargs.pop(name) for name in schema.positional_fields)
+        if schema.var_positional_field:
+            args.extend(kwargs.pop(schema.var_positional_field))
+        if schema.is_async:
+            made: Any = self._function(*args, **kwargs)
+        else:
+            made = await ctx.session.run_in_thread(ctx.frame, partial(self._function, *args, **kwargs))
+        # A plain function may still return an awaitable, as a lambda around a coroutine function does.
+        result: T = await made if inspect.isawaitable(made) else made
+        return result
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError(
+            f"{self.name!r} is an entry: call it through a context, `await ctx.call({self.name}, ...)`, "
+            f"or through a runtime. The plain function is {self.name}.tool.function."
+        )
+
+    def __repr__(self) -> str:
+        return f"<ToolEntry {self.name!r} from {self.source}>"
+
+
+class _EntryDecorator(Protocol):
+    """What `@entry(...)` with options is: it keeps the function's output type, as `@entry` does."""
+
+    @overload
+    def __call__(self, function: Callable[..., Awaitable[T]], /) -> ToolEntry[T]: ...
+    @overload
+    def __call__(self, function: Callable[..., T], /) -> ToolEntry[T]: ...
+
+
+@overload
+def entry(function: Callable[..., Awaitable[T]], /) -> ToolEntry[T]: ...
+@overload
+def entry(function: Callable[..., T], /) -> ToolEntry[T]: ...
+@overload
+def entry(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    requires_approval: bool = False,
+    schema_out: Any = None,
+    rule: str | None = None,
+    effects: Collection[Effect] = (),
+) -> _EntryDecorator: ...
+def entry(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Make a function an entry: `@entry`, or `@entry(name=..., requires_approval=True)`."""
+    if function is None:
+        return partial(ToolEntry.from_function, **options)
+    return ToolEntry.from_function(function)
+
+
+@dataclass(eq=False, frozen=True, kw_only=True)
+class WorkerEntry(EntryBase, Generic[OutputT]):
+    """A prompt with a model and tools, as an entry."""
+
+    name: str
+    """What it is called by."""
+    instructions: str | Callable[..., Any] | None = None
+    """What the model is told to do: text, or a PydanticAI instructions function."""
+    description: str | None = None
+    """What other workers' models are told about this worker."""
+    model: ModelLike | None = None
+    """Its model; `None` means the session's default."""
+    compatible_models: Sequence[str] = ()
+    """Which models it can use: patterns such as `anthropic:*`, one of which must fit, and capabilities (`vision`,
+    `pdf`, `audio`, `video`), all of which it needs. None given is any model."""
+    tools: Sequence[Entry[Any] | str] = ()
+    """Its own tools: entries, or names of entries of the project."""
+    toolsets: Sequence[ToolsetFactory | str] = ()
+    """Factories of toolsets, or names that the runtime knows. Each call makes its own instances."""
+    input_type: type[Any] | dict[str, Any] | Literal["none"] | None = None
+    """A pydantic model, a dataclass or a JSON Schema whose fields are the parameters. Without: `input`, and any.
+
+    `"none"` says that the instructions are enough: the worker takes no arguments.
+    """
+    output_type: OutputSpec[OutputT] = cast("OutputSpec[OutputT]", str)  # noqa: RUF009
+    """What a call returns. A model that answers something else is asked again."""
+    output_schema: dict[str, Any] | None = None
+    """A JSON Schema of what a call returns, in place of `output_type`."""
+    requires_approval: bool = False
+    """Whether somebody must say yes before it runs, whoever calls it."""
+    model_settings: ModelSettings | None = None
+    """PydanticAI settings of its requests."""
+    limits: Limits | None = None
+    """Budgets for each call, over everything below it."""
+    on_cut_off: Literal["note", "error"] = "note"
+    """The reaction to an answer of its model that is cut off: a note in the record, or an `AnswerCutOff`."""
+    allow_workers: Sequence[str] = ()
+    """Workers that its model may call with `worker_call`; `["*"]` is any of the project."""
+    attachment_policy: AttachmentPolicy = field(default_factory=AttachmentPolicy)
+    """Which files it may be given, and may hand on to workers that it calls."""
+    tool_rules: Mapping[str, Any] = field(default_factory=dict)
+    """`allow`, `ask` or `deny` by the names of tools: for its own calls, and the last two for all below them."""
+    sandbox: SandboxConfig | None = None
+    """Named folders that it may use: through the tools in `FILE_TOOLS`, and in Python as `ctx.sandbox_toolset`."""
+    base: Path = field(default_factory=Path)
+    """The folder that the folders of the sandbox are relative to."""
+    protected: Sequence[Path] = ()
+    """What no root of the sandbox reaches, at or below, though it be inside it."""
+    capabilities: Sequence[AgentCapability[Context]] = ()
+    """PydanticAI capabilities of the agent. Their tools and models are governed like all others."""
+    definition: WorkerDefinition | None = None
+    """The file it was made from, if there is one."""
+    custom_tools_path: Path | None = None
+    """The file with its own tools, if it has one."""
+    generated: bool = False
+    """Whether it was made by a model, so that what a person granted to others does not hold for it."""
+    creators: Sequence[str] = ()
+    """Who created it, and who created that one, and so on: rules on these as callers hold for it."""
+    retries: int = 1
+    """How often the model may try again, for its output and for each tool."""
+    kind: str = field(default="worker", init=False)
+    needs_run_context: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if self.on_cut_off not in ("note", "error"):
+            raise ValueError(f"on_cut_off of worker {self.name!r} must be 'note' or 'error', got {self.on_cut_off!r}.")
+        for attribute in ("tools", "toolsets", "capabilities", "compatible_models"):
+            object.__setattr__(self, attribute, tuple(as_list(getattr(self, attribute), f"worker {self.name!r}")))
+        for wanted in self.compatible_models:
+            check_wanted(wanted)
+        if isinstance(self.model, Model) and (misfit := find_misfit(self.model, self.compatible_models)) is not None:
+            listed = ", ".join(self.compatible_models)
+            raise ModelChoiceError(
+                f"Worker {self.name!r} has the model {misfit!r}, and its compatible_models are {listed}. Change either."
+            )
+        # What is wrong with a worker should be said where it is made, not where it is first called.
+        _ = self.parameters, self.own_entries, self.rule_book
+
+    @cached_property
+    def parameters(self) -> Parameters:  # type: ignore[override]
+        if self.input_type is None:
+            return OpenParameters(self.name, of_worker=True)
+        if self.input_type == "none":
+            return NoParameters(self.name)
+        if isinstance(self.input_type, dict):
+            return schema_parameters(self.name, self.input_type)
+        return model_parameters(self.name, self.input_type)
+
+    @cached_property
+    def marks(self) -> Marks | None:  # type: ignore[override]
+        return self.parameters.marks
+
+    @cached_property
+    def rule_book(self) -> RuleBook | None:  # type: ignore[override]
+        if not self.tool_rules:
+            return None
+        places = places_of(self.sandbox, self.base.absolute())
+        return read_rules(self.tool_rules, f"worker {self.name!r}", places)
+
+    def open_sandbox(self) -> SandboxToolset | None:
+        if self.sandbox is None:
+            return None
+        return SandboxToolset(SandboxManager(self.sandbox, base=self.base.absolute(), protected=self.protected))
+
+    @cached_property
+    def own_entries(self) -> Mapping[str, Entry[Any]]:  # type: ignore[override]
+        owner = f"worker {self.name!r}"
+        return index_by_name([tool for tool in self.tools if not isinstance(tool, str)], owner)
+
+    @cached_property
+    def proxy(self) -> Tool[Context]:  # type: ignore[override]
+        return proxy_tool(self, self.parameters)
+
+    @cached_property
+    def proxy_with_files(self) -> Tool[Context] | None:  # type: ignore[override]
+        if not takes_files(self) or (self.input_type is not None and not takes_files_apart(self)):
+            return None
+        return proxy_tool(self, self.parameters, with_files=True)
+
+    @cached_property
+    def prompt_method(self) -> str | None:  # type: ignore[override]
+        return prompt_method(self.input_type)
+
+    @cached_property
+    def _agents(self) -> list[_CachedAgent[OutputT]]:
+        return []
+
+    @cached_property
+    def source(self) -> str | None:  # type: ignore[override]
+        if not isinstance(self.instructions, str):
+            return None
+        return f"the instructions {self.instructions.strip()[:40]!r}"
+
+    def start(
+        self, runtime: Runtime | Context, *, message_history: Sequence[ModelMessage] | None = None
+    ) -> CallScope[OutputT]:
+        """A scope for a conversation with this worker. It runs no model and builds nothing until it is entered."""
+        parent = runtime.context() if isinstance(runtime, Runtime) else runtime
+        if not isinstance(parent, Context):
+            raise TypeError(f"A scope is started on a Runtime or a Context, got {quoted(runtime)}.")
+        frame = CallFrame(self, parent.frame)
+        frame.messages = list(message_history or ())
+        if not all(isinstance(message, ModelRequest | ModelResponse) for message in frame.messages):
+            raise TypeError("message_history must be a list of PydanticAI messages, such as scope.messages.")
+        if frame.messages and isinstance(frame.messages[-1], ModelRequest):
+            frame.last_request = list(frame.messages[-1].parts)
+        return CallScope(self, Context(parent.session, frame))
+
+    async def call(
+        self, input_data: dict[str, Any], ctx: Context, run_ctx: RunContext[Context] | None = None
+    ) -> OutputT:
+        scope: CallScope[OutputT] | None = ctx.frame.scope
+        if scope is not None:  # a turn of a conversation
+            return await scope.answer(input_data)
+        scope, in_time = CallScope(self, ctx), True
+        try:
+            return await scope.answer(input_data)
+        except asyncio.CancelledError:
+            in_time = False
+            raise
+        finally:
+            await scope.close(in_time=in_time)
+
+    def agent_for(self, session: SessionState) -> tuple[Agent[Context, OutputT], Sequence[str]]:
+        """The agent that answers for this worker, and the names of its tools that dispatch by themselves.
+
+        Nothing of a call lives on the agent, so it is kept as long as the tools' names mean the same.
+        """
+        meant = [session.resolve(tool, session.root) if isinstance(tool, str) else tool for tool in self.tools]
+        cached = self._agents[-1] if self._agents else None
+        if cached is None or not cached.serves(meant):
+            tools = index_by_name(meant, f"worker {self.name!r}")
+            cached = _CachedAgent(meant, list(tools), self._build_agent(list(tools.values())))
+            self._agents[:] = [cached]
+        return cached.agent, cached.names
+
+    def _build_agent(self, tools: list[Entry[Any]]) -> Agent[Context, OutputT]:
+        output_type: Any = self.output_type
+        if self.output_schema is not None:
+            output_type = StructuredDict(self.output_schema, name=f"{self.name}_output")
+        agent = Agent[Context, OutputT](
+            name=self.name,
+            description=self.description,
+            instructions=self.instructions,
+            output_type=output_type,
+            deps_type=Context,
+            tools=[self.proxy_of(tool) for tool in tools],
+            model_settings=self.model_settings,
+            capabilities=self.capabilities,
+            retries=self.retries,
+            defer_model_check=True,
+        )
+        if self.output_schema is not None:  # PydanticAI shows the schema to the model, and believes the answer
+            agent.output_validator(_schema_check(self.output_schema))
+        return agent
+
+    def proxy_of(self, entry: Entry[Any]) -> Tool[Context]:
+        """Return the tool that this worker's model sees for an entry. It takes files where this worker has some."""
+        if not isinstance(entry, EntryBase):
+            return proxy_tool(entry, parameters_of(entry))
+        has_files = self.sandbox is not None and bool(self.sandbox.paths) and takes_files(self)
+        return (entry.proxy_with_files if has_files else None) or entry.proxy or proxy_tool(entry, entry.parameters)
+
+    def __repr__(self) -> str:
+        return f"<WorkerEntry {self.name!r}>"
+
+
+@dataclass(frozen=True, slots=True)
+class _CachedAgent(Generic[OutputT]):
+    """An agent, and the tools that it was built for."""
+
+    tools: list[Entry[Any]]
+    names: list[str]
+    agent: Agent[Context, OutputT]
+
+    def serves(self, tools: list[Entry[Any]]) -> bool:
+        """Whether these are the very same tools. Equal ones may do something else."""
+        return len(tools) == len(self.tools) and all(map(operator.is_, tools, self.tools))
+
+
+def _schema_check(schema: dict[str, Any]) -> Callable[[Any], Any]:
+    validate = schema_validator(schema)
+
+    def check(output: Any) -> Any:
+        if problem := validate(output):
+            raise ModelRetry(problem)
+        return output
+
+    return check
+
+
+def _check_effects(effects: Collection[Effect], name: str) -> frozenset[Effect]:
+    if isinstance(effects, str):
+        raise TypeError(f"{name}: the effects must be a list, got {effects!r}.")
+    for effect in effects:
+        if effect not in EFFECTS:
+            raise ValueError(f"{name}: there is no effect {effect!r}: there are {', '.join(EFFECTS)}.")
+    return frozenset(effects)
+
+
+def _check_function(tool: Tool[Any]) -> None:
+    """Complain about functions that would only disappoint later."""
+    function = inspect.unwrap(tool.function)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(f"{tool.name!r} is a generator function, and a call returns once: return a list instead.")
+    first = next(iter(inspect.signature(function).parameters.values()), None)
+    if first is not None and first.name == "ctx" and first.annotation is inspect.Parameter.empty and not tool.takes_ctx:
+        raise TypeError(f"{tool.name!r} takes an unannotated `ctx`. Annotate it: `ctx: RunContext[Context]`.")

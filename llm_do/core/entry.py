@@ -1,0 +1,189 @@
+"""The seams of llm-do, stated as types: what an entry is, who observes, who executes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
+
+from typing_extensions import TypeVar
+
+from ..models.choice import ModelLike
+
+if TYPE_CHECKING:
+    from pydantic_ai import RunContext, Tool
+    from pydantic_ai.toolsets import AbstractToolset
+
+    from ..arguments.parameters import Parameters
+    from ..budgets.limits import Limits
+    from ..definitions.definition import AttachmentPolicy
+    from ..errors import LimitExceeded
+    from ..policy.rules import Case, Grant, RuleBook
+    from ..privacy.secret_fields import Marks
+    from ..sandbox import Pins, SandboxToolset
+    from .context import Context
+    from .events import Event
+    from .frame import CallFrame
+
+
+Effect: TypeAlias = Literal["read", "write", "execute", "network"]
+"""What a function does to the world, or learns from it. What sends data out is `network`, even if it only fetches."""
+
+EFFECTS: tuple[Effect, ...] = get_args(Effect)
+
+OutputT_co = TypeVar("OutputT_co", covariant=True, default=Any)
+
+
+class Entry(Protocol[OutputT_co]):
+    """Anything that can be called by name: a Python function, an LLM worker, or a class of yours.
+
+    A class with these members is an entry. It may also have, and the runtime then honours:
+
+    - `input_type`: a pydantic model (or dataclass) whose fields are its parameters. Without one it
+      takes `input` and any other keywords, as a worker does;
+    - `description`: what a model is told about it;
+    - `schema_out`: the type its output must have;
+    - `needs_run_context = False`: `run_ctx` is then `None`, which makes a call several times cheaper.
+    """
+
+    @property
+    def name(self) -> str:
+        """What it is called by: letters, digits, `_` and `-`, 64 at most."""
+
+    @property
+    def kind(self) -> str:
+        """`"tool"` for what is computed, `"worker"` for what a model answers."""
+
+    @property
+    def requires_approval(self) -> bool:
+        """Whether somebody must say yes before it runs, where no rule speaks."""
+
+    @property
+    def model(self) -> ModelLike | None:
+        """The model of a worker; `None` means the session's default, and is right for everything else."""
+
+    async def call(self, input_data: Any, ctx: Context, run_ctx: RunContext[Context]) -> OutputT_co:
+        """Do it. `input_data` maps parameter names to values; `ctx` makes calls on behalf of this one."""
+
+
+class EntryBase:
+    """What the entries of llm-do have beyond the protocol.
+
+    It is a class and not a set of names to look for, so that an attribute of a user's own entry never means
+    something to the runtime by accident.
+    """
+
+    if TYPE_CHECKING:
+        parameters: Parameters
+        """What it takes."""
+    own_entries: Mapping[str, Entry[Any]] = MappingProxyType({})
+    """The tools that belong to a worker, by name."""
+    proxy: Tool[Context] | None = None
+    """The tool that a worker's model sees, where it is made once and for all."""
+    proxy_with_files: Tool[Context] | None = None
+    """The same for a worker that has files to hand on, where this one takes any."""
+    attachment_policy: AttachmentPolicy | None = None
+    """Which files a worker may be given, and may hand on."""
+    compatible_models: Sequence[str] = ()
+    """Which models a worker can use; all, where it does not say."""
+    prompt_method: str | None = None
+    """The method of its input type that writes the prompt, if there is one."""
+    check_arguments: Callable[[dict[str, Any], Context], Awaitable[None]] | None = None
+    """Checks the bound arguments of a call that Python makes."""
+    show: Callable[[dict[str, Any], CallFrame], dict[str, Any]] | None = None
+    """What a person who is asked sees of the arguments, where that is more than the arguments. It may refuse."""
+    pin: Callable[[dict[str, Any], CallFrame], Pins] | None = None
+    """The files that a person is asked about with a call. The call then acts on these, or is asked about again."""
+    cases: Callable[[dict[str, Any], CallFrame], Sequence[Case]] | None = None
+    """What rules judge a call by, where that is not its arguments as they are."""
+    walks: bool = False
+    """Whether finding the cases walks through folders: then a call is judged in a thread, beside the event loop."""
+    offers: Callable[[dict[str, Any], CallFrame], Sequence[Grant]] | None = None
+    """Wider permissions than for this very call that a person who is asked can give."""
+    ungranted: Collection[str] = ()
+    """Arguments that a grant for the session leaves open: it is for this call with any value of them."""
+    tells: tuple[type[Exception], ...] = ()
+    """What can be wrong with a call that the model which asked for it should read, and try something else."""
+    effects: Collection[Effect] = frozenset()
+    """What it does beyond computing, as far as that is declared."""
+    identity: Hashable = None
+    """What grants refer to, where the object itself comes and goes."""
+    source: str | None = None
+    """Where it comes from, for error messages."""
+    rule: str | None = None
+    """The name by which rules speak of it, where that is not its own."""
+    qualified_name: str | None = None
+    """`server/tool`, by which rules can speak of a tool of a server as well."""
+    generated: bool = False
+    """Whether a model made it."""
+    creators: Sequence[str] = ()
+    """Who created it, and who created that one, and so on."""
+    limits: Limits | None = None
+    """Budgets for each call of a worker, over everything below it."""
+    on_cut_off: Literal["note", "error"] = "note"
+    """The reaction to an answer of a worker's model that is cut off."""
+    marks: Marks | None = None
+    """Which of its arguments are secret, if any are."""
+    rule_book: RuleBook | None = None
+    """The rules that a worker brings along, for its calls and for everything below them."""
+
+    def open_sandbox(self) -> SandboxToolset | None:
+        """The files of a worker, for one call of it, which closes them."""
+        return None
+
+
+@runtime_checkable
+class StartsBeside(Protocol):
+    """A toolset that begins to start when it is entered, so that several of a worker start side by side."""
+
+    async def started(self) -> None:
+        """Wait until it is ready, or raise why it is not. Cancelling the wait leaves it starting."""
+
+
+CallableEntry: TypeAlias = Entry
+"""Another name of `Entry`."""
+
+
+class Sink(Protocol):
+    """Observes a session. `on_event` is called in the session's event loop and must not block."""
+
+    def on_event(self, event: Event) -> None:
+        """Take note of what happened."""
+
+
+class Executor(Protocol):
+    """Runs the entry of one call, after everything was checked and approved.
+
+    It must end in `entry.call(arguments, ctx, run_ctx)`; what it adds (a database transaction, a
+    durable step) happens around that.
+    """
+
+    async def execute(
+        self, entry: Entry[Any], arguments: dict[str, Any], ctx: Context, run_ctx: RunContext[Context]
+    ) -> Any:
+        """Run the entry, and return what it returns."""
+
+
+MessageCallback: TypeAlias = Callable[["Event"], None]
+"""A function that observes a session: the short form of a `Sink`."""
+
+LimitCallback: TypeAlias = Callable[["LimitExceeded", "Limits"], "Limits | Awaitable[Limits | None] | None"]
+"""Gets the error that a limit of the session would raise, and the limits. It returns others to go on with."""
+
+
+ToolsetFactory: TypeAlias = Callable[["Context"], "AbstractToolset[Any] | Awaitable[AbstractToolset[Any]]"]
+"""Makes a toolset for one call. Toolsets hold state and connections, so each call gets its own."""
+
+
+class WorkerDelegator(Protocol):
+    """Calls workers for a tool. A test can stand in for it."""
+
+    async def call_async(self, worker: str, input_data: Any, attachments: list[str]) -> Any:
+        """Call a worker, with files from the roots of the worker that calls."""
+
+
+class WorkerCreator(Protocol):
+    """Creates workers for a tool. A test can stand in for it."""
+
+    def create(self, name: str, instructions: str, **options: Any) -> dict[str, Any]:
+        """Create a worker, and return what its file says."""

@@ -1,0 +1,274 @@
+"""The data of one call: what is called, with what, on whose behalf, and how much time it has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from types import MappingProxyType
+from typing import Any
+
+import anyio
+from pydantic_ai.messages import ModelMessage, MultiModalContent, UserContent
+from pydantic_ai.models import Model
+
+from ..budgets.ledger import Reservation
+from ..budgets.limits import UsageMeter
+from ..errors import NoSandboxError
+from ..policy.rules import Call, RuleBook, Ruling
+from ..privacy.histories import SentHistory
+from ..sandbox import Pins, SandboxToolset
+from .entry import Entry, EntryBase
+from .slots import WorkerSlots
+from .trace import TraceEntry
+
+
+class Deadline:
+    """The clock of one call. It stops while a person is being asked, and so do those of the calls above."""
+
+    __slots__ = ("_asking", "_left", "_outer", "active", "interrupted", "scope", "seconds")
+
+    def __init__(self, seconds: float, outer: Deadline | None = None) -> None:
+        self.seconds = seconds
+        self._outer = outer
+        self.scope = anyio.CancelScope(deadline=anyio.current_time() + seconds)
+        self.active = False
+        """Whether the call that it is for is running."""
+        self.interrupted: str | None = None
+        """The path of the innermost call that was running when the time was up."""
+        self._asking = 0
+        self._left = 0.0
+
+    @property
+    def expired(self) -> bool:
+        return not self._asking and anyio.current_time() >= self.scope.deadline
+
+    def interrupt(self, where: str) -> None:
+        """Note where the time ran out, on every clock of which it did."""
+        if self.interrupted is None and self.expired:
+            self.interrupted = where
+        if self._outer is not None:
+            self._outer.interrupt(where)
+
+    def covers(self, inner: Deadline | None) -> bool:
+        """Tell whether a call with that clock has to be over when this time is up."""
+        while inner is not None and inner is not self:
+            inner = inner._outer
+        return inner is self
+
+    def pause(self) -> None:
+        if not self._asking:
+            self._left = self.scope.deadline - anyio.current_time()
+            self.scope.deadline = float("inf")
+        self._asking += 1
+        if self._outer is not None:
+            self._outer.pause()
+
+    def resume(self) -> None:
+        self._asking -= 1
+        if not self._asking:
+            self.scope.deadline = anyio.current_time() + self._left
+        if self._outer is not None:
+            self._outer.resume()
+
+
+class CallFrame:
+    """The data of one call: what is called, with what, on whose behalf. In a chat it lives over all turns."""
+
+    # Defaults stand on the class: a frame is made for every call, and most calls need none of these.
+    record: TraceEntry | None = None
+    attachments: Sequence[MultiModalContent] = ()
+    """The files that go to a worker beside its arguments."""
+    handed: Sequence[MultiModalContent] = ()
+    """Those of them that the caller gave. Others are part of `prompt`."""
+    shared: Mapping[str, Path] = MappingProxyType({})
+    """Files of the caller's roots that go along: the paths that the caller wrote, and their places on this machine."""
+    prompt: Sequence[UserContent] | None = None
+    """The prompt, where the worker's input type writes it itself."""
+    problem: Exception | None = None
+    """Why the files or the prompt of the call cannot be had. It is raised when the rules have agreed to the call."""
+    hidden: Any = None
+    """The arguments with their secrets, where the record has them without."""
+    clock = 0.0
+    """When the call was made, on the clock that durations are measured with."""
+    failure: str | None = None
+    """The failure that a result reports without an exception: the exit code of a command."""
+    waited = 0.0
+    """Seconds for which a person was asked, about this call or one below it."""
+    _open_questions = 0
+    asked_at = 0.0
+    """When a person was asked last, on the clock that durations are measured with; 0 where none was."""
+    model: Model | None = None
+    """The model of a worker, as its requests go through it."""
+    messages: Sequence[ModelMessage] = ()
+    """The conversation of a worker so far."""
+    partial_messages: Sequence[ModelMessage] = ()
+    """What a worker had exchanged when it failed or was cancelled."""
+    sent_history: SentHistory | None = None
+    """The conversation without secrets, where a session has any."""
+    last_request: Sequence[Any] = ()
+    """The parts of the last request in the message log."""
+    scope: Any = None
+    """The `CallScope` whose turns this frame carries, if any."""
+    approved = False
+    ruling: Ruling | None = None
+    """What the rules said about the call, where any had to be heard."""
+    call: Call | None = None
+    """The call as the rules saw it."""
+    pins: Pins | None = None
+    """The files that a person was asked about with the call, as they were then."""
+    cancelled = False
+    ended = False
+    """Whether the call is over. Between two turns that of a scope is, and the next turn takes it up again."""
+    waits_for = ""
+    """The slot that the call waits for before it can run, as messages say it."""
+    thread_dropped = False
+    """Whether a thread that could not be stopped was left to run out by itself."""
+    thread_wait = ""
+    """Why a synchronous entry never ran, where it was cancelled while it waited for a thread."""
+    thread_calls: set[asyncio.Task[Any]] | None = None
+    """Calls under way that the thread of this synchronous entry waits for."""
+    worker_slots: WorkerSlots | None = None
+    open_requests: tuple[Reservation, ...] = ()
+    """The requests to its model that a worker has in flight."""
+    called_in: CallFrame | None = None
+    """The worker inside whose request a top-level call was made: by a model that is a Python function, for instance."""
+    is_inner = False
+    """Whether a top-level call was made inside another call, which may wait for it in a thread."""
+    sandbox: SandboxToolset | None = None
+    """The files of a worker, while its scope is open."""
+    hands_down = False
+    """Whether there is anything among the next three, which hold for all calls below."""
+    meters: tuple[UsageMeter, ...] = ()
+    """The budgets that hold here beside the session's: those of workers on the path that have limits."""
+    generated = False
+    """Whether a worker that a model made is on the path."""
+    rules: tuple[RuleBook, ...] = ()
+    """The rules that hold for the calls made from here: the session's, and those of every worker on the path."""
+
+    def __init__(self, entry: Entry[Any] | None, parent: CallFrame | None) -> None:
+        self.entry = entry
+        """The entry that is called; `None` in the root frame, from which top-level calls are made."""
+        self.parent = parent
+        self.arguments: dict[str, Any] = {}
+        self._is_worker = entry is not None and entry.kind == "worker"
+        if parent is None:
+            self.depth = -1
+            self.deadline: Deadline | None = None
+            self._worker_above: CallFrame | None = None
+            return
+        self.depth = parent.depth + 1
+        self.deadline = None if parent.deadline is None else parent.live_deadline
+        # No frame points to itself: what counts references frees a call's data when the call is over.
+        self._worker_above = parent if parent._is_worker else parent._worker_above
+        if parent.hands_down:
+            self.hands_down, self.rules, self.meters = True, parent.rules, parent.meters
+            self.generated = parent.generated
+        if self._is_worker and isinstance(entry, EntryBase):
+            if entry.rule_book is not None:
+                self.hands_down, self.rules = True, (*self.rules, entry.rule_book)
+            if entry.generated:
+                self.hands_down = self.generated = True
+
+    @property
+    def worker(self) -> CallFrame | None:
+        """The frame of the worker at work: this one, or the nearest above it."""
+        return self if self._is_worker else self._worker_above
+
+    @property
+    def given(self) -> Any:
+        """The arguments as they were when the call was made."""
+        return self.hidden if self.hidden is not None or self.record is None else self.record.input_data
+
+    @property
+    def top(self) -> CallFrame:
+        """The top-level call that this one belongs to."""
+        frame = self
+        while frame.parent is not None and frame.parent.entry is not None:
+            frame = frame.parent
+        return frame
+
+    @property
+    def files(self) -> SandboxToolset:
+        """The files of the worker at work."""
+        worker = self.worker
+        if worker is None or worker.sandbox is None:
+            whose = f"worker {worker.path!r} has none" if worker is not None else "no worker is at work here"
+            raise NoSandboxError(f"There is no sandbox: {whose}. Give a worker one with WorkerEntry(sandbox=...).")
+        return worker.sandbox
+
+    @property
+    def live_deadline(self) -> Deadline | None:
+        """The clock that runs for this call. That of a call which is over stops nothing any more."""
+        return self.deadline if self.deadline is not None and self.deadline.active else None
+
+    @property
+    def call_id(self) -> int | None:
+        """The id of the record of this call, once it is made."""
+        return self.record.id if self.record is not None else None
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the calls from the top down to this one."""
+        names: list[str] = []
+        frame: CallFrame | None = self
+        while frame is not None and frame.entry is not None:
+            names.append(frame.entry.name)
+            frame = frame.parent
+        names.reverse()
+        return names
+
+    @property
+    def path(self) -> str:
+        """The same, as messages show it."""
+        return " > ".join(self.names)
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Stop the clocks of this call, and of those above it, while a person is asked."""
+        calls = [self]
+        while (above := calls[-1].parent) is not None and above.entry is not None:
+            calls.append(above)
+        deadline = self.deadline
+        if deadline is not None:
+            deadline.pause()
+        for call in calls:
+            if not call._open_questions:
+                call.asked_at = perf_counter()
+            call._open_questions += 1
+        try:
+            yield
+        finally:
+            for call in calls:
+                call._open_questions -= 1
+                if not call._open_questions:  # questions that were open side by side count once
+                    call.waited += perf_counter() - call.asked_at
+            if deadline is not None:
+                deadline.resume()
+
+    def seconds_waited(self) -> float:
+        """Return for how long a person was asked so far; a question that is still open counts."""
+        return self.waited + (perf_counter() - self.asked_at if self._open_questions else 0.0)
+
+    def is_below(self, other: CallFrame) -> bool:
+        """Tell whether this call was made by another one, directly or through calls between them."""
+        above = self.called_in or self.parent
+        while above is not None and above is not other:
+            above = above.called_in or above.parent
+        return above is other
+
+    def renew(self) -> None:
+        """Be ready for another turn."""
+        self.waited = self.asked_at = 0.0
+        self.failure = None
+        self.approved = self.cancelled = self.ended = False
+        self.partial_messages = ()
+        self.hidden = None
+        self.attachments = self.handed = ()
+        self.shared = MappingProxyType({})
+        self.prompt = self.problem = None
+        self.deadline = self.parent.live_deadline if self.parent is not None else None
+        self.record = None
+        self.worker_slots = None

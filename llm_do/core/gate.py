@@ -1,0 +1,467 @@
+"""Whether a call may run: what the rules say about it, and who is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from time import time
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
+
+from pydantic_ai.capabilities import NativeTool
+from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
+
+from ..arguments.inputs import OpenParameters
+from ..arguments.parameters import Parameters
+from ..arguments.payloads import beside, key_beside
+from ..arguments.signatures import model_parameters
+from ..errors import ApprovalDenied, CallCancelled, LlmDoError, RunEnded
+from ..machine import pool
+from ..policy.approvals import Answer, ApprovalController, ApprovalOutcome, ApprovalRequest, copied
+from ..policy.rules import Call, Case, RuleBook, Ruling, Shape, by_default, check_rules, judge, shape_of
+from ..sandbox import Pins
+from ..values.canonical import NoCanonicalForm, SameObject, canonical
+from ..values.names import is_ours
+from ..values.snapshots import snapshot
+from ..values.texts import described
+from .attachments import attach, files_apart, share, shared_cases
+from .entry import Entry, EntryBase
+from .events import ApprovalDecided, ApprovalRequested
+from .frame import CallFrame
+from .names import check_entry, describe, workers_below
+from .recorder import Recorder, tags
+from .trace import TraceEntry
+
+if TYPE_CHECKING:
+    from pydantic_ai import RunContext
+
+    from .context import Context
+
+
+def parameters_of(entry: Entry[Any]) -> Parameters:
+    """What an entry takes. A user's own class says it with `input_type`, or takes what a worker takes."""
+    if isinstance(entry, EntryBase):
+        return entry.parameters
+    check_entry(entry, "this runtime")
+    input_type = getattr(entry, "input_type", None)
+    return OpenParameters(entry.name) if input_type is None else model_parameters(entry.name, input_type)
+
+
+@runtime_checkable
+class HasRules(Protocol):
+    """Entries with rules of their own, which hold in every session, and which know what rules can speak of."""
+
+    def rule_book(self) -> RuleBook | None: ...
+
+    def check_rules(self, book: RuleBook) -> None: ...
+
+    def with_rule_name(self, name: str) -> Entry[Any] | None: ...
+
+
+class NativeEntry(EntryBase):
+    """A tool that a model's provider runs by itself, for the decision whether it may be there at all."""
+
+    kind = "native"
+    model = None
+    requires_approval = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.parameters = OpenParameters(name)
+
+    async def call(self, input_data: Any, ctx: Context, run_ctx: RunContext[Context]) -> NoReturn:
+        raise TypeError(f"{self.name!r} runs at a model's provider, and nowhere else.")
+
+
+class Permissions:
+    """Judges the calls of a session, asks where the rules say so, and writes down what was decided."""
+
+    def __init__(self, approvals: ApprovalController, recorder: Recorder, entries: Mapping[str, Entry[Any]]) -> None:
+        self._approvals = approvals
+        self._recorder = recorder
+        self._entries = entries
+        self._checked: set[Hashable] = set()
+        self.asking = 0
+        """How many calls wait for an answer."""
+        self.ended: list[TraceEntry | None] = []
+        """The top-level calls that somebody ended. A frame would not do: that of a chat goes on with the next turn."""
+        if approvals.rule_book is not None and isinstance(entries, HasRules):
+            entries.check_rules(approvals.rule_book)
+        elif approvals.rule_book is not None and entries:
+            check_rules(approvals.rule_book, SessionTools(entries))
+
+    def check_rules_of(self, worker: Entry[Any], foreign: Mapping[str, Shape], above: Sequence[RuleBook] = ()) -> None:
+        """Check the rules of a worker, now that all its tools are known; and those `above`, as far as they concern it.
+
+        `foreign` are the tools of its toolsets.
+        """
+        book = worker.rule_book if isinstance(worker, EntryBase) else None
+        if book is not None and (foreign or SameObject(book) not in self._checked):
+            check_rules(book, SessionTools(self._entries, worker, foreign))
+            self._checked.add(SameObject(book))
+        self.check_rules_on(foreign, [other for other in above if other is not book])
+
+    def check_rules_on(self, foreign: Mapping[str, Shape], books: Iterable[RuleBook]) -> None:
+        """Check what rules say of these tools, and nothing else."""
+        for book in books:
+            concerns = {name: rules for name, rules in book.rules.items() if name in foreign}
+            if concerns:
+                check_rules(book.only(concerns), SessionTools({}, None, foreign))
+
+    def meaning_of(self, name: str, books: Iterable[RuleBook]) -> str | None:
+        """Say what a name means in the project, so that no tool of others can have it; `None` if it is free.
+
+        Tools of providers, and the own tools of other workers, count only where a rule speaks of the name.
+        """
+        if is_ours(name):
+            return "a tool of llm-do's own"
+        if name in self._entries:
+            return "an entry of the project"
+        if not any(name in book.rules for book in books):
+            return None
+        if name in NATIVE_TOOL_TYPES:
+            return "a tool of the model's provider"
+        entry = self._with_rule_name(name)
+        return None if entry is None else f"{describe(entry)} in rules"
+
+    def _with_rule_name(self, name: str) -> Entry[Any] | None:
+        """Return an entry of the project, or of a worker of it, that rules call so."""
+        if isinstance(self._entries, HasRules):
+            return self._entries.with_rule_name(name)
+        known = list(self._entries.values())
+        below = [tool for worker in workers_below(known) for tool in worker.own_entries.values()]
+        return next((tool for tool in (*known, *below) if name in (tool.name, rule_name(tool))), None)
+
+    def has_ended(self, frame: CallFrame) -> bool:
+        """Whether a call belongs to a run that somebody ended."""
+        return any(record is frame.top.record for record in self.ended)
+
+    def _check_not_ended(self, frame: CallFrame, answer: Answer | None = None) -> None:
+        """Stop a call whose run was ended while it waited: nobody is asked about it, and no answer lets it run."""
+        if self.ended and self.has_ended(frame) and not (answer is not None and answer.end_run):
+            raise CallCancelled(f"{frame.path} stops: somebody ended the run.")
+
+    def why(self, frame: CallFrame, arguments: Mapping[str, Any]) -> Ruling:
+        """Return the decision about a call, and its rule. Nothing runs, nothing is read, and no question is asked."""
+        assert frame.entry is not None
+        arguments, files = files_apart(frame, arguments)
+        bound = parameters_of(frame.entry).bind_named(arguments, has_files=bool(files))
+        share(frame, files)
+        return self.judge(frame, bound)[1]
+
+    async def approve(
+        self, ctx: Context | None, frame: CallFrame, arguments: dict[str, Any], *, asked_from_within: bool = False
+    ) -> dict[str, Any]:
+        """The arguments that were approved, out of anybody's reach, or `ApprovalDenied`."""
+        call, ruling = await self._judge(frame, arguments, asked_from_within)
+        frame.ruling, frame.call, frame.pins = ruling, call, None
+        if ruling.disposition != "ask":
+            if ruling.explicit or ruling.disposition == "deny":
+                self._decided(frame, ApprovalOutcome(approved=ruling.disposition == "allow", by="rule"))
+            return arguments
+        # While a person thinks, nobody may change what they were shown.
+        arguments = snapshot(arguments)
+        before = _fingerprint(arguments)
+        frame.pins = _pinned(frame, arguments)
+        answer = await self._ask(frame, arguments, call, ruling)
+        self._check_not_ended(frame, answer)
+        outcome = answer.outcome
+        if outcome.approved and _fingerprint(arguments) != before:
+            outcome = replace(outcome, approved=False, by="error", note="the arguments changed while it was asked")
+        if answer.arguments is not None and outcome.approved:
+            edited = self._without_attachments(frame, arguments, answer.arguments)
+            if edited is None:
+                note = "the attachments cannot be edited: approve them as they are, or refuse the call"
+                outcome = replace(outcome, approved=False, by="error", note=note)
+            else:
+                outcome, arguments = await self._edited(ctx, frame, outcome, arguments, edited, asked_from_within)
+        self._decided(frame, outcome, end_run=answer.end_run)
+        return arguments
+
+    async def approve_native(self, worker: CallFrame, kind: str) -> None:
+        """Let the rules decide on a tool that the provider of a worker's model runs, if any speaks of it."""
+        if not any(kind in book.rules for book in worker.rules):
+            return
+        frame = CallFrame(NativeEntry(kind), worker)
+        try:
+            self._recorder.open(frame, {})
+            await self.approve(None, frame, {})
+        except BaseException as exc:
+            self._recorder.fail(frame, exc)
+            raise
+        self._recorder.close(frame, None)
+
+    async def _judge(self, frame: CallFrame, arguments: dict[str, Any], asked_from_within: bool) -> tuple[Call, Ruling]:
+        """Judge a call: beside the event loop where that walks through folders."""
+        judge_it = partial(self.judge, frame, arguments, asked_from_within=asked_from_within)
+        walks = isinstance(frame.entry, EntryBase) and frame.entry.walks
+        return await pool.run(judge_it) if walks else judge_it()
+
+    def judge(
+        self, frame: CallFrame, arguments: dict[str, Any], *, asked_from_within: bool = False
+    ) -> tuple[Call, Ruling]:
+        """A call as rules see it, and what they say."""
+        entry, caller = frame.entry, frame.parent
+        assert entry is not None and caller is not None
+        own = entry if isinstance(entry, EntryBase) else None
+        name = rule_name(entry)
+        default = by_default(name)
+        qualified = own.qualified_name if own is not None else None
+        if entry.requires_approval or asked_from_within:
+            default = Ruling("ask", f"{entry.kind} {(qualified or entry.name)!r} requires approval", explicit=False)
+        cases: Sequence[Case] = (Case(),)
+        if own is not None and own.cases is not None:
+            cases = own.cases(arguments, frame)
+        elif any(name in book.rules or qualified in book.rules for book in caller.rules):
+            cases = (Case(parameters_of(entry).vocabulary.facts(arguments)),)
+        if frame.shared:
+            cases = [*cases, *shared_cases(frame)]
+        call = call_of(frame, name, cases, qualified)
+        worker = caller.worker.entry if caller.worker is not None else None
+        book = worker.rule_book if isinstance(worker, EntryBase) else None
+        return call, judge(call, own=book, session=self._approvals.rule_book, path=caller.rules, default=default)
+
+    def refuses(self, frame: CallFrame, arguments: dict[str, Any]) -> bool:
+        """Tell whether the rules refuse a call, without a question and without a record."""
+        assert frame.parent is not None
+        return bool(frame.parent.rules) and self.judge(frame, arguments)[1].disposition == "deny"
+
+    def shown(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call without secrets."""
+        return self._recorder.arguments_shown(frame, arguments)
+
+    def without_secrets(self, value: Any) -> Any:
+        """Return a value without secrets."""
+        return self._recorder.secrets.redact(value)
+
+    async def _ask(self, frame: CallFrame, arguments: dict[str, Any], call: Call, ruling: Ruling) -> Answer:
+        """Ask somebody, while no clock runs."""
+        entry = frame.entry
+        assert entry is not None
+        own = entry if isinstance(entry, EntryBase) else None
+        asked = beside(arguments, frame.attachments)
+        shown = asked if own is None or own.show is None else own.show(arguments, frame)
+        shown = self._recorder.arguments_shown(frame, shown)
+        why = f" ({ruling.reason})" if ruling.reason else ""
+        redact = self._recorder.secrets.redact
+        offers = () if own is None or own.offers is None else own.offers(arguments, frame)
+        request = ApprovalRequest(
+            tool_name=call.name,
+            payload=copied(shown),
+            arguments=copied(self._recorder.arguments_shown(frame, arguments)),
+            reason=redact(f"{ruling.because}{why}; call path: {frame.path}"),
+            entry=entry.name,
+            worker=call.caller,
+            call_path=frame.path,
+            ruling=replace(ruling, because=redact(ruling.because)),
+            # What would have to be shown without its secret cannot be shown in full, and so not be offered.
+            offers=tuple(offer for offer in offers if redact(offer.text) == offer.text),
+            before=redact(frame.pins.before()) if frame.pins is not None else {},
+            ungranted=tuple(own.ungranted) if own is not None else (),
+        )
+
+        def on_ask(made: ApprovalRequest) -> None:
+            self._check_not_ended(frame)
+            if self._recorder.observed:
+                told = {"arguments": snapshot(shown), "reason": made.reason, "count": made.count}
+                self._recorder.emit(ApprovalRequested(**tags(frame), **told))
+
+        subject = self._subject(frame, ruling)
+        # The same question is one about the same files.
+        files = None if frame.pins is None else canonical(frame.pins.digests)
+        self.asking += 1
+        try:
+            with frame.asking():
+                return await self._approvals.decide(
+                    request, asked, call, subject=subject, evidence=files, on_ask=on_ask
+                )
+        finally:
+            self.asking -= 1
+
+    async def _edited(
+        self,
+        ctx: Context | None,
+        frame: CallFrame,
+        outcome: ApprovalOutcome,
+        given: dict[str, Any],
+        edited: dict[str, Any],
+        from_within: bool,
+    ) -> tuple[ApprovalOutcome, dict[str, Any]]:
+        """What somebody wrote in place of the arguments: valid, and judged again. They approved it by writing it."""
+        entry, record = frame.entry, frame.record
+        assert entry is not None and record is not None
+        try:
+            parameters = parameters_of(entry)
+            meant, kept = self._recorder.arguments_edited(frame, given, edited)
+            arguments = parameters.bind_named(
+                parameters.vocabulary.as_schema_says(meant), by_name=True, has_files=bool(frame.attachments)
+            )
+            # What was left alone was validated before. A validator may make something else of its own result.
+            arguments.update((name, given[name]) for name in kept)
+            if isinstance(entry, EntryBase) and entry.check_arguments is not None and ctx is not None:
+                await entry.check_arguments(arguments, ctx)
+            if isinstance(entry, EntryBase) and entry.attachment_policy is not None:
+                self._attach_again(frame, arguments)
+            frame.call, ruling = await self._judge(frame, arguments, from_within)
+            pins = _pinned(frame, arguments)
+            frame.pins = pins if pins is None or frame.pins is None else frame.pins.updated(pins)
+        except LlmDoError as exc:
+            return replace(outcome, approved=False, by="error", note=f"the edited arguments: {exc}"), edited
+        frame.ruling = ruling
+        self._recorder.rewrite(frame, arguments)
+        return replace(outcome, approved=ruling.disposition != "deny", edited=True), arguments
+
+    def _without_attachments(
+        self, frame: CallFrame, given: dict[str, Any], edited: dict[str, Any]
+    ) -> dict[str, Any] | None:
+        """Return edited arguments without the files that were shown beside them; `None` if those were edited too.
+
+        They go as they are: a person who takes one off the list must not believe that it stays here.
+        """
+        key = key_beside(given)
+        if not frame.attachments or key not in edited:
+            return edited
+        if edited[key] != self.shown(frame, beside(given, frame.attachments))[key]:
+            return None
+        return {name: value for name, value in edited.items() if name != key}
+
+    def _attach_again(self, frame: CallFrame, arguments: dict[str, Any]) -> None:
+        """Give an edited call its files and its prompt anew."""
+        handed, shared = frame.handed, frame.shared
+        frame.attachments, frame.handed, frame.prompt, frame.problem = (), (), None, None
+        attach(frame, arguments, handed, self)
+        frame.shared = {**shared, **frame.shared}
+        if frame.problem is not None:
+            raise frame.problem
+
+    def _subject(self, frame: CallFrame, ruling: Ruling) -> Hashable:
+        """Who calls what, because of which rule, with which programs: what a grant is for."""
+        entry, caller = frame.entry, frame.parent
+        worker = caller.worker.entry if caller is not None and caller.worker is not None else None
+        identity = entry.identity if isinstance(entry, EntryBase) else None
+        what = SameObject(entry) if identity is None else identity
+        rule = ruling.because if ruling.rule is None else (ruling.rule.where, repr(ruling.rule))
+        files = canonical(frame.pins.digests) if frame.pins is not None and frame.pins.exact else None
+        return SameObject(worker), what, rule, _generated_above(frame), files
+
+    def _decided(self, frame: CallFrame, outcome: ApprovalOutcome, *, end_run: bool = False) -> None:
+        record, ruling = frame.record, frame.ruling
+        assert record is not None and ruling is not None
+        outcome = record.approval = self._recorder.secrets.redact(replace(outcome, rule=ruling.because, at=time()))
+        frame.approved = outcome.approved
+        if self._recorder.observed:
+            self._recorder.emit(ApprovalDecided(**tags(frame), outcome=outcome))
+        if outcome.approved:
+            return
+        note = outcome.note
+        if outcome.by == "rule" or (outcome.by == "callback" and outcome.edited):
+            note = f"{ruling.because} ({ruling.reason})" if ruling.reason else ruling.because
+        message = f"{frame.path} was refused{f': {note}' if note else ''}."
+        if not end_run:
+            raise ApprovalDenied(message, note=note)
+        self.ended.append(frame.top.record)  # whoever catches this can make no more calls, and neither can those beside
+        raise RunEnded(f"{message} The run was ended.", note=note)
+
+
+class SessionTools:
+    """The tools of a session that rules can speak of: a worker's own, those of the project, and those of others."""
+
+    def __init__(
+        self,
+        entries: Mapping[str, Entry[Any]],
+        worker: Entry[Any] | None = None,
+        foreign: Mapping[str, Shape] | None = None,
+    ) -> None:
+        self._entries = entries
+        self._worker = worker
+        self._foreign = foreign
+        # A registry would have to read every file to tell what it has: it is asked for names only.
+        known = [*(entries.values() if isinstance(entries, dict) else ()), *([] if worker is None else [worker])]
+        below = [tool for each in workers_below(known) for tool in each.own_entries.values()]
+        self._tools = [entry for entry in (*known, *below) if entry is not worker]
+        self.spoken_of_as: Mapping[str, str] = {tool.name: rule_name(tool) for tool in self._tools}
+        self.servers: Collection[str] = {name.partition("/")[0] for name in foreign or () if "/" in name}
+
+    def shapes(self, name: str) -> Sequence[Shape] | None:
+        found = [shape_of(parameters_of(tool).vocabulary.shape) for tool in self._tools if rule_name(tool) == name]
+        if self._foreign is not None and name in self._foreign:
+            found.append(self._foreign[name])
+        if not found and not isinstance(self._entries, dict):
+            with suppress(LlmDoError):
+                found.append(shape_of(parameters_of(self._entries[name]).vocabulary.shape))
+        if not found and name in NATIVE_TOOL_TYPES:
+            found.append({})
+        return found or None
+
+    def names(self) -> Iterable[str]:
+        return {*self._entries, *map(rule_name, self._tools), *(self._foreign or ())}
+
+    def more_to_come(self) -> bool:
+        worker = self._worker
+        if worker is not None and (_has_capabilities(worker) or (self._foreign is None and _has_toolsets(worker))):
+            return True
+        return any(_has_toolsets(entry) or _has_capabilities(entry) for entry in (*self._tools, *self._named()))
+
+    def _named(self) -> Iterator[Any]:
+        """The entries that can be called from here by name, at any depth."""
+        seen: set[str] = set()
+        waiting = [self._worker, *self._tools]
+        while waiting:
+            entry = waiting.pop()
+            names = [tool for tool in getattr(entry, "tools", ()) if isinstance(tool, str)]
+            allowed = list(getattr(entry, "allow_workers", ()))
+            for name in {*names, *(self._entries if "*" in allowed else allowed)} - seen:
+                seen.add(name)
+                with suppress(LlmDoError, KeyError):  # what is wrong with it is said when it is called
+                    waiting.append(self._entries[name])
+                    yield waiting[-1]
+
+
+def rule_name(entry: Entry[Any]) -> str:
+    """The name by which rules speak of an entry."""
+    return (entry.rule if isinstance(entry, EntryBase) else None) or entry.name
+
+
+def _has_toolsets(worker: Any) -> bool:
+    """Whether an entry is a worker with tools that are known only when they are connected."""
+    return bool(getattr(worker, "toolsets", ()))
+
+
+def _has_capabilities(worker: Any) -> bool:
+    """Whether an entry is a worker with tools that come and go with every request."""
+    return not all(isinstance(each, NativeTool) for each in getattr(worker, "capabilities", ()))
+
+
+def _generated_above(frame: CallFrame) -> Hashable:
+    """The workers on the path that models made: what was granted with some of them is not granted with others."""
+    found: list[SameObject] = []
+    above: CallFrame | None = frame if frame.generated else None
+    while above is not None:
+        if isinstance(above.entry, EntryBase) and above.entry.generated:
+            found.append(SameObject(above.entry))
+        above = above.parent
+    return tuple(found)
+
+
+def call_of(frame: CallFrame, name: str, cases: Sequence[Case] = (Case(),), qualified: str | None = None) -> Call:
+    """Return what rules see of a call: what it would do, and who makes it."""
+    caller = frame.parent
+    assert caller is not None
+    worker = caller.worker.entry if caller.worker is not None else None
+    creators = worker.creators if isinstance(worker, EntryBase) else ()
+    called_by = worker.name if worker is not None else None
+    return Call(name, cases, called_by, caller.names, creators, caller.generated, qualified)
+
+
+def _pinned(frame: CallFrame, arguments: dict[str, Any]) -> Pins | None:
+    """The files that a person has to be asked about together with the arguments, as they are now."""
+    entry = frame.entry
+    return entry.pin(arguments, frame) if isinstance(entry, EntryBase) and entry.pin is not None else None
+
+
+def _fingerprint(arguments: dict[str, Any]) -> Hashable:
+    """What arguments are like now, as far as that can be seen."""
+    with suppress(NoCanonicalForm):
+        return canonical(arguments)
+    return described(arguments)

@@ -1,0 +1,144 @@
+"""Names of entries and toolsets: which are allowed, whose they are, and what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from pydantic_ai import Tool
+from pydantic_ai.agent import AbstractAgent
+from pydantic_ai.toolsets import AbstractToolset
+
+from ..errors import DuplicateEntryError, ToolsetError, did_you_mean
+from ..values.names import check_name
+from ..values.texts import quoted
+from .entry import Entry, EntryBase, ToolsetFactory
+
+
+def describe(entry: Entry[Any]) -> str:
+    """An entry as error messages name it: its kind, its name and where it comes from."""
+    source = entry.source if isinstance(entry, EntryBase) else None
+    return f"{entry.kind} {entry.name!r}" + (f" from {source}" if source else "")
+
+
+def check_entry(thing: Any, owner: str) -> None:
+    """Complain about what is no entry, and say how to make it one."""
+    if isinstance(thing, type):
+        raise TypeError(f"{thing.__name__} is a class, so {owner} cannot call it. Give an instance.")
+    if all(hasattr(thing, member) for member in ("name", "kind", "requires_approval", "model", "call")):
+        return
+    if isinstance(thing, AbstractAgent):
+        raise TypeError(f"{owner} cannot call {about_agent(thing)}")
+    if isinstance(thing, Tool):
+        raise TypeError(f"{owner} cannot call the PydanticAI tool {thing.name!r} as it is. Use ToolEntry(tool=...).")
+    hint = " Decorate it with @entry, or use ToolEntry.from_function." if callable(thing) else ""
+    raise TypeError(f"{quoted(thing)} is not an entry, so {owner} cannot call it.{hint}")
+
+
+def about_agent(agent: AbstractAgent[Any, Any]) -> str:
+    """Say what to do with a PydanticAI agent that was given as an entry."""
+    name = agent.name or "name"
+    return (
+        f"the PydanticAI agent {agent.name!r} as it is: its requests and tools would be outside of the runtime. "
+        f"Write WorkerEntry(name={name!r}, instructions=..., tools=[...]) in its place, or run the agent in a function "
+        "with @entry."
+    )
+
+
+@runtime_checkable
+class ExplainsNames(Protocol):
+    """Entries that know why a name means none of them, though the code of the project has it."""
+
+    def explain_name(self, name: str) -> str | None: ...
+
+
+def index_by_name(entries: Iterable[Entry[Any]], owner: str = "this runtime") -> dict[str, Entry[Any]]:
+    """Entries by name; two of one name are an error, and anything but an entry is one too."""
+    by_name: dict[str, Entry[Any]] = {}
+    for entry in as_list(entries, owner):
+        check_entry(entry, owner)
+        check_name(entry.name)
+        other = by_name.setdefault(entry.name, entry)
+        if other is not entry:
+            raise DuplicateEntryError(
+                f"Two entries of {owner} are named {entry.name!r}: {describe(other)}, and {describe(entry)}."
+            )
+    return by_name
+
+
+def as_list(entries: Any, owner: str) -> list[Any]:
+    """Entries as a list; a lone one is a mistake that Python would not notice, or explain."""
+    if isinstance(entries, str) or hasattr(entries, "call") or not isinstance(entries, Iterable):
+        raise TypeError(f"The entries of {owner} must be a list, got {quoted(entries)}.")
+    return list(entries)
+
+
+def entries_below(entries: Iterable[Entry[Any]]) -> Iterator[Entry[Any]]:
+    """Yield entries, and all in the trees below them."""
+    seen: set[int] = set()
+    waiting = list(entries)
+    while waiting:
+        entry = waiting.pop(0)
+        if id(entry) not in seen:
+            seen.add(id(entry))
+            yield entry
+            waiting.extend(entry.own_entries.values() if isinstance(entry, EntryBase) else ())
+
+
+def workers_below(entries: Iterable[Entry[Any]]) -> Iterator[Any]:
+    """Every entry that has tools of its own, in the trees below `entries`."""
+    return (entry for entry in entries_below(entries) if isinstance(entry, EntryBase) and entry.own_entries)
+
+
+def reachable(entry: Entry[Any]) -> dict[str, Entry[Any]]:
+    """`entry` and all that it reaches, by name. A name that means two entries means none."""
+    check_entry(entry, "this runtime")
+    found: dict[str, Entry[Any]] = {check_name(entry.name): entry}
+    ambiguous: set[str] = set()
+    for worker in workers_below([entry]):
+        for name, tool in worker.own_entries.items():
+            if found.setdefault(name, tool) is not tool and found[name] is not entry:
+                ambiguous.add(name)
+    return {name: tool for name, tool in found.items() if name not in ambiguous}
+
+
+class ToolsetResolver:
+    """Names of toolsets, and the factories behind them. It makes nothing: a call's scope does."""
+
+    def __init__(self, factories: Mapping[str, ToolsetFactory] | None = None) -> None:
+        self._factories = dict(factories or {})
+
+    def resolve(self, toolset: str | ToolsetFactory, worker: str) -> ToolsetFactory:
+        """The factory that a worker means."""
+        if isinstance(toolset, str):
+            if toolset not in self._factories:
+                raise ToolsetError(
+                    f"Worker {worker!r} wants a toolset named {toolset!r}, which this runtime does not have."
+                    f"{did_you_mean(toolset, self._factories)} Name it with Runtime(toolsets={{{toolset!r}: factory}})."
+                )
+            return self._factories[toolset]
+        if isinstance(toolset, AbstractToolset):
+            raise ToolsetError(
+                f"Worker {worker!r} was given the toolset {toolset.label} itself. Toolsets hold state and "
+                "connections, so each call makes its own: give a factory, such as `lambda ctx: MyToolset()`."
+            )
+        if not callable(toolset):
+            raise ToolsetError(f"Worker {worker!r}: {toolset!r} is neither the name of a toolset nor a factory.")
+        return toolset
+
+
+_ELSEWHERE = {
+    "Files come with `sandbox`": ("read", "write", "edit", "multiedit", "grep", "glob", "ls", "notebookedit"),
+    "Commands come with `toolsets: [shell]`": ("bash", "shell", "terminal"),
+    "The provider's own tools come with `native`": ("websearch", "webfetch", "web_search", "web_fetch"),
+    "Other workers are named here themselves": ("agent", "task"),
+}
+"""What people look for under `tools` who come from elsewhere."""
+
+
+def no_such_tool(tool: str, known: Iterable[str]) -> str:
+    """What to say about a name in `tools` that means nothing."""
+    for where, names in _ELSEWHERE.items():
+        if tool.partition("(")[0].lower() in names:
+            return f"there is no tool {tool!r}. {where}: see docs/migrating.md."
+    return f"there is no tool {tool!r}.{did_you_mean(tool, known)}"

@@ -1,0 +1,313 @@
+"""How a model's calls come back to `Context.dispatch`.
+
+A worker's own tools are given to its agent as proxies: the tool's schema and validator, with a body that
+dispatches. Tools that come from elsewhere (toolsets, MCP servers, capabilities) stand behind one wrapper
+whose `call_tool` dispatches. Both are the last thing before the tool itself, so what is approved is what
+runs, whatever other hooks did to the arguments on the way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, Self
+
+from pydantic import ValidationError
+from pydantic_ai import Agent, RunContext, Tool, ToolDenied, ToolFailed
+from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
+from pydantic_ai.exceptions import ModelRetry
+from pydantic_ai.models import Model
+from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
+from pydantic_ai.toolsets.abstract import AGENT_TOOLSET_ID
+
+from ..arguments.inputs import WithFiles
+from ..arguments.parameters import Parameters
+from ..arguments.vocabulary import Vocabulary
+from ..errors import (
+    ApprovalDenied,
+    ArgumentError,
+    LlmDoError,
+    PathDenied,
+    PathMissing,
+    PromptError,
+    ToolTimeout,
+    summarize,
+    was_raised_at,
+)
+from ..policy.rules import denies_any
+from ..privacy.secret_fields import Marks
+from ..values.canonical import SameObject
+from .attachments import attach
+from .context import Context, dispatch
+from .entry import Entry, EntryBase
+from .foreign import check_tools, fingerprint, qualified_name, shapes_of
+from .frame import CallFrame
+from .metering import metered
+from .threads import ThreadsOfCall
+
+
+async def call_from_model(
+    run_ctx: RunContext[Context], entry: Entry[Any], arguments: dict[str, Any], files: Sequence[str] = ()
+) -> Any:
+    """Make a call that a model asked for, with files of its roots if it is one of a worker.
+
+    What the environment keeps secret is not sent to the model, whatever comes back.
+    """
+    configured = run_ctx.deps.session.recorder.secrets.configured
+    if configured is None:
+        return await _answer(run_ctx, entry, arguments, files)
+    try:
+        return configured.redact(await _answer(run_ctx, entry, arguments, files))
+    except (ModelRetry, ToolFailed) as told:
+        if (text := configured.text(told.message)) == told.message:
+            raise
+        raise type(told)(text) from None
+
+
+async def _answer(
+    run_ctx: RunContext[Context], entry: Entry[Any], arguments: dict[str, Any], files: Sequence[str]
+) -> Any:
+    """Make a call, and answer in the way a model understands."""
+    ctx = run_ctx.deps
+    frame: CallFrame | None = None
+    if isinstance(entry, EntryBase) and entry.attachment_policy is not None:
+        frame = CallFrame(entry, ctx.frame)
+        try:
+            attach(frame, arguments, files, ctx.session.permissions)
+        except LlmDoError as problem:
+            raise ToolFailed(_told(problem, ctx.frame)) from problem
+    try:
+        with ctx.session.inner_task():  # the worker that asked waits for whatever this task does
+            return await dispatch(ctx, entry, arguments, run_ctx, frame)
+    except ApprovalDenied as denied:
+        return ToolDenied(str(denied))
+    except ToolTimeout as timeout:
+        if timeout.entry is not entry:
+            raise
+        raise ModelRetry(str(timeout)) from timeout
+    except LlmDoError as problem:
+        if frame is not None and problem is frame.problem and not isinstance(problem, PromptError):
+            raise ToolFailed(_told(problem, ctx.frame)) from problem
+        tells = entry.tells if isinstance(entry, EntryBase) else ()
+        if not isinstance(problem, tells) or not was_raised_at(problem, f"{ctx.frame.path} > {entry.name}"):
+            raise
+        raise ToolFailed(_told(problem, ctx.frame)) from problem
+
+
+def _told(problem: LlmDoError, caller: CallFrame) -> str:
+    """Return the text of an error for a model, without names of files that a rule may deny it to list."""
+    brief = problem.brief if isinstance(problem, PathMissing | PathDenied) else None
+    return str(problem) if brief is None or not denies_any("sandbox.read", caller.rules) else brief
+
+
+def proxy_tool(
+    entry: Entry[Any], parameters: Parameters, original: Tool[Any] | None = None, *, with_files: bool = False
+) -> Tool[Context]:
+    """Return the tool that a worker's model sees for `entry`.
+
+    `original` is the PydanticAI tool behind it, if there is one: how it is shown, prepared and retried
+    stays as its author said. `with_files` offers a worker's model to hand on files of its roots.
+    """
+
+    async def call_entry(run_ctx: RunContext[Context], /, **arguments: Any) -> Any:
+        files = arguments.pop("attachments", None) if with_files else None
+        return await call_from_model(run_ctx, entry, arguments, files or ())
+
+    if original is None:
+        description = getattr(entry, "description", None)
+        shape = WithFiles(parameters) if with_files else parameters
+        tool = Tool[Context].from_schema(call_entry, entry.name, description, shape.json_schema, takes_ctx=True)
+        tool.function_schema = replace(tool.function_schema, validator=shape.validator)
+        return tool
+    tool = copy(original)
+    tool.name = entry.name
+    tool.function = call_entry
+    tool.takes_ctx = True
+    tool.function_schema = replace(
+        original.function_schema,
+        function=call_entry,
+        takes_ctx=True,
+        is_async=True,
+        positional_fields=[],
+        var_positional_field=None,
+    )
+    # Both are the runtime's: PydanticAI's would defer the call, and count a person's thinking as the tool's time.
+    tool.requires_approval = False
+    tool.timeout = None
+    return tool
+
+
+class ForeignParameters:
+    """The parameters of a tool of somebody else's toolset."""
+
+    __slots__ = ("_name", "json_schema", "marks", "secret_names", "validator", "vocabulary")
+
+    def __init__(self, name: str, tool: ToolsetTool[Any]) -> None:
+        self._name = name
+        self.json_schema = tool.tool_def.parameters_json_schema
+        self.validator = tool.args_validator
+        self.marks = Marks.of(self.json_schema)
+        may_wrap = not _keeps_names(self.validator)
+        self.vocabulary = Vocabulary(name, self.json_schema, unchecked=True, may_wrap=may_wrap)
+        self.secret_names: frozenset[str] = frozenset() if self.marks is None else self.marks.names
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
+        return self.bind_named(kwargs)
+
+    def bind_named(
+        self, values: Mapping[str, Any], *, by_name: bool = False, has_files: bool = False
+    ) -> dict[str, Any]:
+        names: dict[str, Any] = {"by_alias": True, "by_name": True} if by_name else {}
+        try:
+            bound: dict[str, Any] = self.validator.validate_python(dict(values), **names)
+        except ValidationError as exc:
+            raise ArgumentError(f"{self._name}(): {summarize(exc)}") from exc
+        return bound
+
+
+def _keeps_names(validator: Any) -> bool:
+    """Whether a validator passes on any argument by its name, as that of an MCP server's tool does."""
+    unknown: dict[str, Any] = {"no argument has this name": {}}
+    try:
+        return bool(validator.validate_python(unknown) == unknown)
+    except Exception:  # of a function's own validators too
+        return False
+
+
+class ToolsetToolEntry(EntryBase):
+    """A tool of somebody else's toolset, as an entry for the one call that is being made."""
+
+    kind = "tool"
+    model = None
+    needs_run_context = True
+    tells = (ArgumentError,)
+
+    def __init__(
+        self,
+        name: str,
+        tool: ToolsetTool[Context],
+        toolset: AbstractToolset[Context],
+        requires_approval: bool,
+        toolset_identity: Hashable,
+    ) -> None:
+        self.name = name
+        self.qualified_name = qualified_name(name, tool)
+        self.requires_approval = requires_approval
+        self._toolset_identity = toolset_identity
+        self.parameters = ForeignParameters(name, tool)
+        self.marks = self.parameters.marks
+        self._tool = tool
+        self._toolset = toolset
+
+    @cached_property
+    def identity(self) -> Hashable:  # type: ignore[override]
+        """What a grant is for: a tool that describes itself otherwise is another one."""
+        return self._toolset_identity, self.qualified_name, fingerprint(self._tool.tool_def)
+
+    async def call(self, input_data: dict[str, Any], ctx: Context, run_ctx: RunContext[Context]) -> Any:
+        threads = ThreadsOfCall(ctx.session.threads, ctx.frame)
+        with Agent.using_thread_executor(threads):
+            try:
+                return await self._toolset.call_tool(self.name, input_data, run_ctx, self._tool)
+            except asyncio.CancelledError as exc:
+                threads.abandon(exc)
+                raise
+
+
+@dataclass
+class HeldToolset(WrapperToolset[Context]):
+    """A toolset that its scope holds open over all turns, so a run neither enters nor leaves it."""
+
+    @property
+    def label(self) -> str:
+        return self.wrapped.label
+
+    async def for_run(self, ctx: RunContext[Context]) -> AbstractToolset[Context]:
+        fresh = await self.wrapped.for_run(ctx)
+        # A toolset that makes a new one for each run leaves that one's lifetime to the run.
+        return self if fresh is self.wrapped else fresh
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *args: Any) -> bool | None:
+        return None
+
+
+@dataclass
+class GovernedToolset(WrapperToolset[Context]):
+    """A foreign toolset whose calls go through the runtime."""
+
+    identity: Hashable
+    """What tells this toolset from others, over all the instances that calls make of it."""
+    own_names: Collection[str] = ()
+    """Names of the worker's own tools."""
+    with_own: bool = False
+    """Whether the worker's own tools, which dispatch by themselves, are among the wrapped ones."""
+    unapproved: set[str] = field(default_factory=set)
+    """Names of tools that require approval, as their toolset says."""
+    checked: dict[str, str] = field(default_factory=dict)
+    """Fingerprints of the tools that rules were checked against."""
+
+    async def get_tools(self, ctx: RunContext[Context]) -> dict[str, ToolsetTool[Context]]:
+        tools = await super().get_tools(ctx)
+        foreign = {name: tool for name, tool in tools.items() if not self._is_ours(name, tool)}
+        check_tools(foreign, ctx.deps, self.own_names)
+        self._check_rules(foreign, ctx.deps)
+        for name, tool in list(tools.items()):
+            if tool.tool_def.kind == "unapproved":
+                # To PydanticAI this kind means to end the run and ask. Here the runtime asks, at the call.
+                self.unapproved.add(name)
+                tools[name] = replace(tool, tool_def=replace(tool.tool_def, kind="function"))
+        return tools
+
+    def _is_ours(self, name: str, tool: ToolsetTool[Context]) -> bool:
+        # Our proxies are in the agent's own toolset, under their names. Either alone would prove nothing: a tool
+        # of ours may be hidden, and a toolset of another agent has the same id.
+        return self.with_own and name in self.own_names and tool.tool_def.toolset_id == AGENT_TOOLSET_ID
+
+    def _check_rules(self, tools: Mapping[str, ToolsetTool[Context]], ctx: Context) -> None:
+        """Check what rules say of tools that are new, or have changed since they were checked."""
+        if not ctx.frame.rules:
+            return
+        found = {name: fingerprint(tool.tool_def) for name, tool in tools.items()}
+        changed = {name: tool for name, tool in tools.items() if self.checked.get(name) != found[name]}
+        if changed:
+            ctx.session.permissions.check_rules_on(shapes_of(changed), ctx.frame.rules)
+            self.checked.update(found)
+
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Context], tool: ToolsetTool[Context]
+    ) -> Any:
+        if self._is_ours(name, tool):
+            return await super().call_tool(name, tool_args, ctx, tool)
+        entry = ToolsetToolEntry(name, tool, self.wrapped, name in self.unapproved, (self.identity, name))
+        return await call_from_model(ctx, entry, tool_args)
+
+
+@dataclass
+class Governor(AbstractCapability[Context]):
+    """Stands around what the capabilities of a worker bring along: tools, and models.
+
+    One stands inside of them, where all tools are and every model that they choose. Another one stands
+    outside, for a model that one of them puts in the place of the one it is given.
+    """
+
+    context: Context
+    own_names: Collection[str]
+    position: Literal["innermost", "outermost"]
+
+    def get_ordering(self) -> CapabilityOrdering:
+        return CapabilityOrdering(position=self.position)
+
+    def get_wrapper_toolset(self, toolset: AbstractToolset[Context]) -> AbstractToolset[Context] | None:
+        if self.position == "outermost":
+            return None
+        return GovernedToolset(toolset, SameObject(self.context.frame.entry), self.own_names, with_own=True)
+
+    def get_wrapper_model(self, model: Model) -> Model | None:
+        self.context.session.check_compatible(self.context.frame, model)
+        return metered(model, self.context.session, self.context.frame)

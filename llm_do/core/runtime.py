@@ -1,0 +1,182 @@
+"""`Runtime`: one session, and what stands around its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, overload
+
+from pydantic_ai.usage import RunUsage
+from typing_extensions import TypeVar
+
+from ..budgets.limits import Budget, Limits
+from ..budgets.prices import Price
+from ..definitions.definition import WorkerCreationDefaults
+from ..models.choice import DefaultModel, ModelLike
+from ..policy.approvals import ApprovalCallback, Approver
+from ..policy.rules import RuleBook, Ruling
+from .context import BoundEntry, Context
+from .entry import Entry, EntryBase, Executor, LimitCallback, MessageCallback, Sink, ToolsetFactory
+from .frame import CallFrame
+from .session import SessionState
+from .trace import MessageLog, Trace
+
+T = TypeVar("T", default=Any)
+
+
+class Runtime:
+    """One session: trace, usage, grants and budgets live as long as it does. Runtimes are cheap.
+
+    Args:
+        entries: The entries that can be called by name: workers, tools, or a mapping from names to them.
+        model: The model of workers that have none of their own.
+        approval_callback: Asked before a call that requires approval: a function, or an `Approver`, which sees more.
+            Without one such calls are refused.
+        tool_rules: What is allowed, asks or is denied in the whole session, by name, arguments and path of calls.
+        max_depth: A call at this depth or deeper is refused. Top-level calls have depth 0.
+        limits: Budgets over the whole tree of calls.
+        max_concurrency: How many workers one call runs side by side, and how many model requests are in
+            flight in the whole session.
+        message_callback: A function that is told every event, the short form of a sink.
+        sinks: Observers of the session.
+        journal: A sink that the session must not run without: when it fails, the call fails.
+        executor: Runs entries, in place of just calling them.
+        toolsets: Toolset factories that workers refer to by name.
+        creation_defaults: What workers that are created in the session have where nothing else is said.
+        text_deltas: Tell sinks the text of answers while it is written. It makes every request a stream.
+        secrets: Names of environment variables whose values are written down nowhere, and sent to no model by a tool.
+            They are read when the session starts. Those of `llm-do.toml` hold in every `Runtime(registry)`.
+        prices: Prices of models, by name: for those that the public price list does not know, or that you pay
+            otherwise. Those of `llm-do.toml` hold in every `Runtime(registry)` that does not give others.
+        limit_callback: Asked when a limit of the session on requests, tokens or money refuses a request. It gets the
+            `LimitExceeded` and the limits, and returns others to go on with; `None`, or the same, is a no. It cannot
+            call the session itself, whose calls wait for its answer.
+        choose_model: Asked for the model, where `model` is not given, when a worker that has none is first called. It
+            gets the name of that worker and a function that tells the sinks a notice. It raises where there is none.
+        max_records: How many records of calls that are over the trace keeps, and how many messages the message log,
+            for a session that lives long. Sinks are told everything. `None` keeps all.
+    """
+
+    def __init__(
+        self,
+        entries: Mapping[str, Entry[Any]] | Iterable[Entry[Any]] = (),
+        *,
+        model: ModelLike | None = None,
+        approval_callback: ApprovalCallback | Approver | None = None,
+        tool_rules: Mapping[str, Any] | RuleBook | None = None,
+        max_depth: int = 16,
+        limits: Limits | None = None,
+        max_concurrency: int = 32,
+        message_callback: MessageCallback | None = None,
+        sinks: Iterable[Sink] = (),
+        journal: Sink | None = None,
+        executor: Executor | None = None,
+        toolsets: Mapping[str, ToolsetFactory] | None = None,
+        text_deltas: bool = False,
+        creation_defaults: WorkerCreationDefaults | None = None,
+        secrets: Iterable[str] = (),
+        prices: Mapping[str, Price | Mapping[str, Any]] | None = None,
+        limit_callback: LimitCallback | None = None,
+        choose_model: DefaultModel | None = None,
+        max_records: int | None = None,
+    ) -> None:
+        session = SessionState(
+            entries,
+            model=model,
+            approval_callback=approval_callback,
+            tool_rules=tool_rules,
+            max_depth=max_depth,
+            limits=limits,
+            max_concurrency=max_concurrency,
+            message_callback=message_callback,
+            sinks=sinks,
+            journal=journal,
+            executor=executor,
+            toolsets=toolsets,
+            text_deltas=text_deltas,
+            creation_defaults=creation_defaults,
+            secrets=secrets,
+            prices=prices,
+            limit_callback=limit_callback,
+            choose_model=choose_model,
+            max_records=max_records,
+        )
+        self._session = session
+        self._root = Context(session, session.root)
+
+    @overload
+    async def call(self, entry: str, /, *args: Any, **kwargs: Any) -> Any: ...
+    @overload
+    async def call(self, entry: Entry[T], /, *args: Any, **kwargs: Any) -> T: ...
+    async def call(self, entry: str | Entry[Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call an entry at the top level."""
+        return await self._root.call(entry, *args, **kwargs)
+
+    @overload
+    def call_sync(self, entry: str, /, *args: Any, **kwargs: Any) -> Any: ...
+    @overload
+    def call_sync(self, entry: Entry[T], /, *args: Any, **kwargs: Any) -> T: ...
+    def call_sync(self, entry: str | Entry[Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call an entry at the top level from synchronous code."""
+        return self._root.call_sync(entry, *args, **kwargs)
+
+    @overload
+    def bind(self, entry: str, /) -> BoundEntry[Any]: ...
+    @overload
+    def bind(self, entry: Entry[T], /) -> BoundEntry[T]: ...
+    def bind(self, entry: str | Entry[Any], /) -> BoundEntry[Any]:
+        """An entry as a function that makes its calls through this runtime."""
+        return self._root.bind(entry)
+
+    def why(
+        self,
+        entry: str | Entry[Any],
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        worker: str | Entry[Any] | None = None,
+    ) -> Ruling:
+        """What the rules say about a call, and which rule decides. Nothing runs, and nobody is asked.
+
+        Args:
+            entry: What would be called.
+            arguments: With what.
+            worker: Who would call it; `None` is Python, at the top.
+        """
+        session, caller = self._session, self._session.root
+        if worker is not None:
+            caller = CallFrame(session.resolve(worker, caller) if isinstance(worker, str) else worker, caller)
+            caller.sandbox = caller.entry.open_sandbox() if isinstance(caller.entry, EntryBase) else None
+        try:
+            target = session.resolve(entry, caller) if isinstance(entry, str) else entry
+            return session.permissions.why(CallFrame(target, caller), arguments or {})
+        finally:
+            if caller.sandbox is not None:
+                caller.sandbox.manager.close()
+
+    def context(self) -> Context:
+        """The context at the top of the session."""
+        return self._root
+
+    @property
+    def trace(self) -> Trace:
+        """The records of all calls so far."""
+        return self._session.recorder.read_trace()
+
+    @property
+    def usage(self) -> dict[str, RunUsage]:
+        """What was used so far, by model name."""
+        return self._session.meter.by_model
+
+    @property
+    def usage_by_provider(self) -> dict[str, RunUsage]:
+        """The usage so far, by `provider:model`: one model of two providers is two."""
+        return self._session.meter.by_provider
+
+    @property
+    def budget(self) -> Budget:
+        """Where the money and the tokens of the session are now: spent, estimated, reserved and left."""
+        return self._session.meter.budget()
+
+    @property
+    def messages(self) -> MessageLog:
+        """Every message that a worker and its model exchanged, in the order in which it happened."""
+        return self._session.recorder.read_messages()

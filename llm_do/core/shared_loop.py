@@ -1,0 +1,137 @@
+"""The event loop of threads that call synchronously: one of them runs it, and the others use it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+from ..machine import pool
+
+T = TypeVar("T")
+
+
+class SharedLoop:
+    """A loop that serves the calls which threads make at the top of one session.
+
+    The thread that finds none runs one. When its own call is over and other calls are not, a thread of the pool goes on
+    running it, so that no caller waits for the calls of others.
+    """
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._gate = threading.Lock()
+        self._is_owned = False
+        """Whether a thread runs the loop, or is about to."""
+        self._guests = 0
+        """How many other threads use it."""
+        self._tell_left: Callable[[], Any] | None = None
+        """Tells the thread that runs it for guests alone that one has left."""
+        self.is_open = False
+        """Whether it takes their calls. It may be on its way from one thread to another."""
+        self.ended: asyncio.AbstractEventLoop | None = None
+        """The last loop whose calls are over. It may still run, to wait for threads that are not of the session."""
+
+    def find(self, running: Callable[[], asyncio.AbstractEventLoop | None]) -> asyncio.AbstractEventLoop | None:
+        """Return the loop that a thread can use, as a guest; `None` if it has to run one."""
+        if self._process != os.getpid():  # a fork copies no threads, so none of them runs a loop here
+            SharedLoop.__init__(self)
+        while True:
+            with self._gate:
+                loop = running()
+                if loop is not None and (self.is_open or not self._is_owned):
+                    self._guests += 1
+                    return loop
+                if not self._is_owned:
+                    self._is_owned = True
+                    return None
+            time.sleep(0.001)  # another thread's loop is just starting, or ending
+
+    @contextmanager
+    def guest(self) -> Iterator[None]:
+        """Be a guest until the block ends."""
+        try:
+            yield
+        finally:
+            with self._gate:
+                self._guests -= 1
+                if self._tell_left is not None:
+                    self._tell_left()
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in a loop of its own, which it opens for guests."""
+        # With a factory, the runner leaves alone which loop is the current one of this thread.
+        runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        try:
+            output = runner.run(main)
+        except KeyboardInterrupt:  # it is for all that runs here
+            self._close(runner)
+            raise
+        except BaseException:
+            self._leave(runner)
+            raise
+        self._leave(runner)
+        return output
+
+    def _leave(self, runner: asyncio.Runner) -> None:
+        """End the loop, or let another thread run it while there are guests."""
+        if self._has_guests():
+            try:
+                pool.start(pool.Job(partial(self._serve, runner), lambda result, error: None))
+            except RuntimeError:  # the system has no more threads
+                self._serve(runner)
+        else:
+            self._close(runner)
+
+    def _serve(self, runner: asyncio.Runner) -> None:
+        try:
+            runner.run(self._until_empty())
+        finally:
+            self._close(runner)
+
+    async def _until_empty(self) -> None:
+        left = asyncio.Event()
+        self._tell_left = partial(asyncio.get_running_loop().call_soon_threadsafe, left.set)
+        while self._has_guests():
+            await left.wait()
+            left.clear()
+
+    def _has_guests(self) -> bool:
+        """Tell whether there are guests. Without any, there will be none."""
+        with self._gate:
+            self.is_open = self._guests > 0
+            if not self.is_open:
+                self._tell_left = None
+            return self.is_open
+
+    def _close(self, runner: asyncio.Runner) -> None:
+        """End the loop. Its last calls end before another loop may begin.
+
+        Threads of `asyncio.to_thread` end after that: the loop waits for them, and they may call synchronously.
+        """
+        with self._gate:
+            self.is_open = False
+            self._tell_left = None
+        try:
+            runner.run(self._end_tasks())
+        finally:
+            self._is_owned = False
+            runner.close()
+
+    async def _end_tasks(self) -> None:
+        """Cancel what else runs in this loop, and wait for it."""
+        loop = asyncio.get_running_loop()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        try:
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
+            await loop.shutdown_asyncgens()
+        finally:
+            self.ended = loop

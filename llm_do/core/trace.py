@@ -1,0 +1,250 @@
+"""What happened in a session: one record for each call, written as it happens."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, overload
+
+from pydantic_ai import BinaryContent
+from pydantic_ai.messages import ModelMessage, MultiModalContent
+from pydantic_ai.usage import RequestUsage, RunUsage
+
+from ..arguments.payloads import name_of
+from ..policy.approvals import ApprovalOutcome
+from ..values.texts import encodable, shorten
+
+
+@dataclass(eq=False, init=False)
+class TraceEntry:
+    """The record of one call."""
+
+    id: int
+    """1 for the first call of the session, and so on."""
+    parent_id: int | None
+    """The `id` of the call that made this one; `None` at the top."""
+    name: str
+    """The name of the entry."""
+    kind: str
+    """`"tool"`, `"worker"`, `"native"` for a tool that ran at the model's provider, `"server"` for an MCP server that
+    ended by itself."""
+    depth: int
+    """How deep the call is nested; a top-level call has depth 0."""
+    input_data: Any
+    """The arguments as they were when the call was made."""
+    started_at: float
+    """When the call was made, in seconds since the epoch."""
+    output_data: Any = None
+    """What the call returned, as it was then."""
+    error: str | None = None
+    """Why it did not return, if it did not."""
+    duration: float | None = None
+    """Seconds from call to return, without those for which a person was asked; `None` while the call runs."""
+    waited: float = 0.0
+    """Seconds for which a person was asked, about this call or one below it. They are no part of `duration`."""
+    failure: str | None = None
+    """The failure that the result of a returned call reports: the exit code of a command."""
+    cut_off: str | None = None
+    """The cause, if an answer of the model was cut off: that of the last such answer."""
+    model: str | None = None
+    """The model that a worker used, as `provider:model`."""
+    approval: ApprovalOutcome | None = None
+    """How it was allowed or refused, where a rule or a person decided."""
+    attachments: Sequence[MultiModalContent] = ()
+    """The files that went to a worker beside its arguments."""
+    requests: Sequence[RequestUsage] = ()
+    """What each of this call's own model requests used."""
+
+    # Written by hand, and the other defaults left on the class: one is made for every call.
+    def __init__(
+        self,
+        id: int,  # noqa: A002 - the field's name
+        parent_id: int | None,
+        name: str,
+        kind: str,
+        depth: int,
+        input_data: Any,
+        started_at: float,
+    ) -> None:
+        self.id = id
+        self.parent_id = parent_id
+        self.name = name
+        self.kind = kind
+        self.depth = depth
+        self.input_data = input_data
+        self.started_at = started_at
+
+    @property
+    def usage(self) -> RunUsage | None:
+        """What this call's own model requests used, without those of the calls it made."""
+        if not self.requests:
+            return None
+        total = RunUsage(requests=len(self.requests))
+        for request in self.requests:
+            total.incr(request)
+        return total
+
+    @property
+    def cost(self) -> Decimal | None:
+        """The price of this call's own model requests in US dollars, where it is known."""
+        usage = self.usage
+        return None if usage is None else usage.cost
+
+    def __str__(self) -> str:
+        state = "..." if self.duration is None else f"{self.duration * 1000:.0f} ms"
+        if self.waited >= 0.001:
+            state += f", +{self.waited * 1000:.0f} ms waiting for a person"
+        if self.failure is not None:
+            state += f", {self.failure}"
+        if self.cut_off is not None:
+            state += ", cut off"
+        outcome = (
+            f" !! {self.error}" if self.error else ("" if self.duration is None else f" -> {shorten(self.output_data)}")
+        )
+        files = "".join(f" + {_file_in_words(file)}" for file in self.attachments)
+        return encodable(f"{self.name}({shorten(self.input_data)}){files} [{self.kind}, {state}]{outcome}")
+
+
+def _file_in_words(file: MultiModalContent) -> str:
+    return f"{name_of(file)} ({len(file.data)} bytes)" if isinstance(file, BinaryContent) else name_of(file)
+
+
+@dataclass(slots=True)
+class TraceNode:
+    """A record with the records of the calls that it made."""
+
+    entry: TraceEntry
+    children: list[TraceNode] = field(default_factory=list)
+
+
+class Trace(Sequence[TraceEntry]):
+    """The records of a session, in the order in which the calls were made."""
+
+    left_out = 0
+    """How many records were dropped: with `Runtime(max_records=...)`, those of the calls that ended first."""
+
+    def __init__(self) -> None:
+        self._entries: list[TraceEntry] = []
+        self.append: Callable[[TraceEntry], None] = self._entries.append
+
+    def close(self, record: TraceEntry) -> None:
+        """Take note that a call is over."""
+
+    @overload
+    def __getitem__(self, index: int) -> TraceEntry: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[TraceEntry]: ...
+    def __getitem__(self, index: int | slice) -> TraceEntry | list[TraceEntry]:
+        return self._entries[index]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[TraceEntry]:
+        return iter(self._entries)
+
+    def __repr__(self) -> str:
+        left_out = f", {self.left_out} more left out" if self.left_out else ""
+        return f"<Trace of {len(self)} calls{left_out}>"
+
+    def tree(self) -> list[TraceNode]:
+        """The top-level calls, each with the calls below it."""
+        roots: list[TraceNode] = []
+        nodes: dict[int, TraceNode] = {}
+        for entry in self:
+            node = nodes[entry.id] = TraceNode(entry)
+            parent = nodes.get(entry.parent_id) if entry.parent_id is not None else None
+            (roots if parent is None else parent.children).append(node)
+        return roots
+
+    def __str__(self) -> str:
+        lines = [f"({self.left_out} calls that ended earlier are left out)"] if self.left_out else []
+        stack = [(node, "", "") for node in reversed(self.tree())]
+        while stack:
+            node, first, rest = stack.pop()
+            lines.append(f"{first}{node.entry}")
+            for child in reversed(node.children):
+                last = child is node.children[-1]
+                stack.append((child, f"{rest}{'└─ ' if last else '├─ '}", f"{rest}{'   ' if last else '│  '}"))
+        return "\n".join(lines)
+
+
+class BoundedTrace(Trace):
+    """A trace of the calls that run, of those above them, and of the `most` others that ended last."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+        self._records: dict[int, TraceEntry] = {}
+        self._holders: dict[int, int] = {}
+        """For each record, why it stays: 1 for a call that runs, and 1 for each call that it made and that stays so."""
+        self._ended: OrderedDict[int, TraceEntry] = OrderedDict()
+        """The records that nothing holds, in the order in which they were let go: calls before their callers."""
+        self.append = self._open
+
+    def __getitem__(self, index: int | slice) -> Any:
+        return list(self._records.values())[index]
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[TraceEntry]:
+        return iter(list(self._records.values()))
+
+    def _open(self, record: TraceEntry) -> None:
+        self._records[record.id] = record
+        self._hold(record)
+
+    def _hold(self, record: TraceEntry | None) -> None:
+        while record is not None:
+            held = self._holders.get(record.id, 0)
+            self._holders[record.id] = held + 1
+            if held:
+                return
+            self._ended.pop(record.id, None)  # a call was made on behalf of one that is over
+            record = self._above(record)
+
+    def close(self, record: TraceEntry) -> None:
+        """Take note that a call is over, and drop the record that was let go first, if there are too many."""
+        above: TraceEntry | None = record
+        while above is not None and self._holders.get(above.id):
+            self._holders[above.id] -= 1
+            if self._holders[above.id]:
+                break
+            self._ended[above.id] = above
+            above = self._above(above)
+        while len(self._ended) > self._most:
+            dropped, _ = self._ended.popitem(last=False)
+            del self._records[dropped], self._holders[dropped]
+            self.left_out += 1
+
+    def _above(self, record: TraceEntry) -> TraceEntry | None:
+        return None if record.parent_id is None else self._records.get(record.parent_id)
+
+
+class MessageLog(list[ModelMessage]):
+    """The messages of a session, in the order in which they were exchanged. With `most`, the last of them."""
+
+    def __init__(self, most: int | None = None) -> None:
+        super().__init__()
+        self._most = most
+        self.left_out = 0
+        """How many messages before these were dropped."""
+
+    def add(self, message: ModelMessage) -> None:
+        """Add a message. Old ones go in batches, so that this takes no longer in a long session."""
+        self.append(message)
+        if self._most is not None and len(self) > 2 * self._most + 16:
+            self.trim()
+
+    def trim(self) -> None:
+        """Drop all but the last ones."""
+        if self._most is not None and (excess := len(self) - self._most) > 0:
+            del self[:excess]
+            self.left_out += excess
+
+    def __repr__(self) -> str:
+        left_out = f", {self.left_out} earlier ones left out" if self.left_out else ""
+        return f"<MessageLog of {len(self)} messages{left_out}>" if left_out else super().__repr__()

@@ -1,0 +1,1 @@
+"""What worker files say, and what a generated worker may have."""

@@ -1,0 +1,1 @@
+"""The machine: bounded file reads, atomic writes, daemon threads, remembered answers, the installation."""

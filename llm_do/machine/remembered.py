@@ -1,0 +1,135 @@
+"""Remembered answers: what the user agreed to once, so that the question is not asked again.
+
+All of them are in one file in the user's state folder, outside of every project, where no root of a worker reaches. A
+project that is cloned cannot bring it along.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from platformdirs import user_state_path
+
+from ..errors import RememberedError
+from .files import locked, own_users, read_with_status, write_atomically
+
+VERSION = 1
+"""The version of the file's format."""
+logger = logging.getLogger("llm_do")
+
+
+def state_folder() -> Path | None:
+    """Return the folder of what llm-do remembers of this user, which need not exist; `None` without a home folder."""
+    named = os.environ.get("XDG_STATE_HOME", "").strip()
+    if named and not Path(named).is_absolute():
+        # The specification says to ignore it. Seen from the current folder, a clone could bring the file along.
+        folder = os.path.expanduser("~/.local/state/llm-do")  # noqa: PTH111 - without a home, it stays as it is
+        return Path(folder) if os.path.isabs(folder) else None  # noqa: PTH117
+    try:
+        return user_state_path("llm-do")
+    except RuntimeError:  # as in a container whose user is a bare number
+        return None
+
+
+def is_remembered(kind: str, subject: str) -> bool:
+    """Whether the user said yes. A file that cannot be believed has no yes, which is a warning, once."""
+    if state_folder() is None:
+        return False
+    try:
+        return Remembered.load().has(kind, subject)
+    except RememberedError as exc:
+        _warn(str(exc))
+        return False
+
+
+@cache
+def _warn(message: str) -> None:
+    logger.warning("%s", message)
+
+
+class Remembered:
+    """The questions that the user said yes to, each by a kind and a subject.
+
+    A kind is a word, such as `project`. A subject is what was asked about, such as the path of the project's folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read a file of answers. One that is missing is empty; one that cannot be believed is a `RememberedError`."""
+        self.path = path
+        self._answers = _read(path)
+
+    @classmethod
+    def load(cls) -> Remembered:
+        """Read the file of this user."""
+        if (folder := state_folder()) is None:
+            raise RememberedError("There is no home folder to keep answers in: set HOME, or XDG_STATE_HOME.")
+        return cls(folder / "remembered.json")
+
+    def has(self, kind: str, subject: str) -> bool:
+        """Whether the user said yes."""
+        return subject in self._answers.get(kind, ())
+
+    def subjects(self, kind: str) -> list[str]:
+        """Return everything of a kind that the user said yes to."""
+        return sorted(self._answers.get(kind, ()))
+
+    def add(self, kind: str, subject: str) -> None:
+        """Remember a yes, for other processes as well."""
+        with self._changing() as answers:
+            answers.setdefault(kind, set()).add(subject)
+
+    def remove(self, kind: str, subject: str) -> None:
+        """Forget a yes, so that the question is asked again."""
+        with self._changing() as answers:
+            answers.get(kind, set()).discard(subject)
+
+    def remove_all(self, kind: str) -> list[str]:
+        """Forget everything of a kind, in one step, and return what it was."""
+        with self._changing() as answers:
+            return sorted(answers.pop(kind, ()))
+
+    @contextmanager
+    def _changing(self) -> Iterator[dict[str, set[str]]]:
+        """Change the answers as they are in the file now, while no other process changes them."""
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with locked(self.path.parent):
+                answers = _read(self.path)
+                yield answers
+                yes = {kind: sorted(subjects) for kind, subjects in sorted(answers.items()) if subjects}
+                write_atomically(self.path, json.dumps({"version": VERSION, "yes": yes}, indent=2) + "\n", replace=True)
+        except RememberedError:
+            raise
+        except OSError as exc:
+            raise RememberedError(
+                f"{self.path} cannot be written, so the answer is not remembered: {exc.strerror or exc}. "
+                "Make its folder writable, or set XDG_STATE_HOME."
+            ) from exc
+        self._answers = answers
+
+
+def _read(path: Path) -> dict[str, set[str]]:
+    try:
+        content, status = read_with_status(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as exc:
+        raise RememberedError(f"{path} cannot be read: {exc.strerror or exc}. Move it away to start anew.") from exc
+    if status.st_uid not in own_users() or stat.S_IMODE(status.st_mode) & 0o022:
+        raise RememberedError(
+            f"{path} is not believed: other users can write it. Make it yours, with `chown` and `chmod 600`."
+        )
+    try:
+        said = json.loads(content)
+        if said["version"] != VERSION:
+            raise RememberedError(f"{path} has version {said['version']!r}, of another llm-do. Move it away.")
+        return {str(kind): set(map(str, subjects)) for kind, subjects in said["yes"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
+        raise RememberedError(f"{path} is broken: move it away, and answer its questions again.") from exc

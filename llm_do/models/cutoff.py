@@ -1,0 +1,66 @@
+"""Answers that were cut off: by a limit of tokens, or because a stream ended too soon."""
+
+from __future__ import annotations
+
+from pydantic_ai.messages import ModelResponse
+from pydantic_ai.models import Model
+from pydantic_ai.models.wrapper import WrapperModel
+
+from ..budgets.prices import was_reported
+
+_REPORT_ENDS = frozenset(
+    {
+        "AnthropicModel",
+        "BedrockConverseModel",
+        "CohereModel",
+        "GoogleModel",
+        "GroqModel",
+        "HuggingFaceModel",
+        "MistralModel",
+        "OpenAIChatModel",
+        "OpenAIResponsesModel",
+        "XaiModel",
+    }
+)
+"""PydanticAI's models whose streams say why they ended."""
+_REPORT_NO_ENDS = frozenset({"SnowflakeModel"})
+"""Those of them that do not: Claude behind Snowflake sends no finish reason, ever."""
+
+
+def name_limit(response: ModelResponse, max_tokens: int | None, *, bounded_by_budget: bool) -> str | None:
+    """Say which limit cut an answer off, and how to raise it; `None` where the answer is whole.
+
+    `max_tokens` is the number that was sent, if any; `bounded_by_budget`, that it is a budget's and not the user's.
+    """
+    if response.finish_reason != "length":
+        return None
+    if bounded_by_budget:
+        return (
+            f"max_tokens={max_tokens} is sent because there is a limit of money or tokens; set `max_tokens` "
+            "in `model_settings` of the worker, or raise the limit"
+        )
+    if max_tokens is not None:
+        return f"max_tokens={max_tokens} of its settings was reached; raise it in `model_settings`"
+    return "the model's own limit was reached; ask for a shorter answer, or set `max_tokens` in `model_settings`"
+
+
+def find_missing_end(response: ModelResponse, model: Model) -> str | None:
+    """Say that a stream ended without its end, as far as that can be told; `None` where it came.
+
+    A server that speaks OpenAI's language reports the usage after all else. Some never send a finish reason, so
+    that report is an end too.
+    """
+    while isinstance(model, WrapperModel):
+        model = model.wrapped
+    kinds = {kind.__name__ for kind in type(model).__mro__ if kind.__module__.startswith("pydantic_ai.models.")}
+    if response.state != "complete" or not kinds & _REPORT_ENDS or kinds & _REPORT_NO_ENDS:
+        return None
+    if (response.provider_details or {}).get("finish_reason"):  # as the provider wrote it, known or not
+        return None
+    if "OpenAIChatModel" in kinds:
+        # PydanticAI makes "stop" of no finish reason.
+        if response.finish_reason not in (None, "stop") or was_reported(response.usage):
+            return None
+    elif response.finish_reason is not None:
+        return None
+    return "the provider's stream ended without a finish reason, so the end may be missing; ask again"

@@ -1,0 +1,1 @@
+"""Rules and approvals: whether a call may run, and who is asked."""

@@ -1,0 +1,369 @@
+"""Conditions on parsed, validated arguments, never on text that somebody rendered.
+
+Whether a rule loosens or restricts decides what happens with a value that cannot be judged, and with a list: what
+loosens needs every value to match, what restricts needs one, and a value that cannot be judged counts against the call.
+There are no regular expressions, so that no argument can make matching slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, time
+from decimal import Decimal
+from enum import Enum
+from functools import partial
+from math import isnan
+from pathlib import Path, PurePath
+from typing import Any, TypeAlias
+from uuid import UUID
+
+from pydantic import AnyUrl
+
+from ...errors import RuleError, did_you_mean
+from ...sandbox.commands.command_line import unwrapped
+from ...values.texts import shown
+
+RANGES: Mapping[str, Callable[[Any, Any], bool]] = {
+    "over": lambda value, limit: value > limit,
+    "under": lambda value, limit: value < limit,
+    "at_least": lambda value, limit: value >= limit,
+    "at_most": lambda value, limit: value <= limit,
+}
+OPERATORS = (*RANGES, "prefix")
+CALL = ("call.caller", "call.depth", "call.generated", "call.through")
+"""Conditions on the path of calls: the worker that calls, how deep, and who else is on the path."""
+
+MOST = 1000
+"""Of more values, words or folders than this nobody can say in time what they are. They cannot be judged."""
+
+_PLAIN = frozenset({str, int, bool, type(None)})
+
+Test: TypeAlias = Callable[[Any], bool | None]
+"""Whether a plain value is meant; `None` is that nobody can tell."""
+
+Match: TypeAlias = Callable[[Any, bool], bool]
+"""Whether a value is meant. The second argument says whether the rule restricts, so that doubt counts as yes."""
+
+
+UNKNOWN: Any = object()
+"""The value of an argument that cannot be judged: it is no plain value, or nobody knows what it will be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What paths in the rules of one speaker mean."""
+
+    roots: Mapping[str, Path] = field(default_factory=dict)
+    base: Path = field(default_factory=Path)
+
+    def anchor(self, pattern: str) -> str:
+        """A pattern as an absolute one: `root/...` by the speaker's roots, `./...` by the project's folder."""
+        if ".." in pattern.split("/"):
+            raise RuleError(f"{pattern!r} has '..' in it: write where it leads.")
+        if pattern.startswith("/"):
+            return _real(pattern)
+        first, _, rest = pattern.partition("/")
+        folder = self.base.resolve() if first == "." else self.roots.get(first)
+        if folder is None:
+            roots = ", ".join(self.roots) or "none"
+            raise RuleError(
+                f"{pattern!r} starts with no root (roots: {roots}).{did_you_mean(first, self.roots)} "
+                "A path of the project starts with './'."
+            )
+        whole = f"{str(folder).rstrip('/')}/{rest}" if rest else str(folder)
+        return _real(whole) if first == "." else whole
+
+    def locate(self, path: Any) -> Any:
+        """Return the place of a path such as `root/file.txt`, or of each of a list. What has none stays as it is."""
+        if isinstance(path, list | tuple):
+            return [self.locate(each) for each in path]
+        if not isinstance(path, str | PurePath) or ".." in PurePath(path).parts or "\0" in str(path):
+            return path
+        if PurePath(path).is_absolute():
+            return Path(path).resolve()
+        first, _, rest = str(PurePath(path)).partition("/")
+        folder = self.roots.get(first)
+        return path if folder is None else (folder / rest).resolve()  # a worker may have put a symlink there
+
+
+def _real(pattern: str) -> str:
+    """A pattern without symlinks in the folders that it names in full: files are judged by where they really are."""
+    parts = pattern.split("/")
+    named = next((at for at, part in enumerate(parts) if "*" in part), len(parts))
+    return "/".join([str(Path("/".join(parts[:named]) or "/").resolve()).rstrip("/"), *parts[named:]]) or "/"
+
+
+# -- the shape of conditions ------------------------------------------------------------------------
+
+
+def check_condition(condition: Mapping[str, Any]) -> None:
+    """What can be seen without knowing the tool."""
+    for name, value in condition.items():
+        if name.startswith("call.") and name not in CALL:
+            raise RuleError(f"there is no condition {name!r}.{did_you_mean(name, CALL)}")
+        if name == "call.generated" and not isinstance(value, bool):
+            raise RuleError("call.generated is true or false.")
+        _check_value(name, value)
+
+
+def _check_value(name: str, value: Any) -> None:
+    if isinstance(value, Mapping):
+        _check_operators(name, value)
+    elif isinstance(value, list | tuple):
+        if not value:
+            raise RuleError(f"{name}: an empty list matches nothing.")
+        for item in value:
+            if isinstance(item, Mapping | list | tuple):
+                raise RuleError(f"{name}: a list has plain values, got {shown(item)}.")
+            _check_value(name, item)
+    elif not isinstance(value, str | bool | None) and not _is_number(value):
+        raise RuleError(f"{name}: {shown(value)} is no text, number, true, false or list of such.")
+
+
+def _check_operators(name: str, operators: Mapping[Any, Any]) -> None:
+    for operator, operand in operators.items():
+        if operator not in OPERATORS:
+            raise RuleError(f"{name}: there is no {operator!r}.{did_you_mean(str(operator), OPERATORS)}")
+        if operator == "prefix" and not (isinstance(operand, str) and operand):
+            raise RuleError(f"{name}: a prefix is a text, got {shown(operand)}.")
+        if operator in RANGES and not _is_number(operand):
+            raise RuleError(f"{name}: {operator} needs a number, got {shown(operand)}.")
+    if not operators or not _satisfiable(operators):
+        raise RuleError(f"{name}: nothing is like {shown(dict(operators))}.")
+
+
+def _satisfiable(operators: Mapping[str, Any]) -> bool:
+    if "prefix" in operators:
+        return len(operators) == 1
+    low = max((operators[name] for name in ("over", "at_least") if name in operators), default=None)
+    high = min((operators[name] for name in ("under", "at_most") if name in operators), default=None)
+    if low is None or high is None or low < high:
+        return True
+    return bool(low == high) and not {"over", "under"} & set(operators)
+
+
+def _is_number(value: Any) -> bool:
+    return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and not isnan(value))
+
+
+# -- matching ------------------------------------------------------------------------------------------
+
+
+def compile_condition(
+    condition: Mapping[str, Any], kinds: Mapping[str, str], places: Places
+) -> tuple[tuple[str, Match], ...]:
+    """A condition as functions. `kinds` says which arguments are paths and which are commands."""
+    return tuple((name, _matcher(value, kinds.get(name), places)) for name, value in condition.items())
+
+
+def holds(compiled: Sequence[tuple[str, Match]], facts: Mapping[str, Any], restricts: bool) -> bool:
+    """Whether all of a condition holds for one case of a call."""
+    for name, match in compiled:  # noqa: SIM110 - the fastest way, at every call
+        if not match(facts.get(name, UNKNOWN), restricts):
+            return False
+    return True
+
+
+def _matcher(value: Any, kind: str | None, places: Places) -> Match:
+    if kind in ("path", "command"):
+        if wrong := [pattern for pattern in _listed(value) if not isinstance(pattern, str) or not pattern.strip()]:
+            raise ValueError(f"{shown(wrong[0])} is no pattern of a {kind}: write a text, with * and **.")
+        make = partial(_path_matcher, places=places) if kind == "path" else _command_matcher
+        return _any_of([make(pattern) for pattern in _listed(value)])
+    if isinstance(value, Mapping):
+        test = _range_matcher(value) if "prefix" not in value else _prefix_matcher(value["prefix"])
+    else:
+        test = _equal_to(_listed(value))
+    # Who is on the path of calls is known: there one of them is enough for anything.
+    return (lambda names, restricts: any(map(test, names))) if kind == "path of calls" else _each(test)
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _any_of(matches: list[Match]) -> Match:
+    if len(matches) == 1:
+        return matches[0]
+    return lambda value, restricts: any(match(value, restricts) for match in matches)
+
+
+def _each(test: Test) -> Match:
+    """A test of plain values as one of arguments, which may be lists of them, or anything at all."""
+
+    def match(value: Any, restricts: bool) -> bool:
+        if type(value) in _PLAIN:  # most are, and this is done for every rule at every call
+            result = test(value)
+            return restricts if result is None else result
+        if isinstance(value, list | tuple | set | frozenset):
+            if len(value) > MOST:
+                return restricts
+            tested = [one(item, restricts) for item in value]
+            return any(tested) if restricts else bool(tested) and all(tested)
+        return one(value, restricts)
+
+    def one(value: Any, restricts: bool) -> bool:
+        plain = _plain(value)
+        result = None if plain is UNKNOWN else test(plain)
+        return restricts if result is None else result
+
+    return match
+
+
+def _plain(value: Any) -> Any:
+    """What an argument is compared as."""
+    if isinstance(value, Enum):
+        return _plain(value.value)
+    if isinstance(value, PurePath | UUID | AnyUrl):
+        return str(value)
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, Decimal | float) and (value.is_nan() if isinstance(value, Decimal) else isnan(value)):
+        return UNKNOWN  # neither over nor under anything
+    return value if value is None or isinstance(value, str | bool | int | float | Decimal) else UNKNOWN
+
+
+def _key(value: Any) -> Any:
+    """Equal for values that a rule means by one word: 1 and 1.0 are one number, and true is none."""
+    return (bool, value) if isinstance(value, bool) else value
+
+
+def _equal_to(values: list[Any]) -> Test:
+    known = frozenset(map(_key, values))
+    if any(isinstance(value, bool) for value in values):
+        # 1 and "true" become true in many a hand.
+        return lambda given: _key(given) in known if given is None or isinstance(given, bool) else None
+    return lambda given: _key(given) in known
+
+
+def _prefix_matcher(prefix: str) -> Test:
+    return lambda value: isinstance(value, str) and value.startswith(prefix)
+
+
+def _range_matcher(limits: Mapping[str, Any]) -> Test:
+    tests = [(RANGES[operator], limit) for operator, limit in limits.items()]
+
+    def test(value: Any) -> bool | None:
+        if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+            return all(compare(value, limit) for compare, limit in tests)
+        return False if value is None else None  # "1000" becomes a number in many a hand
+
+    return test
+
+
+# -- steps: folders of a path, words of a command ------------------------------------------------------
+
+_MOST_INNER = 8
+"""A command that has more words than this which may be the program it really starts counts as meant."""
+
+
+def _path_matcher(pattern: str, places: Places) -> Match:
+    steps = [_step(part) for part in places.anchor(pattern).split("/") if part not in ("", ".")]
+
+    def match(value: Any, restricts: bool) -> bool:
+        if value is None:  # the call touches none
+            return False
+        if not isinstance(value, PurePath) or len(value.parts) > MOST:
+            return restricts
+        return match_steps(steps, value.parts[1:])
+
+    return match
+
+
+def _command_matcher(pattern: str) -> Match:
+    words = split_pattern(pattern)
+    steps = [_step(word) for word in words]
+
+    def match(value: Any, restricts: bool) -> bool:
+        if not isinstance(value, tuple):  # it needs a shell, and only its text is known
+            return restricts or value == pattern
+        if len(value) > MOST:
+            return restricts
+        if match_steps(steps, value):
+            return True
+        # A restriction sees through paths of programs, and through programs that start others.
+        return restricts and any_inner(value)
+
+    def any_inner(value: tuple[str, ...]) -> bool:
+        tried = 0
+        for inner in unwrapped(value):
+            if first is None or _match_step(first, inner[0]):
+                tried += 1
+                if tried > _MOST_INNER or match_steps(steps, inner):
+                    return True
+        return False
+
+    first = steps[0] if steps else None
+    return match
+
+
+def split_pattern(pattern: str) -> list[str]:
+    """The words of a command pattern; quotes hold together what has spaces in it."""
+    words: list[str] = []
+    quote = ""
+    open_word = False
+    for char in pattern:
+        if quote or (char in "'\"" and not quote):
+            if char == quote:
+                quote = ""
+            elif quote:
+                words[-1] += char
+            else:
+                quote = char
+                if not open_word:
+                    words.append("")
+                    open_word = True
+        elif char.isspace():
+            open_word = False
+        else:
+            if not open_word:
+                words.append("")
+                open_word = True
+            words[-1] += char
+    if quote:
+        raise ValueError(f"{pattern!r}: a quote is not closed.")
+    return words
+
+
+Step: TypeAlias = tuple[str, ...] | None
+"""The pieces between the stars of one name, or `None` for any number of names."""
+
+
+def _step(word: str) -> Step:
+    return None if word == "**" else tuple(word.split("*"))
+
+
+def match_steps(steps: Sequence[Step], names: Sequence[str]) -> bool:
+    """Whether names match: `*` is any text within one, and `**` any number of them."""
+    place, at = 0, 0
+    # Where to go on when the last `**` has to take one more name.
+    again: tuple[int, int] | None = None
+    while at < len(names):
+        if place < len(steps) and (step := steps[place]) is None:
+            again = (place, at)
+            place += 1
+        elif place < len(steps) and step is not None and _match_step(step, names[at]):
+            place += 1
+            at += 1
+        elif again is not None:
+            again = (again[0], again[1] + 1)
+            place, at = again[0] + 1, again[1]
+        else:
+            return False
+    return all(step is None for step in steps[place:])
+
+
+def _match_step(pieces: tuple[str, ...], name: str) -> bool:
+    if len(pieces) == 1:
+        return pieces[0] == name
+    first, *between, last = pieces
+    if not name.startswith(first) or not name.endswith(last) or len(name) < len(first) + len(last):
+        return False
+    at, end = len(first), len(name) - len(last)
+    for piece in between:
+        at = name.find(piece, at, end)
+        if at < 0:
+            return False
+        at += len(piece)
+    return True

@@ -1,0 +1,259 @@
+"""How rules are written: in a word, as a mapping, or as a list of both."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+)
+
+from ...errors import RuleError, did_you_mean, summarize
+from ...values.texts import described, encodable, shown
+from .conditions import Places, check_condition
+
+Disposition: TypeAlias = Literal["allow", "ask", "deny"]
+Condition: TypeAlias = Mapping[str, Any]
+"""What arguments, and the path of calls, must be like: all of it holds, or the condition does not."""
+
+STANDARD: Mapping[str, Disposition] = {
+    "sandbox.read": "allow",
+    "sandbox.write": "ask",
+    "shell": "ask",
+    "worker.call": "allow",
+    "worker.create": "ask",
+    "mcp.sampling": "ask",
+}
+"""What holds for the runtime's own kinds of tools when no rule speaks of them."""
+
+STRICTNESS: Mapping[Disposition, int] = {"allow": 0, "ask": 1, "deny": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRule:
+    """What happens when a tool is to be called, and when."""
+
+    disposition: Disposition
+    """`allow`, `ask` or `deny`."""
+    reason: str | None = None
+    """Why, for the person who is asked."""
+    when: Condition = field(default_factory=dict)
+    """Holds only for calls like this; nothing is all calls."""
+    unless: tuple[Condition, ...] = ()
+    """And not for calls like any of these. `except` in a file."""
+    shell: bool = False
+    """Speaks of commands that need a shell: pipes and `&&` do not, anything else that a shell would do does."""
+    unsandboxed: bool = False
+    """The command runs outside of the sandbox."""
+    where: str | None = field(default=None, compare=False)
+    """The file and the line in which it stands."""
+    places: Places | None = field(default=None, compare=False, repr=False)
+    """The default meaning of its paths: the roots of the worker in whose file it stands."""
+
+    def __post_init__(self) -> None:
+        if self.disposition not in STRICTNESS:
+            raise RuleError(f"{shown(self.disposition)} is none of allow, ask and deny")
+        for condition in (self.when, *self.unless):
+            check_condition(condition)
+        if self.disposition == "deny" and (self.shell or self.unsandboxed):
+            raise RuleError("a deny holds with and without a shell or a sandbox: leave out shell and unsandboxed")
+        commands = self.when.get("command")
+        very = [commands] if isinstance(commands, str) else commands
+        if self.unsandboxed and not (isinstance(very, list | tuple) and all("*" not in str(each) for each in very)):
+            raise RuleError("what runs unsandboxed is named in full: when: {command: ...}, without *")
+
+    @property
+    def always(self) -> bool:
+        """Whether it holds for all calls."""
+        return not self.when and not self.unless and not self.shell
+
+    def __str__(self) -> str:
+        parts: list[str] = [self.disposition]
+        parts += [f"when {_inline(self.when)}"] if self.when else []
+        parts += [f"except {_inline(condition)}" for condition in self.unless]
+        parts += ["with a shell"] if self.shell else []
+        parts += ["without the sandbox"] if self.unsandboxed else []
+        return " ".join(parts)
+
+
+def _check_texts(*values: Any) -> None:
+    """Refuse half of a character: it is in no text that can be written or shown."""
+    try:
+        json.dumps(values, ensure_ascii=False, default=described).encode()
+    except UnicodeEncodeError as exc:
+        raise RuleError(f"{exc.object[exc.start]!r} is half of a character: write the whole character") from None
+
+
+def _inline(condition: Condition) -> str:
+    return ", ".join(f"{name}: {shown(value)}" for name, value in condition.items())
+
+
+# A plain `bool` would take the text "yes" as well.
+_Flag = Annotated[bool, Field(strict=True)]
+_Condition = Annotated[dict[str, Any], Field(min_length=1)]
+
+
+class _Mapping(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+
+class _SeedRule(_Mapping):
+    """A rule as two questions."""
+
+    allowed: _Flag = True
+    approval_required: _Flag = False
+    description: str | None = None
+
+
+class _FullRule(_Mapping):
+    """A rule with all that it can say."""
+
+    rule: Disposition
+    when: _Condition | None = None
+    unless: _Condition | Annotated[list[_Condition], Field(min_length=1)] | None = Field(default=None, alias="except")
+    reason: str | None = None
+    shell: _Flag = False
+    unsandboxed: _Flag = False
+
+
+_Word: TypeAlias = Literal["allow", "ask", "deny"]
+_One: TypeAlias = _Word | _FullRule | _SeedRule
+_HOW = (
+    "write allow, ask or deny, or {rule: ask, when: {argument: value}, reason: ...}, "
+    "or {allowed: true, approval_required: false, description: ...}."
+)
+
+
+def _read_rule(value: Any) -> ToolRule:
+    why = ""
+    if isinstance(value, ToolRule):
+        _check_texts(value.reason, value.when, value.unless)
+        return value
+    if value == "allow" or value == "ask" or value == "deny":
+        return ToolRule(value)
+    if isinstance(value, Mapping):
+        full = "rule" in value or bool({"when", "except", "reason", "shell", "unsandboxed"} & set(value))
+        try:
+            _check_texts(value)
+            return _read_full(value) if full else _read_seed(value)
+        except ValidationError as error:
+            known = {field.alias or name for name, field in (_FullRule if full else _SeedRule).model_fields.items()}
+            unknown = [str(key) for key in value if key not in known]
+            hint = did_you_mean(unknown[0], known) if unknown else ""
+            why = f" ({summarize(error)}.{hint})"
+        except RuleError as error:
+            why = f" ({error})"
+    raise ValueError(encodable(f"{shown(value)} is no rule{why}: {_HOW}"))
+
+
+def _read_seed(value: Mapping[str, Any]) -> ToolRule:
+    rule = _SeedRule.model_validate(value)
+    # A description alone, or nothing, would allow what asks without a rule.
+    if not rule.model_fields_set & {"allowed", "approval_required"}:
+        raise RuleError("it says neither yes nor no")
+    disposition: Disposition = "ask" if rule.approval_required else "allow"
+    return ToolRule(disposition if rule.allowed else "deny", rule.description)
+
+
+def _read_full(value: Mapping[str, Any]) -> ToolRule:
+    rule = _FullRule.model_validate(value)
+    unless = rule.unless if isinstance(rule.unless, list) else [] if rule.unless is None else [rule.unless]
+    return ToolRule(rule.rule, rule.reason, rule.when or {}, tuple(unless), rule.shell, rule.unsandboxed)
+
+
+def _read_rules(value: Any) -> tuple[ToolRule, ...]:
+    if not isinstance(value, list | tuple):
+        return (_read_rule(value),)
+    if not value:
+        raise ValueError(f"[] is no rule: {_HOW}")
+    return tuple(_read_rule(item) for item in value)
+
+
+def _write_rule(rule: ToolRule) -> str | dict[str, Any]:
+    if rule.always and not rule.unsandboxed and rule.reason is None:
+        return rule.disposition
+    unless = list(map(dict, rule.unless))
+    said = {
+        "rule": rule.disposition,
+        "when": dict(rule.when),
+        "except": unless[0] if len(unless) == 1 else unless,
+        "reason": rule.reason,
+        "shell": rule.shell,
+        "unsandboxed": rule.unsandboxed,
+    }
+    return {key: value for key, value in said.items() if value or (key == "reason" and value is not None)}
+
+
+def _write_rules(rules: tuple[ToolRule, ...]) -> Any:
+    return _write_rule(rules[0]) if len(rules) == 1 else [_write_rule(rule) for rule in rules]
+
+
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+
+
+def is_tool_name(name: str) -> bool:
+    """Whether a rule can name a tool, or a server, in this way."""
+    return _TOOL_NAME.fullmatch(name) is not None
+
+
+def _check_rule_name(name: str) -> str:
+    if not all(map(is_tool_name, name.split("/", 1))):
+        raise ValueError(f"{name!r} cannot be the name of a tool. Write 'tool', or 'server/tool'.")
+    if name.startswith(("sandbox.", "worker.", "mcp.")) and name not in STANDARD:
+        raise ValueError(f"there is no rule {name!r}.{did_you_mean(name, STANDARD)}")
+    return name
+
+
+def _over(rule: ToolRule, rules: Sequence[ToolRule]) -> ToolRule | None:
+    """What keeps a rule from ever being heard: the strictest word wins, so a stricter one on all calls does."""
+    return next(
+        (one for one in rules if one.always and STRICTNESS[one.disposition] > STRICTNESS[rule.disposition]), None
+    )
+
+
+def without_effectless(rules: Sequence[ToolRule]) -> tuple[ToolRule, ...]:
+    """The rules that can be heard, each once."""
+    return tuple(rule for at, rule in enumerate(rules) if _over(rule, rules) is None and rule not in rules[:at])
+
+
+def _check_rules(rules: dict[str, tuple[ToolRule, ...]]) -> dict[str, tuple[ToolRule, ...]]:
+    for name, said in rules.items():
+        for rule in said:
+            if (rule.shell or rule.unsandboxed) and name != "shell":
+                raise ValueError(f"{name}: only rules on shell say shell or unsandboxed.")
+            if (over := _over(rule, said)) is not None:
+                raise ValueError(
+                    f"{name}: `{rule}` has no effect, since `{over.disposition}` holds for all calls and the "
+                    f"strictest word wins. Give that one an `except`."
+                )
+    return rules
+
+
+AnyRules = Annotated[
+    tuple[ToolRule, ...],
+    PlainValidator(_read_rules, json_schema_input_type=_One | list[_One]),
+    PlainSerializer(_write_rules),
+]
+ToolRules = Annotated[
+    dict[Annotated[str, AfterValidator(_check_rule_name)], AnyRules],
+    AfterValidator(_check_rules),
+]
+"""Rules by name, as a file or a program gives them."""
+
+_TOOL_RULES: TypeAdapter[dict[str, tuple[ToolRule, ...]]] = TypeAdapter(ToolRules, config=ConfigDict(defer_build=True))
+
+
+def read_rules_by_name(rules: Mapping[str, Any]) -> dict[str, tuple[ToolRule, ...]]:
+    """Rules as a program gives them."""
+    return _TOOL_RULES.validate_python(dict(rules))

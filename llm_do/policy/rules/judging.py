@@ -1,0 +1,317 @@
+"""How a call is decided: a pure function from rules and a call to a ruling that names the rule.
+
+Restrictions flow down the path of calls and permissions do not: a `deny` or an `ask` of any worker on the
+path holds for everything below it, while an `allow` counts only for the calls of the worker that says it.
+The strictest word wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+from pydantic import ValidationError
+
+from ...errors import RuleError, summarize
+from .conditions import Match, Places, compile_condition, holds
+from .format import STANDARD, STRICTNESS, Condition, Disposition, ToolRule, read_rules_by_name
+
+KINDS: Mapping[str, Mapping[str, str]] = {
+    "sandbox.read": {"path": "path"},
+    "sandbox.write": {"path": "path"},
+    "shell": {"command": "command", "timeout": "number"},
+    "worker.call": {"worker": "string", "attachments": "path"},
+    "worker.create": {"name": "string", "tools": "string", "force": "boolean"},
+    "mcp.sampling": {"server": "string", "max_tokens": "number"},
+}
+"""What rules on the runtime's own kinds of tools can speak of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One thing that a call would do. A move has two paths, and a pipeline several commands: each is judged."""
+
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """The arguments that rules speak of."""
+    text: str | None = None
+    """The case in words, where a call has several."""
+    needs_shell: str | None = None
+    """What a command has that only a shell does."""
+    name: str | None = None
+    """The name by which rules speak of this case, where it is not that of the call: a move reads as well."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call, as far as rules are concerned."""
+
+    name: str
+    """The name by which rules speak of it."""
+    cases: Sequence[Case] = (Case(),)
+    caller: str | None = None
+    """The worker that calls; `None` is Python."""
+    path: Sequence[str] = ()
+    """The names of the calls above it, from the top."""
+    creators: Sequence[str] = ()
+    """Who created the worker that calls, and so on up: what is said of a creator holds for what it creates."""
+    generated: bool = False
+    """Whether a worker that a model made is on the path."""
+    qualified_name: str | None = None
+    """`server/tool`, by which rules can speak of a tool of a server as well."""
+
+    @cached_property
+    def facts(self) -> Mapping[str, Any]:
+        """What conditions on the path of calls are about."""
+        return {
+            "call.caller": [self.caller, *self.creators] if self.creators else self.caller,
+            "call.depth": len(self.path),
+            "call.generated": self.generated,
+            "call.through": [*self.path, *self.creators],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What holds for one call, and who said so."""
+
+    disposition: Disposition
+    """`allow`, `ask` or `deny`."""
+    because: str
+    """Who says so, in words."""
+    rule: ToolRule | None = None
+    """The rule that decided, if it was one."""
+    explicit: bool = True
+    """Whether somebody said so, rather than nobody saying anything."""
+    shell: bool = False
+    """Whether a rule lets the command have a shell."""
+    unsandboxed: bool = False
+    """Whether a rule lets the command run outside of the sandbox."""
+
+    @property
+    def reason(self) -> str | None:
+        """Why, as whoever wrote the rule put it."""
+        return self.rule.reason if self.rule is not None else None
+
+    @property
+    def where(self) -> str | None:
+        """The file and the line of the rule."""
+        return self.rule.where if self.rule is not None else None
+
+    def __str__(self) -> str:
+        return f"{self.disposition}: {self.because}" + (f" ({self.reason})" if self.reason else "")
+
+
+class _CompiledCondition:
+    """A condition in two parts: on arguments, and on the path of calls."""
+
+    __slots__ = ("_call", "_facts")
+
+    def __init__(self, condition: Condition, kinds: Mapping[str, str], places: Places) -> None:
+        compiled = compile_condition(condition, {**kinds, "call.through": "path of calls"}, places)
+        self._facts: tuple[tuple[str, Match], ...] = tuple(part for part in compiled if not part[0].startswith("call."))
+        self._call: tuple[tuple[str, Match], ...] = tuple(part for part in compiled if part[0].startswith("call."))
+
+    def holds(self, case: Case, call: Call, restricts: bool) -> bool:
+        if self._facts and not holds(self._facts, case.facts, restricts):
+            return False
+        return not self._call or holds(self._call, call.facts, restricts)
+
+
+class _CompiledRule:
+    """A rule as it is applied."""
+
+    __slots__ = ("because", "opens", "restricts", "rule", "strictness", "unless", "when")
+
+    def __init__(self, rule: ToolRule, name: str, speaker: str, kinds: Mapping[str, str], places: Places) -> None:
+        self.rule = rule
+        self.restricts = rule.disposition != "allow"
+        self.opens = rule.shell or rule.unsandboxed
+        self.strictness = STRICTNESS[rule.disposition]
+        self.when = _CompiledCondition(rule.when, kinds, places) if rule.when else None
+        self.unless = [_CompiledCondition(condition, kinds, places) for condition in rule.unless]
+        self.because = f"{speaker} says {name}: {rule}" + (f" ({rule.where})" if rule.where else "")
+
+    def permits(self, case: Case, call: Call) -> bool:
+        """Whether a rule that opens more than an `allow` does so for this case, beyond doubt."""
+        return self.means(case, call, restricts=False)
+
+    def means(self, case: Case, call: Call, restricts: bool) -> bool:
+        """Whether the rule is about this case. One on commands with a shell is about nothing else."""
+        needs_shell = case.needs_shell is not None
+        if self.rule.shell != needs_shell and (needs_shell is False or not restricts):
+            return False
+        if self.when is not None and not self.when.holds(case, call, restricts):
+            return False
+        # An exception loosens what restricts, and restricts what loosens.
+        return not self.unless or not any(each.holds(case, call, not restricts) for each in self.unless)
+
+
+class RuleBook:
+    """The rules of one speaker."""
+
+    __slots__ = ("compiled", "places", "rules", "speaker")
+
+    def __init__(self, speaker: str, rules: Mapping[str, Sequence[ToolRule]], places: Places | None = None) -> None:
+        self.speaker = speaker
+        """Who says so: `worker 'x'`, `llm-do.toml`, ..."""
+        self.rules = rules
+        own = (rule.places for said in rules.values() for rule in said if rule.places is not None)
+        self.places = places or next(own, Places())
+        self.compiled: dict[str, list[_CompiledRule]] = {}
+        for name, said in rules.items():
+            self.compiled[name] = [self._compile(name, rule) for rule in said]
+
+    def _compile(self, name: str, rule: ToolRule) -> _CompiledRule:
+        try:
+            return _CompiledRule(rule, name, self.speaker, KINDS.get(name, {}), self.places)
+        except ValueError as error:
+            where = f"{rule.where}: " if rule.where else f"The rules of {self.speaker}: "
+            raise RuleError(f"{where}{name}: {error}") from None
+
+    def located(self, name: str, payload: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arguments as facts: paths such as `output/a.txt` as the places that the rules speak of."""
+        kinds = KINDS.get(name, {})
+        return {key: self.places.locate(value) if kinds.get(key) == "path" else value for key, value in payload.items()}
+
+    def only(self, rules: Mapping[str, Sequence[ToolRule]]) -> RuleBook:
+        """The same speaker with fewer rules."""
+        return RuleBook(self.speaker, rules, self.places)
+
+    def __repr__(self) -> str:
+        return f"<RuleBook of {self.speaker}: {', '.join(self.rules)}>"
+
+
+def read_rules(
+    rules: Mapping[str, Any] | RuleBook | None, speaker: str, places: Places | None = None
+) -> RuleBook | None:
+    """The rules that a program gives, if any."""
+    if isinstance(rules, RuleBook):
+        return rules
+    if not rules:
+        return None
+    try:
+        return RuleBook(speaker, read_rules_by_name(rules), places)
+    except ValidationError as exc:
+        raise RuleError(f"The rules of {speaker}: {summarize(exc)}") from exc
+
+
+def anchored(rules: Mapping[str, Sequence[ToolRule]], places: Places) -> dict[str, tuple[ToolRule, ...]]:
+    """The same rules with absolute paths, which mean the same wherever they are said."""
+
+    def absolute(name: str, condition: Condition) -> Condition:
+        kinds = KINDS.get(name, {})
+        return {
+            key: [places.anchor(str(pattern)) for pattern in (value if isinstance(value, list | tuple) else [value])]
+            if kinds.get(key) == "path"
+            else value
+            for key, value in condition.items()
+        }
+
+    return {
+        name: tuple(
+            replace(rule, when=absolute(name, rule.when), unless=tuple(absolute(name, one) for one in rule.unless))
+            for rule in said
+        )
+        for name, said in rules.items()
+    }
+
+
+def judge(
+    call: Call,
+    *,
+    own: RuleBook | None = None,
+    session: RuleBook | None = None,
+    path: Iterable[RuleBook] = (),
+    default: Ruling | None = None,
+) -> Ruling:
+    """What the rules say about a call. It runs nothing, asks nobody, and depends on nothing else.
+
+    `own` are the rules of the worker that makes the call and `session` those of the session: they may allow.
+    `path` are the rules of everybody on the path of calls, who may only restrict. `default` holds for what
+    no rule speaks of.
+    """
+    default = default or by_default(call.name)
+    strictest: Ruling | None = None
+    for case in call.cases:
+        name = case.name or call.name
+        heard = _heard(name, own, session, path)
+        if call.qualified_name is not None and case.name is None:
+            heard += _heard(call.qualified_name, own, session, path)
+        ruling = _judge_case(case, call, name, heard, default if case.name is None else by_default(name))
+        if strictest is None:
+            strictest = ruling
+            continue
+        both = strictest.unsandboxed and ruling.unsandboxed
+        if STRICTNESS[ruling.disposition] > STRICTNESS[strictest.disposition]:
+            strictest = ruling
+        if strictest.unsandboxed != both:
+            strictest = replace(strictest, unsandboxed=both)
+    return strictest or default
+
+
+def denies_any(name: str, books: Iterable[RuleBook]) -> bool:
+    """Whether any rule denies calls that rules call so, or some of them."""
+    return any(rule.disposition == "deny" for book in books for rule in book.rules.get(name, ()))
+
+
+def _heard(
+    name: str, own: RuleBook | None, session: RuleBook | None, path: Iterable[RuleBook]
+) -> list[tuple[list[_CompiledRule], bool]]:
+    """The rules that speak of a name, and whether each speaker may permit anything."""
+    speakers = [(book, True) for book in (own, session)]
+    speakers += [(book, False) for book in path if book is not own and book is not session]
+    return [(rules, may) for book, may in speakers if book is not None and (rules := book.compiled.get(name))]
+
+
+def _judge_case(
+    case: Case, call: Call, name: str, heard: list[tuple[list[_CompiledRule], bool]], default: Ruling
+) -> Ruling:
+    strictest: _CompiledRule | None = None
+    shell = unsandboxed = False
+    for rules, may_permit in heard:
+        for rule in rules:
+            if (may_permit or rule.restricts) and rule.means(case, call, rule.restricts):
+                if may_permit and rule.opens and rule.permits(case, call):
+                    shell, unsandboxed = shell or rule.rule.shell, unsandboxed or rule.rule.unsandboxed
+                if strictest is None or rule.strictness > strictest.strictness:
+                    strictest = rule
+    which = f", for {case.text}" if case.text is not None and len(call.cases) > 1 else ""
+    if case.needs_shell is not None and not shell and (strictest is None or strictest.strictness < STRICTNESS["deny"]):
+        return Ruling("deny", f"{case.needs_shell} needs a shell, which no rule allows{which}")
+    if strictest is None:
+        return default
+    decided, because = strictest.rule, f"{strictest.because}{which}"
+    return Ruling(decided.disposition, because, decided, shell=shell, unsandboxed=unsandboxed)
+
+
+@lru_cache(maxsize=1024)
+def by_default(name: str) -> Ruling:
+    """What holds when no rule speaks of `name`."""
+    disposition = STANDARD.get(name, "allow")
+    does = "is allowed" if disposition == "allow" else "asks"
+    return Ruling(disposition, f"{name} {does} unless a rule says otherwise", explicit=False)
+
+
+class Grant:
+    """A permission for the session, for calls like the one that was approved. It says in full what it is for."""
+
+    __slots__ = ("_compiled", "condition", "name", "text")
+
+    def __init__(self, name: str, condition: Condition, places: Places) -> None:
+        self.name = name
+        self.condition = condition
+        self.text = f"{name} with " + ", ".join(f"{key} {value}" for key, value in condition.items())
+        self._compiled = _CompiledCondition(condition, KINDS.get(name, {}), places)
+
+    def covers(self, call: Call) -> bool:
+        """Whether all that the call would do is what was granted."""
+        return call.name == self.name and all(
+            case.needs_shell is None and self._compiled.holds(case, call, restricts=False)
+            for case in call.cases
+            if case.name is None
+        )
+
+    def __repr__(self) -> str:
+        return f"<Grant of {self.text}>"

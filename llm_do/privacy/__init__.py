@@ -1,0 +1,1 @@
+"""Secrets, and text that is safe to show on a screen."""

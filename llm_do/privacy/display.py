@@ -1,0 +1,262 @@
+"""Text that is safe to show to a person who decides.
+
+Somebody who is asked whether a call may run reads what a model wrote. Characters that move the cursor, change the
+direction of writing or take no room at all could make a screen say something else than what will run. Here they are
+spelled out.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping, Set
+from itertools import islice
+from typing import Any
+
+from ..values.fields import EXTRA, fields_of
+
+LIMIT = 2_000
+"""How many characters of one value are shown, unless all of it is asked for."""
+_MOST_ITEMS = 200
+_MOST_NODES = 2_000
+
+# Printable by Python's account, and yet nothing is seen of them, or they change what stands before them: variation
+# selectors, joiners and fillers.
+_UNSEEN = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef"
+_HAS_UNSEEN = re.compile(f"[{_UNSEEN}]")
+# Where no character is printable at all. They are told by their range, so that no table has to hold them.
+_WASTELAND = re.compile("[\ud800-\uf8ff\U00040000-\U0010ffff]+")
+
+
+class _Escapes(dict[int, str]):
+    """What stands for each character, found out when it first occurs."""
+
+    def __init__(self, escaped: str = "", kept: str = "") -> None:
+        super().__init__()
+        self._start = {**{ord(char): _escape(ord(char)) for char in escaped}, **{ord(char): char for char in kept}}
+        self.update(self._start)
+
+    def __missing__(self, code: int) -> str:
+        if len(self) > 50_000:  # somebody shows us all of Unicode
+            self.clear()
+            self.update(self._start)
+        char = chr(code)
+        shown = char if char.isprintable() and not _HAS_UNSEEN.match(char) else _escape(code)
+        self[code] = shown
+        return shown
+
+
+def _escape(code: int) -> str:
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+# A backslash is doubled where it could be taken for the start of an escape: before x, u and U, before another
+# backslash, and before anything that may be escaped itself.
+_Rules = tuple[re.Pattern[str], _Escapes]
+_KEEPING: dict[str, _Rules] = {
+    kept: (re.compile(rf"\\(?=[\\xuU]|[^ -~{kept}])"), _Escapes(kept=kept)) for kept in ("", "\n", "\t", "\n\t")
+}
+_QUOTED: _Rules = (re.compile(r'\\(?=[\\xuU"]|[^ -~]|\Z)'), _Escapes(escaped='"'))
+
+
+def visible(text: str, *, keep: str = "") -> str:
+    r"""`text` with every character that could lie on a screen shown as an escape: `\x1b`, `\u202e`, `\U000e0041`.
+
+    Escaped are control characters, those that set the direction of writing, those without width or ink, separators
+    other than the space, and whatever is unassigned, private or a surrogate. `keep` may hold a newline and a tab, which
+    then stay as they are.
+
+    No two texts look the same: a backslash that stands in the text is doubled wherever it could be read as the start
+    of an escape (before `x`, `u`, `U`, another backslash, or a character outside ASCII). `C:\new` stays `C:\new`; the
+    six characters `\u202e` become `\\u202e`.
+    """
+    return _spelled(text, _KEEPING["".join(char for char in "\n\t" if char in keep)])
+
+
+def _spelled(text: str, rules: _Rules) -> str:
+    ambiguous, escapes = rules
+    if rules is not _QUOTED and text.isprintable():  # the common case
+        if text.isascii():
+            return ambiguous.sub(r"\\\\", text) if "\\" in text else text
+        if "\\" not in text and not _HAS_UNSEEN.search(text):
+            return text
+    if "\\" in text:
+        text = ambiguous.sub(r"\\\\", text)
+    if not text.isascii():
+        text = _WASTELAND.sub(lambda found: found[0].encode("ascii", "backslashreplace").decode(), text)
+    return text.translate(escapes)
+
+
+def abridge(text: str, limit: int) -> str:
+    """`text` with its middle left out, so that about `limit` characters of it remain, and with a note that says so.
+
+    Both ends are kept. The note has the number of characters left out, and how many there are. What would
+    not get shorter by it stays whole.
+    """
+    limit = max(limit, 2)
+    tail = limit // 2
+    cut = len(text) - limit
+    if cut <= 0:
+        return text
+    short = f"{text[: limit - tail]} … [{cut:,} of {len(text):,} characters not shown] … {text[-tail:]}"
+    return short if len(short) < len(text) else text
+
+
+def layout(payload: Mapping[str, Any], *, full: bool = False, limit: int = LIMIT, width: int = 100) -> str:
+    """Arguments, laid out for a person: one in a line, `name: value`, and longer texts as a block below the name.
+
+    Lines of a block start with a bar, and go on after a broken one where a line is longer than `width`, so that
+    no text can pose as another argument. Nested data is written like JSON, bytes as their size and kind.
+    Everything is made visible, names as well. Long values are abridged to about `limit` characters, and many
+    to the first ones, unless `full`: then everything is shown.
+    """
+    shorten: Callable[[str], str] = (lambda text: text) if full else (lambda text: abridge(text, limit))
+    lines: list[str] = []
+    try:
+        items = list(payload.items() if full else islice(payload.items(), _MOST_ITEMS))
+        count = len(payload)
+    except Exception:  # it is no mapping that anybody can read
+        return _described(payload)
+    for name, value in items:
+        shown = _name(name, shorten)
+        if isinstance(value, str):
+            text = shorten(str.__str__(value))
+            if "\n" in text or len(text) > width:
+                lines += [f"{shown}:", *_block(visible(text, keep="\n\t"), width)]
+                continue
+            text = _quoted(text) if _MISLEADING.match(text) else visible(text)
+        else:
+            text = shorten(_compact(value, shorten, full))
+        lines += [f"{shown}: {text}"] if len(text) <= width else [f"{shown}:", *_block(text, width)]
+    if count > len(items):
+        lines.append(f"[{count - len(items):,} of {count:,} arguments not shown]")
+    return "\n".join(lines)
+
+
+_MISLEADING = re.compile(r'\Z|\s|[\w.]*[\[{<("]|-?[0-9]|(?:true|false|null|-?Infinity|NaN)\Z|.*\s\Z', re.DOTALL)
+"""A text that could be taken for something else than a text, or for less than it is. It is shown in quotes."""
+_PLAIN_NAME = re.compile(r"[\w.-]+\Z")
+
+
+def _name(name: object, shorten: Callable[[str], str]) -> str:
+    text = shorten(str.__str__(name) if isinstance(name, str) else _described(name))
+    return visible(text) if _PLAIN_NAME.match(text) else _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    return f'"{_spelled(text, _QUOTED)}"'
+
+
+def _block(text: str, width: int) -> Iterable[str]:
+    for line in text.split("\n"):
+        # Other scripts may take two columns for a character, and a terminal must never break a line by itself.
+        room = max(width if line.replace("…", "").isascii() else width // 2, 10)
+        yield f"  │ {line[:room]}"
+        for start in range(room, len(line), room):
+            yield f"  ┆ {line[start : start + room]}"
+
+
+class _Raw(str):
+    """Punctuation between values."""
+
+    __slots__ = ()
+
+
+@dataclasses.dataclass(slots=True)
+class _Leave:
+    """The end of a container. It keeps the container, so that no other one has its identity meanwhile."""
+
+    container: Any
+
+
+def _compact(value: Any, shorten: Callable[[str], str], full: bool) -> str:
+    """Nested data in one line, like JSON. It goes as deep as the data does, without recursion."""
+    pieces: list[str] = []
+    inside: set[int] = set()
+    todo: list[Any] = [value]
+    nodes = 0
+    while todo:
+        item = todo.pop()
+        if type(item) is _Raw:
+            pieces.append(item)
+        elif type(item) is _Leave:
+            inside.discard(id(item.container))
+        elif not full and nodes > _MOST_NODES:
+            pieces.append("…")
+        else:
+            nodes += 1
+            parts = _parts(item, shorten, full)
+            if isinstance(parts, str):
+                pieces.append(parts)
+            elif id(item) in inside:
+                pieces.append("<itself again>")
+            else:
+                inside.add(id(item))
+                todo.append(_Leave(item))
+                todo.extend(reversed(parts))
+    return "".join(pieces)
+
+
+def _parts(item: Any, shorten: Callable[[str], str], full: bool) -> str | list[Any]:
+    """The text of a value, or of a container what stands between its brackets, and those."""
+    if item is None or item is True or item is False:
+        return {None: "null", True: "true", False: "false"}[item]
+    try:
+        if isinstance(item, str):
+            return _quoted(shorten(str.__str__(item)))
+        return _bytes(item) if isinstance(item, bytes | bytearray | memoryview) else _opened(item, shorten, full)
+    except Exception:  # whatever it is, it must not break the question
+        return _described(item)
+
+
+def _opened(item: Any, shorten: Callable[[str], str], full: bool) -> str | list[Any]:
+    most = None if full else _MOST_ITEMS
+    if isinstance(item, list | tuple | Set):
+        inner: list[Any] = []
+        for element in islice(item, most):
+            inner += [_Raw(", "), element]
+        return [_Raw("["), *inner[1:], *_rest(len(item), most), _Raw("]")]
+    start, pairs, extra = "", item, {}
+    if (fields := fields_of(item)) is not None:
+        start, pairs, extra = visible(type(item).__name__), fields.declared, fields.extra
+    elif not isinstance(item, Mapping):
+        return shorten(_described(item))
+    inner = []
+    for name, element in islice(pairs.items(), most):
+        inner += [_Raw(", "), _Raw(f"{_name(name, shorten)}: "), element]
+    inner += _rest(len(pairs), most)
+    if extra:  # no key of a mapping is written like this: it would be in quotes
+        inner += [_Raw(", "), _Raw(f"{EXTRA}: "), extra]
+    return [_Raw(f"{start}{{"), *inner[1:], _Raw("}")]
+
+
+def _rest(count: int, most: int | None) -> list[Any]:
+    return [_Raw(f", … [{count - most:,} of {count:,} not shown]")] if most is not None and count > most else []
+
+
+def _described(item: object) -> str:
+    """The repr of an object, if it has one."""
+    try:
+        return visible(repr(item))
+    except Exception:  # its own code fails, or there is no end to it
+        return visible(f"<{type(item).__name__} that cannot be shown>")
+
+
+_SIGNATURES = {
+    b"\x89PNG": "PNG image",
+    b"\xff\xd8\xff": "JPEG image",
+    b"GIF8": "GIF image",
+    b"%PDF": "PDF",
+    b"PK\x03\x04": "ZIP archive",
+    b"\x1f\x8b": "gzip archive",
+    b"\x7fELF": "ELF program",
+    b"MZ": "Windows program",
+    b"#!": "script",
+}
+
+
+def _bytes(item: bytes | bytearray | memoryview) -> str:
+    head = bytes(item[:512])
+    kind = next((kind for start, kind in _SIGNATURES.items() if head.startswith(start)), None)
+    if kind is None:
+        kind = "text" if head and head.isascii() and head.decode().replace("\n", "").isprintable() else "binary"
+    size = item.nbytes if isinstance(item, memoryview) else len(item)
+    return f"<{size:,} bytes, {kind}>"

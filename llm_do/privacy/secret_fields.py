@@ -1,0 +1,171 @@
+"""Which parts of arguments are secret, as the JSON Schema of their parameters says."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Set
+from functools import lru_cache
+from typing import Any
+
+from pydantic import GetJsonSchemaHandler
+from pydantic_core import CoreSchema
+
+from ..values.canonical import SameObject
+from ..values.fields import fields_of, other_names, replace_fields
+
+
+class Secret:
+    """Marks a parameter whose value must not be written down: `token: Annotated[str, Secret]`."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(schema), "format": "password", "writeOnly": True}
+
+
+class Marks:
+    """Which parts of arguments are secret, as a JSON schema says."""
+
+    __slots__ = ("_root", "any", "names")
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self._root = schema
+        self.any = self._mentions(schema)
+        """Whether there are any."""
+        properties = _dict(schema, "properties")
+        self.names = frozenset(name for name, part in properties.items() if self._is_secret(part))
+        """The arguments that are secret as a whole."""
+
+    @staticmethod
+    def of(schema: dict[str, Any]) -> Marks | None:
+        """The marks of a schema, if it has any. They are found once."""
+        return _marks_of(SameObject(schema))
+
+    def touches(self, name: Any) -> bool:
+        """Whether an argument, or a part of it, is secret."""
+        return _is_marked(self._root) or any(self._mentions(part) for part in _property([self._root], [name]))
+
+    def split(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[Any]]:
+        """The arguments with what is secret hidden, and the values that are."""
+        if self._is_secret(self._root):
+            return dict.fromkeys(arguments, HIDDEN), list(arguments.values())
+        found: list[Any] = []
+        return self._split([self._root], arguments, found), found
+
+    def _split(self, schemas: Iterable[Any], value: Any, found: list[Any]) -> Any:
+        parts = list(self._alternatives(schemas))
+        if value is None or not parts:
+            return value
+        if any(_is_marked(part) for part in parts):
+            found.append(value)
+            return HIDDEN
+        if isinstance(value, Mapping):
+            return {key: self._split(_property(parts, [key]), item, found) for key, item in value.items()}
+        if isinstance(value, list | tuple | Set):
+            items = [self._split(_item(parts, index), item, found) for index, item in enumerate(value)]
+            return value if all(map(operator.is_, items, value)) else items
+        if (fields := fields_of(value)) is None:
+            return value
+        other = other_names(type(value))
+
+        def split(name: str, item: Any) -> Any:
+            # An extra value that has a field's name was perhaps meant for it, and is hidden like it.
+            return self._split(_property(parts, [name, *other.get(name, ())]), item, found)
+
+        return replace_fields(value, fields, split)
+
+    def _alternatives(self, schemas: Iterable[Any]) -> Iterator[dict[str, Any]]:
+        """Schemas with references and unions taken apart, each once."""
+        todo, seen = list(schemas), set[int]()
+        while todo and len(seen) < 1000:
+            part = todo.pop()
+            if not isinstance(part, dict) or id(part) in seen:
+                continue
+            seen.add(id(part))
+            yield part
+            todo.extend(self._direct_alternatives(part))
+
+    def _direct_alternatives(self, part: dict[str, Any]) -> Iterator[Any]:
+        for key in ("anyOf", "oneOf", "allOf"):
+            yield from _list(part, key)
+        if isinstance(reference := part.get("$ref"), str):
+            yield self._resolve(reference)
+
+    def _resolve(self, reference: str) -> Any:
+        target: Any = self._root
+        for step in reference.removeprefix("#").split("/")[1:]:
+            target = target.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(target, dict) else None
+        return target
+
+    def _is_secret(self, schema: Any) -> bool:
+        return any(map(_is_marked, self._alternatives([schema])))
+
+    def _mentions(self, schema: Any) -> bool:
+        """Whether any part is secret. Each is looked at once, however often the schema refers to it."""
+        todo, seen = [schema], set[int]()
+        while todo:
+            part = todo.pop()
+            if not isinstance(part, dict) or id(part) in seen:
+                continue
+            if _is_marked(part):
+                return True
+            seen.add(id(part))
+            todo.extend(self._direct_alternatives(part))
+            todo.extend(_inner(part))
+        return False
+
+
+@lru_cache(maxsize=1024)
+def _marks_of(schema: SameObject) -> Marks | None:
+    made = Marks(schema.target) if isinstance(schema.target, dict) else None
+    return made if made is not None and made.any else None
+
+
+def _is_marked(schema: dict[str, Any]) -> bool:
+    return schema.get("writeOnly") is True or schema.get("format") == "password"
+
+
+def _inner(schema: dict[str, Any]) -> Iterator[Any]:
+    for key in ("properties", "patternProperties"):
+        yield from _dict(schema, key).values()
+    for key in ("items", "additionalProperties"):
+        yield schema.get(key)
+    yield from _list(schema, "prefixItems")
+
+
+# A schema may come from anywhere, and say anything.
+def _dict(schema: dict[str, Any], key: str) -> dict[str, Any]:
+    return value if isinstance(value := schema.get(key), dict) else {}
+
+
+def _list(schema: dict[str, Any], key: str) -> list[Any]:
+    return value if isinstance(value := schema.get(key), list) else []
+
+
+def _property(parts: list[dict[str, Any]], names: list[Any]) -> Iterator[Any]:
+    for part in parts:
+        known = _dict(part, "properties")
+        if found := [known[name] for name in names if name in known]:
+            yield from found
+        else:
+            yield part.get("additionalProperties")
+        yield from _dict(part, "patternProperties").values()
+
+
+def _item(parts: list[dict[str, Any]], index: int) -> Iterator[Any]:
+    for part in parts:
+        first = _list(part, "prefixItems")
+        yield first[index] if index < len(first) else part.get("items")
+
+
+DELEGATED = Marks({})
+"""Stands for the marks of whichever worker is called: `worker_call` takes the arguments of another one as its own."""
+
+
+def marks_of_delegation(schema: dict[str, Any]) -> Marks | None:
+    """The marks of `worker_call`, for a worker whose parameters have that schema."""
+    inner = {key: value for key, value in schema.items() if key != "$defs"}
+    marks = Marks({"properties": {"input_data": inner}, "$defs": schema.get("$defs", {})})
+    return marks if marks.any else None
+
+
+HIDDEN = "[secret]"

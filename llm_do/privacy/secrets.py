@@ -1,0 +1,295 @@
+"""Values that must not be written down: those of marked arguments, and of environment variables that are named.
+
+What is marked is found in the JSON schema of the parameters (`"format": "password"` or `"writeOnly": true`, which is
+also what pydantic says of a `SecretStr`), so that functions, workers, toolsets and MCP servers are all read in one
+way. What was found is looked for by value in everything that is written down afterwards.
+
+A value is found as it is, and behind the escapes of URLs, JSON, Python and HTML, in whichever way these are written. It
+is not found where it is encoded in another way (base64, a hash), split, or cut.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from decimal import Decimal
+from enum import Enum
+from functools import partial
+from pathlib import PurePath
+from typing import Any, Protocol, runtime_checkable
+from uuid import UUID
+
+from pydantic import SecretBytes, SecretStr
+
+from ..values.fields import fields_of, replace_fields
+from .escapes import LONGEST, Reading, has_escapes, readings
+from .secret_fields import HIDDEN, Marks
+
+UNREADABLE = "[not shown: it could not be searched for secrets]"
+MOST_VALUES = 500
+"""How many values of arguments are remembered; beyond that, the oldest is forgotten."""
+DEEPEST = 100
+"""How deep nested data is searched. What lies deeper is not written down, once there is anything to look for."""
+SHORTEST = 4
+"""Shorter values are hidden only where they are all of a text: they would be found in half of all words."""
+
+
+@runtime_checkable
+class HasSecrets(Protocol):
+    """Entries with secrets of their own, which hold in every session."""
+
+    def secret_names(self) -> Iterable[str]: ...
+
+
+class Values:
+    """Texts that are looked for, each with what is written in its place."""
+
+    def __init__(self) -> None:
+        self._labels: dict[str, str] = {}
+        self._texts: dict[str, str] = {}
+        """Those that are looked for everywhere."""
+        self._whole: dict[str, str] = {}
+        """Those that are hidden only where they are a whole text."""
+        self.longest = 0
+        """The length of the longest that was ever looked for, in bytes."""
+        self._has_spaces = False
+        self._has_escapes = False
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def add(self, value: str, label: str = HIDDEN) -> bool:
+        """Look for a text from now on. Says whether it is new."""
+        if not value.strip() or value in self._labels:
+            return False
+        self._labels[value] = label
+        self._has_spaces |= " " in value.strip()
+        self._has_escapes |= has_escapes(value)
+        for part in {value, value.strip()}:
+            (self._texts if len(part) >= SHORTEST else self._whole).setdefault(part, label)
+            self.longest = max(self.longest, len(part.encode(errors="surrogatepass")))
+        return True
+
+    def forget_oldest(self, spared: Set[str]) -> None:
+        oldest = next((value for value in self._labels if value not in spared), None)
+        if oldest is not None:
+            del self._labels[oldest]
+            for part in {oldest, oldest.strip()} - spared:
+                self._texts.pop(part, None)
+                self._whole.pop(part, None)
+
+    def text(self, text: str, *, keep_lines: bool = False) -> str:
+        """Return a text without them, as they are and behind escapes; with `keep_lines` in as many lines as before."""
+        found = list(self._found(text))
+        if not found:
+            return text
+        pieces, at = list[str](), 0
+        for start, end, label in sorted(found, key=lambda part: (part[0], -part[1])):
+            if start >= at:
+                pieces += [text[at:start], label]
+            if keep_lines:
+                pieces.append("\n" * text.count("\n", max(start, at), end))
+            at = max(at, end)
+        return "".join([*pieces, text[at:]])
+
+    def _found(self, text: str) -> Iterator[tuple[int, int, str]]:
+        """Yield where they stand in a text, and what is written in their place."""
+        for reading in self.readings(text):
+            if label := self._whole.get(reading.text):
+                yield 0, len(text), label
+            # Looking for each is fast, and most texts have none: a pattern of all of them would not be.
+            for value in [value for value in tuple(self._texts) if value in reading.text]:
+                label = self._texts.get(value, HIDDEN)
+                for start, end in reading.places(_occurrences(reading.text, value)):
+                    yield start, end, label
+
+    def readings(self, text: str) -> Iterator[Reading]:
+        """Yield a text in all ways in which they are looked for in it."""
+        return readings(text, spaces=self._has_spaces, mixed=self._has_escapes)
+
+    def redact(self, value: Any) -> Any:
+        """A value of any kind without them: itself where nothing was found, else a copy."""
+        return self._redact(value, set())
+
+    def _redact(self, value: Any, inside: set[int]) -> Any:
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, str):
+            text = str.__str__(value)
+            return value if (shown := self.text(text)) is text else shown
+        if isinstance(value, int | float | Decimal | UUID | PurePath):
+            text = _plain(value)
+            return value if len(text) < SHORTEST or (shown := self.text(text)) is text else shown
+        if isinstance(value, bytes | bytearray):
+            return self._bytes(bytes(value), value)
+        if isinstance(value, SecretStr | SecretBytes):
+            return HIDDEN
+        if isinstance(value, Enum | type):
+            return value
+        if id(value) in inside:
+            return "[the same again]"
+        if len(inside) >= DEEPEST:
+            return UNREADABLE
+        inside.add(id(value))
+        try:
+            return self._container(value, lambda item: self._redact(item, inside))
+        except Exception:  # what cannot be searched is not written down
+            return UNREADABLE
+        finally:
+            inside.discard(id(value))
+
+    def _bytes(self, data: bytes, value: Any) -> Any:
+        text = data.decode(errors="surrogateescape")
+        return value if (shown := self.text(text)) == text else shown.encode(errors="surrogateescape")
+
+    def _container(self, value: Any, redact: Callable[[Any], Any]) -> Any:
+        if isinstance(value, Mapping):
+            pairs = [(redact(key), redact(item)) for key, item in value.items()]
+            if all(key is old and item is value[old] for (key, item), old in zip(pairs, value, strict=True)):
+                return value
+            return dict(pairs)
+        if isinstance(value, list | tuple | Set):
+            old = list(value)
+            items = [redact(item) for item in old]
+            if all(map(operator.is_, items, old)):
+                return value
+            if hasattr(value, "_make"):
+                return value._make(items)
+            kind = next((kind for kind in (list, tuple, set, frozenset) if isinstance(value, kind)), list)
+            return kind(items)
+        if (fields := fields_of(value)) is not None:
+            return replace_fields(value, fields, lambda name, item: redact(item), redact)
+        # Of any other object, what it says of itself. A database connection stands for itself.
+        text = repr(value)
+        return value if (shown := self.text(text)) is text else shown
+
+
+class Secrets:
+    """What one session must not write down."""
+
+    def __init__(
+        self, names: Iterable[str] = (), environment: Mapping[str, str] | None = None, more: Iterable[str] = ()
+    ) -> None:
+        if isinstance(names, str):
+            raise TypeError(f"secrets must be a list of names of environment variables, got {names!r}.")
+        self.configured: Values | None = None
+        """The values of environment variables, which no model is sent."""
+        self._all = Values()
+        self._spared: set[str] = set()
+        self.version = 0
+        """Changes with every value that becomes known."""
+        for name in dict.fromkeys((*names, *more)):
+            if value := (environment or {}).get(name):
+                self.configured = self.configured or Values()
+                self.configured.add(value, f"[secret {name}]")
+                self._all.add(value, f"[secret {name}]")
+                self._spared |= {value, value.strip()}
+        self.active = self.configured is not None
+        """Whether there is anything to look for."""
+
+    def learn(self, found: Iterable[Any]) -> None:
+        """Look for these values from now on, and for the texts in them."""
+        for text in texts_in(found):
+            if self._all.add(text):
+                self.active = True
+                self.version += 1
+                if len(self._all) > MOST_VALUES:
+                    self._all.forget_oldest(self._spared)
+
+    def tail(self, text: str) -> int:
+        """Return how many characters at the end of a text may be the beginning of a secret."""
+        longest = self._all.longest
+        if not has_escapes(text):
+            return max(longest, 1) - 1
+        return len(text) - min(
+            reading.places([(max(0, len(reading.text) - longest - LONGEST), len(reading.text))])[0][0]
+            for reading in self._all.readings(text)
+        )
+
+    def text(self, text: str, *, keep_lines: bool = False) -> str:
+        """Return a text without secrets, with `keep_lines` in as many lines as before."""
+        return self._all.text(text, keep_lines=keep_lines) if self.active else text
+
+    def make_cleaner(self) -> Callable[[], StreamedText] | None:
+        """Return what takes secrets out of long texts, line by line, before they are cut; `None` if there are none."""
+        return partial(StreamedText, self, keep_lines=True) if self.active else None
+
+    def redact(self, value: Any) -> Any:
+        """`value` without secrets: itself where there is nothing to hide, else a copy."""
+        return self._all.redact(value) if self.active else value
+
+    def arguments(self, arguments: Mapping[str, Any], marks: Marks | None) -> dict[str, Any]:
+        """The arguments of a call as they may be written down. Those that are marked are known from now on."""
+        shown: Any = arguments
+        if marks is not None:
+            try:
+                shown, found = marks.split(arguments)
+                self.learn(found)
+            except Exception:  # a value of some class that cannot be taken apart
+                shown = None
+        shown = self.redact(shown)
+        return shown if isinstance(shown, dict) else dict.fromkeys(arguments, UNREADABLE)
+
+
+class StreamedText:
+    """A text that comes in pieces, without secrets: what may be the beginning of one is held back."""
+
+    def __init__(self, secrets: Secrets, *, keep_lines: bool = False) -> None:
+        """`keep_lines` leaves the ends of lines that are in a secret where they are."""
+        self._secrets = secrets
+        self._keep_lines = keep_lines
+        self._held = ""
+
+    def add(self, piece: str) -> str:
+        """What can be told of the text so far."""
+        if not self._secrets.active:
+            return piece
+        text = self._secrets.text(self._held + piece, keep_lines=self._keep_lines)
+        told = max(0, len(text) - self._secrets.tail(text))
+        self._held = text[told:]
+        return text[:told]
+
+    def rest(self) -> str:
+        """What is left when the text is over."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _occurrences(text: str, value: str) -> Iterator[tuple[int, int]]:
+    at = text.find(value)
+    while at >= 0:
+        yield at, at + len(value)
+        at = text.find(value, at + len(value))
+
+
+def _plain(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:  # Python writes no number of thousands of digits, and neither does anybody else
+        return ""
+
+
+def texts_in(values: Iterable[Any]) -> Iterator[str]:
+    """The texts in values, and numbers that are long enough to be recognised."""
+    todo, seen = deque(values), 0
+    while todo and seen < 10 * MOST_VALUES:
+        value = todo.popleft()
+        seen += 1
+        if isinstance(value, SecretStr | SecretBytes):
+            value = value.get_secret_value()
+        if isinstance(value, Enum):
+            value = value.value
+        if isinstance(value, str):
+            yield str.__str__(value)
+        elif isinstance(value, bytes | bytearray):
+            yield bytes(value).decode("utf-8", "replace")
+        elif isinstance(value, int | float | Decimal | UUID | PurePath) and not isinstance(value, bool):
+            if len(text := _plain(value)) >= SHORTEST:
+                yield text
+        elif isinstance(value, Mapping):
+            todo.extend(value.values())
+        elif isinstance(value, list | tuple | Set):
+            todo.extend(value)
+        elif (fields := fields_of(value)) is not None:
+            todo.extend((*fields.declared.values(), *fields.extra.values()))

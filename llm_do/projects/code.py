@@ -1,0 +1,400 @@
+"""A project's own code and configuration: `tools.py`, references such as `schemas.py:Deck`, `llm-do.toml`."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+import threading
+import tomllib
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
+from functools import reduce
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any, ClassVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic_ai import Tool
+from pydantic_ai.agent import AbstractAgent
+
+from ..budgets.limits import Limits
+from ..budgets.prices import Price, check_priced_name
+from ..core.entries import ToolEntry, WorkerEntry
+from ..core.entry import Entry, EntryBase
+from ..core.names import about_agent, entries_below
+from ..definitions.definition import WorkerLimits
+from ..errors import ProjectCodeError, WorkerFileError, did_you_mean, summarize
+from ..machine.files import Owners, check_regular, read_file
+from ..models.own import why_no_provider
+from ..policy.rules import ToolRule, ToolRules
+from ..privacy.display import visible
+from ..sandbox import SandboxConfig
+from .import_guard import GUARD, SourceOnlyLoader
+
+_MAX_CONFIG = 100_000
+"""How many bytes it may have."""
+_MAX_PARTS = 50
+"""How many dots a line of it may have that are not in quotes."""
+_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)$")
+_QUOTED = re.compile(r'"[^"]*"|' r"'[^']*'")
+_IMPORTING = threading.RLock()
+
+
+class ProjectConfig(BaseModel):
+    """What `llm-do.toml` says."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str | None = None
+    """The model of workers that have none of their own."""
+    limits: WorkerLimits | None = None
+    tool_rules: ToolRules = {}
+    sandbox: SandboxConfig | None = None
+    """The files of workers that have no `sandbox` of their own."""
+    prices: dict[Annotated[str, AfterValidator(check_priced_name)], Price] = {}
+    """Prices of models, by name, in US dollars."""
+    providers: dict[str, str] = {}
+    """Providers of the project's own, by the prefix of their models: `module:factory`."""
+    secrets: tuple[str, ...] = ()
+    """Names of environment variables whose values are written down nowhere, and sent to no model by a tool."""
+
+    def session_limits(self) -> Limits:
+        """The limits of a session of this project."""
+        given = {} if self.limits is None else self.limits.model_dump(exclude_none=True)
+        return Limits(**given)
+
+
+def read_config(path: Path) -> ProjectConfig:
+    """The configuration of a project; without a file, an empty one."""
+    try:
+        text = read_file(path, _MAX_CONFIG).decode()
+        _check_keys(text, path.name)
+        config = ProjectConfig.model_validate(tomllib.loads(text))
+        _check_providers(config.providers, text, path.name)
+        return config.model_copy(update={"tool_rules": _with_lines(config.tool_rules, text, path.name)})
+    except FileNotFoundError:
+        return ProjectConfig()
+    except WorkerFileError:  # it names the file and the line
+        raise
+    except OSError as exc:  # whatever it says, nothing starts without it
+        raise WorkerFileError(f"{path.name} cannot be read: {exc.strerror or exc}.") from exc
+    except ValidationError as exc:
+        unknown = [str(error["loc"][0]) for error in exc.errors() if error["type"] == "extra_forbidden"]
+        hint = did_you_mean(unknown[0], ProjectConfig.model_fields) if unknown else ""
+        if any(error["loc"][:1] == ("prices",) and error["loc"][-1] != "[key]" for error in exc.errors()):
+            hint = " A price has input and output, for a million tokens, and request, for each one."
+        raise WorkerFileError(f"{path.name}: {summarize(exc)}.{hint}") from exc
+    except RecursionError as exc:
+        raise WorkerFileError(f"{path.name}: values are nested too deeply.") from exc
+    except tomllib.TOMLDecodeError as exc:
+        raise WorkerFileError(_syntax_error(path.name, text, str(exc))) from exc
+    except ValueError as exc:  # no UTF-8, or a number that is too long
+        raise WorkerFileError(f"{path.name}: {exc}") from exc
+
+
+def _syntax_error(file: str, text: str, problem: str) -> str:
+    """Return what is wrong with a text that is no TOML, with the line and a mark below the place."""
+    lines = text.split("\n")
+    if place := _PLACE.search(problem):
+        line, column = int(place[1]), int(place[2])
+    else:  # at the end of the document
+        line = max(1, len(lines) - text.endswith("\n"))
+        column = len(lines[line - 1].rstrip("\r")) + 1
+    start = max(0, column - 60)
+    shown = lines[line - 1].rstrip("\r")[start : start + 80].replace("\t", " ")
+    what = _PLACE.sub("", problem).removesuffix(" (at end of document)")
+    return f"{file}:{line}: {what} (column {column}):\n  {visible(shown)}\n  {' ' * (column - 1 - start)}^"
+
+
+def _check_keys(text: str, file: str) -> None:
+    """Refuse keys of thousands of parts: the time that Python's TOML parser takes grows with their square."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.count(".") > _MAX_PARTS and _QUOTED.sub("", line).count(".") > _MAX_PARTS:
+            raise WorkerFileError(f"{file}:{number}: a key of more than {_MAX_PARTS} parts is too long.")
+
+
+def _check_providers(providers: Mapping[str, str], text: str, file: str) -> None:
+    """Refuse prefixes that mean something else, in their lines. Nothing is imported."""
+    problems = []
+    for prefix, reference in providers.items():
+        if (why := why_no_provider(prefix, reference)) is not None:
+            key = re.compile(rf"""(^|[\s.{{,])["']?{re.escape(prefix)}["']?\s*=""")
+            lines = [number for number, line in enumerate(text.splitlines(), 1) if key.search(line)]
+            problems.append(f"{file}:{lines[-1] if lines else 1}: {why}")
+    if problems:
+        raise WorkerFileError("\n".join(problems))
+
+
+def _with_lines(rules: Mapping[str, tuple[ToolRule, ...]], text: str, file: str) -> dict[str, tuple[ToolRule, ...]]:
+    """Rules that know where they stand: as a key, or each in a table of its own."""
+    placed = {}
+    for name, said in rules.items():
+        key = re.compile(rf"""\s*(\[+\s*)?(["']?tool_rules["']?\s*\.\s*)?["']?{re.escape(name)}["']?\s*[\]=]""")
+        lines = [number for number, line in enumerate(text.splitlines(), 1) if key.match(line)] or [1]
+        placed[name] = tuple(
+            replace(rule, where=f"{file}:{lines[min(at, len(lines) - 1)]}") for at, rule in enumerate(said)
+        )
+    return placed
+
+
+class ProjectCode:
+    """The Python files of one project, as modules.
+
+    They import each other by their plain names, as scripts in one folder do. Two projects in one process may
+    have files of the same name: whichever imports something takes the names of the other one off the table.
+    An `import` inside a function finds the project's files as well, though it runs much later: the modules of a
+    project are given an `__import__` of its own.
+    """
+
+    _owners: ClassVar[dict[str, ProjectCode]] = {}
+    """Which project a module in `sys.modules` belongs to."""
+    keeps_output_clean: ClassVar[bool] = False
+    """Whether what a module prints while it is imported goes to standard error. The command line wants it so."""
+
+    def __init__(self, root: Path, writable: Callable[[], list[Path]] = list, owners: Owners | None = None) -> None:
+        """`writable` tells the folders that workers can change: nothing in them is ever run.
+
+        With `owners`, no file of another user is run either.
+        """
+        self.root = root
+        self._writable = writable
+        self._owners_of_files = owners
+        self._modules: dict[str, ModuleType] = {}
+        self._stamps: dict[Path, tuple[int, int]] = {}
+        self.started: list[ModuleType] = []
+        """The modules that are being imported, with those that they imported meanwhile."""
+        self._importing = False
+        """Whether this project's names are on the table. Only who holds `_IMPORTING` may ask."""
+        GUARD.watch(self)
+
+    def writable_folders(self, files: Sequence[Path]) -> list[Path]:
+        """Return the folders that workers can write, for the guard of imports.
+
+        No worker runs that could write the project's folder itself. So nothing has to be read for files in there.
+        """
+        safe = all(file.parent == self.root and not file.is_symlink() for file in files)
+        return [] if safe else self._writable()
+
+    def stamp(self) -> tuple[tuple[int, int], ...]:
+        """Something that changes when a file that was imported changes."""
+        return tuple(_times(path) for path in self._stamps)
+
+    def files(self) -> list[Path]:
+        """The files that were imported."""
+        return [path.resolve() for path in self._stamps]
+
+    def workers(self) -> Iterator[tuple[Path, WorkerEntry[Any]]]:
+        """Yield the workers that modules of the project made, at any depth, each with the file of the module.
+
+        Those that were imported count, and those that are being imported, as far as they got.
+        """
+        for module in (*self._modules.values(), *self.started):
+            if (file := vars(module).get("__file__")) is not None:
+                found = entries_below(entries_in(module))
+                yield from ((Path(file), each) for each in found if isinstance(each, WorkerEntry))
+
+    def file(self, path: Path) -> ModuleType:
+        """The module of a file; the same one, until a file of the project that was imported changes."""
+        relative = path.relative_to(self.root).with_suffix("")
+        return self._import(".".join(relative.parts).removesuffix(".__init__"), path)
+
+    def object(self, reference: str) -> Any:
+        """Return the object that `module:Name` or `file.py:Name` names."""
+        where, _, name = reference.partition(":")
+        if where.endswith(".py") and not (self.root / where).is_file():
+            raise ProjectCodeError(f"{reference!r}: the project has no file {where!r}.")
+        module = self.file(self.root / where) if where.endswith(".py") else self._import(where)
+        try:
+            return reduce(getattr, name.split("."), module)
+        except AttributeError:
+            raise ProjectCodeError(f"{reference!r}: {where} has no {name!r}.") from None
+
+    def _import(self, name: str, path: Path | None = None) -> ModuleType:
+        with _IMPORTING, self._installed(path), redirect_stdout(sys.stderr if self.keeps_output_clean else sys.stdout):
+            try:
+                if path is not None:
+                    check_regular(path)
+                if path is None or name in self._modules or "." not in name:
+                    return importlib.import_module(name)
+                # A file in a folder that is no package, such as workers/calc/tools.py.
+                loader = _ProjectLoader(name, str(path), self)
+                spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+                assert spec is not None and spec.loader is not None
+                GUARD.check(spec)
+                self._check_owner(path)
+                module = sys.modules[name] = importlib.util.module_from_spec(spec)
+                try:
+                    spec.loader.exec_module(module)
+                except BaseException:
+                    del sys.modules[name]
+                    raise
+                return module
+            except (Exception, SystemExit) as exc:
+                raise self._explain(path.name if path is not None else name, exc) from exc
+
+    def import_for_module(
+        self,
+        name: str,
+        globals: Mapping[str, Any] | None = None,  # noqa: A002 - as Python calls it
+        locals: Mapping[str, Any] | None = None,  # noqa: A002
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        """What an `import` in one of the project's modules does, whenever it runs."""
+        module = self._modules.get(name) if level == 0 and "." not in name else None
+        if module is not None and not hasattr(module, "__path__"):
+            return module  # whichever project's names are on the table just now
+        file = None if globals is None else globals.get("__file__")
+        if not self._has(name, level, file):
+            return builtins.__import__(name, globals, locals, fromlist, level)
+        with _IMPORTING:
+            if self._importing:
+                return builtins.__import__(name, globals, locals, fromlist, level)
+            with self._installed(None if file is None else Path(file)):
+                return builtins.__import__(name, globals, locals, fromlist, level)
+
+    def _has(self, name: str, level: int, file: str | None) -> bool:
+        """Whether a module must be looked for among the project's files. Libraries are none of our business."""
+        top = name.partition(".")[0]
+        if level > 0 or top in self._modules:
+            return True
+        if top in sys.modules and top not in self._owners:
+            return False
+        folders = [self.root, *([] if file is None else [Path(file).parent])]
+        return any((folder / top).is_dir() or (folder / f"{top}.py").is_file() for folder in folders)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find what Python would find. Only the loader of a file of the project is another one."""
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is None or spec.origin is None or not self._is_own(spec.origin):
+            return None
+        self._check_owner(Path(spec.origin))
+        if not isinstance(spec.loader, SourceFileLoader):
+            return None
+        spec.loader = _ProjectLoader(spec.loader.name, spec.loader.path, self)
+        return spec
+
+    def _check_owner(self, file: Path) -> None:
+        if self._owners_of_files is not None and (why := self._owners_of_files.refusal(file)) is not None:
+            raise ImportError(f"{file.relative_to(self.root)} is not run: {why}")
+
+    def _is_own(self, file: str) -> bool:
+        return "site-packages" not in file and Path(file).is_relative_to(self.root)
+
+    @contextmanager
+    def _installed(self, path: Path | None) -> Iterator[None]:
+        """Let plain names mean this project's files, and remember what is imported."""
+        if any(_times(file) != stamp for file, stamp in self._stamps.items()):
+            for name in self._modules:
+                sys.modules.pop(name, None)
+            self._modules.clear()
+            self._stamps.clear()
+        for name, owner in self._owners.items():
+            if owner is not self:
+                sys.modules.pop(name, None)
+        sys.modules.update(self._modules)
+        before, started = set(sys.modules), len(self.started)
+        folders = [str(self.root), *([] if path is None else [str(path.parent)])]
+        sys.path[:0] = folders
+        finder: Any = self
+        sys.meta_path.insert(sys.meta_path.index(PathFinder), finder)
+        importlib.invalidate_caches()
+        self._importing = True
+        try:
+            yield
+        finally:
+            self._importing = False
+            sys.meta_path.remove(finder)
+            for folder in folders:
+                sys.path.remove(folder)
+            for name in set(sys.modules) - before:
+                self._adopt(name)
+            del self.started[started:]
+
+    def _adopt(self, name: str) -> None:
+        module = sys.modules[name]
+        file = getattr(module, "__file__", None)
+        # A folder without an `__init__.py` is a package, too.
+        places = [file] if file is not None else [str(folder) for folder in getattr(module, "__path__", ())]
+        if not any(self._is_own(place) for place in places):
+            return  # a library, wherever its environment lies
+        self._modules[name] = module
+        self._owners[name] = self
+        if file is not None:
+            self._stamps[Path(file)] = _times(Path(file))
+
+    def _explain(self, what: str, exc: BaseException) -> ProjectCodeError:
+        frames = traceback.extract_tb(exc.__traceback__)
+        own = [(frame.filename, frame.lineno) for frame in frames if Path(frame.filename).is_relative_to(self.root)]
+        if isinstance(exc, SyntaxError) and exc.filename is not None:
+            own.append((exc.filename, exc.lineno))
+        where = f", line {own[-1][1]} of {Path(own[-1][0]).name}" if own else ""
+        if isinstance(exc, OSError) and not own:  # the file itself
+            return ProjectCodeError(f"{what} cannot be imported: {exc.strerror or exc}.")
+        return ProjectCodeError(f"{what} cannot be imported{where}: {traceback.format_exception_only(exc)[-1].strip()}")
+
+
+class _ProjectLoader(SourceOnlyLoader):
+    """Loads a file of a project, whose imports find the project's other files at any time."""
+
+    def __init__(self, name: str, path: str, code: ProjectCode) -> None:
+        super().__init__(name, path)
+        self._code = code
+
+    def exec_module(self, module: ModuleType) -> None:
+        # Python takes what `import` does from here, for all that the module defines: see `exec`.
+        vars(module)["__builtins__"] = {**vars(builtins), "__import__": self._code.import_for_module}
+        self._code.started.append(module)
+        super().exec_module(module)
+
+
+def _times(path: Path) -> tuple[int, int]:
+    """Return when a file changed. The second time is the kernel's own: no program sets it back."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return 0, 0
+    return status.st_mtime_ns, status.st_ctime_ns
+
+
+def entries_in(module: ModuleType) -> list[Entry[Any]]:
+    """The entries that a module of the project defines: what `@entry` made, and workers."""
+    values = list(vars(module).values())  # another thread may be importing it
+    # By the type: a proxy that stands for something else would have to import that first.
+    found = {id(value): value for value in values if issubclass(type(value), EntryBase)}
+    return list(found.values())
+
+
+def functions_in(module: ModuleType) -> list[Entry[Any]]:
+    """The same, and the public functions that it defines itself: the tools of one worker need no decorator."""
+    plain = [
+        ToolEntry.from_function(value)
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and not name.startswith("_") and value.__module__ == module.__name__
+    ]
+    return [*entries_in(module), *plain]
+
+
+def explain_public_name(module: ModuleType, name: str, root: Path) -> str | None:
+    """Say why a name of a module of the project is no entry, where it is a function, a tool or an agent."""
+    value = vars(module).get(name)
+    if isinstance(value, AbstractAgent):
+        return f"{Path(module.__file__ or '').name} has {about_agent(value)}"
+    if isinstance(value, Tool):
+        return f"It is a PydanticAI tool there. Write {name} = ToolEntry(tool=...)."
+    if not inspect.isfunction(value):
+        return None
+    code = inspect.unwrap(value).__code__
+    file = Path(code.co_filename)
+    if not file.is_relative_to(root):
+        return None
+    return f"The function at {file.relative_to(root)}:{code.co_firstlineno} has no @entry: write @entry above it."

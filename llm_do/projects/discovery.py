@@ -1,0 +1,262 @@
+"""What the files of a project say at a glance: names, descriptions, models.
+
+`list` and completion must answer at once, and importing pydantic alone takes longer than that. So this reads what it
+needs by itself, and decides nothing: what a worker is, and whether its file is right, the registry says, and `check`.
+No code of the project runs.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..machine.files import read_file
+from ..values.names import AMONG_FILES
+from .layout import CONFIG, WORKERS, tools_file
+
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Iterable, Iterator
+
+UNREADABLE = "it cannot be read: `llm-do check` says why"
+TOO_LARGE = "it is too large to be read at a glance: `llm-do check` imports it"
+_MAX_CODE = 500_000
+"""How many bytes of code are looked at: of ten million, the syntax tree takes half a minute and gigabytes."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_MAX_DEPTH = 50
+_SUFFIXES = (".md", ".yaml")
+
+
+class Found(NamedTuple):
+    """A worker or a function, as far as it can be told at a glance."""
+
+    name: str
+    kind: str
+    """`worker` or `function`."""
+    description: str | None
+    model: str | None
+    """The model that a worker names itself."""
+    file: str
+    line: int | None = None
+    problem: str | None = None
+    """Why nothing more can be told."""
+    input: str | None = None
+    """`none` for a worker that says that it takes no input."""
+
+
+def is_name(name: str) -> bool:
+    """Whether an entry may have this name."""
+    return _NAME.fullmatch(name) is not None
+
+
+def find_root(start: Path) -> Path | None:
+    """The folder of the project that a folder is in: the nearest one, going up, with `workers/` or `llm-do.toml`."""
+    for folder in (start, *start.parents):
+        if (folder / WORKERS).is_dir() or (folder / CONFIG).is_file():
+            return folder
+    return None
+
+
+def worker_files(root: Path) -> dict[str, list[Path]]:
+    """The files of each worker: one, unless something is wrong. What a person wrote stands before what is generated."""
+    folder, found = root / WORKERS, dict[str, list[Path]]()
+    for path in _inside(folder):
+        if path.suffix in _SUFFIXES:
+            found.setdefault(path.stem, []).append(path)
+        elif path.name != "generated" and path.is_dir():
+            own = [file for suffix in _SUFFIXES if os.path.lexists(file := path / f"worker{suffix}")]
+            if own:
+                found.setdefault(path.name, []).extend(own)
+    for path in _inside(folder / "generated"):
+        if path.suffix == ".yaml":
+            found.setdefault(path.stem, [path])
+    return {name: found[name] for name in sorted(found) if is_name(name) and name not in AMONG_FILES}
+
+
+def _inside(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def names_in(root: Path, *, functions: bool = True) -> list[str]:
+    """The names of a project's workers, and of its functions."""
+    made = [
+        found.name for found in functions_of(root) if found.problem is None and (functions or found.kind == "worker")
+    ]
+    return sorted({*worker_files(root), *made})
+
+
+def list_entries(root: Path) -> Iterator[Found]:
+    """The workers and functions of a project, by name."""
+    workers = [_worker(root, name, files) for name, files in worker_files(root).items()]
+    yield from sorted([*workers, *functions_of(root)], key=lambda found: (found.name, found.kind))
+
+
+def _worker(root: Path, name: str, files: list[Path]) -> Found:
+    file = str(files[0].relative_to(root))
+    if len(files) > 1:
+        return Found(name, "worker", None, None, file, problem=f"it has two files, also {files[1].relative_to(root)}")
+    said = header(files[0])
+    if said is None:
+        return Found(name, "worker", None, None, file, problem=UNREADABLE)
+    return Found(name, "worker", said.get("description"), said.get("model"), file, input=said.get("input"))
+
+
+# -- workers -----------------------------------------------------------------------------------------
+
+_KEY = re.compile(r"(description|model):(?: +(.*))?")
+_NO_INPUT = re.compile(r"""input: +(none|"none"|'none')\s*(\s#.*)?""")
+_DIRECTIVE = re.compile(r"^%[A-Z]", re.MULTILINE)
+_INDICATORS = "-?:,[]{}#&*!|>'\"%@`~"
+
+
+def header(path: Path) -> dict[str, str] | None:
+    """Return `description`, `model` and `input: none` of a worker's file, where they are there.
+
+    `None` is a file that cannot be read.
+    """
+    try:
+        text = read_file(path).decode().removeprefix("\ufeff").replace("\r\n", "\n")
+    except (OSError, UnicodeDecodeError):
+        return None
+    lines = text.split("\n")
+    if path.suffix == ".md":
+        if lines[0].rstrip() != "---":
+            return {}
+        fences = (number for number, line in enumerate(lines) if number and line.rstrip() == "---")
+        end = next(fences, None)
+        if end is None:
+            return None
+        lines = lines[1:end]
+    said = _plain_values(lines)
+    return _with_yaml("\n".join(lines)) if said is None else said
+
+
+def _plain_values(lines: list[str]) -> dict[str, str] | None:
+    """The values, if they are plain text in one line, as nearly all are. YAML has many ways to say the same."""
+    said = {}
+    filled = [line for line in lines if line.strip()]
+    for line, following in zip(filled, [*filled[1:], ""], strict=True):
+        if line[0].isspace() or line[0] == "#":
+            continue
+        if line[0] in _INDICATORS and line[0] != "-":
+            return None  # a quoted key, or a mapping in braces
+        if _NO_INPUT.fullmatch(line):
+            said["input"] = "none"
+        if (key := _KEY.fullmatch(line.rstrip())) is None:
+            if line.startswith(("description", "model:", "model ")):
+                return None
+            continue
+        value = key[2] or ""
+        if not value or value[0] in _INDICATORS or ": " in value or " #" in value or "\t" in value or value[-1] == ":":
+            return None
+        if following[:1].isspace():
+            return None  # it goes on in the next line
+        if value.lower() != "null":
+            said[key[1]] = value
+    return said
+
+
+def _with_yaml(text: str) -> dict[str, str] | None:
+    """The values, as YAML says them. What the parser finds is taken one by one: no alias or merge key is followed."""
+    import yaml  # noqa: PLC0415 - it takes as long as all else together, and is rarely needed
+
+    if _DIRECTIVE.search(text):  # the time that the parser takes grows with the square of their number
+        return None
+    said, depth, key = dict[str, str](), 0, None
+    try:
+        for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+            scalar = event.value if isinstance(event, yaml.ScalarEvent) else None
+            if depth == 0 and (scalar or isinstance(event, yaml.SequenceStartEvent | yaml.AliasEvent)):
+                return None
+            if depth > _MAX_DEPTH:  # the time that the parser takes grows with the square of it
+                return None
+            if depth == 1 and key is not None:
+                is_no_input = key == "input" and scalar == "none"
+                if scalar is not None and not _is_null(event) and (key in ("description", "model") or is_no_input):
+                    said[key] = scalar
+                key = None
+            elif depth == 1:
+                key = scalar if scalar is not None else ""
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError):
+        return None
+    return said
+
+
+def _is_null(event: Any) -> bool:
+    return event.implicit[0] and event.value in ("", "~", "null", "Null", "NULL")
+
+
+# -- functions ---------------------------------------------------------------------------------------
+
+
+def functions_of(root: Path) -> list[Found]:
+    """What `@entry` makes in the project's `tools.py`, or in files of the project that it imports from.
+
+    The code is read, and not run, so what is made in other ways is not found.
+    """
+    path = tools_file(root)
+    return [] if path is None else sorted(set(_entries_in(path, root, {path})))
+
+
+def _entries_in(path: Path, root: Path, seen: set[Path], only: set[str] | None = None) -> Iterator[Found]:
+    import ast  # noqa: PLC0415 - only where there is code to read
+
+    file = str(path.relative_to(root))
+    try:
+        tree = ast.parse(read_file(path, _MAX_CODE))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as exc:
+        problem = TOO_LARGE if isinstance(exc, OSError) and exc.errno == errno.EFBIG else UNREADABLE
+        yield Found(path.stem, "function", None, None, file, problem=problem)
+        return
+    for node in _statements(tree.body):
+        if isinstance(node, ast.ImportFrom):
+            yield from _imported(node, path, root, seen)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            marks = [mark for mark in map(_call_of, node.decorator_list) if mark[0] == "entry"]
+            if marks and (only is None or node.name in only):
+                options = marks[0][1]
+                described = options.get("description") or ast.get_docstring(node)
+                yield Found(options.get("name") or node.name, "function", described, None, file, node.lineno)
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            made, options = _call_of(node.value)
+            bound = {target.id for target in node.targets if isinstance(target, ast.Name)}
+            if made == "WorkerEntry" and "name" in options and (only is None or bound & only):
+                described, model = options.get("description"), options.get("model")
+                yield Found(options["name"], "worker", described, model, file, node.lineno)
+
+
+def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements that run when a module is imported."""
+    for node in body:
+        yield node
+        if type(node).__name__ in ("If", "Try", "With"):
+            for field in ("body", "orelse", "finalbody"):
+                yield from _statements(getattr(node, field, ()))
+
+
+def _call_of(node: ast.expr) -> tuple[str, dict[str, str]]:
+    """The last part of the name that is called or mentioned, and those keywords that are plain text."""
+    options = {}
+    if type(node).__name__ == "Call":
+        for keyword in node.keywords:  # type: ignore[attr-defined]
+            value = getattr(keyword.value, "value", None)
+            if keyword.arg is not None and isinstance(value, str):
+                options[keyword.arg] = value
+        node = node.func  # type: ignore[attr-defined]
+    return str(getattr(node, "attr", None) or getattr(node, "id", "")), options
+
+
+def _imported(node: ast.ImportFrom, path: Path, root: Path, seen: set[Path]) -> Iterator[Found]:
+    folder = path.parent if node.level or not (root / f"{node.module}.py").is_file() else root
+    other = folder / f"{(node.module or '').replace('.', '/')}.py"
+    if other in seen or not other.is_file():
+        return
+    names = {alias.name for alias in node.names}
+    yield from _entries_in(other, root, {*seen, other}, None if "*" in names else names)

@@ -1,0 +1,136 @@
+"""The folders that the workers of a project can write, and what must not be in them.
+
+A worker that could write its own file, or code that runs here, would have whatever rights it likes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from ..errors import LlmDoError, WorkerFileError
+from ..sandbox import RootConfig, SandboxConfig
+from ..sandbox.roots.repositories import repository_around
+from .code import ProjectCode, ProjectConfig
+from .import_guard import all_around, first_around, is_within, python_code_in
+from .layout import CONFIG
+from .worker_files import BY_PROJECT, Fresh, WorkerFiles
+
+
+class WritableFolders:
+    """The folders that any worker of a project can write: of worker files, of `llm-do.toml`, and made in Python.
+
+    A worker that is made in Python is known once its module was imported. Nothing here imports code.
+    """
+
+    def __init__(
+        self, root: Path, files: WorkerFiles, code: ProjectCode, read_config: Callable[[], ProjectConfig]
+    ) -> None:
+        """`read_config` returns the configuration as it is, wherever it lies."""
+        self._root = root
+        self._files = files
+        self._code = code
+        self._read_config = read_config
+        self._fresh = Fresh()
+
+    def folders(self) -> list[Path]:
+        """Return the folders that any worker can write."""
+        roots = self._fresh.get("roots", (self._root / CONFIG,), self._roots_of_files, self._files.stamp())
+        # What a root's path leads to is looked at every time: it may be a symlink.
+        folders = {root.folder(self._root) for root in roots}
+        for _, worker in self._code.workers():
+            folders.update(folder for _, folder in _writable(worker.sandbox, worker.base))
+        # A worker with a root around the project is refused, so what is in there is not its work.
+        return list(folders.difference(all_around(self._root / "_", folders)))
+
+    def _roots_of_files(self) -> list[RootConfig]:
+        """Return the writable roots that files declare, also files that are refused: a worker may have written them.
+
+        Workers whose files cannot be read do not run.
+        """
+        found: list[SandboxConfig | None] = []
+        with suppress(LlmDoError):
+            found.append(self._read_config().sandbox)
+        for name in self._files.names():
+            with suppress(LlmDoError):
+                file = self._files.find(name)
+                # What a worker created has folders of that worker, or none.
+                if file is not None and (not file.generated or self._files.creator(name, file) == BY_PROJECT):
+                    found.append(self._files.read(name, file)[0].sandbox)
+        roots = [root for sandbox in found if sandbox is not None for root in sandbox.paths.values()]
+        return list({root.root: root for root in roots if root.mode == "rw"}.values())
+
+    def check_way(self, file: Path) -> None:
+        """Refuse a file that says what workers may do, if a symlink leads to it through a folder that one can write.
+
+        Without a symlink there is nothing to look at: no worker runs that can write the project's folder, and
+        `workers/` is protected.
+        """
+        if not _has_link(file, self._root):
+            return
+        if (folder := first_around(file, self.folders())) is not None:
+            raise WorkerFileError(
+                f"{file.relative_to(self._root)} is not used: a symlink leads to it through {folder.name}/, which "
+                "workers can change. Put the file in the place of the symlink, or make their root read only."
+            )
+
+    def check_roots(self, sandbox: SandboxConfig | None, base: Path, where: str) -> None:
+        """Refuse a root in which a worker could write code that is imported later, or settings of a repository."""
+        for name, folder in _writable(sandbox, base):
+            if (repository := repository_around(folder)) is not None:  # its settings name programs, which git runs
+                raise WorkerFileError(
+                    f"{where}: root {name!r} cannot be writable: {repository.name!r} is a repository. "
+                    "Use a folder of its work tree, or mode: ro."
+                )
+            if is_within(self._root, folder):
+                raise WorkerFileError(f"{where}: the root {name!r} is the project itself. What it runs stays as it is.")
+            for code in self._code.files():
+                if first_around(code, [folder]):
+                    shown = code.relative_to(self._root.resolve())
+                    raise WorkerFileError(
+                        f"{where}: the root {name!r} has code of the project in it, {shown}. Move it."
+                    )
+            if python := python_code_in(folder):
+                raise WorkerFileError(
+                    f"{where}: the root {name!r} has code in it that Python imports here, {python}. Use another folder."
+                )
+
+    def check_made_in_python(self) -> None:
+        """Refuse roots of workers that modules of the project made, at any depth below what the modules name."""
+        self._fresh.get("made", (), self._check_made_in_python, self._code.stamp())
+
+    def _check_made_in_python(self) -> None:
+        for file, worker in self._code.workers():
+            where = f"{file.relative_to(self._root)}: worker {worker.name!r}"
+            self.check_roots(worker.sandbox, worker.base.absolute(), where)
+            for name, folder in _writable(worker.sandbox, worker.base):
+                if (path := next(self._files_in(folder), None)) is not None:
+                    raise WorkerFileError(
+                        f"{where}: the root {name!r} reaches {path.relative_to(self._root)}, which says what workers "
+                        "may do. Use another folder, or mode: ro."
+                    )
+
+    def _files_in(self, folder: Path) -> Iterator[Path]:
+        """Yield what says what workers may do, if it can be changed in a folder. Nothing else keeps these out of it."""
+        workers = self._files.folder
+        if is_within(workers, folder) or is_within(folder, workers):
+            yield workers
+        yield from (path for path in (self._root / CONFIG, *self._files.links()) if first_around(path, [folder]))
+
+
+def _writable(sandbox: SandboxConfig | None, base: Path) -> list[tuple[str, Path]]:
+    """Return the roots of a worker that it can write."""
+    roots = {} if sandbox is None else sandbox.paths
+    return [(name, root.folder(base.absolute())) for name, root in roots.items() if root.mode == "rw"]
+
+
+def _has_link(file: Path, root: Path) -> bool:
+    """Whether there is a symlink on the way from the project's folder to a file."""
+    path, top = str(file), len(str(root))
+    while len(path) > top:  # and not `Path.parents`: this is done in every call of a worker
+        if os.path.islink(path):  # noqa: PTH114
+            return True
+        path = path.rpartition("/")[0]
+    return False

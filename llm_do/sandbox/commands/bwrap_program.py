@@ -1,0 +1,316 @@
+"""One program in its sandbox: started under limits, watched, and gone with everything that it started."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import resource
+import select
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import anyio
+
+from ...errors import PathFailed
+from ..roots.states import FileState
+from .masks import host_mounts, mounted_on_themselves
+from .processes import Argv, ShellLimits, close_all, exit_code, wait_exit
+from .seccomp import system_call_filter
+
+WORK = "/work"
+_OPEN_FILES = 1024
+_WATCH = 0.01
+_PER_NAMESPACE = (5, 14)
+"""The kernel since which processes are counted in each user namespace, and not for a user as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a sandbox is set up."""
+
+    options: Sequence[str]
+    fds: Sequence[int]
+    """Descriptors that the options name."""
+    files: Sequence[str]
+    """Files that are covered by an empty one."""
+    places: Sequence[str]
+    """Where something must be mounted before the program starts."""
+    on_themselves: Sequence[str]
+    """Where that is what is there anyway, with other rights."""
+    copies: Mapping[str, FileState] = field(default_factory=dict)
+    """Files in whose place a private copy is mounted, with this content."""
+
+
+async def start_bubble(argv: Argv, streams: tuple[int, int, int], plan: Plan, limits: ShellLimits) -> Bubble:
+    """Set up a sandbox, put limits on it and let the program in it go. Not to be cancelled."""
+    status, status_write = os.pipe()
+    block_read, block = os.pipe()
+    passed = [status_write, block_read]
+    try:
+        options = [*plan.options, "--json-status-fd", str(status_write), "--block-fd", str(block_read)]
+        for file, state in plan.copies.items():
+            assert state.content is not None
+            passed.append(in_memory(state.content))
+            options += ["--perms", f"{state.mode & 0o555:04o}", "--ro-bind-data", str(passed[-1]), file]
+        for file in plan.files:
+            passed.append(os.open(os.devnull, os.O_RDONLY))
+            options += ["--ro-bind-data", str(passed[-1]), file]
+        passed.append(in_memory(system_call_filter()))
+        options += ["--seccomp", str(passed[-1])]
+        # From a file in memory: the program in the sandbox may read the command line of bubblewrap.
+        passed.append(in_memory(os.fsencode("\0".join(options))))
+        stdin, stdout, stderr = streams
+        process = subprocess.Popen(  # noqa: S603, ASYNC220
+            ["bwrap", "--args", str(passed[-1]), "--", *argv],  # noqa: S607
+            executable=shutil.which("bwrap"),
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=[*passed, *plan.fds],
+            env={},
+            start_new_session=True,  # an interrupt from the terminal is for us, and we end it
+        )
+    except BaseException:
+        close_all(status, block)
+        raise
+    finally:
+        close_all(*passed)
+    bubble = Bubble(argv, process, status, plan)
+    try:
+        await bubble.release(block, limits)
+    except BaseException:
+        await bubble.stop()
+        raise
+    return bubble
+
+
+class Bubble:
+    """A program in its sandbox."""
+
+    def __init__(self, argv: Argv, process: subprocess.Popen[bytes], status: int, plan: Plan) -> None:
+        self._argv = argv
+        self._plan = plan
+        self._copies: MountedCopies | None = None
+        self._process = process
+        self._outer = os.pidfd_open(process.pid)
+        self._init: int | None = None  # the first process inside
+        self._init_pid = 0
+        self._status = status
+        self._said = b""
+        self._watcher: asyncio.Task[None] | None = None
+        self._crowded: int | None = None
+        self._failed = False
+        self._stopped = False
+        self._replaced: list[str] = []
+
+    async def release(self, block: int, limits: ShellLimits) -> None:
+        """Limit the sandbox as soon as it is there, then let the program start."""
+        try:
+            while b"\n" not in self._said:
+                await anyio.wait_readable(self._status)
+                if not (chunk := os.read(self._status, 4096)):
+                    return  # bubblewrap failed, and ends
+                self._said += chunk
+            pid = int(json.loads(self._said.split(b"\n")[0])["child-pid"])
+            with suppress(ProcessLookupError):  # it may have failed meanwhile
+                self._init, self._init_pid = os.pidfd_open(pid), pid
+                _limit(pid, limits)
+                await self._check_places()
+                self._watcher = asyncio.ensure_future(self._watch(limits.processes))
+            with suppress(BrokenPipeError):
+                os.write(block, b".")
+        finally:
+            os.close(block)
+
+    async def _check_places(self) -> None:
+        """Wait until all is mounted, and see that it is where it belongs: a folder on the way may have been moved."""
+        assert self._init is not None
+        while not _is_set_up(self._init_pid):
+            if select.select([self._init], [], [], 0)[0]:
+                return  # bubblewrap failed, and tells why
+            await anyio.sleep(0.001)
+        mounts = host_mounts(self._init_pid)
+        mounted, on_themselves = {str(mount.at) for mount in mounts}, mounted_on_themselves(mounts)
+        missing = [place for place in self._plan.places if place not in mounted]
+        # Bubblewrap makes a folder where there is none, while what was there is elsewhere and not covered.
+        missing += [place for place in self._plan.on_themselves if place not in on_themselves]
+        if missing:
+            raise PathFailed(f"{missing[0]!r} changed while the sandbox was set up, so nothing was run. Try again.")
+        if self._plan.copies:
+            self._copies = MountedCopies(self._init_pid, self._plan.copies)
+
+    async def wait(self) -> int | None:
+        await wait_exit(self._process.pid, self._outer)
+        returned = self._process.wait()
+        while chunk := os.read(self._status, 4096):  # bubblewrap is gone, and so is its end
+            self._said += chunk
+        # Only of a program that was really started, bubblewrap reports an exit code.
+        self._failed = b"exit-code" not in self._said and self._crowded is None
+        return None if self._failed else exit_code(returned)
+
+    async def stop(self) -> None:
+        if self._stopped:
+            return
+        self._stopped = True
+        try:
+            if self._watcher is not None:
+                self._watcher.cancel()
+                await asyncio.wait([self._watcher])
+            if self._init is None:
+                self._process.kill()
+            else:
+                # It ends only after all others in its namespace have.
+                self._kill()
+                await anyio.wait_readable(self._init)
+            await wait_exit(self._process.pid, self._outer)
+            self._process.wait()
+            self._replaced = self._copies.replaced() if self._copies is not None else []
+        finally:
+            if self._copies is not None:
+                self._copies.close()
+            close_all(self._init, self._outer, self._status)
+
+    def explain(self, said: str) -> str:
+        if self._crowded:
+            said += f"\nstopped: the program had {self._crowded} processes and threads, which is too many\n"
+        for place in self._replaced:
+            said += f"\n{place} was replaced while it ran, so it may not have run what was approved\n"
+        if not self._failed:
+            return said
+        name = self._argv[0]
+        failed = f"bwrap: execvp {name}: "
+        if failed in said:
+            before, _, rest = said.partition(failed)
+            why, _, after = rest.partition("\n")
+            where = "Of the host, only what is under /usr exists here."
+            if why.startswith("No such file"):
+                return f"{before}{name}: not found. {where}\n{after}"
+            return f"{before}{name}: cannot be run: {why}. {where}\n{after}"
+        if found := re.search(r"^bwrap: .*$", said, re.MULTILINE):
+            raise PathFailed(f"The sandbox of {name!r} could not be set up. Bubblewrap says: {found[0][7:]}")
+        return said
+
+    async def _watch(self, most: int) -> None:
+        """End the program when it has too many processes. The kernel does not count those of root."""
+        while True:
+            await anyio.sleep(_WATCH)
+            with suppress(OSError):
+                if (count := _count(self._init_pid, most)) > most:
+                    self._crowded = count
+                    self._kill()
+                    return
+
+    def _kill(self) -> None:
+        assert self._init is not None
+        with suppress(ProcessLookupError, PermissionError):
+            signal.pidfd_send_signal(self._init, signal.SIGKILL)
+            if os.geteuid() == 0:  # among a crowd, its turn to end would come late
+                os.setpriority(os.PRIO_PROCESS, self._init_pid, -20)
+
+
+class MountedCopies:
+    """The private copies in a sandbox, to see afterwards whether they were there all the time.
+
+    A file that is replaced by a program outside of the sandbox takes the mount on it away, and no mount comes back.
+    """
+
+    def __init__(self, pid: int, places: Iterable[str]) -> None:
+        # The namespace lives as long as this descriptor, and the mounts with it.
+        self._namespace = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        self._root = _open_root(pid)
+        self._inodes = {place: self._inode(place) for place in places}
+
+    def replaced(self) -> list[str]:
+        """The places where something else is by now."""
+        return [place for place, inode in self._inodes.items() if self._inode(place) != inode]
+
+    def close(self) -> None:
+        close_all(self._namespace, self._root)
+
+    def _inode(self, place: str) -> tuple[int, int] | None:
+        with suppress(OSError):
+            status = os.stat(place.lstrip("/"), dir_fd=self._root)
+            return status.st_dev, status.st_ino
+        return None
+
+
+def _is_set_up(pid: int) -> bool:
+    """Whether bubblewrap has made the sandbox's root its own, which it does when all is mounted."""
+    try:
+        root = _open_root(pid)
+    except OSError:
+        return False
+    try:
+        # Before that it has our root, in which there may be such a folder, too.
+        return not os.path.samestat(os.fstat(root), os.stat("/")) and WORK.lstrip("/") in os.listdir(root)  # noqa: PTH116, PTH208
+    finally:
+        os.close(root)
+
+
+def _open_root(pid: int) -> int:
+    """Open the root of a process's file system, as it is for that process."""
+    return os.open(f"/proc/{pid}/root", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def in_memory(content: bytes) -> int:
+    """A file that only its descriptor leads to. Who reads it moves in it, so it is for one reader."""
+    fd = os.memfd_create("for-bwrap")
+    try:
+        rest = memoryview(content)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+        os.lseek(fd, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _limit(pid: int, limits: ShellLimits) -> None:
+    """Put limits on a process that waits. What it starts later has them too."""
+    most = {
+        resource.RLIMIT_AS: limits.memory_bytes,
+        resource.RLIMIT_FSIZE: limits.file_bytes,
+        resource.RLIMIT_NOFILE: _OPEN_FILES,
+        resource.RLIMIT_CORE: 0,
+    }
+    if os.geteuid() == 0:
+        os.setpriority(os.PRIO_PROCESS, pid, 10)  # so that a crowd cannot keep us from ending it
+    elif _kernel() >= _PER_NAMESPACE:
+        most[resource.RLIMIT_NPROC] = limits.processes + 1  # the first process is not theirs
+    for kind, value in most.items():
+        _, hard = resource.prlimit(pid, kind)
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.prlimit(pid, kind, (value, value))
+
+
+def _kernel() -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
+
+
+def _count(pid: int, most: int) -> int:
+    """How many processes and threads there are in a sandbox besides the first, as its own /proc shows them."""
+    root = _open_root(pid)
+    try:
+        if os.path.samestat(os.fstat(root), os.stat("/")):  # noqa: PTH116
+            return 0  # not set up yet: it still has our /proc
+        proc = os.open("proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root)
+    finally:
+        os.close(root)
+    try:
+        processes = [name for name in os.listdir(proc) if name.isdigit() and name != "1"]  # noqa: PTH208
+        if len(processes) > most:
+            return len(processes)
+        threads = 0
+        for name in processes:
+            with suppress(OSError):  # it ended meanwhile
+                threads += os.stat(f"{name}/task", dir_fd=proc).st_nlink - 2
+        return threads
+    finally:
+        os.close(proc)

@@ -1,0 +1,216 @@
+"""Folders as commands see them: with what is protected in them covered, and with their repositories read only."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...errors import PathChanged, PathDenied, PathFailed
+from ...privacy.display import visible
+from ..roots.openat import FOLDER_FLAGS, best_opener
+from ..roots.repositories import Identity, Names, disable_new, find_repositories
+from ..roots.states import FileState
+from .bwrap_program import WORK, Plan
+from .masks import host_mounts, masks
+
+logger = logging.getLogger("llm_do")
+
+_MOST_REPOSITORIES = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A folder that commands see as /work/NAME."""
+
+    name: str
+    folder: Path
+    writable: bool
+    fd: int | None = None
+    """The folder, if it is open already. Then it is this one, whatever its path means by now."""
+    protected: Sequence[Path] = ()
+    """Absolute paths that commands must not see, in whichever mount they would show up."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenMount:
+    """A mount whose folder is open."""
+
+    mount: Mount
+    fd: int
+    folder: Path
+    """Where the open folder is now: it may have been moved, with what is protected in it."""
+
+    @property
+    def to(self) -> str:
+        """Where commands see it."""
+        return f"{WORK}/{self.mount.name}"
+
+
+class RepositoryGuard:
+    """The repositories in the folders that a command can write, before it runs and afterwards."""
+
+    def __init__(self, mounts: Sequence[OpenMount]) -> None:
+        self._mounts = [mount for mount in mounts if mount.mount.writable]
+        self._found = {mount.mount.name: find_repositories(mount.fd) for mount in self._mounts}
+        for name, found in self._found.items():
+            if len(found.places) > _MOST_REPOSITORIES:
+                raise PathDenied(
+                    f"No command can run here: {name!r} has {len(found.places)} repositories, and {_MOST_REPOSITORIES} "
+                    "can be kept read only. Make the root read only, or a smaller one."
+                )
+            for place in found.shared:
+                raise PathDenied(
+                    f"No command can run here: {'/'.join((name, *place))!r} is a repository whose file 'commondir' "
+                    "names another folder for its settings, and a command could put one there. Remove that file, or "
+                    "make the root read only."
+                )
+        self._known = frozenset(each for found in self._found.values() for each in found.known)
+
+    def places(self, mount: OpenMount) -> Mapping[Names, Identity | None]:
+        """Where there are repositories in a mount, and what they are."""
+        found = self._found.get(mount.mount.name)
+        return {} if found is None else found.places
+
+    def disable_new(self) -> tuple[str, ...]:
+        """Make harmless what has become a repository meanwhile, and tell what it was."""
+        told = list[str]()
+        for mount in self._mounts:
+            root = mount.mount.name
+            renamed, failed = disable_new(mount.fd, self._known)
+            told += [f"{root}/{visible(name)} was renamed: a repository that a command made" for name in renamed]
+            told += [
+                f"{root}/{visible(name)}: {why}, so a repository there may run programs of its own"
+                for name, why in failed.items()
+            ]
+        for each in told:
+            logger.warning("A command left a repository: %s.", each)
+        return tuple(told)
+
+
+def plan_mounts(
+    mounts: Sequence[OpenMount], guard: RepositoryGuard, stack: ExitStack, copies: Mapping[str, FileState]
+) -> Plan:
+    """Options for the mounts, the descriptors that they name, and the files that are to be covered."""
+    options, fds, files, places = list[str](), list[int](), list[str](), list[str]()
+    placed, on_themselves = dict[str, FileState](), list[str]()
+    seen = host_mounts()
+
+    def bind(fd: int, to: str, writable: bool) -> None:
+        stack.callback(os.close, fd)
+        fds.append(fd)
+        places.append(to)
+        options.extend(["--bind-fd" if writable else "--ro-bind-fd", str(fd), to])
+
+    for each in mounts:
+        mount, to = each.mount, each.to
+        covered = masks(each.folder, _protected(mounts, each), seen, writable=mount.writable)
+        if Path() in covered:
+            options += _empty(to)
+            continue
+        bind(os.dup(each.fd), to, mount.writable)
+        # A folder around a mask must not be moved away, for another could take its place. A mount point cannot be.
+        around = {above for name in covered for above in name.parents if above.parts} if mount.writable else set()
+        for name in sorted(around):
+            bind(best_opener()(each.fd, name.parts), f"{to}/{name}", True)
+        for names, identity in guard.places(each).items():
+            name = Path(*names)
+            if not _is_covered(name, covered):
+                for fd, below in _open_place(each.fd, names, identity):
+                    bind(fd, "/".join((to, *below)), False)
+                    on_themselves.append(places[-1])
+        for path, state in copies.items():
+            name, at = Path(*path.split("/")[1:]), f"{WORK}/{path}"
+            if path.partition("/")[0] == mount.name and not _is_covered(name, covered):
+                _check_file(each.fd, name, path)
+                placed[at] = state
+                places.append(at)
+        for name in sorted(covered):
+            places.append(f"{to}/{name}")
+            if (each.folder / name).is_dir():
+                options += _empty(f"{to}/{name}")
+            else:
+                files.append(f"{to}/{name}")
+    return Plan(options, fds, files, places, on_themselves, placed)
+
+
+def _is_covered(name: Path, covered: Iterable[Path]) -> bool:
+    return any(name == mask or mask in name.parents for mask in covered)
+
+
+def _check_file(top: int, name: Path, path: str) -> None:
+    """Refuse to put a copy where no file is: bubblewrap would make one, for everybody to see."""
+    with suppress(OSError):
+        folder = best_opener()(top, name.parts[:-1])
+        try:
+            if stat.S_ISREG(os.stat(name.name, dir_fd=folder, follow_symlinks=False).st_mode):
+                return
+        finally:
+            os.close(folder)
+    raise PathChanged(f"{path!r} has changed since it was looked at, and nothing was run.")
+
+
+def _open_place(top: int, names: Names, identity: Identity | None) -> Iterator[tuple[int, Names]]:
+    """Open a repository, or the nearest folder around it that can be opened. A symlink cannot be mounted on.
+
+    One that is not there any more may be elsewhere, where the command could change it: then nothing is run.
+    """
+    for end in range(len(names), 0, -1):
+        try:
+            parent = best_opener()(top, names[: end - 1])
+            try:
+                fd = os.open(names[end - 1], os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+            finally:
+                os.close(parent)
+        except PermissionError:
+            continue
+        except OSError:
+            break
+        status = os.fstat(fd)
+        same = identity is None or (status.st_dev, status.st_ino) == (identity.device, identity.inode)
+        if (same or end < len(names)) and (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):
+            yield fd, names[:end]
+            return
+        os.close(fd)
+        if same:
+            return
+        break
+    raise PathFailed(f"{'/'.join(names)!r} changed while the sandbox was set up, so nothing was run. Try again.")
+
+
+def open_mount(mount: Mount, stack: ExitStack) -> OpenMount:
+    if "/" in mount.name or mount.name in ("", ".", ".."):
+        raise PathDenied(f"{mount.name!r} cannot be the name of a mount.")
+    fd = _open_folder(mount)
+    stack.callback(os.close, fd)
+    if os.fstat(fd).st_nlink == 0:
+        raise PathDenied(f"The folder of {mount.name!r} cannot be mounted: it was removed.")
+    return OpenMount(mount, fd, Path(f"/proc/self/fd/{fd}").readlink())
+
+
+def _open_folder(mount: Mount) -> int:
+    if mount.fd is not None:
+        return os.dup(mount.fd)
+    slash = os.open("/", FOLDER_FLAGS)
+    try:
+        return best_opener()(slash, mount.folder.parts[1:])
+    except OSError as exc:
+        raise PathDenied(f"The folder of {mount.name!r} cannot be mounted: {exc.strerror}.") from None
+    finally:
+        os.close(slash)
+
+
+def _protected(mounts: Sequence[OpenMount], mount: OpenMount) -> set[Path]:
+    """All protected paths, and, if the folder of this mount was moved, where those in it are now."""
+    found = {path for one in mounts for path in one.mount.protected}
+    before = mount.mount.folder
+    inside = (path.relative_to(before) for path in found if path.is_relative_to(before))
+    return found | {mount.folder / name for name in inside}
+
+
+def _empty(folder: str) -> list[str]:
+    return ["--size", "4096", "--tmpfs", folder, "--remount-ro", folder]

@@ -1,0 +1,206 @@
+"""Processes of a command: pipes between them, what they print, and that none of them is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import anyio
+
+from ...errors import LlmDoError, PathFailed
+from ..excerpts import HeadAndTail, MakeCleaner
+from .command_line import Command
+
+T = TypeVar("T")
+Argv = tuple[str, ...]
+
+LATE, NOT_FOUND = 124, 127
+_CHUNK = 65536
+_LAST_WORDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellLimits:
+    """What one command may use. Time and output count for all of it, processes for each program of a pipeline, memory
+    and files for each process.
+    """
+
+    seconds: float = 60
+    memory_bytes: int = 1 << 30
+    processes: int = 64
+    output_characters: int = 50_000
+    """Of standard output and of standard error, each."""
+    file_bytes: int = 100_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandResult:
+    """What became of a command."""
+
+    exit_code: int
+    """Of the last program. 124 when time was up, 127 when the program was not found, 128 + n for signal n."""
+    stdout: str
+    stderr: str
+    truncated: bool
+    timed_out: bool
+    left_out: int = 0
+    """How many characters of the output are not here, at least."""
+    disabled: tuple[str, ...] = ()
+    """The repositories that it left in folders that it could write, and what was done about each."""
+
+
+class Running(Protocol):
+    """A program that was started."""
+
+    async def wait(self) -> int | None:
+        """Its exit code, or `None` if it could not be started after all."""
+
+    async def stop(self) -> None:
+        """End it with all that it started. Nothing of it is left afterwards, and once more does nothing."""
+
+    def explain(self, said: str) -> str:
+        """What it said on standard error, with what only the one who started it knows."""
+
+
+Start = Callable[[Argv, int, int, int], Awaitable[Running]]
+"""Start a program with these descriptors as its input, output and standard error."""
+
+
+async def run(
+    command: Command, start: Start, limits: ShellLimits, make_cleaner: MakeCleaner | None = None
+) -> CommandResult:
+    """Run a command's pipelines one after the other, as long as they succeed.
+
+    `make_cleaner` takes secrets out of what they print, before it is cut.
+    """
+    out, err = (HeadAndTail(limits.output_characters, make_cleaner) for _ in range(2))
+    code, started = LATE, list[Running]()
+    with anyio.move_on_after(limits.seconds) as time:
+        for pipeline in command.pipelines or ((("/bin/sh", "-c", "--", command.text),),):
+            if code := await _pipeline(pipeline, start, out, err, started):
+                break
+    said = err.text()
+    for one in started:
+        said = one.explain(said)
+    return CommandResult(
+        exit_code=LATE if time.cancelled_caught else code,
+        stdout=out.text(),
+        stderr=said,
+        truncated=bool(out.left_out or err.left_out),
+        timed_out=time.cancelled_caught,
+        left_out=out.left_out + err.left_out,
+    )
+
+
+async def _pipeline(
+    argvs: Sequence[Argv], start: Start, out: HeadAndTail, err: HeadAndTail, started: list[Running]
+) -> int:
+    first = len(started)
+    out_read, out_write = os.pipe()
+    err_read, err_write = os.pipe()
+    readers = [asyncio.ensure_future(_drain(out_read, out)), asyncio.ensure_future(_drain(err_read, err))]
+    try:
+        try:
+            await to_the_end(_start_all(argvs, start, out_write, err_write, started))
+        finally:
+            os.close(out_write)
+            os.close(err_write)
+        code: int | None = None
+        for one in started[first:]:
+            code = await one.wait()
+            # What a program leaves behind would hold its end of the pipe, and the next one would wait for more.
+            await to_the_end(one.stop())
+        return NOT_FOUND if code is None else code
+    finally:
+        try:
+            await to_the_end(_stop_all(started[first:], readers))
+        finally:
+            os.close(out_read)
+            os.close(err_read)
+
+
+async def _start_all(argvs: Sequence[Argv], start: Start, out: int, err: int, started: list[Running]) -> None:
+    stdin = os.open(os.devnull, os.O_RDONLY)
+    argv = argvs[0]
+    try:
+        for argv in argvs[:-1]:
+            below, stdout = os.pipe()
+            try:
+                started.append(await start(argv, stdin, stdout, err))
+            finally:
+                os.close(stdout)
+                os.close(stdin)
+                stdin = below
+        argv = argvs[-1]
+        started.append(await start(argv, stdin, out, err))
+    except LlmDoError:
+        raise
+    except OSError as exc:
+        raise PathFailed(f"{argv[0]!r} cannot be started: {exc.strerror}.") from None
+    finally:
+        os.close(stdin)
+
+
+async def _stop_all(running: Sequence[Running], readers: Sequence[asyncio.Future[None]]) -> None:
+    try:
+        await asyncio.gather(*(one.stop() for one in running))
+    finally:
+        # Everything that could write is gone, so the streams end. If something did escape, nobody waits for it.
+        await asyncio.wait(readers, timeout=_LAST_WORDS)
+        for reader in readers:
+            reader.cancel()
+        await asyncio.wait(readers)
+
+
+async def _drain(fd: int, captured: HeadAndTail) -> None:
+    """Read a stream to its end, so that no writer waits. One that writes too much is slowed down."""
+    while True:
+        await anyio.wait_readable(fd)
+        if not (chunk := os.read(fd, _CHUNK)):
+            return
+        captured.add(chunk)
+        if captured.left_out:
+            await anyio.sleep(0.002)
+
+
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Wait for something that must not stop halfway. A cancellation meanwhile takes effect afterwards."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            # The scope holds off a cancellation by anyio; one by asyncio comes through, and is kept for later.
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([task])
+        except asyncio.CancelledError as exc:
+            cancelled = exc
+    if cancelled is not None:
+        task.exception()  # looked at, or asyncio would complain
+        raise cancelled
+    return task.result()
+
+
+async def wait_exit(pid: int, handle: int | None) -> None:
+    """Wait until a child has ended, and leave its status (and so its number) in place."""
+    if handle is not None:
+        await anyio.wait_readable(handle)
+        return
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:  # noqa: ASYNC110, ASYNC222
+        await anyio.sleep(0.02)
+
+
+def exit_code(returncode: int) -> int:
+    """A return code as a shell counts it."""
+    return returncode if returncode >= 0 else 128 - returncode
+
+
+def close_all(*fds: int | None) -> None:
+    """Close descriptors that are open."""
+    for fd in fds:
+        if fd is not None:
+            with suppress(OSError):
+                os.close(fd)

@@ -1,0 +1,130 @@
+"""Commands without a sandbox, for whoever allows them: a program may do what its user may.
+
+It has a session of its own and a mark in its environment, which its children inherit. By these it is found with
+all that it started, also when that left the session. Only who removes the mark and leaves the session escapes.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+
+from ...machine import pool
+from ..excerpts import MakeCleaner
+from .command_line import Command
+from .processes import Argv, CommandResult, Running, ShellLimits, close_all, exit_code, run, wait_exit
+
+_PASSED_ON = ("PATH", "HOME", "LANG")
+_MARK = "LLM_DO_COMMAND"
+_GRACE = 0.5
+_SEARCH = 3.0
+_LOOKS = 3
+# A shell sets its own limits, and then becomes the program: nothing of ours runs between fork and exec.
+_LIMITED = 'for limit in $1; do ulimit "${limit%=*}" "${limit#*=}" 2>/dev/null; done; shift; exec "$@"'
+
+
+async def run_unsandboxed(
+    command: Command, cwd: Path, limits: ShellLimits, *, make_cleaner: MakeCleaner | None = None
+) -> CommandResult:
+    """Run a command in a folder of the host. Its number of processes is not limited."""
+
+    async def start(argv: Argv, stdin: int, stdout: int, stderr: int) -> Running:
+        return Plain(argv, cwd, (stdin, stdout, stderr), limits)
+
+    return await run(command, start, limits, make_cleaner)
+
+
+class Plain:
+    """A program in its own session."""
+
+    def __init__(self, argv: Argv, cwd: Path, streams: tuple[int, int, int], limits: ShellLimits) -> None:
+        self._argv = argv
+        self._mark = secrets.token_hex(16)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._handle: int | None = None
+        self._stopped = False
+        environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        if not _exists(argv[0], cwd, environment.get("PATH", os.defpath)):
+            return
+        # Blocks of 512 bytes for files, and of 1024 for memory, as POSIX and everybody else has it.
+        most = f"-c=0 -f={limits.file_bytes // 512} -v={limits.memory_bytes // 1024} -n=1024"
+        stdin, stdout, stderr = streams
+        self._process = subprocess.Popen(  # noqa: S603
+            ["/bin/sh", "-c", _LIMITED, "sh", most, *argv],
+            cwd=cwd,
+            env={**environment, _MARK: self._mark},
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
+        if hasattr(os, "pidfd_open"):
+            self._handle = os.pidfd_open(self._process.pid)
+
+    async def wait(self) -> int | None:
+        if self._process is None:
+            return None
+        await wait_exit(self._process.pid, self._handle)
+        # Not reaped yet: its number must stay taken until its group is gone.
+        status = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222
+        assert status is not None
+        return status.si_status if status.si_code == os.CLD_EXITED else exit_code(-status.si_status)
+
+    async def stop(self) -> None:
+        if self._process is None or self._stopped:
+            return
+        self._stopped = True
+        try:
+            self._signal(signal.SIGTERM)
+            with anyio.move_on_after(_GRACE):
+                await wait_exit(self._process.pid, self._handle)
+            self._signal(signal.SIGKILL)
+            await wait_exit(self._process.pid, self._handle)
+            with anyio.move_on_after(_SEARCH):
+                await self._end_marked()
+            self._process.wait()
+        finally:
+            close_all(self._handle)
+
+    def explain(self, said: str) -> str:
+        return f"{said}{self._argv[0]}: not found.\n" if self._process is None else said
+
+    async def _end_marked(self) -> None:
+        # Who starts another process and ends may not be seen in one look, nor is one that just becomes a program.
+        looks = _LOOKS
+        while looks:
+            found = await pool.run(_marked, self._mark)
+            looks = _LOOKS if found else looks - 1
+            for pid in found:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            await anyio.sleep(0.005)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+
+def _exists(program: str, cwd: Path, path: str) -> bool:
+    if program.startswith("-"):
+        return False
+    return shutil.which(str(cwd / program) if "/" in program else program, path=path) is not None
+
+
+def _marked(mark: str) -> list[int]:
+    """The processes that carry a mark and are not over yet."""
+    wanted, found = f"{_MARK}={mark}".encode(), []
+    with suppress(OSError):  # without /proc, none is found
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+    return found

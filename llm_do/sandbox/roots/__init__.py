@@ -1,0 +1,1 @@
+"""Named folders of a worker, resolved without races."""

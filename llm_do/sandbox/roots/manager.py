@@ -1,0 +1,91 @@
+"""All roots of a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...errors import PathDenied
+from ...machine.remembered import state_folder
+from ...values.texts import quoted
+from .config import RootConfig, SandboxConfig
+from .folders import Protected
+from .openat import Opener, best_opener
+from .root import Root
+
+
+class SandboxManager:
+    """The roots of a configuration. They are opened when they are used, and closed with the manager."""
+
+    def __init__(
+        self,
+        config: SandboxConfig,
+        *,
+        base: Path,
+        protected: Sequence[Path] = (),
+        opener: Opener | None = None,
+    ) -> None:
+        """`base` is the project folder; no root reaches what is at or below a path in `protected`.
+
+        What the user said yes to once, for all projects, is protected in any case.
+        """
+        self.config = config
+        self.base = base
+        answers = state_folder()
+        kept = [] if answers is None else [answers]
+        guard = Protected([*(base / path for path in protected), *kept])
+        self.protected = guard.paths
+        """What no root reaches."""
+        self.roots = {
+            name: Root(name, config, base=base, protected=guard, opener=opener or best_opener())
+            for name in config.paths
+        }
+
+    def __enter__(self) -> SandboxManager:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the folders that are open."""
+        for root in self.roots.values():
+            root.close()
+
+    def root(self, name: str) -> Root:
+        """The root of a name."""
+        if name not in self.roots:
+            raise PathDenied(f"There is no root {quoted(name)}. {self._how_to_write}")
+        return self.roots[name]
+
+    @property
+    def _how_to_write(self) -> str:
+        return f"Roots: {', '.join(map(repr, self.roots)) or 'none'}. Write a path as 'root/path/in/it'."
+
+    def parse(self, path: str) -> tuple[Root, str]:
+        """The root that a path like `input/a/b.txt` starts with, and the rest."""
+        name, _, rest = path.partition("/")
+        if not name:
+            raise PathDenied(f"{quoted(path)} starts with no root. {self._how_to_write}")
+        root = self.root(name)
+        return root, root.normalize(rest)
+
+    def host_path(self, path: str) -> Path:
+        """Where a path is on this machine, for people to see. Nothing is opened."""
+        root, rest = self.parse(path)
+        return root.folder / rest
+
+    def describe(self) -> str:
+        """The roots, as a model is told about them."""
+        if not self.roots:
+            return "There are no files to use."
+        lines = [f"- {name}: {_describe(config)}" for name, config in self.config.paths.items()]
+        return "\n".join(
+            ["A path is the name of a root and a path in it, such as root/folder/file.txt. Roots:", *lines]
+        )
+
+
+def _describe(config: RootConfig) -> str:
+    mode = "read and write" if config.mode == "rw" else "read only"
+    names = "any files" if config.suffixes is None else f"files that end with {', '.join(config.suffixes) or '(none)'}"
+    return f"{mode}, {names}, up to {config.max_file_bytes} bytes each"

@@ -1,0 +1,403 @@
+"""One root: every operation opens the folder of its file, checks what is open, and acts inside that folder.
+
+Nothing is looked up twice by its path, so nothing can be put in its place in between.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
+from functools import wraps
+from itertools import islice
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
+
+from ...errors import LlmDoError, PathChanged, PathDenied, PathFailed, PathMissing, did_you_mean
+from ...values.texts import quoted
+from .config import SandboxConfig
+from .folders import (
+    MAX_DEPTH,
+    PROTECTED,
+    SYMLINK,
+    Changed,
+    Folder,
+    Inode,
+    Protected,
+    Refused,
+    check_inode,
+    check_size,
+    split_path,
+)
+from .openat import FOLDER_FLAGS, Opener, open_in, walk
+from .repositories import is_repository, is_repository_name, repository_around
+from .states import ABSENT, FileState
+
+_LONGEST_PATH = 4096
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+Keep: TypeAlias = Callable[[str], bool]
+"""Whether a path below a root is among what a list or a search gives. One that is left out counts for no limit."""
+
+CHANGES = threading.RLock()
+"""Held while a file changes: an edit reads and then writes, and two workers may edit one file by two roots."""
+
+REPOSITORY = "it belongs to a repository, whose settings name programs that run outside of any sandbox"
+ROOT_SYMLINK = "there is a symlink on the way to the folder of its root; write where it leads, as an absolute path"
+
+_WHY = {
+    errno.ELOOP: SYMLINK,
+    errno.ENOTDIR: "a part of the path is a file, not a folder",
+    errno.EISDIR: "it is a folder, not a file",
+    errno.ENXIO: "it is a socket, not a regular file",
+    errno.EEXIST: "something is there already, and nothing is overwritten",
+    errno.EACCES: "the operating system does not permit it",
+    errno.EPERM: "the operating system does not permit it",
+    errno.EROFS: "the disk is read only",
+    errno.ENAMETOOLONG: "it is too long",
+}
+
+
+def _explained(method: Callable[Concatenate[Root, str, _P], _T]) -> Callable[Concatenate[Root, str, _P], _T]:
+    """Make every error of a root's method name the path as the caller wrote it, and no path of the host."""
+
+    @wraps(method)
+    def call(self: Root, path: str, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return method(self, path, *args, **kwargs)
+        except LlmDoError:
+            raise
+        except (Refused, Changed, OSError) as exc:
+            error = self._explain(exc, path)
+        raise error  # outside of the handler: the original names things of the host
+
+    return call
+
+
+class Root:
+    """A folder under a name. It is opened at the first use and stays open."""
+
+    def __init__(self, name: str, sandbox: SandboxConfig, *, base: Path, protected: Protected, opener: Opener) -> None:
+        self._fd: int | None = None
+        self._lock = threading.Lock()
+        self.name = name
+        self.config = sandbox.paths[name]
+        self.folder = self.config.folder(base)
+        """Its real path now. A symlink that takes its place later is not followed."""
+        self._open = opener
+        self._protected = protected
+        self._protected_names = protected.names_below(self.folder)
+        self._writable = ", ".join(repr(other) for other, config in sandbox.paths.items() if config.mode == "rw")
+
+    def close(self) -> None:
+        """Close the folder; another use opens it again."""
+        with self._lock:
+            if self._fd is not None:
+                os.close(self._fd)
+                self._fd = None
+
+    def __del__(self) -> None:
+        self.close()
+
+    def shown(self, path: str) -> str:
+        """A path in this root as messages name it."""
+        return quoted(f"{self.name}/{path}" if path else self.name, _LONGEST_PATH)
+
+    def changed(self, path: str) -> PathChanged:
+        """The error for a file that is not the expected one."""
+        return PathChanged(f"{self.shown(path)} has changed since it was looked at, and is left as it is.")
+
+    @_explained
+    def normalize(self, path: str) -> str:
+        """A path that this root may have, without empty names and dots. Nothing is opened."""
+        return "/".join(self._names(path))
+
+    @_explained
+    def open(self, path: str) -> Folder:
+        """A folder, which whoever asked closes. One that can be written is made if it is not there."""
+        return self._folder(self._names(path), make=self.config.mode == "rw")
+
+    @_explained
+    def read(self, path: str) -> bytes:
+        """The content of a file."""
+        return self.scan(path, b"".join)
+
+    @_explained
+    def scan(self, path: str, consume: Callable[[Iterator[bytes]], _T]) -> _T:
+        """Return what a function makes of the content of a file, which it gets piece by piece."""
+        folder, name = self._locate(path)
+        with folder:
+            return folder.scan(name, self.config.max_file_bytes, consume)
+
+    @_explained
+    def stat(self, path: str) -> os.stat_result:
+        """Size, time and the like of a file."""
+        folder, name = self._locate(path)
+        with folder:
+            return folder.status(name)
+
+    @_explained
+    def mode(self, path: str) -> int:
+        """The type and the mode of whatever is at a path, which may be no file at all."""
+        names = self._names(path)
+        try:
+            with self._folder(names[:-1]) as folder:
+                return os.stat(names[-1] if names else ".", dir_fd=folder.fd, follow_symlinks=False).st_mode
+        except NotADirectoryError as exc:
+            raise FileNotFoundError(exc.errno, exc.strerror) from None
+
+    @_explained
+    def state(self, path: str) -> FileState:
+        """A file as it is now, to be compared later."""
+        try:
+            folder, name = self._locate(path)
+        except FileNotFoundError:
+            return ABSENT
+        with folder:
+            return folder.state(name, self.config.max_file_bytes)
+
+    @_explained
+    def write(self, path: str, data: bytes, expected: FileState | None = None) -> None:
+        """Create a file or replace its content; folders on the way are made. With `expected`, only that very file."""
+        self._check_writable(len(data))
+        with CHANGES, self._locate_to_change(path, make=True) as (folder, name):
+            mode = None
+            with suppress(FileNotFoundError):
+                mode = folder.status(name).st_mode
+            folder.replace(name, data, mode, expected, self.config.max_file_bytes)
+
+    @_explained
+    def delete(self, path: str, expected: FileState | None = None) -> None:
+        """Remove a file. With `expected`, only that very one."""
+        self._check_writable()
+        with CHANGES, self._locate_to_change(path) as (folder, name):
+            folder.status(name)
+            folder.remove(name, expected, self.config.max_file_bytes)
+
+    @_explained
+    def move(self, path: str, other: Root, destination: str, expected: FileState | None = None) -> None:
+        """Move a file to a path, in this root or another, where nothing is yet. With `expected`, only that very one."""
+        self._check_writable()
+        with CHANGES, self._locate_to_change(path) as (folder, name):
+            check_size(folder.status(name).st_size, self.config.max_file_bytes)
+            if not other._receive(destination, folder, name, expected):
+                raise Changed
+
+    @_explained
+    def _receive(self, path: str, source: Folder, source_name: str, expected: FileState | None) -> bool:
+        """Take a file over from a folder, and tell whether it was the expected one."""
+        status, limit = source.status(source_name), self.config.max_file_bytes
+        self._check_writable(status.st_size)
+        with self._locate_to_change(path, make=True) as (folder, name):
+            try:
+                source.move(source_name, folder, name, expected, limit)
+            except Changed:
+                return False
+            except OSError as exc:
+                if exc.errno != errno.EXDEV:
+                    raise
+                return _move_by_copy(source, source_name, folder, name, expected, limit)
+        return True
+
+    @_explained
+    def entries(
+        self, path: str, limit: int | None = None, *, pattern: str = "*", keep: Keep | None = None
+    ) -> list[str]:
+        """The files and folders whose path below a folder matches a pattern, in order; folders end with a slash.
+
+        They are relative to the root. What cannot be read is not listed: other suffixes, symlinks, devices, protected
+        paths. `keep` decides about each of the others.
+        """
+        steps = list(split_path(pattern))
+        with self._folder(self._names(path)) as folder:
+            found = self._matches(folder, steps, _skip(steps, {0}), with_folders=True)
+            return list(islice(filter(keep, found), limit))
+
+    @_explained
+    def find(self, pattern: str, limit: int | None = None, *, keep: Keep | None = None) -> list[str]:
+        """The files whose path below the root matches a pattern; `**` stands for any number of folders.
+
+        `keep` decides about each of them.
+        """
+        steps = list(split_path(pattern))
+        with self._folder(()) as folder:
+            return list(islice(filter(keep, self._matches(folder, steps, _skip(steps, {0}))), limit))
+
+    def _matches(
+        self, folder: Folder, steps: list[str], done: set[int], *, with_folders: bool = False
+    ) -> Iterator[str]:
+        """Files below a folder whose path may have used up any number in `done` of the steps."""
+        for name, is_folder in self._visible(folder):
+            after = _after(steps, done, name)
+            names = (*folder.names, name)
+            if len(steps) in after and (with_folders or not is_folder):
+                yield "/".join(names) + "/" * is_folder
+            if is_folder and after - {len(steps)} and len(names) < MAX_DEPTH:
+                with suppress(OSError):  # removed or replaced meanwhile, or not for us to read
+                    with Folder(open_in(folder.fd, name), names, folder.protected) as below:
+                        yield from self._matches(below, steps, after, with_folders=with_folders)
+
+    def _visible(self, folder: Folder) -> list[tuple[str, bool]]:
+        """Names in a folder that may be used, and whether each is a folder."""
+        listed = ((name, stat.S_ISDIR(status.st_mode)) for name, status in folder.entries())
+        return [
+            (name, is_folder)
+            for name, is_folder in listed
+            if (is_folder or self.config.allows_name(name)) and not self._is_protected((*folder.names, name))
+        ]
+
+    def _names(self, path: str) -> tuple[str, ...]:
+        names = split_path(path)
+        if self._is_protected(names):
+            raise Refused(PROTECTED)
+        return names
+
+    def _is_protected(self, names: tuple[str, ...]) -> bool:
+        """Whether names lead to a protected path, which need not exist: nobody may create it either."""
+        if not self._protected_names:
+            return False
+        folded = tuple(name.casefold() for name in names)
+        return any(folded[: len(protected)] == protected for protected in self._protected_names)
+
+    def _check_writable(self, size: int = 0) -> None:
+        if self.config.mode != "rw":
+            raise Refused(f"root {self.name!r} is read only; roots to write to: {self._writable or 'none'}")
+        check_size(size, self.config.max_file_bytes)
+
+    def _locate(self, path: str, *, make: bool = False) -> tuple[Folder, str]:
+        """The open folder of a file, and the file's name in it."""
+        names = self._names(path)
+        if not names:
+            raise Refused("it is a folder, not a file")
+        if not self.config.allows_name(names[-1]):
+            suffixes = " or ".join(map(repr, self.config.suffixes or ()))
+            raise Refused(f"root {self.name!r} has only files that end with {suffixes or 'nothing at all'}")
+        return self._folder(names[:-1], make=make), names[-1]
+
+    @contextmanager
+    def _locate_to_change(self, path: str, *, make: bool = False) -> Iterator[tuple[Folder, str]]:
+        """The same for a file that is to be made, changed or removed: none of a repository, and none that makes one."""
+        names = self._names(path)
+        for depth, name in enumerate(names):
+            with suppress(FileNotFoundError), self._folder(names[:depth]) as above:
+                if is_repository(above.fd) or is_repository(above.fd, also=name):
+                    raise Refused(REPOSITORY)
+        if any(map(is_repository_name, names)):
+            raise Refused(REPOSITORY)
+        folder, name = self._locate(path, make=make)
+        with folder:
+            yield folder, name
+
+    def _folder(self, names: tuple[str, ...], *, make: bool = False) -> Folder:
+        protected = self._protected.inodes()
+        with self._lock:  # a descriptor that is closed meanwhile could mean another folder
+            return self._enter(self._top(protected, make), names, protected, make)
+
+    def _top(self, protected: set[Inode], make: bool) -> int:
+        if self._fd is not None and os.fstat(self._fd).st_nlink == 0:  # somebody removed the folder
+            os.close(self._fd)
+            self._fd = None
+        if self._fd is None:
+            if self._protected.covers(self.folder):
+                raise Refused(PROTECTED)
+            with Folder(os.open("/", FOLDER_FLAGS), (), protected) as slash:
+                if self.config.mode == "rw" and (repository := repository_around(self.folder)) is not None:
+                    raise Refused(f"its root cannot be writable: the folder {repository.name!r} is a repository")
+                try:
+                    self._fd = self._enter(slash.fd, self.folder.parts[1:], protected, make).fd
+                except OSError as exc:
+                    if exc.errno == errno.ELOOP or (exc.errno == errno.ENOTDIR and self.folder.is_dir()):
+                        raise Refused(ROOT_SYMLINK) from None
+                    raise
+        return self._fd
+
+    def _enter(self, top: int, names: tuple[str, ...], protected: set[Inode], make: bool) -> Folder:
+        """Open a folder below `top`, if neither it nor one on the way is protected."""
+        try:
+            folder = Folder(self._open(top, names), names, protected)
+        except FileNotFoundError:
+            if not make:
+                raise
+            return Folder(walk(top, names, lambda fd: check_inode(os.fstat(fd), protected)), names, protected)
+        try:
+            if names:
+                check_inode(os.fstat(folder.fd), protected)
+            for up in range(1, len(names)):
+                check_inode(os.stat("../" * up, dir_fd=folder.fd), protected)
+        except BaseException:
+            os.close(folder.fd)
+            raise
+        return folder
+
+    def _explain(self, exc: Refused | Changed | OSError, path: str) -> LlmDoError:
+        shown = self.shown(path)
+        if isinstance(exc, Changed):
+            return self.changed(path)
+        if isinstance(exc, FileNotFoundError):
+            missing = PathMissing(f"{shown} does not exist. {self._whats_there(split_path(path))}")
+            missing.brief = f"{shown} does not exist."
+            return missing
+        if why := str(exc) if isinstance(exc, Refused) else _WHY.get(exc.errno or 0):
+            denied = PathDenied(f"{shown} is refused: {why}.")
+            if isinstance(exc, NotADirectoryError):  # so there is a file
+                denied.brief = f"{shown} does not exist."
+            return denied
+        assert isinstance(exc, OSError)
+        failed = PathFailed(f"{shown} failed: {exc.strerror}. A file that was there is unchanged.")
+        failed.errno = exc.errno
+        return failed
+
+    def _whats_there(self, names: tuple[str, ...]) -> str:
+        """Close names in the last folder of a path that is there."""
+        for depth in reversed(range(len(names))):
+            with suppress(OSError, Refused):
+                with self._folder(names[:depth]) as folder:
+                    known = [name for name, _ in self._visible(folder)]
+                where = self.shown("/".join(names[:depth]))
+                return f"In {where}:{did_you_mean(names[depth], known) or ' nothing.'}"
+        return f"The folder of root {self.name!r} is not there" + (
+            ": the first file that is written makes it." if self.config.mode == "rw" else "."
+        )
+
+
+def _move_by_copy(
+    source: Folder, source_name: str, folder: Folder, name: str, expected: FileState | None, limit: int
+) -> bool:
+    """Move a file to another disk, and tell whether it was the expected one and stayed so."""
+    mode = source.status(source_name).st_mode
+    state = FileState.of_content(source.read(source_name, limit), mode)
+    assert state.content is not None
+    if expected not in (None, state):
+        return False
+    try:
+        folder.replace(name, state.content, mode, ABSENT, limit)
+    except Changed:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+    try:
+        source.remove(source_name, state, limit)
+    except (Changed, OSError) as exc:
+        folder.unlink(name)
+        if isinstance(exc, Changed):
+            return False
+        raise
+    return True
+
+
+def _after(steps: list[str], done: set[int], name: str) -> set[int]:
+    """How many steps of a pattern may be used up after one more name."""
+    after = {i for i in done if steps[i : i + 1] == ["**"]}
+    after |= {i + 1 for i in done - after if i < len(steps) and fnmatchcase(name, steps[i])}
+    return _skip(steps, after)
+
+
+def _skip(steps: list[str], done: set[int]) -> set[int]:
+    """`done`, and what it is if `**` stands for no folder."""
+    for i, step in enumerate(steps):
+        if step == "**" and i in done:
+            done.add(i + 1)
+    return done

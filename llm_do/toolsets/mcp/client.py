@@ -1,0 +1,348 @@
+"""The client of an MCP server that is not trusted: what it sends is bounded, and its schemas are not run.
+
+The rest is the MCP package's: it follows no redirect to another host, gives a process no variables but those that
+starting one needs and those of `env`, and answers no request of the server for a person, nor for a model or folders
+unless the file says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import anyio
+import httpx2
+from fastmcp.client.progress import ProgressHandler
+from fastmcp.client.transports import ClientTransport, StreamableHttpTransport
+from fastmcp.client.transports.base import TransportOptions
+from mcp import ClientSession, MCPError
+from mcp.shared.message import SessionMessage
+from mcp_types import (
+    CONNECTION_CLOSED,
+    JSONRPCError,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    ListToolsResult,
+    PaginatedRequestParams,
+    RequestId,
+)
+from pydantic_ai.exceptions import ModelRetry
+from pydantic_ai.mcp import MCPToolset
+from pydantic_ai.models import Model
+
+from ...core.foreign import MOST_TOOLS
+from ...core.tasks import LEAVING_SECONDS
+from ...definitions.definition import McpServer
+from ...errors import ToolsetError
+from .log import ServerLog
+from .process import run_server
+
+# Without a handler, Python prints warnings, with what a server wrote in them.
+logging.getLogger("mcp").addHandler(logging.NullHandler())
+
+LARGEST_MESSAGE = 10_000_000
+"""The most bytes of one answer, and of all pages of one list of tools."""
+MOST_REQUESTS = 100
+"""The most requests of a server that wait for an answer at a time."""
+_FEWER = "Have the server list fewer, or make an MCPToolset in Python, with bounds of your own, and filter its tools."
+
+
+# PydanticAI says so of sessions of the newest protocol. Those ask in the answer to a call, and are served all the same.
+warnings.filterwarnings("ignore", message=".*will never be called: .* negotiated a modern MCP session", append=True)
+
+
+@dataclass
+class Connection:
+    """The state of a connection."""
+
+    lost: str = ""
+    """The end of a lost server: its process has ended, or it does not answer any more."""
+    status: int = 0
+    """The HTTP code of the last answer, if that was an error."""
+
+    def end(self, what: str) -> None:
+        """Take note of the end of the connection. What was first is the reason."""
+        self.lost = self.lost or what
+
+    def note(self, exc: BaseException) -> None:
+        """Take note of an error of a request, which may be the end of the connection."""
+        cause = exc.__cause__ if isinstance(exc, ModelRetry) else exc
+        if isinstance(cause, MCPError):
+            closed = cause.error.code == CONNECTION_CLOSED
+            gone = closed and str(cause) == "Connection closed"  # other faults of a stream have the same code
+        else:
+            gone = cause is exc and isinstance(exc, httpx2.TransportError | OSError)
+            gone = gone and not isinstance(exc, TimeoutError)  # it may only be slow
+        if gone:
+            self.end("has ended by itself")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientOptions:
+    """Options of the client of one server, beside calling its tools."""
+
+    log: ServerLog
+    connection: Connection
+    roots: tuple[Path, ...] = ()
+    on_progress: ProgressHandler | None = None
+    sampling_model: Model | None = None
+
+
+class Client(MCPToolset[Any]):
+    """The tools of a server, which is connected from `open` to `close`.
+
+    PydanticAI counts the requests that use a connection, each of which enters it and leaves it. One that is cancelled
+    once more while it leaves is counted for ever, and the server is never stopped.
+    """
+
+    async def open(self) -> None:
+        """Connect to the server."""
+        await super().__aenter__()
+
+    async def close(self) -> None:
+        """End the connection."""
+        await super().__aexit__(None, None, None)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *args: Any) -> bool | None:
+        return None
+
+
+def connect(server: McpServer, base: Path, options: ClientOptions) -> Client:
+    """Return the tools of a server, which is not connected yet."""
+    transport: Any
+    if server.command is not None:
+        transport = _Stdio(server, str(base / (server.cwd or ".")), options.log)
+    else:
+        transport = _Http(
+            str(server.url),
+            headers=server.headers,
+            httpx_client_factory=partial(_http_client, options.connection),
+            max_sse_event_size=LARGEST_MESSAGE,
+        )
+    transport.connection = options.connection
+    return Client(
+        transport,
+        init_timeout=server.start_timeout,
+        log_handler=_ignore_log,
+        roots=[root.as_uri() for root in options.roots] or None,
+        progress_handler=options.on_progress or _ignore_progress,
+        sampling_model=options.sampling_model,
+    )
+
+
+async def _ignore_progress(progress: float, total: float | None, message: str | None) -> None:
+    """Ignore how far a call is."""
+
+
+async def _ignore_log(message: Any) -> None:
+    """Ignore a log message of the server: on the terminal, it could pose as a question of ours."""
+
+
+class _Session(ClientSession):
+    """A session that ends a list of tools that is too long, and ignores the schemas of their results.
+
+    A result is not compared with such a schema, whose patterns may never end.
+    """
+
+    _tools = 0
+    _bytes = 0
+
+    def __init__(self, connection: Connection, read_stream: Any, write_stream: Any, **options: Any) -> None:
+        requests = _Requests()
+        reading = _Incoming(read_stream, requests, connection)
+        super().__init__(reading, _Outgoing(write_stream, requests), **options)
+
+    async def list_tools(self, *, params: PaginatedRequestParams | None = None) -> ListToolsResult:
+        """Return one page of the list. Pages are kept until the last one is there, so they count together."""
+        if params is None or params.cursor is None:
+            self._tools = self._bytes = 0
+        return await super().list_tools(params=params)
+
+    async def send_request(self, *args: Any, **kwargs: Any) -> Any:
+        result = await super().send_request(*args, **kwargs)
+        if isinstance(result, ListToolsResult):
+            self._count(result)
+            for tool in result.tools:
+                tool.output_schema = None
+        return result
+
+    def _count(self, page: ListToolsResult) -> None:
+        self._tools += len(page.tools)
+        self._bytes += len(page.model_dump_json())  # with the cursor, which is kept as well
+        if self._tools > MOST_TOOLS:
+            raise ToolsetError(f"it has more than {MOST_TOOLS} tools. {_FEWER}")
+        if self._bytes > LARGEST_MESSAGE:
+            raise ToolsetError(f"the list has more than {LARGEST_MESSAGE} bytes. {_FEWER}")
+
+
+class _Requests:
+    """The requests of a server that have no answer yet. Each is a task, so there is a bound to them."""
+
+    def __init__(self) -> None:
+        self._open: set[RequestId] = set()
+
+    def take(self, message: Any) -> bool:
+        """Take note of what the server sent, and return whether it may send that."""
+        if isinstance(message, JSONRPCRequest):
+            if message.id in self._open or len(self._open) >= MOST_REQUESTS:
+                return False
+            self._open.add(message.id)
+        elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
+            self._open.discard((message.params or {}).get("requestId", ""))
+        return True
+
+    def answer(self, message: Any) -> None:
+        """Take note of what the server was sent."""
+        if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
+            self._open.discard(message.id)
+
+
+class _Stream:
+    """A stream that does something beside another one."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def __aenter__(self) -> Self:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: Any) -> Any:
+        return await self._stream.__aexit__(*exc)
+
+
+class _Incoming(_Stream):
+    def __init__(self, stream: Any, requests: _Requests, connection: Connection) -> None:
+        super().__init__(stream)
+        self._requests = requests
+        self._connection = connection
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        item = await self._stream.__anext__()
+        if isinstance(item, SessionMessage) and not self._requests.take(item.message):
+            self._connection.end(f"was stopped, because it made more than {MOST_REQUESTS} requests at once")
+            raise StopAsyncIteration
+        return item
+
+
+class _Outgoing(_Stream):
+    def __init__(self, stream: Any, requests: _Requests) -> None:
+        super().__init__(stream)
+        self._requests = requests
+
+    async def send(self, item: Any) -> None:
+        message = item.message
+        is_farewell = isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled"
+        # A call that was cancelled would wait 5 seconds for a server that reads nothing.
+        with anyio.move_on_after(LEAVING_SECONDS if is_farewell else None):
+            await self._stream.send(item)
+        self._requests.answer(message)
+
+
+def _bounded(options: dict[str, Any], connection: Connection) -> dict[str, Any]:
+    """Return the options of a connection, with our own session."""
+    transport_options = options.get("transport_options") or TransportOptions()
+    session_class: Any = partial(_Session, connection)
+    return {**options, "transport_options": replace(transport_options, session_class=session_class)}
+
+
+class _Http(StreamableHttpTransport):
+    connection: Connection
+
+    def connect_session(self, **options: Any) -> Any:
+        return super().connect_session(**_bounded(options, self.connection))
+
+
+class _Stdio(ClientTransport):
+    connection: Connection
+
+    def __init__(self, server: McpServer, cwd: str, log: ServerLog) -> None:
+        self._server = server
+        self._cwd = cwd
+        self._log = log
+
+    @asynccontextmanager
+    async def connect_session(
+        self, *, transport_options: TransportOptions | None = None, **options: Any
+    ) -> AsyncIterator[ClientSession]:
+        server = self._server
+        with self._log.stream() as stderr:
+            async with (
+                run_server(
+                    (*(server.command or ()), *server.args),
+                    env=server.env,
+                    cwd=self._cwd,
+                    stderr=stderr,
+                    largest_message=LARGEST_MESSAGE,
+                    on_end=self.connection.end,
+                ) as (messages, answers),
+                _Session(self.connection, messages, answers, **options) as session,
+            ):
+                yield session
+
+
+def _http_client(
+    connection: Connection,
+    headers: dict[str, str] | None = None,
+    timeout: httpx2.Timeout | None = None,
+    auth: httpx2.Auth | None = None,
+    **options: Any,
+) -> httpx2.AsyncClient:
+    plain = {**(headers or {}), "accept-encoding": "identity"}
+    return httpx2.AsyncClient(
+        headers=plain,
+        auth=auth,
+        timeout=timeout or httpx2.Timeout(30.0, read=300.0),
+        transport=_BoundedTransport(connection),
+    )
+
+
+class _BoundedTransport(httpx2.AsyncHTTPTransport):
+    """Ends an answer that is too long. One that is a stream of events is bounded for each event."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection = connection
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        response = await super().handle_async_request(request)
+        if request.method == "POST":
+            self._connection.status = response.status_code if response.status_code >= 400 else 0
+        if response.status_code == 404 and request.method == "POST" and "mcp-session-id" in request.headers:
+            self._connection.end("does not know the conversation any more")  # the specification says it so
+        response.headers.pop("content-encoding", None)  # compressed, a small answer could become a large one
+        if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+            response.stream = _BoundedStream(response.stream)
+        return response
+
+
+class _BoundedStream(httpx2.AsyncByteStream):
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for part in self._stream:
+            size += len(part)
+            if size > LARGEST_MESSAGE:
+                raise httpx2.StreamError(f"the answer is larger than {LARGEST_MESSAGE} bytes")
+            yield part
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()

@@ -1,0 +1,230 @@
+"""The process of an MCP server that is started with a command: its messages are bounded, and nothing of it is left.
+
+The MCP package reads a message of any length, and leaves the processes that a server started when the server itself
+has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+from mcp.client.stdio import get_default_environment
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
+
+from ...sandbox.commands.processes import close_all, to_the_end, wait_exit
+
+_CHUNK = 65536
+_FLUSH_SECONDS = 0.5
+"""How long a server may take to read what it was already sent."""
+_GRACE_SECONDS = 1.5
+"""How long it may take to end once its standard input is closed. PydanticAI waits 3 seconds for all of it."""
+_TERMINATION_SECONDS = 0.5
+_LAST_WORDS_SECONDS = 1.0
+
+End = Callable[[str], None]
+"""Is told why a server is gone."""
+
+
+@asynccontextmanager
+async def run_server(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str] | None,
+    cwd: str,
+    stderr: int,
+    largest_message: int,
+    on_end: End,
+) -> AsyncIterator[tuple[Any, Any]]:
+    """Start a server, and give its messages and a stream for those to it. It is stopped when the block ends."""
+    server = _Server(command, {**get_default_environment(), **(env or {})}, cwd, stderr)
+    incoming, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    write, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.read, incoming, largest_message, on_end)
+            tasks.start_soon(server.write, outgoing, incoming, on_end)
+            tasks.start_soon(server.watch, incoming, on_end)
+            try:
+                yield read, write
+            finally:
+                read.close()
+                write.close()
+                await to_the_end(server.stop())
+                tasks.cancel_scope.cancel()
+    finally:
+        server.close()
+        for stream in (incoming, read, write, outgoing):
+            stream.close()
+
+
+class _Server:
+    """A process in a session of its own, with all that it starts there."""
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], cwd: str, stderr: int) -> None:
+        self._process = subprocess.Popen(  # noqa: S603
+            command,
+            env=env,
+            cwd=cwd,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            bufsize=0,
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        for stream in (self._stdin, self._stdout):
+            os.set_blocking(stream.fileno(), False)
+        self._handle = os.pidfd_open(self._process.pid) if hasattr(os, "pidfd_open") else None
+        # A task of its own: the others can be cancelled before the process has ended.
+        self._exit = asyncio.ensure_future(wait_exit(self._process.pid, self._handle))
+        self._writing = anyio.CancelScope()
+        self._written = anyio.Event()
+        self._read = anyio.Event()
+
+    async def read(self, incoming: Any, largest: int, on_end: End) -> None:
+        """Give the messages of the server on, line by line, until it ends its output."""
+        try:
+            async with incoming:
+                await self._read_lines(incoming, largest, on_end)
+                on_end("has ended by itself")
+            await self._discard()
+        finally:
+            self._read.set()
+
+    async def _read_lines(self, incoming: Any, largest: int, on_end: End) -> None:
+        rest = bytearray()
+        while chunk := await self._receive():
+            searched = len(rest)
+            rest += chunk
+            while (end := rest.find(b"\n", searched)) >= 0:
+                line, searched = bytes(rest[:end]), 0
+                del rest[: end + 1]
+                try:
+                    if line.strip():
+                        await incoming.send(_parse(line))
+                except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+                    return  # no one reads any more
+            if len(rest) > largest:
+                on_end(f"was stopped, because it sent a message of more than {largest} bytes")
+                self._signal(signal.SIGKILL)
+                return
+
+    async def _receive(self) -> bytes:
+        """Return a part of the output; none at its end."""
+        while True:
+            await anyio.wait_readable(self._stdout)
+            with suppress(BlockingIOError):
+                return os.read(self._stdout.fileno(), _CHUNK)
+
+    async def _discard(self) -> None:
+        """Read what is left, so that the server does not wait for that before it can end."""
+        while await self._receive():
+            pass
+
+    async def write(self, outgoing: Any, incoming: Any, on_end: End) -> None:
+        """Send messages to the server, until there are no more or it reads none."""
+        is_closed = False
+        try:
+            with self._writing:
+                async for sent in outgoing:
+                    text = sent.message.model_dump_json(by_alias=True, exclude_unset=True)
+                    await self._send(memoryview(f"{text}\n".encode()))
+        except OSError:
+            is_closed = True
+        finally:
+            outgoing.close()
+            self._written.set()
+        if is_closed:  # what it was sent last has no answer, however long its process runs
+            await self._end(incoming, on_end, "has closed its input")
+
+    async def _send(self, data: memoryview) -> None:
+        while data:
+            await anyio.wait_writable(self._stdin)
+            with suppress(BlockingIOError):
+                data = data[os.write(self._stdin.fileno(), data) :]
+
+    async def watch(self, incoming: Any, on_end: End) -> None:
+        """Notice the end of the process, and end what it has started."""
+        await asyncio.wait([self._exit])
+        self._signal(signal.SIGKILL)
+        # A process that left the session may hold the output open.
+        await self._end(incoming, on_end, "has ended by itself")
+
+    async def _end(self, incoming: Any, on_end: End, why: str) -> None:
+        """End the connection when the last messages of the server are read."""
+        with anyio.move_on_after(_LAST_WORDS_SECONDS):
+            await self._read.wait()
+        on_end(why)
+        incoming.close()
+
+    async def stop(self) -> None:
+        """Close its input, and end the process and all that it has started if it does not end by itself."""
+        try:
+            with anyio.move_on_after(_FLUSH_SECONDS):
+                await self._written.wait()
+            self._writing.cancel()
+            await self._written.wait()
+            self._stdin.close()
+            for seconds, number in ((_GRACE_SECONDS, signal.SIGTERM), (_TERMINATION_SECONDS, signal.SIGKILL)):
+                await asyncio.wait([self._exit], timeout=seconds)
+                if not self._exit.done():
+                    self._signal(number)
+            await asyncio.wait([self._exit])
+        finally:
+            self._signal(signal.SIGKILL)
+            self._process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        # It is not reaped before the end, so no other process can have its number.
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, number)
+            if number == signal.SIGKILL:
+                _end_session(self._process.pid)
+
+    def close(self) -> None:
+        """Close what belongs to the process."""
+        self._signal(signal.SIGKILL)
+        self._exit.cancel()
+        for stream in (self._stdin, self._stdout):
+            with suppress(OSError):
+                stream.close()
+        close_all(self._handle)
+        self._handle = None
+
+
+def _end_session(leader: int) -> None:
+    """End the processes of a session, which may be in groups of their own. Its leader is not reaped yet."""
+    ended = {leader}
+    # One that starts another meanwhile is seen in the next look.
+    while found := set(_members(leader)) - ended:
+        for pid in found:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        ended |= found
+
+
+def _members(session: int) -> Iterator[int]:
+    """Yield the processes of a session; without /proc, none."""
+    with suppress(FileNotFoundError):
+        for pid in (int(folder.name) for folder in Path("/proc").glob("[0-9]*")):
+            with suppress(ProcessLookupError, PermissionError):
+                if os.getsid(pid) == session:
+                    yield pid
+
+
+def _parse(line: bytes) -> SessionMessage | Exception:
+    try:
+        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except ValueError as exc:
+        return exc

@@ -1,0 +1,108 @@
+"""Sampling: an MCP server asks the model of the worker whose tool call it serves.
+
+Such a request is a call of its own, below the tool call, so that rules, budgets and the trace hold for it. What the
+server wants to know is text that is not trusted. It chooses no model and sees nothing of the conversation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
+
+from pydantic_ai import RunContext
+from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse
+from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.settings import ModelSettings
+
+from ...arguments.inputs import OpenParameters
+from ...budgets.ledger import DEFAULT_OUTPUT_TOKENS
+from ...budgets.limits import full_name
+from ...core.context import Context
+from ...core.entry import EntryBase
+from ...core.frame import CallFrame
+from ...core.metering import metered
+from ...errors import ArgumentError, NoWorkerError
+from ...policy.rules import Case
+
+Answer = Callable[[list[ModelMessage], ModelSettings], Awaitable[ModelResponse]]
+
+
+class SamplingEntry(EntryBase):
+    """One request of a server to the model of the worker at work."""
+
+    kind = "tool"
+    name = "sampling"
+    rule = "mcp.sampling"
+    model = None
+    requires_approval = True
+    needs_run_context = False
+
+    def __init__(self, server: str, messages: list[ModelMessage], settings: ModelSettings) -> None:
+        self.parameters = OpenParameters(self.name)
+        self.identity = ("mcp.sampling", server)
+        self._server = server
+        self._messages = messages
+        self._settings = settings
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Return the request as a person sees it, and as the record has it."""
+        asked = ModelMessagesTypeAdapter.dump_python(self._messages, mode="json")
+        said = [_shown(part) for message in asked for part in message["parts"]]
+        return {"server": self._server, "messages": said, "max_tokens": self._settings.get("max_tokens")}
+
+    async def check_arguments(self, arguments: dict[str, Any], ctx: Context) -> None:
+        """Refuse arguments that a person edited: what is sent is what the server wrote."""
+        if arguments != self.arguments:
+            raise ArgumentError("the request of a server cannot be edited. Approve it as it is, or refuse it.")
+
+    def cases(self, arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
+        """Return what rules can speak of."""
+        return (Case({"server": self._server, "max_tokens": self._settings.get("max_tokens")}),)
+
+    async def call(self, input_data: dict[str, Any], ctx: Context, run_ctx: RunContext[Context]) -> ModelResponse:
+        """Ask the worker's model, within the budgets that hold here."""
+        worker = ctx.frame.worker
+        if worker is None or worker.model is None:
+            raise NoWorkerError("No worker is at work here, so there is no model to ask.")
+        model = metered(worker.model, ctx.session, ctx.frame)
+        own: Any = getattr(worker.entry, "model_settings", None) or {}
+        most: int = own.get("max_tokens") or getattr(model, "default_max_tokens", DEFAULT_OUTPUT_TOKENS)
+        wanted = max(1, self._settings.get("max_tokens") or most)
+        settings = cast(ModelSettings, {**self._settings, "max_tokens": min(wanted, most)})
+        if ctx.frame.record is not None:
+            ctx.frame.record.model = full_name(model.system, model.model_name)
+        return await model.request(self._messages, settings, ModelRequestParameters())
+
+
+_WRITTEN = ("tool_name", "args", "content")
+
+
+def _shown(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a part of a message with all that the server wrote in it."""
+    written = {name: value for name, value in part.items() if name in _WRITTEN}
+    return {"role": part["part_kind"].removesuffix("-prompt"), **written}
+
+
+class SamplingModel(Model):
+    """The model that PydanticAI's client asks for a server. It has no name that says anything."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self._answer = answer
+
+    @property
+    def model_name(self) -> str:
+        return "llm-do"
+
+    @property
+    def system(self) -> str:
+        return "llm-do"
+
+    async def request(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        return await self._answer(messages, model_settings or ModelSettings())

@@ -1,0 +1,382 @@
+"""Tools of MCP servers, which ask unless a rule allows them: the runtime does not know what they do."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import monotonic
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import anyio
+from pydantic_ai import RunContext, ToolFailed
+from pydantic_ai.messages import InstructionPart, ModelMessage, ModelResponse
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.toolsets import AbstractToolset, CombinedToolset, ToolsetTool, WrapperToolset
+
+from ...core.context import Context, dispatch
+from ...core.events import CallProgress
+from ...core.recorder import tags
+from ...definitions.definition import McpToolset
+from ...errors import PathDenied, ToolsetError
+from ...machine.installation import install_extra
+from ...privacy.secrets import Values
+from .log import ServerLog, log_path
+from .sampling import SamplingEntry, SamplingModel
+
+STILL_STARTING_SECONDS = 5.0
+"""Seconds after which a notice says that a server is still starting."""
+PROGRESS_SECONDS = 0.1
+"""The least time between two events of progress of one server: it may send any number."""
+LONGEST_PROGRESS = 200
+
+_GONE = (
+    "The server of this tool has ended: {label}. What it remembered is lost, and it is not known whether the call was "
+    "done. Do not call its tools again in this turn. Tell the user that the server ended."
+)
+_STARTED_AGAIN = (
+    "{label} was started again. Everything that it remembered from earlier calls is gone. Do not rely on it: "
+    "repeat the calls whose effects you need."
+)
+
+
+@dataclass
+class _OpenCall:
+    """A tool call that the server works on."""
+
+    ctx: Context
+    samples: set[anyio.CancelScope] = field(default_factory=set)
+    idle: anyio.Event = field(default_factory=anyio.Event)
+
+
+@dataclass
+class McpServerToolset(WrapperToolset[Context]):
+    """The tools of an MCP server, all of which require approval.
+
+    It connects beside other servers: entering it begins that, and `started` waits for it. A server that ends by itself
+    is started once more, at the next turn.
+    """
+
+    declared: McpToolset
+    ctx: Context
+    """The worker call that it was made for."""
+    reconnect: Callable[[McpServerToolset], AbstractToolset[Any]]
+    """Makes another client of the same server."""
+    log: ServerLog
+    restarts: int = 0
+    connection: Any = None
+    """The `Connection` of the client."""
+    _starting: asyncio.Task[Any] | None = None
+    _calls: list[_OpenCall] = field(default_factory=list)
+    _one_call: anyio.Lock = field(default_factory=anyio.Lock)
+    _reported: float = -1.0
+    _told: bool = False
+    _tools: dict[str, ToolsetTool[Context]] | None = None
+
+    @property
+    def id(self) -> str | None:
+        """The name by which rules know the server."""
+        return self.declared.name
+
+    @property
+    def label(self) -> str:
+        server = self.declared.mcp
+        if self.declared.name is not None:
+            return f"MCP server {self.declared.name!r}"
+        if server.url is not None:
+            return f"the MCP server at {_address(server.url)}"
+        return f"the MCP server {shlex.join((*(server.command or ()), *server.args))!r}"
+
+    # -- its lifetime --------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        self._starting = asyncio.create_task(self._start(), name=f"start of {self.label}")
+        return self
+
+    async def started(self) -> None:
+        """Wait until the server is connected."""
+        if self._starting is not None:
+            await asyncio.wait([self._starting])
+            self._starting.result()
+
+    async def __aexit__(self, *args: Any) -> bool | None:
+        starting, self._starting = self._starting, None
+        if starting is not None and not starting.done():
+            starting.cancel()
+        if starting is not None:
+            await asyncio.wait([starting])
+            if starting.cancelled() or starting.exception() is not None:
+                return None  # what had begun was undone
+        # Whatever is wrong with closing one that is lost, it is gone.
+        with suppress(Exception) if self.connection.lost else nullcontext():
+            await self._client.close()
+        return None
+
+    async def _start(self) -> None:
+        recorder, frame = self.ctx.session.recorder, self.ctx.frame
+        again = " again" if self.restarts else ""
+        text = f"{self.label[0].upper()}{self.label[1:]} of worker {self._worker!r} is still starting{again}. It has "
+        text += f"{self.declared.mcp.start_timeout:g} seconds (`start_timeout`)."
+        timer = asyncio.get_running_loop().call_later(STILL_STARTING_SECONDS, recorder.notice, frame, text)
+        try:
+            with self._explained("cannot be reached"):
+                await self._client.open()
+        finally:
+            timer.cancel()
+
+    @property
+    def _client(self) -> Any:
+        """The `Client` whose tools these are. Its module is imported only where there is a server."""
+        return self.wrapped
+
+    @property
+    def _worker(self) -> str:
+        return self.ctx.frame.entry.name if self.ctx.frame.entry is not None else ""
+
+    async def for_run(self, ctx: RunContext[Context]) -> AbstractToolset[Context]:
+        if self.connection.lost:
+            await self._restart(ctx.deps)
+        return self
+
+    async def _restart(self, ctx: Context) -> None:
+        """Start a server that has ended once more. The second time, it stays an error."""
+        self._tell_end(ctx)
+        if self.restarts:
+            raise ToolsetError(
+                f"Worker {self._worker!r}: {self.label} ended twice, and is not started again.{self._command}"
+                f"{self.log.end()} Mend the server, and start a new conversation."
+            )
+        self.restarts += 1
+        try:
+            await self.__aexit__()
+            self.wrapped = self.reconnect(self)
+            self._told = False
+            self._starting = asyncio.create_task(self._start(), name=f"start of {self.label}")
+            await self.started()
+        except BaseException as exc:
+            self.connection.end("did not start")
+            if isinstance(exc, asyncio.CancelledError):  # the next turn may try it again
+                self.restarts, self._told = 0, True
+            raise
+
+    def _tell_end(self, ctx: Context) -> None:
+        """Tell the user and the trace, once, that the server has ended."""
+        if self._told:
+            return
+        self._told = True
+        again = "is not started again"
+        if not self.restarts:
+            again = "is started again if there is another turn, without its state"
+        text = (
+            f"{self.label[0].upper()}{self.label[1:]} of worker {self._worker!r} {self.connection.lost}, and {again}."
+        )
+        text += self.log.end()
+        recorder, worker = ctx.session.recorder, ctx.frame.worker
+        if worker is not None and worker.record is not None:
+            recorder.add_server(worker, self.declared.name or "mcp", text)
+            recorder.notice(worker, text)
+
+    async def get_instructions(
+        self, ctx: RunContext[Context]
+    ) -> str | InstructionPart | Sequence[str | InstructionPart] | None:
+        if not self.restarts:
+            return await super().get_instructions(ctx)
+        return _STARTED_AGAIN.format(label=f"{self.label[0].upper()}{self.label[1:]}")
+
+    # -- its tools -----------------------------------------------------------------------------------
+
+    async def get_tools(self, ctx: RunContext[Context]) -> dict[str, ToolsetTool[Context]]:
+        """Return the tools; those that it had, where the server has ended in the middle of a turn."""
+        try:
+            with self._explained("does not list its tools"):
+                with anyio.fail_after(self.declared.mcp.start_timeout):
+                    tools = await super().get_tools(ctx)
+        except ToolsetError:
+            if not self.connection.lost or self._tools is None:
+                raise
+            self._tell_end(ctx.deps)
+            return self._tools
+        self._tools = {
+            name: replace(tool, toolset=self, tool_def=replace(tool.tool_def, kind="unapproved"))
+            for name, tool in tools.items()
+        }
+        return self._tools
+
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Context], tool: ToolsetTool[Context]
+    ) -> Any:
+        gone = _GONE.format(label=self.label)
+        if self.connection.lost:
+            self._tell_end(ctx.deps)
+            raise ToolFailed(gone)
+        try:
+            async with self._open_call(ctx.deps):
+                return await super().call_tool(name, tool_args, ctx, tool)
+        except Exception as exc:
+            self.connection.note(exc)
+            if not self.connection.lost:
+                raise
+        self._tell_end(ctx.deps)
+        raise ToolFailed(gone)
+
+    @asynccontextmanager
+    async def _open_call(self, ctx: Context) -> AsyncIterator[None]:
+        """Know the call, for what the server sends meanwhile. One that samples makes one call at a time."""
+        call = _OpenCall(ctx)
+        async with self._one_call if self.declared.mcp.sampling else nullcontext():
+            self._calls.append(call)
+            try:
+                yield
+            finally:
+                self._calls.remove(call)
+                for scope in call.samples:
+                    scope.cancel()
+                if call.samples:
+                    with anyio.CancelScope(shield=True):
+                        await call.idle.wait()
+
+    # -- what the server sends during a call -----------------------------------------------------------
+
+    async def on_progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Tell sinks how far the call is that the server works on; where it works on several, none."""
+        recorder, now = self.ctx.session.recorder, monotonic()
+        if len(self._calls) != 1 or not recorder.observed or now - self._reported < PROGRESS_SECONDS:
+            return
+        self._reported = now
+        frame = self._calls[0].ctx.frame
+        text = None if message is None else " ".join(message[:LONGEST_PROGRESS].split())
+        recorder.emit(CallProgress(**tags(frame), progress=progress, total=total, message=text))
+
+    async def sample(self, messages: list[ModelMessage], settings: ModelSettings) -> ModelResponse:
+        """Ask the worker's model for the server, as a call below the one that it works on."""
+        if not self._calls:
+            raise RuntimeError("Sampling is possible only during a tool call.")
+        call = self._calls[0]
+        # It goes to a model as the result of a tool does: without secrets, so that what is sent is what is shown.
+        messages = call.ctx.session.recorder.secrets.redact(messages)
+        made = SamplingEntry(self.label, messages, settings)
+        scope = anyio.CancelScope()
+        if not call.samples:
+            call.idle = anyio.Event()
+        call.samples.add(scope)
+        try:
+            with scope, call.ctx.session.inner_task():
+                response: ModelResponse = await dispatch(call.ctx, made, made.arguments)
+                return response
+        except Exception:
+            raise RuntimeError("The request was refused, or failed.") from None  # why is not for the server
+        finally:
+            call.samples.discard(scope)
+            if not call.samples:
+                call.idle.set()
+        raise RuntimeError("The tool call has ended.")
+
+    # -- errors --------------------------------------------------------------------------------------
+
+    @property
+    def _command(self) -> str:
+        server = self.declared.mcp
+        if self.declared.name is None:
+            return ""
+        if server.url is not None:
+            return f" Its address is {_address(server.url)}."
+        return f" Its command is {shlex.join((*(server.command or ()), *server.args))!r}."
+
+    @contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        """Say which server failed. What its error says is cut, since the server wrote it."""
+        try:
+            yield
+        except Exception as exc:
+            while isinstance(exc, ExceptionGroup):
+                exc = exc.exceptions[0]
+            self.connection.note(exc)
+            why = given_values(self.declared).text(" ".join(str(exc).split()) or type(exc).__name__)
+            if isinstance(exc, TimeoutError) or "Failed to initialize server session" in why:
+                seconds = self.declared.mcp.start_timeout
+                why = f"it took more than {seconds:g} seconds. Raise `start_timeout` if it needs more."
+            elif self.connection.lost.startswith("was stopped"):
+                why = f"it {self.connection.lost}"
+            text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in why[:500])
+            if status := self.connection.status:
+                text = f"{text.rstrip('.')} (HTTP status {status})."
+                text += " Give the key that it wants in `headers`." if status in (401, 403) else " Check its `url`."
+            elif not text.endswith("."):
+                text += "."
+            raise ToolsetError(
+                f"Worker {self._worker!r}: {self.label} {what}: {text}{self._command}{self.log.end()}"
+            ) from None  # it may quote what is hidden
+
+
+def _address(url: str) -> str:
+    """Return an address without a password, or a key in its query."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}"
+
+
+def given_values(declared: McpToolset) -> Values:
+    """Return what the file gives a server in `env` and `headers`, which no error and no log shows."""
+    values = Values()
+    for value in (*(declared.mcp.headers or {}).values(), *(declared.mcp.env or {}).values()):
+        values.add(value)
+    return values
+
+
+@dataclass(frozen=True)
+class McpFactory:
+    """Connects to a server, once for each scope."""
+
+    declared: McpToolset
+    base: Path
+
+    def __call__(self, ctx: Context) -> AbstractToolset[Any]:
+        secrets = ctx.session.recorder.secrets
+        server = self.declared.name or shlex.join((*(self.declared.mcp.command or ()), *self.declared.mcp.args))
+        path = log_path(self.base, server) if self.declared.mcp.command is not None else None
+        given = given_values(self.declared)
+        log = ServerLog(path, lambda text: given.text(secrets.text(text, keep_lines=True), keep_lines=True))
+        roots = self._roots(ctx)
+
+        def client(toolset: McpServerToolset) -> AbstractToolset[Any]:
+            return self._client(toolset, roots)
+
+        made = McpServerToolset(CombinedToolset([]), self.declared, ctx, client, log)
+        made.wrapped = client(made)
+        toolset: AbstractToolset[Any] = made
+        return toolset if self.declared.prefix is None else toolset.prefixed(self.declared.prefix)
+
+    def _client(self, toolset: McpServerToolset, roots: tuple[Path, ...]) -> AbstractToolset[Any]:
+        # Importing PydanticAI's client costs more than everything else here, and most projects have no server.
+        try:
+            from .client import ClientOptions, Connection, connect  # noqa: PLC0415
+        except ImportError as exc:
+            raise ToolsetError(
+                f"{toolset.label[0].upper()}{toolset.label[1:]} of worker {toolset._worker!r} cannot be used: "
+                f"{exc.name or exc} is missing. Install what MCP servers need: {install_extra('mcp')}"
+            ) from exc
+        declared = self.declared.mcp
+        connection = toolset.connection = Connection()
+        options = ClientOptions(
+            log=toolset.log,
+            connection=connection,
+            roots=roots,
+            on_progress=toolset.on_progress if declared.progress else None,
+            sampling_model=SamplingModel(toolset.sample) if declared.sampling else None,
+        )
+        return connect(declared, self.base, options)
+
+    def _roots(self, ctx: Context) -> tuple[Path, ...]:
+        names, files = self.declared.mcp.roots, ctx.frame.sandbox
+        if not names:
+            return ()
+        worker = ctx.frame.entry.name if ctx.frame.entry is not None else ""
+        if files is None:
+            raise ToolsetError(f"Worker {worker!r} has no roots that an MCP server could be told. Give it a `sandbox`.")
+        try:
+            return tuple(files.manager.root(name).folder for name in names)
+        except PathDenied as exc:
+            raise ToolsetError(f"Worker {worker!r}, `roots` of an MCP server: {exc}") from exc

@@ -1,0 +1,1 @@
+"""Values of any kind: copies, keys, texts, names, JSON Schemas."""

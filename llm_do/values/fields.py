@@ -1,0 +1,160 @@
+"""Fields of pydantic models and dataclasses, and the extra values that a caller added to them.
+
+A class that allows extra values (`extra="allow"`) takes any key that is not the name a field is given by. Such a key
+may be the field's own name: with `amount: int = Field(alias="sum")`, `{"sum": 5000, "amount": 1}` is a model whose
+field `amount` is 5000, and whose extra value `amount` is 1. So the two are never put into one mapping. Everything that
+judges, shows, compares or records values reads them here.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from pydantic import AliasChoices, AliasPath, BaseModel, RootModel, TypeAdapter
+from pydantic.fields import FieldInfo
+from typing_extensions import is_typeddict
+
+EXTRA = "[extra]"
+"""The heading under which extra values are shown. A key that is spelled like this is shown in quotes."""
+
+
+class Fields(NamedTuple):
+    """The values of a pydantic model or a dataclass."""
+
+    declared: dict[str, Any]
+    """The values of its fields, by their names in Python."""
+    extra: dict[str, Any]
+    """The values that no field has, by the keys that they were given by."""
+
+    @property
+    def ambiguous(self) -> str | None:
+        """Return the name of a field that is the key of an extra value too, if there is one."""
+        return next((name for name in self.extra if name in self.declared), None)
+
+
+def fields_of(value: Any) -> Fields | None:
+    """Return the fields of a pydantic model or a dataclass; `None` for any other value.
+
+    They are read where the object keeps them, whatever its class made of iteration or of attributes.
+    """
+    if isinstance(value, BaseModel):
+        return Fields(value.__dict__, getattr(value, "__pydantic_extra__", None) or {})
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return None
+    stored = getattr(value, "__dict__", {})
+    names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
+    declared = {name: stored[name] if name in stored else getattr(value, name) for name in names}
+    # A dataclass has no place of its own for extra values. What Python code has put there is no field either.
+    return Fields(declared, {name: item for name, item in stored.items() if name not in declared})
+
+
+def aliases(info: FieldInfo, *, roots: bool = False) -> Iterator[str]:
+    """Yield the other names that a field can be given by; with `roots`, also the first key of a path to it."""
+    alias = info.validation_alias if info.validation_alias is not None else info.alias
+    for choice in alias.choices if isinstance(alias, AliasChoices) else [alias]:
+        path = choice.path if isinstance(choice, AliasPath) else [choice]
+        if isinstance(path[0], str) and (roots or len(path) == 1):
+            yield path[0]
+
+
+def other_names(kind: Any) -> Mapping[str, tuple[str, ...]]:
+    """Return the other names of the fields of a model, a dataclass or a TypedDict, by their names in Python."""
+    return _other_names(kind)
+
+
+@lru_cache(maxsize=1024)
+def _other_names(kind: Any) -> Mapping[str, tuple[str, ...]]:
+    infos: Mapping[str, FieldInfo] | None = getattr(kind, "__pydantic_fields__", None)
+    if infos is not None:
+        return {name: tuple(aliases(info)) for name, info in infos.items()}
+    if not dataclasses.is_dataclass(kind) and not is_typeddict(kind):
+        return {}
+    # pydantic knows the fields of these only while it makes a schema, in the same order with and without aliases.
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(kind)
+        names, told = (list(_properties(adapter.json_schema(by_alias=by_alias))) for by_alias in (False, True))
+    except Exception:  # an annotation that means nothing to pydantic
+        return {}
+    return {name: (alias,) for name, alias in zip(names, told, strict=True)} if len(names) == len(told) else {}
+
+
+def _properties(schema: dict[str, Any]) -> Mapping[str, Any]:
+    if "$ref" in schema:  # a type that contains itself
+        schema = schema["$defs"][schema["$ref"].rpartition("/")[2]]
+    properties: Mapping[str, Any] = schema.get("properties", {})
+    return properties
+
+
+def with_extra_apart(value: Any) -> Any:
+    """Return `value` for a JSON text: models and dataclasses with extra values become mappings that have these apart.
+
+    What has none inside is returned as it is, and serialized as its class says.
+    """
+    return _apart(value, set())
+
+
+def _apart(value: Any, inside: set[int]) -> Any:
+    if isinstance(value, str | bytes | int | float | type(None)) or id(value) in inside:
+        return value
+    fields = fields_of(value)
+    if fields is None and not isinstance(value, Mapping | list | tuple | set | frozenset):
+        return value
+    inside.add(id(value))
+    try:
+        if isinstance(value, RootModel):  # it is serialized as what is inside
+            root = _apart(value.root, inside)
+            return value if root is value.root else root
+        if fields is not None:
+            declared = {name: _apart(item, inside) for name, item in fields.declared.items()}
+            if not fields.extra and all(item is fields.declared[name] for name, item in declared.items()):
+                return value
+            extra = {name: _apart(item, inside) for name, item in fields.extra.items()}
+            return {**_serialized_names(type(value), declared), **({EXTRA: extra} if extra else {})}
+        if isinstance(value, Mapping):
+            made = {key: _apart(item, inside) for key, item in value.items()}
+            return value if all(made[key] is value[key] for key in made) else made
+        items = [_apart(item, inside) for item in value]
+        return value if all(item is old for item, old in zip(items, value, strict=True)) else items
+    except Exception:  # a mapping of some class that cannot be read
+        return f"<{type(value).__name__} that cannot be shown>"
+    finally:
+        inside.discard(id(value))
+
+
+def _serialized_names(kind: type, declared: dict[str, Any]) -> dict[str, Any]:
+    infos: Mapping[str, FieldInfo] = getattr(kind, "__pydantic_fields__", {})
+    names = {name: (infos[name].serialization_alias if name in infos else None) or name for name in declared}
+    made = {names[name]: item for name, item in declared.items()}
+    return made if len(made) == len(declared) else declared
+
+
+def replace_fields(
+    value: Any, fields: Fields, replaced: Callable[[str, Any], Any], key: Callable[[str], str] = lambda name: name
+) -> Any:
+    """Return a copy of an object with other values, each in its own place; the object itself, if they are the same.
+
+    `key` replaces the keys of extra values, which a caller wrote.
+    """
+    declared = {name: item for name, old in fields.declared.items() if (item := replaced(name, old)) is not old}
+    extra = {key(name): replaced(name, old) for name, old in fields.extra.items()}
+    has_new_extra = any(fields.extra.get(name, extra) is not item for name, item in extra.items())
+    if not declared and not has_new_extra:
+        return value
+    if isinstance(value, BaseModel):  # no validator of its class has a say
+        made = value.model_copy()
+        made.__dict__.update(declared)
+        if has_new_extra:
+            object.__setattr__(made, "__pydantic_extra__", extra)
+        return made
+    copied = copy.copy(value)
+    for name, item in declared.items():
+        object.__setattr__(copied, name, item)
+    if has_new_extra:
+        for name in fields.extra:
+            del copied.__dict__[name]
+        copied.__dict__.update(extra)
+    return copied

@@ -1,0 +1,139 @@
+r"""Texts of any value that can be written: without half of a character, whatever the value's own code does.
+
+Half of a character (a lone surrogate) comes from a JSON or YAML escape such as `\ud800`, from a command line or from a
+file name that is not UTF-8. Python holds it in a text, and fails when it writes that text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Set
+from contextlib import suppress
+from math import isfinite
+from typing import Any, Literal
+
+from pydantic_core import ValidationError, to_json, to_jsonable_python
+
+from .fields import EXTRA, fields_of, with_extra_apart
+
+
+def encodable(text: str) -> str:
+    r"""Return a text with each half of a character as an escape, such as `\ud800`."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
+_INK = re.compile(
+    # White space, control characters, and characters without width or ink: joiners, marks of direction, fillers.
+    "[^\\s\\x00-\\x1f\\x7f-\\x9f\\xad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200b-\\u200f\\u202a-\\u202e"
+    "\\u2060-\\u206f\\u2800\\u3164\\ufe00-\\ufe0f\\ufeff\\uffa0\\ufff0-\\ufff8\\U000e0000-\\U000e0fff]"
+)
+
+
+def is_blank(text: str) -> bool:
+    """Whether nothing of a text can be seen."""
+    return _INK.search(text) is None
+
+
+def says_nothing(value: object) -> bool:
+    """Whether a value is `None` or a blank text."""
+    return value is None or (isinstance(value, str) and is_blank(value))
+
+
+def described(value: object) -> str:
+    """Return the repr of a value, with extra values apart; of one whose own code fails, its type."""
+    try:
+        return repr(with_extra_apart(value))
+    except Exception:
+        return f"<{type(value).__name__} that cannot be shown>"
+
+
+def quoted(value: object, most: int = 200) -> str:
+    """Return the repr of a value for an error message: all of it in one line, or how long it is.
+
+    It is never cut, since half of a secret would not be found any more when the message is recorded.
+    """
+    for describe in (described, repr):  # a class may say less of itself than its fields do
+        with suppress(Exception):
+            text = encodable(describe(value)).replace("\n", "\\n")
+            if len(text) <= most:
+                return text
+    long = (
+        f"text of {len(value):,} characters" if isinstance(value, str) else f"{type(value).__name__}, too long to show"
+    )
+    return f"<{long}>"
+
+
+def json_text(value: Any, *, indent: int | None = None, inf_nan_mode: Literal["null", "constants"] = "null") -> str:
+    """Return any value as JSON: as its class serializes it, or, where that fails, as its fields and items."""
+    try:
+        data = to_json(value, indent=indent, fallback=text_of, bytes_mode="base64", inf_nan_mode=inf_nan_mode)
+        return data.decode()
+    except Exception:
+        # Only texts have anything but ASCII, and there the escapes are those of JSON.
+        return encodable(json.dumps(_plain(value, ()), indent=indent, ensure_ascii=False))
+
+
+def text_of(value: object) -> str:
+    """Return `str(value)`; of a value whose own code fails, its type."""
+    try:
+        return _validation_text(value) if isinstance(value, ValidationError) else str(value)
+    except Exception:
+        return described(value)
+
+
+def _validation_text(error: ValidationError) -> str:
+    """Return what pydantic says of values, which it would cut, with each value as `quoted` has it."""
+    problems = error.errors(include_url=False, include_context=False)
+    lines = [f"{len(problems)} validation error{'s' * (len(problems) > 1)} for {error.title}"]
+    for problem in problems:
+        lines += [
+            ".".join(map(str, problem["loc"])),
+            f"  {problem['msg']} [type={problem['type']}, input={quoted(problem['input'])}]",
+        ]
+    return "\n".join(filter(None, lines))
+
+
+def _plain(value: Any, inside: tuple[int, ...]) -> Any:
+    """Return a value as JSON has it, without its own serialization."""
+    if value is None or isinstance(value, bool | str):
+        return value if not isinstance(value, str) else str.__str__(value)
+    if id(value) in inside or len(inside) > 100:
+        return described(type(value))
+    below = (*inside, id(value))
+    try:
+        if (fields := fields_of(value)) is not None:
+            made = {name: _plain(item, below) for name, item in fields.declared.items()}
+            extra = {EXTRA: _plain(fields.extra, below)} if fields.extra else {}
+            return {**made, **extra}
+        if isinstance(value, Mapping):
+            return {text_of(key): _plain(item, below) for key, item in value.items()}
+        if isinstance(value, list | tuple | Set):
+            return [_plain(item, below) for item in value]
+        made = to_jsonable_python(value, fallback=text_of, bytes_mode="base64")
+        return None if isinstance(made, float) and not isfinite(made) else made
+    except Exception:
+        return described(value)
+
+
+def shorten(value: Any, limit: int = 80) -> str:
+    """Return a value without secrets in one line, cut in the middle when it is long. Errors use `quoted`."""
+    if type(value) is dict:
+        text = ", ".join(f"{key}={described(item)}" for key, item in value.items())
+    else:
+        text = described(value)
+    text = text.replace("\n", "\\n")
+    if len(text) <= limit:
+        return text
+    half = (limit - 3) // 2
+    return f"{text[:half]}...{text[-half:]}"
+
+
+_LONGEST_VALUE = 200
+
+
+def shown(value: Any) -> str:
+    """A value of a file as an error message shows it."""
+    text = "nothing" if value is None else json.dumps(value, default=described, ensure_ascii=False, skipkeys=True)
+    text = encodable(text)
+    return text if len(text) <= _LONGEST_VALUE else quoted(value, _LONGEST_VALUE)
