@@ -296,7 +296,7 @@ def note_path(error: BaseException, path: str, call: object, caller: object) -> 
     `call` and `caller` are the records of the call that it leaves, and of the one that it reaches next.
     """
     with suppress(Exception):  # an exception may refuse attributes
-        if not came_from_below(error, call):
+        if not raised_in_nested_call(error, call):
             setattr(error, _PATH, path)
             # An object that is raised again, by another call, has the note of the call before.
             if notes := getattr(error, "__notes__", None):
@@ -314,7 +314,7 @@ def _names_path(error: BaseException, path: str) -> bool:
     return text.startswith((f"{path} ", f"{path}:")) or (" > " in path and path in text)
 
 
-def came_from_below(error: BaseException, call: object) -> bool:
+def raised_in_nested_call(error: BaseException, call: object) -> bool:
     """Tell whether an error reached a call, of which this is the record, from one that it made."""
     return call is not None and getattr(error, _REACHES, None) is call
 

@@ -25,7 +25,7 @@ from pydantic_ai.messages import MultiModalContent
 from pydantic_core import PydanticCustomError, from_json, to_json
 
 from ..errors import ArgumentError, PathDenied
-from ..privacy.secret_fields import Marks
+from ..privacy.secret_fields import SecretFields
 from ..values.texts import is_blank, quoted, says_nothing
 from .parameters import NAMED_ONLY, Parameters, as_named
 from .payloads import AttachmentInput, AttachmentPayload, is_content
@@ -69,7 +69,7 @@ class OpenParameters:
     """The parameters of a worker that declares none: those of `WorkerInput`."""
 
     __slots__ = ("_entry", "json_schema", "of_worker", "validator", "vocabulary")
-    marks: Marks | None = None
+    secret_fields: SecretFields | None = None
     secret_names: frozenset[str] = frozenset()
 
     def __init__(self, entry: str, *, of_worker: bool = False) -> None:
@@ -207,7 +207,7 @@ class NoParameters:
     """The parameters of a worker whose instructions are enough (`input: none`): there are none."""
 
     __slots__ = ("_entry", "json_schema", "validator", "vocabulary")
-    marks: Marks | None = None
+    secret_fields: SecretFields | None = None
     secret_names: frozenset[str] = frozenset()
 
     def __init__(self, entry: str) -> None:

@@ -24,7 +24,7 @@ import typing_extensions
 from pydantic import BaseModel, ValidationError
 
 from ..errors import ArgumentError, did_you_mean
-from ..privacy.secret_fields import HIDDEN, Marks
+from ..privacy.secret_fields import HIDDEN, SecretFields
 from ..privacy.secrets import Values, texts_in
 from ..values.fields import fields_of
 from ..values.snapshots import ATOMS
@@ -39,7 +39,7 @@ class Parameters(Protocol):
     """The schema of the parameters that a model gets."""
     validator: Any
     """Validates what a model sends, to a mapping from parameter names to values."""
-    marks: Marks | None
+    secret_fields: SecretFields | None
     """Which of the arguments, or parts of them, are secret."""
     vocabulary: Vocabulary
     """The facts about the arguments that rules can name."""
@@ -83,7 +83,7 @@ class DeclaredParameters:
         "_rest",
         "_validate",
         "json_schema",
-        "marks",
+        "secret_fields",
         "validator",
         "vocabulary",
     )
@@ -100,11 +100,11 @@ class DeclaredParameters:
         validate: Callable[..., dict[str, Any]],
         validator: Any,
         json_schema: dict[str, Any],
-        marks: Marks | None = None,
+        secret_fields: SecretFields | None = None,
         vocabulary: Vocabulary | None = None,
     ) -> None:
         self._entry = entry
-        self.marks = marks
+        self.secret_fields = secret_fields
         self._positional = tuple(positional)
         self._keyword_only = tuple(keyword_only)
         self._positional_only = frozenset(positional_only)
@@ -150,14 +150,14 @@ class DeclaredParameters:
             return self._validate(values, by_alias=True, by_name=True) if by_name else self._validate(values)
         except ValidationError as exc:
             error = self._explain(exc)
-            if self.marks is None:
+            if self.secret_fields is None:
                 raise error from exc
         # What pydantic says has the values in it, and is not to be seen behind what is said here.
-        raise _without_marked(error, values, self.marks, Marks.of(self.json_schema))
+        raise _without_marked(error, values, self.secret_fields, SecretFields.of(self.json_schema))
 
     @property
     def secret_names(self) -> frozenset[str]:
-        return frozenset() if self.marks is None else self.marks.names
+        return frozenset() if self.secret_fields is None else self.secret_fields.names
 
     def _place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Positional values under their names, next to the keywords."""
@@ -194,16 +194,16 @@ class DeclaredParameters:
 
     def _touches_secret(self, where: tuple[int | str, ...]) -> bool:
         # It may be named by an alias, as the model that calls knows it.
-        by_alias = Marks.of(self.json_schema)
-        return self.marks is not None and (
-            not where or self.marks.touches(where[0]) or (by_alias is not None and by_alias.touches(where[0]))
+        by_alias = SecretFields.of(self.json_schema)
+        return self.secret_fields is not None and (
+            not where or self.secret_fields.touches(where[0]) or (by_alias is not None and by_alias.touches(where[0]))
         )
 
 
-def _without_marked(error: ArgumentError, values: dict[str, Any], *marks: Marks | None) -> ArgumentError:
+def _without_marked(error: ArgumentError, values: dict[str, Any], *secret_fields: SecretFields | None) -> ArgumentError:
     """An error that may quote the arguments, without those that are secret."""
     hidden = Values()
-    for each in marks:
+    for each in secret_fields:
         if each is not None:
             for text in texts_in(each.split(values)[1]):
                 hidden.add(text)

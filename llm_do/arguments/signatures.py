@@ -25,7 +25,7 @@ from pydantic_ai import Tool
 from pydantic_core import PydanticCustomError
 
 from ..errors import ArgumentError, did_you_mean
-from ..privacy.secret_fields import Marks
+from ..privacy.secret_fields import SecretFields
 from ..values.fields import aliases
 from .parameters import DeclaredParameters, FirstParameter, as_arguments
 from .validation import schema_validator
@@ -72,7 +72,9 @@ def tool_parameters(tool: Tool[Any]) -> DeclaredParameters:
         validate=validate,
         validator=schema.validator,
         json_schema=schema.json_schema,
-        marks=Marks.of(schema.json_schema) if bare else _marks_by_name(schema.json_schema, parameters, annotations),
+        secret_fields=SecretFields.of(schema.json_schema)
+        if bare
+        else _marks_by_name(schema.json_schema, parameters, annotations),
         vocabulary=Vocabulary(tool.name, schema.json_schema, renamed, lone, lone_type, unchecked=bare),
     )
 
@@ -122,9 +124,9 @@ def _refuse_twice(
 
 def _marks_by_name(
     schema: dict[str, Any], parameters: Sequence[inspect.Parameter], annotations: Mapping[str, Any]
-) -> Marks | None:
+) -> SecretFields | None:
     """Return the marks of a function's schema, by the names that arguments and their fields have in Python."""
-    if Marks.of(schema) is None:
+    if SecretFields.of(schema) is None:
         return None
     hints: dict[str, Any] = {}
     for parameter in parameters:
@@ -136,7 +138,7 @@ def _marks_by_name(
     shape: Any = typing_extensions.TypedDict("_Arguments", hints)  # type: ignore[misc]
     made = TypeAdapter(shape).json_schema(by_alias=False)
     definitions = {**schema.get("$defs", {}), **made.get("$defs", {})}
-    return Marks({**made, "additionalProperties": schema.get("additionalProperties"), "$defs": definitions})
+    return SecretFields({**made, "additionalProperties": schema.get("additionalProperties"), "$defs": definitions})
 
 
 def _is_field(value: object) -> bool:
@@ -190,7 +192,8 @@ def _model_parameters(entry: str, input_type: Any) -> DeclaredParameters:
         validator=adapter.validator,
         json_schema=json_schema,
         # Arguments have the names of fields, whatever a model that calls is told.
-        marks=Marks.of(json_schema) and Marks.of(TypeAdapter(input_type).json_schema(by_alias=False)),
+        secret_fields=SecretFields.of(json_schema)
+        and SecretFields.of(TypeAdapter(input_type).json_schema(by_alias=False)),
         vocabulary=Vocabulary(entry, json_schema, renamed),
     )
 
@@ -198,8 +201,8 @@ def _model_parameters(entry: str, input_type: Any) -> DeclaredParameters:
 def schema_parameters(entry: str, schema: dict[str, Any]) -> DeclaredParameters:
     """The properties of a JSON Schema as parameters."""
     closed = {"additionalProperties": False, **schema}
-    marks = Marks.of(closed)
-    validate = schema_validator(closed, marks)
+    secret_fields = SecretFields.of(closed)
+    validate = schema_validator(closed, secret_fields)
 
     def check(values: dict[str, Any]) -> dict[str, Any]:
         if problem := validate(values):
@@ -214,7 +217,7 @@ def schema_parameters(entry: str, schema: dict[str, Any]) -> DeclaredParameters:
         validate=adapter.validate_python,
         validator=adapter.validator,
         json_schema=closed,
-        marks=marks,
+        secret_fields=secret_fields,
     )
 
 

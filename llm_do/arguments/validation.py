@@ -12,7 +12,7 @@ from functools import cache, partial
 from itertools import islice
 from typing import Any
 
-from ..privacy.secret_fields import HIDDEN, Marks
+from ..privacy.secret_fields import HIDDEN, SecretFields
 from ..values.json_schema import check_bounds, mentions
 from ..values.patterns import Pattern, UncheckablePattern, compile_pattern, measure
 
@@ -28,7 +28,7 @@ class _TooManyStepsError(Exception):
 
 
 def schema_validator(
-    schema: dict[str, Any], marks: Marks | None = None, *, foreign: bool = False
+    schema: dict[str, Any], secret_fields: SecretFields | None = None, *, foreign: bool = False
 ) -> Callable[[Any], Problem]:
     """Return a function that says what is wrong with a value, or `None`. It does not quote what is marked.
 
@@ -63,7 +63,7 @@ def schema_validator(
 
     def say(error: Any) -> str:
         names_only = not error.path and error.validator in ("required", "additionalProperties")
-        if marks is None or names_only or (error.path and not marks.touches(error.path[0])):
+        if secret_fields is None or names_only or (error.path and not secret_fields.touches(error.path[0])):
             return _whole(str(error.message), f"it does not have the {error.validator} that it must have")
         return f"{HIDDEN} does not have the {error.validator} that it must have"
 

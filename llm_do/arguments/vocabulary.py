@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import RootModel
 
 from ..errors import ArgumentError
-from ..privacy.secret_fields import Marks
+from ..privacy.secret_fields import SecretFields
 from ..values.canonical import SameObject
 from ..values.fields import Fields, fields_of, other_names
 from .validation import Problem, schema_validator
@@ -132,7 +132,7 @@ def _told_type(kind: Any) -> Any:
 def _foreign_validator(schema: SameObject) -> Callable[[Any], Problem]:
     """Return the validator of the schema of a foreign tool, which is made once."""
     target: Any = schema.target
-    return schema_validator(target, Marks.of(target), foreign=True)
+    return schema_validator(target, SecretFields.of(target), foreign=True)
 
 
 def _is_json(value: Any) -> bool:

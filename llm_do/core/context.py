@@ -31,7 +31,7 @@ from ..errors import (
     UnknownAttributeError,
     UnknownEntryError,
     attach_partial_messages,
-    came_from_below,
+    raised_in_nested_call,
     summarize,
 )
 from ..models.choice import ModelLike
@@ -354,7 +354,7 @@ async def _prepare_worker(ctx: Context, entry: Entry[Any]) -> None:
         raise frame.problem
     await choose_model(ctx)
     if isinstance(entry, EntryBase) and entry.limits is not None:
-        frame.hands_down = True
+        frame.has_inherited = True
         frame.meters = (*parent.meters, UsageMeter(entry.limits, entry.name))
 
 
@@ -371,7 +371,7 @@ async def _ask_and_run(
         if isinstance(why, PathChanged):
             answerable = frame.pins is not None
         else:
-            answerable = from_within = not frame.approved and not came_from_below(why, frame.record)
+            answerable = from_within = not frame.approved and not raised_in_nested_call(why, frame.record)
         if not answerable or frame.record is None:
             raise why
         approve = ctx.session.permissions.approve

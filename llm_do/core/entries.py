@@ -33,7 +33,7 @@ from ..errors import ArgumentError, ModelChoiceError, ToolTimeout
 from ..models.choice import ModelLike
 from ..models.compatibility import check_wanted, find_misfit
 from ..policy.rules import Case, Grant, RuleBook, read_rules
-from ..privacy.secret_fields import Marks
+from ..privacy.secret_fields import SecretFields
 from ..sandbox import Pins, SandboxConfig, SandboxManager, SandboxToolset
 from ..values.names import check_name
 from ..values.texts import quoted
@@ -85,9 +85,9 @@ class ToolEntry(EntryBase, Generic[T]):
     """Wider permissions than for this very call that a person who is asked can give."""
     ungranted: Collection[str] = ()
     """Arguments that a grant for the session leaves open: it is for this call with any value of them."""
-    tells: tuple[type[Exception], ...] = ()
-    """What can be wrong with a call that the model which asked for it should read, and try something else."""
-    marks: Marks | None = None
+    errors_for_model: tuple[type[Exception], ...] = ()
+    """Exceptions reported to the calling model as a failed tool result instead of ending the run."""
+    secret_fields: SecretFields | None = None
     """Which arguments are secret, where their schema does not say it."""
     kind: str = field(default="tool", init=False)
     model: None = field(default=None, init=False)
@@ -115,8 +115,10 @@ class ToolEntry(EntryBase, Generic[T]):
             "requires_approval": self.requires_approval or tool.requires_approval or bool(effects - {"read"}),
             "needs_run_context": tool.takes_ctx,
             "parameters": parameters,
-            "marks": self.marks or parameters.marks,
-            "tells": (*self.tells, ArgumentError) if parameters.vocabulary.unchecked else self.tells,
+            "secret_fields": self.secret_fields or parameters.secret_fields,
+            "errors_for_model": (*self.errors_for_model, ArgumentError)
+            if parameters.vocabulary.unchecked
+            else self.errors_for_model,
             # PydanticAI runs it only for a model's calls.
             "check_arguments": None if tool.args_validator is None else self._check_arguments,
             "_function": schema.function,
@@ -357,8 +359,8 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         return model_parameters(self.name, self.input_type)
 
     @cached_property
-    def marks(self) -> Marks | None:  # type: ignore[override]
-        return self.parameters.marks
+    def secret_fields(self) -> SecretFields | None:  # type: ignore[override]
+        return self.parameters.secret_fields
 
     @cached_property
     def rule_book(self) -> RuleBook | None:  # type: ignore[override]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..definitions.definition import AttachmentPolicy
     from ..errors import LimitExceeded
     from ..policy.rules import Case, Grant, RuleBook
-    from ..privacy.secret_fields import Marks
+    from ..privacy.secret_fields import SecretFields
     from ..sandbox import Pins, SandboxToolset
     from .context import Context
     from .events import Event
@@ -102,8 +102,8 @@ class EntryBase:
     """Wider permissions than for this very call that a person who is asked can give."""
     ungranted: Collection[str] = ()
     """Arguments that a grant for the session leaves open: it is for this call with any value of them."""
-    tells: tuple[type[Exception], ...] = ()
-    """What can be wrong with a call that the model which asked for it should read, and try something else."""
+    errors_for_model: tuple[type[Exception], ...] = ()
+    """Exceptions reported to the calling model as a failed tool result instead of ending the run."""
     effects: Collection[Effect] = frozenset()
     """What it does beyond computing, as far as that is declared."""
     identity: Hashable = None
@@ -122,7 +122,7 @@ class EntryBase:
     """Budgets for each call of a worker, over everything below it."""
     on_cut_off: Literal["note", "error"] = "note"
     """The reaction to an answer of a worker's model that is cut off."""
-    marks: Marks | None = None
+    secret_fields: SecretFields | None = None
     """Which of its arguments are secret, if any are."""
     rule_book: RuleBook | None = None
     """The rules that a worker brings along, for its calls and for everything below them."""

@@ -139,7 +139,7 @@ class CallFrame:
     """Whether a top-level call was made inside another call, which may wait for it in a thread."""
     sandbox: SandboxToolset | None = None
     """The files of a worker, while its scope is open."""
-    hands_down = False
+    has_inherited = False
     """Whether there is anything among the next three, which hold for all calls below."""
     meters: tuple[UsageMeter, ...] = ()
     """The budgets that hold here beside the session's: those of workers on the path that have limits."""
@@ -163,14 +163,14 @@ class CallFrame:
         self.deadline = None if parent.deadline is None else parent.live_deadline
         # No frame points to itself: what counts references frees a call's data when the call is over.
         self._worker_above = parent if parent._is_worker else parent._worker_above
-        if parent.hands_down:
-            self.hands_down, self.rules, self.meters = True, parent.rules, parent.meters
+        if parent.has_inherited:
+            self.has_inherited, self.rules, self.meters = True, parent.rules, parent.meters
             self.generated = parent.generated
         if self._is_worker and isinstance(entry, EntryBase):
             if entry.rule_book is not None:
-                self.hands_down, self.rules = True, (*self.rules, entry.rule_book)
+                self.has_inherited, self.rules = True, (*self.rules, entry.rule_book)
             if entry.generated:
-                self.hands_down = self.generated = True
+                self.has_inherited = self.generated = True
 
     @property
     def worker(self) -> CallFrame | None:

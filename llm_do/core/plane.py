@@ -38,7 +38,7 @@ from ..errors import (
     was_raised_at,
 )
 from ..policy.rules import denies_any
-from ..privacy.secret_fields import Marks
+from ..privacy.secret_fields import SecretFields
 from ..values.canonical import SameObject
 from .attachments import attach
 from .context import Context, dispatch
@@ -91,8 +91,8 @@ async def _answer(
     except LlmDoError as problem:
         if frame is not None and problem is frame.problem and not isinstance(problem, PromptError):
             raise ToolFailed(_told(problem, ctx.frame)) from problem
-        tells = entry.tells if isinstance(entry, EntryBase) else ()
-        if not isinstance(problem, tells) or not was_raised_at(problem, f"{ctx.frame.path} > {entry.name}"):
+        errors_for_model = entry.errors_for_model if isinstance(entry, EntryBase) else ()
+        if not isinstance(problem, errors_for_model) or not was_raised_at(problem, f"{ctx.frame.path} > {entry.name}"):
             raise
         raise ToolFailed(_told(problem, ctx.frame)) from problem
 
@@ -143,16 +143,16 @@ def proxy_tool(
 class ForeignParameters:
     """The parameters of a tool of somebody else's toolset."""
 
-    __slots__ = ("_name", "json_schema", "marks", "secret_names", "validator", "vocabulary")
+    __slots__ = ("_name", "json_schema", "secret_fields", "secret_names", "validator", "vocabulary")
 
     def __init__(self, name: str, tool: ToolsetTool[Any]) -> None:
         self._name = name
         self.json_schema = tool.tool_def.parameters_json_schema
         self.validator = tool.args_validator
-        self.marks = Marks.of(self.json_schema)
+        self.secret_fields = SecretFields.of(self.json_schema)
         may_wrap = not _keeps_names(self.validator)
         self.vocabulary = Vocabulary(name, self.json_schema, unchecked=True, may_wrap=may_wrap)
-        self.secret_names: frozenset[str] = frozenset() if self.marks is None else self.marks.names
+        self.secret_names: frozenset[str] = frozenset() if self.secret_fields is None else self.secret_fields.names
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
         return self.bind_named(kwargs)
@@ -183,7 +183,7 @@ class ToolsetToolEntry(EntryBase):
     kind = "tool"
     model = None
     needs_run_context = True
-    tells = (ArgumentError,)
+    errors_for_model = (ArgumentError,)
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class ToolsetToolEntry(EntryBase):
         self.requires_approval = requires_approval
         self._toolset_identity = toolset_identity
         self.parameters = ForeignParameters(name, tool)
-        self.marks = self.parameters.marks
+        self.secret_fields = self.parameters.secret_fields
         self._tool = tool
         self._toolset = toolset
 

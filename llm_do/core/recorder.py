@@ -18,9 +18,9 @@ from pydantic_ai.messages import BaseToolCallPart, ModelMessage, ModelRequest, M
 from pydantic_ai.tools import ToolDefinition, ToolDenied
 
 from ..arguments.signatures import model_parameters
-from ..errors import ApprovalDenied, ArgumentError, came_from_below, note_path
+from ..errors import ApprovalDenied, ArgumentError, note_path, raised_in_nested_call
 from ..policy.approvals import ApprovalOutcome
-from ..privacy.secret_fields import DELEGATED, HIDDEN, Marks, marks_of_delegation
+from ..privacy.secret_fields import DELEGATED, HIDDEN, SecretFields, delegated_secret_fields
 from ..privacy.secrets import Secrets
 from ..values.canonical import is_same
 from ..values.snapshots import ATOMS, snapshot
@@ -66,10 +66,10 @@ class Recorder:
         assert entry is not None and frame.parent is not None
         parent = frame.parent.record
         shown = snapshot(arguments)
-        marks = entry.marks if isinstance(entry, EntryBase) else _marks_of(entry)
-        if marks is not None or self.secrets.active:
+        secret_fields = entry.secret_fields if isinstance(entry, EntryBase) else _secret_fields_of(entry)
+        if secret_fields is not None or self.secrets.active:
             frame.hidden = shown
-            shown = self.secrets.arguments(shown, self._meant(marks, shown))
+            shown = self.secrets.arguments(shown, self._meant(secret_fields, shown))
         record = TraceEntry(
             next(self._ids),
             None if parent is None else parent.id,
@@ -92,16 +92,20 @@ class Recorder:
     def arguments_shown(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments of a call, or what stands for them, as they may be written down and shown."""
         assert frame.entry is not None
-        marks = self._meant(_marks_of(frame.entry), arguments)
-        return arguments if marks is None and not self.secrets.active else self.secrets.arguments(arguments, marks)
+        secret_fields = self._meant(_secret_fields_of(frame.entry), arguments)
+        return (
+            arguments
+            if secret_fields is None and not self.secrets.active
+            else self.secrets.arguments(arguments, secret_fields)
+        )
 
-    def _meant(self, marks: Marks | None, arguments: Any) -> Marks | None:
+    def _meant(self, secret_fields: SecretFields | None, arguments: Any) -> SecretFields | None:
         """The marks that hold for these very arguments: a delegation has those of the worker that it names."""
-        if marks is not DELEGATED:
-            return marks
+        if secret_fields is not DELEGATED:
+            return secret_fields
         with suppress(Exception):  # whatever is wrong with that worker, it is said when it is called
             entry = self._entries[arguments["worker"]]
-            return marks_of_delegation(entry.parameters.json_schema) if isinstance(entry, EntryBase) else None
+            return delegated_secret_fields(entry.parameters.json_schema) if isinstance(entry, EntryBase) else None
         return None
 
     def arguments_edited(
@@ -167,7 +171,12 @@ class Recorder:
     def fail(self, frame: CallFrame, exc: BaseException) -> None:
         """Close the record of a call that did not return."""
         record = frame.record
-        if isinstance(exc, ApprovalDenied) and not came_from_below(exc, record) and record and record.approval is None:
+        if (
+            isinstance(exc, ApprovalDenied)
+            and not raised_in_nested_call(exc, record)
+            and record
+            and record.approval is None
+        ):
             note = self.secrets.redact(str(exc))
             record.approval = ApprovalOutcome(approved=False, by="rule", note=note)  # the entry's own
         note_path(exc, frame.path, record, None if frame.parent is None else frame.parent.record)
@@ -255,30 +264,32 @@ class Recorder:
                 parts.append(part)
         return replace(response, parts=parts)
 
-    def _marked(self, called: set[str], tools: Sequence[ToolDefinition], frame: CallFrame) -> dict[str, Marks | None]:
+    def _marked(
+        self, called: set[str], tools: Sequence[ToolDefinition], frame: CallFrame
+    ) -> dict[str, SecretFields | None]:
         """The marks of the tools that are called."""
         own: Mapping[str, Entry[Any]] = frame.entry.own_entries if isinstance(frame.entry, EntryBase) else {}
-        found: dict[str, Marks | None] = {}
+        found: dict[str, SecretFields | None] = {}
         for tool in tools:
             if tool.name not in called:
                 continue
             entry = own.get(tool.name)
-            if isinstance(entry, EntryBase) and (entry.marks is None or entry.marks is DELEGATED):
-                found[tool.name] = entry.marks
+            if isinstance(entry, EntryBase) and (entry.secret_fields is None or entry.secret_fields is DELEGATED):
+                found[tool.name] = entry.secret_fields
             else:  # what a model is told may have other names
-                found[tool.name] = Marks.of(tool.parameters_json_schema)
+                found[tool.name] = SecretFields.of(tool.parameters_json_schema)
         return found
 
-    def _arguments_shown(self, args: Any, marks: Marks | None) -> str | dict[str, Any]:
+    def _arguments_shown(self, args: Any, secret_fields: SecretFields | None) -> str | dict[str, Any]:
         if not isinstance(args, str):
-            return self.secrets.arguments(args, self._meant(marks, args))
+            return self.secrets.arguments(args, self._meant(secret_fields, args))
         try:
             given = json.loads(args)
         except ValueError:
             given = None
         if not isinstance(given, dict):  # nothing that can be told apart
-            return HIDDEN if marks is not None else args
-        shown = self.secrets.arguments(given, self._meant(marks, given))
+            return HIDDEN if secret_fields is not None else args
+        shown = self.secrets.arguments(given, self._meant(secret_fields, given))
         return args if shown == given else json.dumps(shown, ensure_ascii=False)
 
     def read_trace(self) -> Trace:
@@ -345,12 +356,12 @@ class Recorder:
                         logger.exception(said, sink)
 
 
-def _marks_of(entry: Entry[Any]) -> Marks | None:
+def _secret_fields_of(entry: Entry[Any]) -> SecretFields | None:
     """Which arguments of an entry are secret. An entry of the user's own class says it with its `input_type`."""
     if isinstance(entry, EntryBase):
-        return entry.marks
+        return entry.secret_fields
     input_type = getattr(entry, "input_type", None)
-    return None if input_type is None else model_parameters(entry.name, input_type).marks
+    return None if input_type is None else model_parameters(entry.name, input_type).secret_fields
 
 
 def tags(frame: CallFrame) -> dict[str, Any]:

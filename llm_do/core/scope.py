@@ -48,7 +48,7 @@ from ..errors import (
     ScopeClosedError,
     ToolsetError,
     attach_partial_messages,
-    came_from_below,
+    raised_in_nested_call,
     summarize,
 )
 from ..models.compatibility import candidates, capability_for, id_of, lacks
@@ -280,7 +280,7 @@ class CallScope(Generic[T]):
 
     def _explain(self, exc: BaseException) -> BaseException:
         """What a model did wrong, in words that name the worker. Errors of anybody else stay as they are."""
-        if not isinstance(exc, UnexpectedModelBehavior) or came_from_below(exc, self.frame.record):
+        if not isinstance(exc, UnexpectedModelBehavior) or raised_in_nested_call(exc, self.frame.record):
             return exc
         worker, model, cause = self._worker, self.frame.model, exc.__cause__
         assert model is not None

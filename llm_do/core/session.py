@@ -120,7 +120,7 @@ class SessionState:
         self.root = CallFrame(None, None)
         books = [book for book in (self.approvals.rule_book, projects) if book is not None]
         if books:  # what a program allows cannot take back what the project denies
-            self.root.hands_down, self.root.rules = True, tuple(dict.fromkeys(books))
+            self.root.has_inherited, self.root.rules = True, tuple(dict.fromkeys(books))
         self.loop: asyncio.AbstractEventLoop | None = None
         """The event loop that serves the session."""
         self._process = os.getpid()

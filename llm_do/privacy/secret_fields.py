@@ -22,7 +22,7 @@ class Secret:
         return {**handler(schema), "format": "password", "writeOnly": True}
 
 
-class Marks:
+class SecretFields:
     """Which parts of arguments are secret, as a JSON schema says."""
 
     __slots__ = ("_root", "any", "names")
@@ -36,13 +36,13 @@ class Marks:
         """The arguments that are secret as a whole."""
 
     @staticmethod
-    def of(schema: dict[str, Any]) -> Marks | None:
+    def of(schema: dict[str, Any]) -> SecretFields | None:
         """The marks of a schema, if it has any. They are found once."""
-        return _marks_of(SameObject(schema))
+        return _secret_fields_of(SameObject(schema))
 
     def touches(self, name: Any) -> bool:
         """Whether an argument, or a part of it, is secret."""
-        return _is_marked(self._root) or any(self._mentions(part) for part in _property([self._root], [name]))
+        return _is_secret_schema(self._root) or any(self._mentions(part) for part in _property([self._root], [name]))
 
     def split(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[Any]]:
         """The arguments with what is secret hidden, and the values that are."""
@@ -55,7 +55,7 @@ class Marks:
         parts = list(self._alternatives(schemas))
         if value is None or not parts:
             return value
-        if any(_is_marked(part) for part in parts):
+        if any(_is_secret_schema(part) for part in parts):
             found.append(value)
             return HIDDEN
         if isinstance(value, Mapping):
@@ -97,7 +97,7 @@ class Marks:
         return target
 
     def _is_secret(self, schema: Any) -> bool:
-        return any(map(_is_marked, self._alternatives([schema])))
+        return any(map(_is_secret_schema, self._alternatives([schema])))
 
     def _mentions(self, schema: Any) -> bool:
         """Whether any part is secret. Each is looked at once, however often the schema refers to it."""
@@ -106,7 +106,7 @@ class Marks:
             part = todo.pop()
             if not isinstance(part, dict) or id(part) in seen:
                 continue
-            if _is_marked(part):
+            if _is_secret_schema(part):
                 return True
             seen.add(id(part))
             todo.extend(self._direct_alternatives(part))
@@ -115,12 +115,12 @@ class Marks:
 
 
 @lru_cache(maxsize=1024)
-def _marks_of(schema: SameObject) -> Marks | None:
-    made = Marks(schema.target) if isinstance(schema.target, dict) else None
+def _secret_fields_of(schema: SameObject) -> SecretFields | None:
+    made = SecretFields(schema.target) if isinstance(schema.target, dict) else None
     return made if made is not None and made.any else None
 
 
-def _is_marked(schema: dict[str, Any]) -> bool:
+def _is_secret_schema(schema: dict[str, Any]) -> bool:
     return schema.get("writeOnly") is True or schema.get("format") == "password"
 
 
@@ -157,15 +157,15 @@ def _item(parts: list[dict[str, Any]], index: int) -> Iterator[Any]:
         yield first[index] if index < len(first) else part.get("items")
 
 
-DELEGATED = Marks({})
+DELEGATED = SecretFields({})
 """Stands for the marks of whichever worker is called: `worker_call` takes the arguments of another one as its own."""
 
 
-def marks_of_delegation(schema: dict[str, Any]) -> Marks | None:
+def delegated_secret_fields(schema: dict[str, Any]) -> SecretFields | None:
     """The marks of `worker_call`, for a worker whose parameters have that schema."""
     inner = {key: value for key, value in schema.items() if key != "$defs"}
-    marks = Marks({"properties": {"input_data": inner}, "$defs": schema.get("$defs", {})})
-    return marks if marks.any else None
+    secret_fields = SecretFields({"properties": {"input_data": inner}, "$defs": schema.get("$defs", {})})
+    return secret_fields if secret_fields.any else None
 
 
 HIDDEN = "[secret]"

@@ -24,7 +24,7 @@ from pydantic import SecretBytes, SecretStr
 
 from ..values.fields import fields_of, replace_fields
 from .escapes import LONGEST, Reading, has_escapes, readings
-from .secret_fields import HIDDEN, Marks
+from .secret_fields import HIDDEN, SecretFields
 
 UNREADABLE = "[not shown: it could not be searched for secrets]"
 MOST_VALUES = 500
@@ -219,12 +219,12 @@ class Secrets:
         """`value` without secrets: itself where there is nothing to hide, else a copy."""
         return self._all.redact(value) if self.active else value
 
-    def arguments(self, arguments: Mapping[str, Any], marks: Marks | None) -> dict[str, Any]:
+    def arguments(self, arguments: Mapping[str, Any], secret_fields: SecretFields | None) -> dict[str, Any]:
         """The arguments of a call as they may be written down. Those that are marked are known from now on."""
         shown: Any = arguments
-        if marks is not None:
+        if secret_fields is not None:
             try:
-                shown, found = marks.split(arguments)
+                shown, found = secret_fields.split(arguments)
                 self.learn(found)
             except Exception:  # a value of some class that cannot be taken apart
                 shown = None

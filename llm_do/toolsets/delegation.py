@@ -160,8 +160,8 @@ worker_call = ToolEntry[Any](
     show=_show_call,
     cases=_cases,
     pin=_pin,
-    tells=_FOR_THE_MODEL,
-    marks=DELEGATED,
+    errors_for_model=_FOR_THE_MODEL,
+    secret_fields=DELEGATED,
 )
 
 
@@ -212,5 +212,5 @@ worker_create = ToolEntry[str](
     Tool(_worker_create, name="worker_create"),
     rule="worker.create",
     effects=["write"],
-    tells=(WorkerFileError, DuplicateEntryError, ProjectCodeError, RuleError),
+    errors_for_model=(WorkerFileError, DuplicateEntryError, ProjectCodeError, RuleError),
 )

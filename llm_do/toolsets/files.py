@@ -55,7 +55,7 @@ def _file_tool(
             cases=cases or partial(_cases, paths, reads),
             walks=cases is not None,
             offers=partial(_offers, paths, f"sandbox.{effect}") if effect == "write" else None,
-            tells=(PathDenied, PathChanged, PathMissing, PathFailed, ContentError),
+            errors_for_model=(PathDenied, PathChanged, PathMissing, PathFailed, ContentError),
         )
 
     return make

@@ -179,5 +179,5 @@ shell = ToolEntry[str](
     show=_show,
     pin=_pin,
     offers=_offers,
-    tells=(CommandError, PathChanged, PathDenied, PathFailed, PathMissing),
+    errors_for_model=(CommandError, PathChanged, PathDenied, PathFailed, PathMissing),
 )

@@ -720,8 +720,8 @@ def test_the_error_names_the_worker_and_every_way() -> None:
     """In the order in which they count, one line each."""
     first, *ways = explain_missing("summarizer").splitlines()
     assert first == snapshot("Worker 'summarizer' has no model. Give it one by any of these; the first wins:")
-    marks = ["own `model`", "--model", "LLM_DO_MODEL", "llm-do.toml", "API key", "model server", "models pull"]
-    assert len(ways) == len(marks) and all(mark in way for mark, way in zip(marks, ways, strict=True))
+    secret_fields = ["own `model`", "--model", "LLM_DO_MODEL", "llm-do.toml", "API key", "model server", "models pull"]
+    assert len(ways) == len(secret_fields) and all(mark in way for mark, way in zip(secret_fields, ways, strict=True))
     assert all(variable in ways[4] for offer in KEY_OFFERS for variable in offer.variables)
     assert "OPENAI_API_KEY," in ways[4], "what is installed needs nothing"
 

@@ -50,7 +50,7 @@ from llm_do import (
 from llm_do.arguments.signatures import model_parameters
 from llm_do.arguments.validation import schema_validator
 from llm_do.privacy.histories import SentHistory
-from llm_do.privacy.secret_fields import HIDDEN, Marks
+from llm_do.privacy.secret_fields import HIDDEN, SecretFields
 from llm_do.privacy.secrets import MOST_VALUES, Secrets, StreamedText, Values
 
 from ..scripted import calls, says, scripted, tool_results
@@ -447,7 +447,7 @@ def test_without_secrets_nothing_is_looked_for() -> None:
     def plain(text: str, data: dict[str, Any] | None = None) -> str:
         return text
 
-    assert plain.marks is None
+    assert plain.secret_fields is None
     assert plain.parameters.secret_names == frozenset()
     secrets = Secrets(["UNSET"], {})
     assert not secrets.active
@@ -503,7 +503,7 @@ JSON = st.recursive(
 @given(JSON)
 def test_any_schema_can_be_read(schema: Any) -> None:
     for key in ("properties", "anyOf", "items", "$ref", "additionalProperties", "format"):
-        Marks.of({key: schema, "type": "object"})
+        SecretFields.of({key: schema, "type": "object"})
 
 
 def test_a_schema_that_refers_to_itself_ends() -> None:
@@ -511,9 +511,9 @@ def test_a_schema_that_refers_to_itself_ends() -> None:
         key: SecretStr
         next: "Node | None" = None
 
-    marks = model_parameters("node", Node).marks
-    assert marks is not None
-    shown, found = marks.split({"key": "a", "next": {"key": "b", "next": None}})
+    secret_fields = model_parameters("node", Node).secret_fields
+    assert secret_fields is not None
+    shown, found = secret_fields.split({"key": "a", "next": {"key": "b", "next": None}})
     assert shown == {"key": HIDDEN, "next": {"key": HIDDEN, "next": None}}
     assert found == ["a", "b"]
 
@@ -679,7 +679,7 @@ def test_marks_are_found_in_a_schema_that_refers_to_itself_many_times() -> None:
     again = {"$ref": "#/$defs/a"}
     part = {"anyOf": [again] * 300, "patternProperties": {f"p{n}": dict(again) for n in range(40_000)}}
     schema = {"$defs": {"a": part}, "properties": {"x": again, "key": {"writeOnly": True}}}
-    assert Marks(schema).names == {"key"}
+    assert SecretFields(schema).names == {"key"}
 
 
 @pytest.mark.parametrize("size", [1, 5, 50])
