@@ -357,7 +357,7 @@ SEAMS: dict[str, Callable[[Context], Any]] = {}
 SEAM_TOOLS = """
 from pydantic_ai import RunContext
 from llm_do import Context, entry
-from tests.test_api import SEAMS
+from tests.projects.test_api import SEAMS
 
 @entry
 async def seam(ctx: RunContext[Context]) -> str:

@@ -499,7 +499,7 @@ class TestRefusals:
             import resource, signal
             from pathlib import Path
             from llm_do.sandbox import *
-            from llm_do.sandbox.beneath import openat2, walk
+            from llm_do.sandbox.roots.openat import openat2, walk
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
             config = SandboxConfig(paths={{"out": RootConfig(root="out", mode="rw")}})
