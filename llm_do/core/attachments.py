@@ -86,15 +86,15 @@ def _means_files(worker: Any, kwargs: Mapping[str, Any]) -> bool:
     return True
 
 
-def takes_files(worker: Any) -> bool:
+def takes_files(worker: EntryBase) -> bool:
     """Whether an entry is a worker that can be given any files."""
-    policy: AttachmentPolicy | None = worker.attachment_policy if isinstance(worker, EntryBase) else None
+    policy = worker.attachment_policy
     return policy is not None and policy.max_attachments > 0 and policy.suffixes != ()
 
 
-def takes_files_apart(worker: Any) -> bool:
+def takes_files_apart(worker: EntryBase) -> bool:
     """Whether a keyword `attachments` means files that go beside the input that a worker declares."""
-    if getattr(worker, "input_type", None) is None:
+    if worker.input_type is None:
         return False
     parameters = worker.parameters
     shapes = (parameters.json_schema, parameters.vocabulary.shape)  # by their aliases, and by their names
@@ -164,7 +164,7 @@ def share(frame: CallFrame, files: Sequence[Any]) -> list[Any]:
 
 def files_apart(frame: CallFrame, arguments: Mapping[str, Any]) -> tuple[Mapping[str, Any], Sequence[str]]:
     """Return the arguments and the paths of files that the model of a worker gives to another one in one mapping."""
-    worker = frame.entry
+    worker = frame.called
     if frame.parent is None or frame.parent.worker is None or not takes_files(worker):
         return arguments, ()
     is_path = takes_files_apart(worker) or arguments.keys() <= {"input", "attachments"}
@@ -265,7 +265,7 @@ def _checks(frame: CallFrame) -> Iterator[_Check]:
 
 def _checks_of_caller(frame: CallFrame) -> Iterator[_Check]:
     caller = frame.worker.entry if frame.worker is not None else None
-    if isinstance(caller, EntryBase) and caller.attachment_policy is not None:
+    if caller is not None and caller.attachment_policy is not None:
         yield _Check(caller.attachment_policy, caller.name, hands_on=True)
 
 

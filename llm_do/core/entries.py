@@ -37,17 +37,17 @@ from ..privacy.secret_fields import SecretFields
 from ..sandbox import Pins, SandboxConfig, SandboxManager, SandboxToolset
 from ..values.names import check_name
 from ..values.texts import quoted
+from .adapt import adapt
 from .attachments import takes_files, takes_files_apart
 from .context import Context, run_context
 from .entry import EFFECTS, Effect, Entry, EntryBase, ToolsetFactory
 from .frame import CallFrame
-from .gate import parameters_of
 from .names import as_list, index_by_name
 from .plane import proxy_tool
 from .recorder import THREAD_DROPPED
 from .runtime import Runtime
 from .scope import CallScope
-from .session import SessionState
+from .session import Session
 
 T = TypeVar("T", default=Any)
 OutputT = TypeVar("OutputT", default=str)
@@ -126,7 +126,7 @@ class ToolEntry(EntryBase, Generic[T]):
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "proxy", proxy_tool(self, parameters, tool))
+        object.__setattr__(self, "proxy", proxy_tool(self, tool))
 
     @overload
     @classmethod
@@ -224,7 +224,7 @@ class ToolEntry(EntryBase, Generic[T]):
         if schema.is_async:
             made: Any = self._function(*args, **kwargs)
         else:
-            made = await ctx.session.run_in_thread(ctx.frame, partial(self._function, *args, **kwargs))
+            made = await ctx.runtime.loop.run_in_thread(ctx.frame, partial(self._function, *args, **kwargs))
         # A plain function may still return an awaitable, as a lambda around a coroutine function does.
         result: T = await made if inspect.isawaitable(made) else made
         return result
@@ -381,13 +381,13 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
 
     @cached_property
     def proxy(self) -> Tool[Context]:  # type: ignore[override]
-        return proxy_tool(self, self.parameters)
+        return proxy_tool(self)
 
     @cached_property
     def proxy_with_files(self) -> Tool[Context] | None:  # type: ignore[override]
         if not takes_files(self) or (self.input_type is not None and not takes_files_apart(self)):
             return None
-        return proxy_tool(self, self.parameters, with_files=True)
+        return proxy_tool(self, with_files=True)
 
     @cached_property
     def prompt_method(self) -> str | None:  # type: ignore[override]
@@ -416,7 +416,7 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
             raise TypeError("message_history must be a list of PydanticAI messages, such as scope.messages.")
         if frame.messages and isinstance(frame.messages[-1], ModelRequest):
             frame.last_request = list(frame.messages[-1].parts)
-        return CallScope(self, Context(parent.session, frame))
+        return CallScope(self, Context(parent.runtime, frame))
 
     async def call(
         self, input_data: dict[str, Any], ctx: Context, run_ctx: RunContext[Context] | None = None
@@ -433,20 +433,20 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         finally:
             await scope.close(in_time=in_time)
 
-    def agent_for(self, session: SessionState) -> tuple[Agent[Context, OutputT], Sequence[str]]:
+    def agent_for(self, session: Session) -> tuple[Agent[Context, OutputT], Sequence[str]]:
         """The agent that answers for this worker, and the names of its tools that dispatch by themselves.
 
         Nothing of a call lives on the agent, so it is kept as long as the tools' names mean the same.
         """
-        meant = [session.resolve(tool, session.root) if isinstance(tool, str) else tool for tool in self.tools]
+        meant = [session.resolve(tool, session.root) if isinstance(tool, str) else adapt(tool) for tool in self.tools]
         cached = self._agents[-1] if self._agents else None
         if cached is None or not cached.serves(meant):
             tools = index_by_name(meant, f"worker {self.name!r}")
-            cached = _CachedAgent(meant, list(tools), self._build_agent(list(tools.values())))
+            cached = _CachedAgent(meant, list(tools), self._build_agent(list(map(adapt, tools.values()))))
             self._agents[:] = [cached]
         return cached.agent, cached.names
 
-    def _build_agent(self, tools: list[Entry[Any]]) -> Agent[Context, OutputT]:
+    def _build_agent(self, tools: list[EntryBase]) -> Agent[Context, OutputT]:
         output_type: Any = self.output_type
         if self.output_schema is not None:
             output_type = StructuredDict(self.output_schema, name=f"{self.name}_output")
@@ -468,10 +468,9 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
 
     def proxy_of(self, entry: Entry[Any]) -> Tool[Context]:
         """Return the tool that this worker's model sees for an entry. It takes files where this worker has some."""
-        if not isinstance(entry, EntryBase):
-            return proxy_tool(entry, parameters_of(entry))
+        own = adapt(entry)
         has_files = self.sandbox is not None and bool(self.sandbox.paths) and takes_files(self)
-        return (entry.proxy_with_files if has_files else None) or entry.proxy or proxy_tool(entry, entry.parameters)
+        return (own.proxy_with_files if has_files else None) or own.proxy or proxy_tool(own)
 
     def __repr__(self) -> str:
         return f"<WorkerEntry {self.name!r}>"
@@ -481,11 +480,11 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
 class _CachedAgent(Generic[OutputT]):
     """An agent, and the tools that it was built for."""
 
-    tools: list[Entry[Any]]
+    tools: list[EntryBase]
     names: list[str]
     agent: Agent[Context, OutputT]
 
-    def serves(self, tools: list[Entry[Any]]) -> bool:
+    def serves(self, tools: list[EntryBase]) -> bool:
         """Whether these are the very same tools. Equal ones may do something else."""
         return len(tools) == len(self.tools) and all(map(operator.is_, tools, self.tools))
 

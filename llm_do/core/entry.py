@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from ..arguments.parameters import Parameters
     from ..budgets.limits import Limits
-    from ..definitions.definition import AttachmentPolicy
+    from ..definitions.definition import AttachmentPolicy, WorkerDefinition
     from ..errors import LimitExceeded
     from ..policy.rules import Case, Grant, RuleBook
     from ..privacy.secret_fields import SecretFields
@@ -67,15 +68,50 @@ class Entry(Protocol[OutputT_co]):
 
 
 class EntryBase:
-    """What the entries of llm-do have beyond the protocol.
+    """An entry as the runtime works with it, with the defaults of all that it may say of itself.
 
     It is a class and not a set of names to look for, so that an attribute of a user's own entry never means
-    something to the runtime by accident.
+    something to the runtime by accident. `adapt` makes one from such an entry.
     """
 
     if TYPE_CHECKING:
+
+        @property
+        def name(self) -> str: ...
+        @property
+        def kind(self) -> str: ...
+        @property
+        def requires_approval(self) -> bool: ...
+        @property
+        def model(self) -> ModelLike | None: ...
+        @property
+        def description(self) -> str | None: ...
+        @property
+        def schema_out(self) -> Any: ...
+        @property
+        def needs_run_context(self) -> bool: ...
+        async def call(self, input_data: Any, ctx: Context, run_ctx: RunContext[Context]) -> Any: ...
+
         parameters: Parameters
         """What it takes."""
+    else:
+        model = description = schema_out = None
+        needs_run_context = True
+        requires_approval = False
+    input_type: Any = None
+    """The type whose fields are its parameters, where it declares one."""
+    definition: WorkerDefinition | None = None
+    """The worker file that it was made from."""
+    custom_tools_path: Path | None = None
+    """The file with its own tools."""
+    tools: Sequence[Entry[Any] | str] = ()
+    """The tools of a worker: entries, or names of entries of the project."""
+    toolsets: Sequence[Any] = ()
+    """The factories, or names, of a worker's toolsets."""
+    capabilities: Sequence[Any] = ()
+    """The PydanticAI capabilities of a worker."""
+    allow_workers: Sequence[str] = ()
+    """The workers that a worker's model may delegate to."""
     own_entries: Mapping[str, Entry[Any]] = MappingProxyType({})
     """The tools that belong to a worker, by name."""
     proxy: Tool[Context] | None = None

@@ -20,7 +20,7 @@ from ..errors import NoSandboxError
 from ..policy.rules import Call, RuleBook, Ruling
 from ..privacy.histories import SentHistory
 from ..sandbox import Pins, SandboxToolset
-from .entry import Entry, EntryBase
+from .entry import EntryBase
 from .slots import WorkerSlots
 from .trace import TraceEntry
 
@@ -148,13 +148,13 @@ class CallFrame:
     rules: tuple[RuleBook, ...] = ()
     """The rules that hold for the calls made from here: the session's, and those of every worker on the path."""
 
-    def __init__(self, entry: Entry[Any] | None, parent: CallFrame | None) -> None:
+    def __init__(self, entry: EntryBase | None, parent: CallFrame | None) -> None:
         self.entry = entry
         """The entry that is called; `None` in the root frame, from which top-level calls are made."""
         self.parent = parent
         self.arguments: dict[str, Any] = {}
         self._is_worker = entry is not None and entry.kind == "worker"
-        if parent is None:
+        if parent is None or entry is None:
             self.depth = -1
             self.deadline: Deadline | None = None
             self._worker_above: CallFrame | None = None
@@ -166,11 +166,23 @@ class CallFrame:
         if parent.has_inherited:
             self.has_inherited, self.rules, self.meters = True, parent.rules, parent.meters
             self.generated = parent.generated
-        if self._is_worker and isinstance(entry, EntryBase):
+        if self._is_worker:
             if entry.rule_book is not None:
                 self.has_inherited, self.rules = True, (*self.rules, entry.rule_book)
             if entry.generated:
                 self.has_inherited = self.generated = True
+
+    @property
+    def called(self) -> EntryBase:
+        """The entry that is called. The root frame has none."""
+        assert self.entry is not None
+        return self.entry
+
+    @property
+    def caller(self) -> CallFrame:
+        """The frame of the call that made this one. The root frame has none."""
+        assert self.parent is not None
+        return self.parent
 
     @property
     def worker(self) -> CallFrame | None:

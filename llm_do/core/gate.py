@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from time import time
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
+from typing import Any, NoReturn, Protocol, TypeAlias, runtime_checkable
 
 from pydantic_ai.capabilities import NativeTool
 from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
 
 from ..arguments.inputs import OpenParameters
-from ..arguments.parameters import Parameters
 from ..arguments.payloads import beside, key_beside
-from ..arguments.signatures import model_parameters
 from ..errors import ApprovalDenied, CallCancelled, LlmDoError, RunEnded
 from ..machine import pool
 from ..policy.approvals import Answer, ApprovalController, ApprovalOutcome, ApprovalRequest, copied
@@ -25,27 +23,17 @@ from ..values.canonical import NoCanonicalForm, SameObject, canonical
 from ..values.names import is_ours
 from ..values.snapshots import snapshot
 from ..values.texts import described
+from .adapt import adapt, describe, rule_name
 from .attachments import attach, files_apart, share, shared_cases
 from .entry import Entry, EntryBase
 from .events import ApprovalDecided, ApprovalRequested
 from .frame import CallFrame
-from .names import check_entry, describe, workers_below
+from .names import workers_below
 from .recorder import Recorder, tags
 from .trace import TraceEntry
 
-if TYPE_CHECKING:
-    from pydantic_ai import RunContext
-
-    from .context import Context
-
-
-def parameters_of(entry: Entry[Any]) -> Parameters:
-    """What an entry takes. A user's own class says it with `input_type`, or takes what a worker takes."""
-    if isinstance(entry, EntryBase):
-        return entry.parameters
-    check_entry(entry, "this runtime")
-    input_type = getattr(entry, "input_type", None)
-    return OpenParameters(entry.name) if input_type is None else model_parameters(entry.name, input_type)
+ArgumentCheck: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
+"""Checks bound arguments with the entry's own code, or raises."""
 
 
 @runtime_checkable
@@ -62,6 +50,8 @@ class HasRules(Protocol):
 class NativeEntry(EntryBase):
     """A tool that a model's provider runs by itself, for the decision whether it may be there at all."""
 
+    name: str
+
     kind = "native"
     model = None
     requires_approval = False
@@ -70,15 +60,15 @@ class NativeEntry(EntryBase):
         self.name = name
         self.parameters = OpenParameters(name)
 
-    async def call(self, input_data: Any, ctx: Context, run_ctx: RunContext[Context]) -> NoReturn:
+    async def call(self, input_data: Any, ctx: Any, run_ctx: Any) -> NoReturn:
         raise TypeError(f"{self.name!r} runs at a model's provider, and nowhere else.")
 
 
-class Permissions:
+class Gate:
     """Judges the calls of a session, asks where the rules say so, and writes down what was decided."""
 
     def __init__(self, approvals: ApprovalController, recorder: Recorder, entries: Mapping[str, Entry[Any]]) -> None:
-        self._approvals = approvals
+        self.approvals = approvals
         self._recorder = recorder
         self._entries = entries
         self._checked: set[Hashable] = set()
@@ -91,12 +81,12 @@ class Permissions:
         elif approvals.rule_book is not None and entries:
             check_rules(approvals.rule_book, SessionTools(entries))
 
-    def check_rules_of(self, worker: Entry[Any], foreign: Mapping[str, Shape], above: Sequence[RuleBook] = ()) -> None:
+    def check_rules_of(self, worker: EntryBase, foreign: Mapping[str, Shape], above: Sequence[RuleBook] = ()) -> None:
         """Check the rules of a worker, now that all its tools are known; and those `above`, as far as they concern it.
 
         `foreign` are the tools of its toolsets.
         """
-        book = worker.rule_book if isinstance(worker, EntryBase) else None
+        book = worker.rule_book
         if book is not None and (foreign or SameObject(book) not in self._checked):
             check_rules(book, SessionTools(self._entries, worker, foreign))
             self._checked.add(SameObject(book))
@@ -131,7 +121,7 @@ class Permissions:
             return self._entries.with_rule_name(name)
         known = list(self._entries.values())
         below = [tool for worker in workers_below(known) for tool in worker.own_entries.values()]
-        return next((tool for tool in (*known, *below) if name in (tool.name, rule_name(tool))), None)
+        return next((tool for tool in (*known, *below) if name in (tool.name, rule_name(adapt(tool)))), None)
 
     def has_ended(self, frame: CallFrame) -> bool:
         """Whether a call belongs to a run that somebody ended."""
@@ -142,16 +132,20 @@ class Permissions:
         if self.ended and self.has_ended(frame) and not (answer is not None and answer.end_run):
             raise CallCancelled(f"{frame.path} stops: somebody ended the run.")
 
-    def why(self, frame: CallFrame, arguments: Mapping[str, Any]) -> Ruling:
+    def explain(self, frame: CallFrame, arguments: Mapping[str, Any]) -> Ruling:
         """Return the decision about a call, and its rule. Nothing runs, nothing is read, and no question is asked."""
-        assert frame.entry is not None
         arguments, files = files_apart(frame, arguments)
-        bound = parameters_of(frame.entry).bind_named(arguments, has_files=bool(files))
+        bound = frame.called.parameters.bind_named(arguments, has_files=bool(files))
         share(frame, files)
         return self.judge(frame, bound)[1]
 
     async def approve(
-        self, ctx: Context | None, frame: CallFrame, arguments: dict[str, Any], *, asked_from_within: bool = False
+        self,
+        frame: CallFrame,
+        arguments: dict[str, Any],
+        check: ArgumentCheck | None = None,
+        *,
+        asked_from_within: bool = False,
     ) -> dict[str, Any]:
         """The arguments that were approved, out of anybody's reach, or `ApprovalDenied`."""
         call, ruling = await self._judge(frame, arguments, asked_from_within)
@@ -175,7 +169,7 @@ class Permissions:
                 note = "the attachments cannot be edited: approve them as they are, or refuse the call"
                 outcome = replace(outcome, approved=False, by="error", note=note)
             else:
-                outcome, arguments = await self._edited(ctx, frame, outcome, arguments, edited, asked_from_within)
+                outcome, arguments = await self._edited(check, frame, outcome, arguments, edited, asked_from_within)
         self._decided(frame, outcome, end_run=answer.end_run)
         return arguments
 
@@ -186,7 +180,7 @@ class Permissions:
         frame = CallFrame(NativeEntry(kind), worker)
         try:
             self._recorder.open(frame, {})
-            await self.approve(None, frame, {})
+            await self.approve(frame, {})
         except BaseException as exc:
             self._recorder.fail(frame, exc)
             raise
@@ -195,37 +189,32 @@ class Permissions:
     async def _judge(self, frame: CallFrame, arguments: dict[str, Any], asked_from_within: bool) -> tuple[Call, Ruling]:
         """Judge a call: beside the event loop where that walks through folders."""
         judge_it = partial(self.judge, frame, arguments, asked_from_within=asked_from_within)
-        walks = isinstance(frame.entry, EntryBase) and frame.entry.walks
-        return await pool.run(judge_it) if walks else judge_it()
+        return await pool.run(judge_it) if frame.called.walks else judge_it()
 
     def judge(
         self, frame: CallFrame, arguments: dict[str, Any], *, asked_from_within: bool = False
     ) -> tuple[Call, Ruling]:
         """A call as rules see it, and what they say."""
-        entry, caller = frame.entry, frame.parent
-        assert entry is not None and caller is not None
-        own = entry if isinstance(entry, EntryBase) else None
-        name = rule_name(entry)
+        entry, caller = frame.called, frame.caller
+        name, qualified = rule_name(entry), entry.qualified_name
         default = by_default(name)
-        qualified = own.qualified_name if own is not None else None
         if entry.requires_approval or asked_from_within:
             default = Ruling("ask", f"{entry.kind} {(qualified or entry.name)!r} requires approval", explicit=False)
         cases: Sequence[Case] = (Case(),)
-        if own is not None and own.cases is not None:
-            cases = own.cases(arguments, frame)
+        if entry.cases is not None:
+            cases = entry.cases(arguments, frame)
         elif any(name in book.rules or qualified in book.rules for book in caller.rules):
-            cases = (Case(parameters_of(entry).vocabulary.facts(arguments)),)
+            cases = (Case(entry.parameters.vocabulary.facts(arguments)),)
         if frame.shared:
             cases = [*cases, *shared_cases(frame)]
         call = call_of(frame, name, cases, qualified)
         worker = caller.worker.entry if caller.worker is not None else None
-        book = worker.rule_book if isinstance(worker, EntryBase) else None
-        return call, judge(call, own=book, session=self._approvals.rule_book, path=caller.rules, default=default)
+        book = worker.rule_book if worker is not None else None
+        return call, judge(call, own=book, session=self.approvals.rule_book, path=caller.rules, default=default)
 
     def refuses(self, frame: CallFrame, arguments: dict[str, Any]) -> bool:
         """Tell whether the rules refuse a call, without a question and without a record."""
-        assert frame.parent is not None
-        return bool(frame.parent.rules) and self.judge(frame, arguments)[1].disposition == "deny"
+        return bool(frame.caller.rules) and self.judge(frame, arguments)[1].disposition == "deny"
 
     def shown(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call without secrets."""
@@ -237,15 +226,13 @@ class Permissions:
 
     async def _ask(self, frame: CallFrame, arguments: dict[str, Any], call: Call, ruling: Ruling) -> Answer:
         """Ask somebody, while no clock runs."""
-        entry = frame.entry
-        assert entry is not None
-        own = entry if isinstance(entry, EntryBase) else None
+        entry = frame.called
         asked = beside(arguments, frame.attachments)
-        shown = asked if own is None or own.show is None else own.show(arguments, frame)
+        shown = asked if entry.show is None else entry.show(arguments, frame)
         shown = self._recorder.arguments_shown(frame, shown)
         why = f" ({ruling.reason})" if ruling.reason else ""
         redact = self._recorder.secrets.redact
-        offers = () if own is None or own.offers is None else own.offers(arguments, frame)
+        offers = () if entry.offers is None else entry.offers(arguments, frame)
         request = ApprovalRequest(
             tool_name=call.name,
             payload=copied(shown),
@@ -258,7 +245,7 @@ class Permissions:
             # What would have to be shown without its secret cannot be shown in full, and so not be offered.
             offers=tuple(offer for offer in offers if redact(offer.text) == offer.text),
             before=redact(frame.pins.before()) if frame.pins is not None else {},
-            ungranted=tuple(own.ungranted) if own is not None else (),
+            ungranted=tuple(entry.ungranted),
         )
 
         def on_ask(made: ApprovalRequest) -> None:
@@ -273,15 +260,13 @@ class Permissions:
         self.asking += 1
         try:
             with frame.asking():
-                return await self._approvals.decide(
-                    request, asked, call, subject=subject, evidence=files, on_ask=on_ask
-                )
+                return await self.approvals.decide(request, asked, call, subject=subject, evidence=files, on_ask=on_ask)
         finally:
             self.asking -= 1
 
     async def _edited(
         self,
-        ctx: Context | None,
+        check: ArgumentCheck | None,
         frame: CallFrame,
         outcome: ApprovalOutcome,
         given: dict[str, Any],
@@ -289,19 +274,18 @@ class Permissions:
         from_within: bool,
     ) -> tuple[ApprovalOutcome, dict[str, Any]]:
         """What somebody wrote in place of the arguments: valid, and judged again. They approved it by writing it."""
-        entry, record = frame.entry, frame.record
-        assert entry is not None and record is not None
+        entry = frame.called
         try:
-            parameters = parameters_of(entry)
+            parameters = entry.parameters
             meant, kept = self._recorder.arguments_edited(frame, given, edited)
             arguments = parameters.bind_named(
                 parameters.vocabulary.as_schema_says(meant), by_name=True, has_files=bool(frame.attachments)
             )
             # What was left alone was validated before. A validator may make something else of its own result.
             arguments.update((name, given[name]) for name in kept)
-            if isinstance(entry, EntryBase) and entry.check_arguments is not None and ctx is not None:
-                await entry.check_arguments(arguments, ctx)
-            if isinstance(entry, EntryBase) and entry.attachment_policy is not None:
+            if check is not None:
+                await check(arguments)
+            if entry.attachment_policy is not None:
                 self._attach_again(frame, arguments)
             frame.call, ruling = await self._judge(frame, arguments, from_within)
             pins = _pinned(frame, arguments)
@@ -337,10 +321,9 @@ class Permissions:
 
     def _subject(self, frame: CallFrame, ruling: Ruling) -> Hashable:
         """Who calls what, because of which rule, with which programs: what a grant is for."""
-        entry, caller = frame.entry, frame.parent
-        worker = caller.worker.entry if caller is not None and caller.worker is not None else None
-        identity = entry.identity if isinstance(entry, EntryBase) else None
-        what = SameObject(entry) if identity is None else identity
+        entry, caller = frame.called, frame.caller
+        worker = caller.worker.entry if caller.worker is not None else None
+        what = SameObject(entry) if entry.identity is None else entry.identity
         rule = ruling.because if ruling.rule is None else (ruling.rule.where, repr(ruling.rule))
         files = canonical(frame.pins.digests) if frame.pins is not None and frame.pins.exact else None
         return SameObject(worker), what, rule, _generated_above(frame), files
@@ -370,7 +353,7 @@ class SessionTools:
     def __init__(
         self,
         entries: Mapping[str, Entry[Any]],
-        worker: Entry[Any] | None = None,
+        worker: EntryBase | None = None,
         foreign: Mapping[str, Shape] | None = None,
     ) -> None:
         self._entries = entries
@@ -379,17 +362,17 @@ class SessionTools:
         # A registry would have to read every file to tell what it has: it is asked for names only.
         known = [*(entries.values() if isinstance(entries, dict) else ()), *([] if worker is None else [worker])]
         below = [tool for each in workers_below(known) for tool in each.own_entries.values()]
-        self._tools = [entry for entry in (*known, *below) if entry is not worker]
+        self._tools = [adapt(entry) for entry in (*known, *below) if entry is not worker]
         self.spoken_of_as: Mapping[str, str] = {tool.name: rule_name(tool) for tool in self._tools}
         self.servers: Collection[str] = {name.partition("/")[0] for name in foreign or () if "/" in name}
 
     def shapes(self, name: str) -> Sequence[Shape] | None:
-        found = [shape_of(parameters_of(tool).vocabulary.shape) for tool in self._tools if rule_name(tool) == name]
+        found = [shape_of(tool.parameters.vocabulary.shape) for tool in self._tools if rule_name(tool) == name]
         if self._foreign is not None and name in self._foreign:
             found.append(self._foreign[name])
         if not found and not isinstance(self._entries, dict):
             with suppress(LlmDoError):
-                found.append(shape_of(parameters_of(self._entries[name]).vocabulary.shape))
+                found.append(shape_of(adapt(self._entries[name]).parameters.vocabulary.shape))
         if not found and name in NATIVE_TOOL_TYPES:
             found.append({})
         return found or None
@@ -399,38 +382,28 @@ class SessionTools:
 
     def more_to_come(self) -> bool:
         worker = self._worker
-        if worker is not None and (_has_capabilities(worker) or (self._foreign is None and _has_toolsets(worker))):
+        if worker is not None and (_has_capabilities(worker) or (self._foreign is None and worker.toolsets)):
             return True
-        return any(_has_toolsets(entry) or _has_capabilities(entry) for entry in (*self._tools, *self._named()))
+        return any(entry.toolsets or _has_capabilities(entry) for entry in (*self._tools, *self._named()))
 
-    def _named(self) -> Iterator[Any]:
+    def _named(self) -> Iterator[EntryBase]:
         """The entries that can be called from here by name, at any depth."""
         seen: set[str] = set()
-        waiting = [self._worker, *self._tools]
+        waiting = [*([] if self._worker is None else [self._worker]), *self._tools]
         while waiting:
             entry = waiting.pop()
-            names = [tool for tool in getattr(entry, "tools", ()) if isinstance(tool, str)]
-            allowed = list(getattr(entry, "allow_workers", ()))
+            names = [tool for tool in entry.tools if isinstance(tool, str)]
+            allowed = entry.allow_workers
             for name in {*names, *(self._entries if "*" in allowed else allowed)} - seen:
                 seen.add(name)
                 with suppress(LlmDoError, KeyError):  # what is wrong with it is said when it is called
-                    waiting.append(self._entries[name])
+                    waiting.append(adapt(self._entries[name]))
                     yield waiting[-1]
 
 
-def rule_name(entry: Entry[Any]) -> str:
-    """The name by which rules speak of an entry."""
-    return (entry.rule if isinstance(entry, EntryBase) else None) or entry.name
-
-
-def _has_toolsets(worker: Any) -> bool:
-    """Whether an entry is a worker with tools that are known only when they are connected."""
-    return bool(getattr(worker, "toolsets", ()))
-
-
-def _has_capabilities(worker: Any) -> bool:
-    """Whether an entry is a worker with tools that come and go with every request."""
-    return not all(isinstance(each, NativeTool) for each in getattr(worker, "capabilities", ()))
+def _has_capabilities(worker: EntryBase) -> bool:
+    """Return whether an entry is a worker with tools that come and go with every request."""
+    return not all(isinstance(each, NativeTool) for each in worker.capabilities)
 
 
 def _generated_above(frame: CallFrame) -> Hashable:
@@ -438,7 +411,7 @@ def _generated_above(frame: CallFrame) -> Hashable:
     found: list[SameObject] = []
     above: CallFrame | None = frame if frame.generated else None
     while above is not None:
-        if isinstance(above.entry, EntryBase) and above.entry.generated:
+        if above.entry is not None and above.entry.generated:
             found.append(SameObject(above.entry))
         above = above.parent
     return tuple(found)
@@ -446,18 +419,17 @@ def _generated_above(frame: CallFrame) -> Hashable:
 
 def call_of(frame: CallFrame, name: str, cases: Sequence[Case] = (Case(),), qualified: str | None = None) -> Call:
     """Return what rules see of a call: what it would do, and who makes it."""
-    caller = frame.parent
-    assert caller is not None
+    caller = frame.caller
     worker = caller.worker.entry if caller.worker is not None else None
-    creators = worker.creators if isinstance(worker, EntryBase) else ()
+    creators = worker.creators if worker is not None else ()
     called_by = worker.name if worker is not None else None
     return Call(name, cases, called_by, caller.names, creators, caller.generated, qualified)
 
 
 def _pinned(frame: CallFrame, arguments: dict[str, Any]) -> Pins | None:
     """The files that a person has to be asked about together with the arguments, as they are now."""
-    entry = frame.entry
-    return entry.pin(arguments, frame) if isinstance(entry, EntryBase) and entry.pin is not None else None
+    entry = frame.called
+    return None if entry.pin is None else entry.pin(arguments, frame)
 
 
 def _fingerprint(arguments: dict[str, Any]) -> Hashable:

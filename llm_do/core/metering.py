@@ -34,18 +34,17 @@ from ..models.answers import refuse_empty_stream, refuse_nothing, unreadable_ans
 from ..models.cutoff import find_missing_end, name_limit
 from ..privacy.histories import SentHistory
 from ..values.texts import text_of
-from .entry import EntryBase
 from .events import RequestEnded, RequestStarted
 from .frame import CallFrame
 from .recorder import tags
-from .session import SessionState
+from .session import Session
 
 _NOTHING = Quote(model="", input_tokens=0, output_tokens=0, least_output_tokens=0, price=None)
 _TURNED_AWAY = frozenset({*range(400, 500), 501, 503, 529})
 """HTTP codes of servers that refuse a request. No provider charges for one."""
 
 
-def metered(model: Model, session: SessionState, frame: CallFrame) -> Model:
+def metered(model: Model, session: Session, frame: CallFrame) -> Model:
     """Return `model` with a meter around it; around each candidate, where it tries several one after the other."""
     if is_metered(model, frame):
         return model
@@ -71,7 +70,7 @@ def is_metered(model: Any, frame: CallFrame) -> bool:
     return isinstance(model, FallbackModel) and all(is_metered(each, frame) for each in model.models)
 
 
-def _is_metered_inside(model: Model, session: SessionState) -> bool:
+def _is_metered_inside(model: Model, session: Session) -> bool:
     """Tell whether a wrapper leads to candidates, to a queue of its own, or to the meter of a caller."""
     if isinstance(model, MeteredModel):
         return model._session is session
@@ -102,7 +101,7 @@ class _Request:
 class MeteredModel(WrapperModel):
     """Reserves, sends and counts what one worker call asks of one model."""
 
-    def __init__(self, wrapped: Model, session: SessionState, frame: CallFrame) -> None:
+    def __init__(self, wrapped: Model, session: Session, frame: CallFrame) -> None:
         super().__init__(wrapped)
         self._session = session
         self._frame = frame
@@ -174,7 +173,7 @@ class MeteredModel(WrapperModel):
         """A provider runs its own tools without asking, so rules on them are heard before it is given any."""
         for tool in asked.native_tools:
             if tool.kind not in self._admitted:
-                await self._session.permissions.approve_native(self._frame, tool.kind)
+                await self._session.gate.approve_native(self._frame, tool.kind)
                 self._admitted.add(tool.kind)
 
     async def _reserve(
@@ -184,16 +183,16 @@ class MeteredModel(WrapperModel):
         session, frame = self._session, self._frame
         if asked.native_tools:
             await self._admit_native_tools(asked)
-        if session.permissions.ended and session.permissions.has_ended(frame):
+        if session.gate.ended and session.gate.has_ended(frame):
             raise CallCancelled(f"{frame.path} stops: somebody ended the run.")
         if session.recorder.secrets.configured is not None:
             frame.sent_history = frame.sent_history or SentHistory()
             messages = frame.sent_history.without_secrets(messages, session.recorder.secrets.configured)
-        meters = (session.meter, *frame.meters)
+        meters = (session.spending.meter, *frame.meters)
         agreed_to = None
         while True:
             quote = self._quote(messages, settings, asked)
-            answer = await session.ledger.reserve(meters, quote, _open_above(frame))
+            answer = await session.spending.ledger.reserve(meters, quote, _open_above(frame))
             if isinstance(answer, Reservation):
                 break
             problem, limit, worker = answer.problem, answer.limit, answer.meter.worker
@@ -201,7 +200,7 @@ class MeteredModel(WrapperModel):
             # Limits that leave the problem as it was are no answer, and would be asked for again and again.
             if not limit or worker is not None or problem == agreed_to:
                 raise exceeded
-            agreed = await session.raise_limits(frame, exceeded)
+            agreed = await session.spending.raise_limits(frame, exceeded)
             if agreed is False:
                 raise exceeded
             agreed_to = problem if agreed else agreed_to
@@ -218,10 +217,10 @@ class MeteredModel(WrapperModel):
     ) -> Quote:
         """Return the worst case of a request; nothing, where no budget asks for it."""
         session = self._session
-        meters = [meter for meter in (session.meter, *self._frame.meters) if meter.reserves]
+        meters = [meter for meter in (session.spending.meter, *self._frame.meters) if meter.reserves]
         if not meters:
             return _NOTHING
-        price = session.prices.dearest(self.wrapped)
+        price = session.spending.prices.dearest(self.wrapped)
         of_cost = [meter for meter in meters if meter.cost.limit is not None]
         if price is None and of_cost and all(meter.unpriced.limit is not None for meter in of_cost):
             session.recorder.notice(
@@ -275,7 +274,7 @@ class MeteredModel(WrapperModel):
     @asynccontextmanager
     async def _sending(self, request: _Request) -> AsyncIterator[None]:
         """Hold one of the session's slots. A request that gets none was not sent. None is left open in the end."""
-        slots, frame = self._session.request_slots, self._frame
+        slots, frame = self._session.loop.request_slots, self._frame
         try:
             self._session.recorder.log_message(frame, request.messages[-1])
             # One of a worker above may wait for this request, and hold the last slot.
@@ -288,14 +287,14 @@ class MeteredModel(WrapperModel):
             request.reservation.cancel()
             raise
         frame.open_requests += (request.reservation,)
-        self._session.requests_in_flight += 1
+        self._session.loop.requests_in_flight += 1
         request.clock = perf_counter()
         try:
             if self._session.recorder.observed:
                 self._session.recorder.emit(RequestStarted(**tags(frame), model=self._full_name))
             yield
         finally:
-            self._session.requests_in_flight -= 1
+            self._session.loop.requests_in_flight -= 1
             frame.open_requests = tuple(each for each in frame.open_requests if each is not request.reservation)
             if has_slot:
                 slots.release()
@@ -324,7 +323,7 @@ class MeteredModel(WrapperModel):
     def _refuse_cut_off(self, cut_off: str | None) -> AnswerCutOff | None:
         """Return the error for an answer that was cut off, where the worker says that half an answer is none."""
         entry = self._frame.entry
-        if cut_off is None or not isinstance(entry, EntryBase) or entry.on_cut_off != "error":
+        if cut_off is None or entry is None or entry.on_cut_off != "error":
             return None
         return AnswerCutOff(
             f"{self._frame.path}: an answer of model {self._full_name!r} was cut off: {cut_off} "
@@ -343,7 +342,9 @@ class MeteredModel(WrapperModel):
         assert record is not None
         usage, model = response.usage, response.model_name or self.model_name
         told = can_be(usage)
-        usage.cost = session.prices.cost(self.wrapped, response) if told else None  # PydanticAI keeps what is there
+        usage.cost = (
+            session.spending.prices.cost(self.wrapped, response) if told else None
+        )  # PydanticAI keeps what is there
         whole = told and was_reported(usage) and response.state != "incomplete" and response.state != "interrupted"
         # A model that tries several by itself moved on from some attempts, and they are paid all the same.
         attempts = [
@@ -354,7 +355,7 @@ class MeteredModel(WrapperModel):
         usages = [*(used for _, _, used in attempts), usage]
         unreported = len(response.failed_attempts or ()) - len(attempts)
         over = request.reservation.settle(usages if told else usages[:-1], whole=whole, unreported=unreported)
-        for meter in (session.meter, *self._frame.meters):
+        for meter in (session.spending.meter, *self._frame.meters):
             for name, provider, used in (*attempts, (model, self.wrapped.system, usage)):
                 meter.count_usage(name, provider, used)
         record.requests = [*record.requests, *usages]

@@ -5,44 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from pydantic_ai import Tool
-from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.toolsets import AbstractToolset
 
 from ..errors import DuplicateEntryError, ToolsetError, did_you_mean
 from ..values.names import check_name
 from ..values.texts import quoted
-from .entry import Entry, EntryBase, ToolsetFactory
-
-
-def describe(entry: Entry[Any]) -> str:
-    """An entry as error messages name it: its kind, its name and where it comes from."""
-    source = entry.source if isinstance(entry, EntryBase) else None
-    return f"{entry.kind} {entry.name!r}" + (f" from {source}" if source else "")
-
-
-def check_entry(thing: Any, owner: str) -> None:
-    """Complain about what is no entry, and say how to make it one."""
-    if isinstance(thing, type):
-        raise TypeError(f"{thing.__name__} is a class, so {owner} cannot call it. Give an instance.")
-    if all(hasattr(thing, member) for member in ("name", "kind", "requires_approval", "model", "call")):
-        return
-    if isinstance(thing, AbstractAgent):
-        raise TypeError(f"{owner} cannot call {about_agent(thing)}")
-    if isinstance(thing, Tool):
-        raise TypeError(f"{owner} cannot call the PydanticAI tool {thing.name!r} as it is. Use ToolEntry(tool=...).")
-    hint = " Decorate it with @entry, or use ToolEntry.from_function." if callable(thing) else ""
-    raise TypeError(f"{quoted(thing)} is not an entry, so {owner} cannot call it.{hint}")
-
-
-def about_agent(agent: AbstractAgent[Any, Any]) -> str:
-    """Say what to do with a PydanticAI agent that was given as an entry."""
-    name = agent.name or "name"
-    return (
-        f"the PydanticAI agent {agent.name!r} as it is: its requests and tools would be outside of the runtime. "
-        f"Write WorkerEntry(name={name!r}, instructions=..., tools=[...]) in its place, or run the agent in a function "
-        "with @entry."
-    )
+from .adapt import adapt, check_entry, describe
+from .entry import Entry, ToolsetFactory
 
 
 @runtime_checkable
@@ -82,12 +51,12 @@ def entries_below(entries: Iterable[Entry[Any]]) -> Iterator[Entry[Any]]:
         if id(entry) not in seen:
             seen.add(id(entry))
             yield entry
-            waiting.extend(entry.own_entries.values() if isinstance(entry, EntryBase) else ())
+            waiting.extend(adapt(entry).own_entries.values())
 
 
 def workers_below(entries: Iterable[Entry[Any]]) -> Iterator[Any]:
     """Every entry that has tools of its own, in the trees below `entries`."""
-    return (entry for entry in entries_below(entries) if isinstance(entry, EntryBase) and entry.own_entries)
+    return (entry for entry in entries_below(entries) if adapt(entry).own_entries)
 
 
 def reachable(entry: Entry[Any]) -> dict[str, Entry[Any]]:

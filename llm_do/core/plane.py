@@ -24,7 +24,6 @@ from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 from pydantic_ai.toolsets.abstract import AGENT_TOOLSET_ID
 
 from ..arguments.inputs import WithFiles
-from ..arguments.parameters import Parameters
 from ..arguments.vocabulary import Vocabulary
 from ..errors import (
     ApprovalDenied,
@@ -42,7 +41,7 @@ from ..privacy.secret_fields import SecretFields
 from ..values.canonical import SameObject
 from .attachments import attach
 from .context import Context, dispatch
-from .entry import Entry, EntryBase
+from .entry import EntryBase
 from .foreign import check_tools, fingerprint, qualified_name, shapes_of
 from .frame import CallFrame
 from .metering import metered
@@ -50,13 +49,13 @@ from .threads import ThreadsOfCall
 
 
 async def call_from_model(
-    run_ctx: RunContext[Context], entry: Entry[Any], arguments: dict[str, Any], files: Sequence[str] = ()
+    run_ctx: RunContext[Context], entry: EntryBase, arguments: dict[str, Any], files: Sequence[str] = ()
 ) -> Any:
     """Make a call that a model asked for, with files of its roots if it is one of a worker.
 
     What the environment keeps secret is not sent to the model, whatever comes back.
     """
-    configured = run_ctx.deps.session.recorder.secrets.configured
+    configured = run_ctx.deps.runtime.recorder.secrets.configured
     if configured is None:
         return await _answer(run_ctx, entry, arguments, files)
     try:
@@ -68,19 +67,19 @@ async def call_from_model(
 
 
 async def _answer(
-    run_ctx: RunContext[Context], entry: Entry[Any], arguments: dict[str, Any], files: Sequence[str]
+    run_ctx: RunContext[Context], entry: EntryBase, arguments: dict[str, Any], files: Sequence[str]
 ) -> Any:
     """Make a call, and answer in the way a model understands."""
     ctx = run_ctx.deps
     frame: CallFrame | None = None
-    if isinstance(entry, EntryBase) and entry.attachment_policy is not None:
+    if entry.attachment_policy is not None:
         frame = CallFrame(entry, ctx.frame)
         try:
-            attach(frame, arguments, files, ctx.session.permissions)
+            attach(frame, arguments, files, ctx.runtime.gate)
         except LlmDoError as problem:
             raise ToolFailed(_told(problem, ctx.frame)) from problem
     try:
-        with ctx.session.inner_task():  # the worker that asked waits for whatever this task does
+        with ctx.runtime.loop.inner_task():  # the worker that asked waits for whatever this task does
             return await dispatch(ctx, entry, arguments, run_ctx, frame)
     except ApprovalDenied as denied:
         return ToolDenied(str(denied))
@@ -91,7 +90,7 @@ async def _answer(
     except LlmDoError as problem:
         if frame is not None and problem is frame.problem and not isinstance(problem, PromptError):
             raise ToolFailed(_told(problem, ctx.frame)) from problem
-        errors_for_model = entry.errors_for_model if isinstance(entry, EntryBase) else ()
+        errors_for_model = entry.errors_for_model
         if not isinstance(problem, errors_for_model) or not was_raised_at(problem, f"{ctx.frame.path} > {entry.name}"):
             raise
         raise ToolFailed(_told(problem, ctx.frame)) from problem
@@ -103,9 +102,7 @@ def _told(problem: LlmDoError, caller: CallFrame) -> str:
     return str(problem) if brief is None or not denies_any("sandbox.read", caller.rules) else brief
 
 
-def proxy_tool(
-    entry: Entry[Any], parameters: Parameters, original: Tool[Any] | None = None, *, with_files: bool = False
-) -> Tool[Context]:
+def proxy_tool(entry: EntryBase, original: Tool[Any] | None = None, *, with_files: bool = False) -> Tool[Context]:
     """Return the tool that a worker's model sees for `entry`.
 
     `original` is the PydanticAI tool behind it, if there is one: how it is shown, prepared and retried
@@ -117,9 +114,8 @@ def proxy_tool(
         return await call_from_model(run_ctx, entry, arguments, files or ())
 
     if original is None:
-        description = getattr(entry, "description", None)
-        shape = WithFiles(parameters) if with_files else parameters
-        tool = Tool[Context].from_schema(call_entry, entry.name, description, shape.json_schema, takes_ctx=True)
+        shape = WithFiles(entry.parameters) if with_files else entry.parameters
+        tool = Tool[Context].from_schema(call_entry, entry.name, entry.description, shape.json_schema, takes_ctx=True)
         tool.function_schema = replace(tool.function_schema, validator=shape.validator)
         return tool
     tool = copy(original)
@@ -180,6 +176,9 @@ def _keeps_names(validator: Any) -> bool:
 class ToolsetToolEntry(EntryBase):
     """A tool of somebody else's toolset, as an entry for the one call that is being made."""
 
+    name: str
+    requires_approval: bool
+
     kind = "tool"
     model = None
     needs_run_context = True
@@ -208,7 +207,7 @@ class ToolsetToolEntry(EntryBase):
         return self._toolset_identity, self.qualified_name, fingerprint(self._tool.tool_def)
 
     async def call(self, input_data: dict[str, Any], ctx: Context, run_ctx: RunContext[Context]) -> Any:
-        threads = ThreadsOfCall(ctx.session.threads, ctx.frame)
+        threads = ThreadsOfCall(ctx.runtime.loop.threads, ctx.frame)
         with Agent.using_thread_executor(threads):
             try:
                 return await self._toolset.call_tool(self.name, input_data, run_ctx, self._tool)
@@ -276,7 +275,7 @@ class GovernedToolset(WrapperToolset[Context]):
         found = {name: fingerprint(tool.tool_def) for name, tool in tools.items()}
         changed = {name: tool for name, tool in tools.items() if self.checked.get(name) != found[name]}
         if changed:
-            ctx.session.permissions.check_rules_on(shapes_of(changed), ctx.frame.rules)
+            ctx.runtime.gate.check_rules_on(shapes_of(changed), ctx.frame.rules)
             self.checked.update(found)
 
     async def call_tool(
@@ -309,5 +308,5 @@ class Governor(AbstractCapability[Context]):
         return GovernedToolset(toolset, SameObject(self.context.frame.entry), self.own_names, with_own=True)
 
     def get_wrapper_model(self, model: Model) -> Model | None:
-        self.context.session.check_compatible(self.context.frame, model)
-        return metered(model, self.context.session, self.context.frame)
+        self.context.runtime.models.check_compatible(self.context.frame, model)
+        return metered(model, self.context.runtime, self.context.frame)

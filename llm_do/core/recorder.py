@@ -17,7 +17,6 @@ from typing import Any
 from pydantic_ai.messages import BaseToolCallPart, ModelMessage, ModelRequest, ModelResponse
 from pydantic_ai.tools import ToolDefinition, ToolDenied
 
-from ..arguments.signatures import model_parameters
 from ..errors import ApprovalDenied, ArgumentError, note_path, raised_in_nested_call
 from ..policy.approvals import ApprovalOutcome
 from ..privacy.secret_fields import DELEGATED, HIDDEN, SecretFields, delegated_secret_fields
@@ -62,11 +61,9 @@ class Recorder:
         self._ids = count(1)
 
     def open(self, frame: CallFrame, arguments: dict[str, Any]) -> TraceEntry:
-        entry = frame.entry
-        assert entry is not None and frame.parent is not None
-        parent = frame.parent.record
+        entry, parent = frame.called, frame.caller.record
         shown = snapshot(arguments)
-        secret_fields = entry.secret_fields if isinstance(entry, EntryBase) else _secret_fields_of(entry)
+        secret_fields = entry.secret_fields
         if secret_fields is not None or self.secrets.active:
             frame.hidden = shown
             shown = self.secrets.arguments(shown, self._meant(secret_fields, shown))
@@ -91,8 +88,7 @@ class Recorder:
 
     def arguments_shown(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments of a call, or what stands for them, as they may be written down and shown."""
-        assert frame.entry is not None
-        secret_fields = self._meant(_secret_fields_of(frame.entry), arguments)
+        secret_fields = self._meant(frame.called.secret_fields, arguments)
         return (
             arguments
             if secret_fields is None and not self.secrets.active
@@ -268,7 +264,7 @@ class Recorder:
         self, called: set[str], tools: Sequence[ToolDefinition], frame: CallFrame
     ) -> dict[str, SecretFields | None]:
         """The marks of the tools that are called."""
-        own: Mapping[str, Entry[Any]] = frame.entry.own_entries if isinstance(frame.entry, EntryBase) else {}
+        own = frame.called.own_entries
         found: dict[str, SecretFields | None] = {}
         for tool in tools:
             if tool.name not in called:
@@ -354,14 +350,6 @@ class Recorder:
                         logger.error(f"{said}\n%s", sink, self.secrets.redact(why))
                     else:
                         logger.exception(said, sink)
-
-
-def _secret_fields_of(entry: Entry[Any]) -> SecretFields | None:
-    """Which arguments of an entry are secret. An entry of the user's own class says it with its `input_type`."""
-    if isinstance(entry, EntryBase):
-        return entry.secret_fields
-    input_type = getattr(entry, "input_type", None)
-    return None if input_type is None else model_parameters(entry.name, input_type).secret_fields
 
 
 def tags(frame: CallFrame) -> dict[str, Any]:

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, overload
 
 from pydantic_ai.usage import RunUsage
 from typing_extensions import TypeVar
 
-from ..budgets.limits import Budget, Limits
-from ..budgets.prices import Price
-from ..definitions.definition import WorkerCreationDefaults
-from ..models.choice import DefaultModel, ModelLike
-from ..policy.approvals import ApprovalCallback, Approver
-from ..policy.rules import RuleBook, Ruling
+from ..budgets.limits import Budget
+from ..policy.rules import Ruling
+from .adapt import adapt
 from .context import BoundEntry, Context
-from .entry import Entry, EntryBase, Executor, LimitCallback, MessageCallback, Sink, ToolsetFactory
+from .entry import Entry
 from .frame import CallFrame
-from .session import SessionState
+from .session import Session
 from .trace import MessageLog, Trace
 
 T = TypeVar("T", default=Any)
 
 
-class Runtime:
+class Runtime(Session):
     """One session: trace, usage, grants and budgets live as long as it does. Runtimes are cheap.
 
     Args:
@@ -56,60 +53,13 @@ class Runtime:
             for a session that lives long. Sinks are told everything. `None` keeps all.
     """
 
-    def __init__(
-        self,
-        entries: Mapping[str, Entry[Any]] | Iterable[Entry[Any]] = (),
-        *,
-        model: ModelLike | None = None,
-        approval_callback: ApprovalCallback | Approver | None = None,
-        tool_rules: Mapping[str, Any] | RuleBook | None = None,
-        max_depth: int = 16,
-        limits: Limits | None = None,
-        max_concurrency: int = 32,
-        message_callback: MessageCallback | None = None,
-        sinks: Iterable[Sink] = (),
-        journal: Sink | None = None,
-        executor: Executor | None = None,
-        toolsets: Mapping[str, ToolsetFactory] | None = None,
-        text_deltas: bool = False,
-        creation_defaults: WorkerCreationDefaults | None = None,
-        secrets: Iterable[str] = (),
-        prices: Mapping[str, Price | Mapping[str, Any]] | None = None,
-        limit_callback: LimitCallback | None = None,
-        choose_model: DefaultModel | None = None,
-        max_records: int | None = None,
-    ) -> None:
-        session = SessionState(
-            entries,
-            model=model,
-            approval_callback=approval_callback,
-            tool_rules=tool_rules,
-            max_depth=max_depth,
-            limits=limits,
-            max_concurrency=max_concurrency,
-            message_callback=message_callback,
-            sinks=sinks,
-            journal=journal,
-            executor=executor,
-            toolsets=toolsets,
-            text_deltas=text_deltas,
-            creation_defaults=creation_defaults,
-            secrets=secrets,
-            prices=prices,
-            limit_callback=limit_callback,
-            choose_model=choose_model,
-            max_records=max_records,
-        )
-        self._session = session
-        self._root = Context(session, session.root)
-
     @overload
     async def call(self, entry: str, /, *args: Any, **kwargs: Any) -> Any: ...
     @overload
     async def call(self, entry: Entry[T], /, *args: Any, **kwargs: Any) -> T: ...
     async def call(self, entry: str | Entry[Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call an entry at the top level."""
-        return await self._root.call(entry, *args, **kwargs)
+        return await self.context().call(entry, *args, **kwargs)
 
     @overload
     def call_sync(self, entry: str, /, *args: Any, **kwargs: Any) -> Any: ...
@@ -117,7 +67,7 @@ class Runtime:
     def call_sync(self, entry: Entry[T], /, *args: Any, **kwargs: Any) -> T: ...
     def call_sync(self, entry: str | Entry[Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call an entry at the top level from synchronous code."""
-        return self._root.call_sync(entry, *args, **kwargs)
+        return self.context().call_sync(entry, *args, **kwargs)
 
     @overload
     def bind(self, entry: str, /) -> BoundEntry[Any]: ...
@@ -125,7 +75,7 @@ class Runtime:
     def bind(self, entry: Entry[T], /) -> BoundEntry[T]: ...
     def bind(self, entry: str | Entry[Any], /) -> BoundEntry[Any]:
         """An entry as a function that makes its calls through this runtime."""
-        return self._root.bind(entry)
+        return self.context().bind(entry)
 
     def why(
         self,
@@ -141,42 +91,42 @@ class Runtime:
             arguments: With what.
             worker: Who would call it; `None` is Python, at the top.
         """
-        session, caller = self._session, self._session.root
+        caller = self.root
         if worker is not None:
-            caller = CallFrame(session.resolve(worker, caller) if isinstance(worker, str) else worker, caller)
-            caller.sandbox = caller.entry.open_sandbox() if isinstance(caller.entry, EntryBase) else None
+            caller = CallFrame(self.resolve(worker, caller) if isinstance(worker, str) else adapt(worker), caller)
+            caller.sandbox = caller.called.open_sandbox()
         try:
-            target = session.resolve(entry, caller) if isinstance(entry, str) else entry
-            return session.permissions.why(CallFrame(target, caller), arguments or {})
+            target = self.resolve(entry, caller) if isinstance(entry, str) else adapt(entry)
+            return self.gate.explain(CallFrame(target, caller), arguments or {})
         finally:
             if caller.sandbox is not None:
                 caller.sandbox.manager.close()
 
     def context(self) -> Context:
         """The context at the top of the session."""
-        return self._root
+        return Context(self, self.root)
 
     @property
     def trace(self) -> Trace:
         """The records of all calls so far."""
-        return self._session.recorder.read_trace()
+        return self.recorder.read_trace()
 
     @property
     def usage(self) -> dict[str, RunUsage]:
         """What was used so far, by model name."""
-        return self._session.meter.by_model
+        return self.spending.meter.by_model
 
     @property
     def usage_by_provider(self) -> dict[str, RunUsage]:
         """The usage so far, by `provider:model`: one model of two providers is two."""
-        return self._session.meter.by_provider
+        return self.spending.meter.by_provider
 
     @property
     def budget(self) -> Budget:
         """Where the money and the tokens of the session are now: spent, estimated, reserved and left."""
-        return self._session.meter.budget()
+        return self.spending.meter.budget()
 
     @property
     def messages(self) -> MessageLog:
         """Every message that a worker and its model exchanged, in the order in which it happened."""
-        return self._session.recorder.read_messages()
+        return self.recorder.read_messages()

@@ -125,18 +125,18 @@ class CallScope(Generic[T]):
         """Build the toolsets, and open the sandbox, if that has not been done."""
         self._check_open()
         worker = self._worker
-        self._context.session.check_caller_runs(self.frame)
+        self._context.runtime.check_caller_runs(self.frame)
         if self.frame.sandbox is None:
             self.frame.sandbox = worker.open_sandbox()
         if not worker.toolsets:
-            self._context.session.permissions.check_rules_of(worker, {})
+            self._context.runtime.gate.check_rules_of(worker, {})
             return
         if self._toolsets is not None and self._toolsets.gone:
             logger.error("The toolsets of worker %r are gone, and are built anew.", worker.name)
             self._toolsets = None
         toolsets = self._toolsets = self._toolsets or _Toolsets(self._worker, self._context)
-        session = self._context.session
-        session.toolsets_opening += 1
+        session = self._context.runtime
+        session.loop.toolsets_opening += 1
         try:
             await toolsets.open()
             if toolsets is not self._judged:
@@ -147,7 +147,7 @@ class CallScope(Generic[T]):
                 self._toolsets = None  # the next attempt builds them anew
             raise
         finally:
-            session.toolsets_opening -= 1
+            session.loop.toolsets_opening -= 1
 
     async def _check_rules(self, toolsets: _Toolsets) -> None:
         """Check what the toolsets turned out to have, and the rules of the worker, and those above it, against that."""
@@ -155,7 +155,7 @@ class CallScope(Generic[T]):
         check_tools(tools, self._context, self._worker.own_entries)
         if self.frame.rules:
             check_servers(tools, self.frame.rules)
-            self._context.session.permissions.check_rules_of(self._worker, shapes_of(tools), self.frame.rules)
+            self._context.runtime.gate.check_rules_of(self._worker, shapes_of(tools), self.frame.rules)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -180,14 +180,14 @@ class CallScope(Generic[T]):
 
     async def run_turn(self, *args: Any, **kwargs: Any) -> T:
         """Run one turn, with the arguments of a call of the worker, and return its output."""
-        judge = self._context.session.permissions
+        judge = self._context.runtime.gate
         return await self._take_turn(lambda: bind_call(self.frame, args, kwargs, judge))
 
     async def take_turn(self, arguments: dict[str, Any], files: Sequence[AttachmentInput] = ()) -> T:
         """Run one turn with arguments that are bound, and files beside them. `run_turn` is how to make one."""
 
         def prepare() -> dict[str, Any]:
-            attach(self.frame, arguments, files, self._context.session.permissions)
+            attach(self.frame, arguments, files, self._context.runtime.gate)
             return arguments
 
         return await self._take_turn(prepare)
@@ -199,19 +199,19 @@ class CallScope(Generic[T]):
         self._turn = asyncio.current_task()
         idle = self._idle = asyncio.Event()
         try:
-            parent = self.frame.parent
-            assert parent is not None
             self.frame.renew()
             self.frame.scope = self
             arguments = prepare()
-            return await dispatch(Context(self._context.session, parent), self._worker, arguments, frame=self.frame)
+            parent = Context(self._context.runtime, self.frame.caller)
+            output: T = await dispatch(parent, self._worker, arguments, frame=self.frame)
+            return output
         finally:
             self._turn = None
             idle.set()
 
     async def answer(self, arguments: dict[str, Any]) -> T:
         """Let the model answer. This is the body of a turn; `run_turn` is how to make one."""
-        worker, frame, session = self._worker, self.frame, self._context.session
+        worker, frame, session = self._worker, self.frame, self._context.runtime
         if frame.model is None:
             raise ModelChoiceError(
                 f"Worker {worker.name!r} has no model. Give it one: WorkerEntry(model=...), or `model:` in its file. "
@@ -271,7 +271,7 @@ class CallScope(Generic[T]):
 
     def _prompt(self, arguments: dict[str, Any]) -> str | Sequence[UserContent]:
         """Return what the model is shown of a call: without secrets. Files are sent as they are."""
-        frame, recorder = self.frame, self._context.session.recorder
+        frame, recorder = self.frame, self._context.runtime.recorder
         if frame.prompt is None:
             shown = recorder.arguments_shown(frame, arguments)
             return prompt_of(shown, frame.attachments, declared=self._worker.input_type is not None)
@@ -294,7 +294,7 @@ class CallScope(Generic[T]):
 
     async def _stream(self, run_ctx: RunContext[Context], stream: AsyncIterable[AgentStreamEvent]) -> None:
         """Tell the sinks the text as it comes."""
-        recorder = self._context.session.recorder
+        recorder = self._context.runtime.recorder
         said = {thinking: StreamedText(recorder.secrets) for thinking in (False, True)}
 
         def tell(text: str, thinking: bool) -> None:
@@ -335,14 +335,14 @@ class _Toolsets:
         self._closing = ""
         """The toolset that is being closed."""
         self._timer: asyncio.TimerHandle | None = None
-        session = context.session
-        session.enter_loop()
+        session = context.runtime
+        session.loop.enter()
         self._owner = asyncio.create_task(self._own(), name=f"toolsets of {worker.name}")
-        session.tasks.add(self._owner)
+        session.loop.tasks.add(self._owner)
         self._owner.add_done_callback(self._end)
 
     def _end(self, owner: asyncio.Task[None]) -> None:
-        self._context.session.tasks.discard(owner)
+        self._context.runtime.loop.tasks.discard(owner)
         if self._timer is not None:
             self._timer.cancel()
         self._opened.set()  # those that wait find out that it is over
@@ -420,7 +420,7 @@ class _Toolsets:
     def _tell(self, text: str) -> None:
         frame = self._context.frame
         if frame.record is not None:
-            self._context.session.recorder.notice(frame, text)
+            self._context.runtime.recorder.notice(frame, text)
         else:
             logger.warning("%s", text)
 
@@ -453,9 +453,9 @@ class _Toolsets:
 
     async def _build(self, declared: Any, stack: AsyncExitStack) -> None:
         worker = self._worker
-        factory = self._context.session.toolsets.resolve(declared, worker.name)
+        factory = self._context.runtime.toolsets.resolve(declared, worker.name)
         try:
-            with self._context.session.inner_task():  # the worker waits for whatever the factory calls
+            with self._context.runtime.loop.inner_task():  # the worker waits for whatever the factory calls
                 made = factory(self._context)
                 toolset = await made if inspect.isawaitable(made) else made
         except Exception as exc:

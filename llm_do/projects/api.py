@@ -20,11 +20,11 @@ from pydantic_ai.usage import RunUsage
 from .. import toolsets
 from ..arguments.inputs import WorkerInput, bind_input, given_fields
 from ..arguments.payloads import AttachmentInput
+from ..core.adapt import parameters_of
 from ..core.attachments import load
 from ..core.context import Context, call_bound
 from ..core.entries import WorkerEntry
 from ..core.entry import Entry, MessageCallback
-from ..core.gate import parameters_of
 from ..core.runtime import Runtime
 from ..core.trace import Trace, TraceEntry
 from ..definitions.definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec
@@ -124,7 +124,7 @@ async def run_entry(
     scope = entry.start(runtime)  # opened within its turn, so that sinks learn what its toolsets wait for
     try:
         output = await scope.take_turn(arguments, files)
-        messages = runtime.context().session.recorder.secrets.redact(scope.messages)
+        messages = runtime.recorder.secrets.redact(scope.messages)
         return WorkerRunResult(output=output, messages=messages, trace=runtime.trace, usage=runtime.usage)
     finally:
         await scope.close()

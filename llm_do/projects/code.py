@@ -26,9 +26,10 @@ from pydantic_ai.agent import AbstractAgent
 
 from ..budgets.limits import Limits
 from ..budgets.prices import Price, check_priced_name
+from ..core.adapt import about_agent
 from ..core.entries import ToolEntry, WorkerEntry
 from ..core.entry import Entry, EntryBase
-from ..core.names import about_agent, entries_below
+from ..core.names import entries_below
 from ..definitions.definition import WorkerLimits
 from ..errors import ProjectCodeError, WorkerFileError, did_you_mean, summarize
 from ..machine.files import Owners, check_regular, read_file

@@ -23,10 +23,10 @@ from ..arguments.inputs import NoParameters, OpenParameters
 from ..arguments.signatures import model_parameters
 from ..budgets.limits import Limits
 from ..budgets.prices import Price
+from ..core.adapt import describe, parameters_of, rule_name
 from ..core.entries import WorkerEntry
 from ..core.entry import Entry, ToolsetFactory
-from ..core.gate import parameters_of, rule_name
-from ..core.names import describe, index_by_name, no_such_tool
+from ..core.names import index_by_name, no_such_tool
 from ..core.recorder import logger
 from ..definitions.definition import (
     McpToolset,

@@ -81,7 +81,7 @@ async def delegate(ctx: Context, worker: str, input_data: Any, attachments: list
     arguments = bind_input(target.parameters, input_data, has_files=bool(attachments))
     frame = CallFrame(target, ctx.frame)
     check_names(frame, attachments)
-    attach(frame, arguments, [_approved(ctx, path) for path in attachments], ctx.session.permissions)
+    attach(frame, arguments, [_approved(ctx, path) for path in attachments], ctx.runtime.gate)
     try:
         return await dispatch(ctx, target, arguments, frame=frame)
     except LlmDoError as exc:
@@ -98,7 +98,7 @@ def _approved(ctx: Context, path: str) -> AttachmentPayload:
     payload, pins = read_shared(ctx.sandbox_toolset, path), ctx.frame.pins
     if pins is not None and pins.files[path].content != payload.data:
         raise PathChanged(f"{path!r} has changed since it was looked at, and was not handed on.")
-    return replace(payload, data=ctx.session.permissions.without_secrets(payload.data))
+    return replace(payload, data=ctx.runtime.gate.without_secrets(payload.data))
 
 
 _FOR_THE_MODEL = (

@@ -163,7 +163,7 @@ def _expected(ctx: RunContext[Context], path: str) -> FileState | None:
 
 def _cleaner(ctx: RunContext[Context]) -> MakeCleaner | None:
     """Return what takes the secrets of the session out of a text, if it has any."""
-    return ctx.deps.session.recorder.secrets.make_cleaner()
+    return ctx.deps.runtime.recorder.secrets.make_cleaner()
 
 
 @_file_tool("read", "path", ungranted=("offset", "limit", "column"))
@@ -252,7 +252,7 @@ def delete_file(ctx: RunContext[Context], path: str) -> str:
 
 def _entries(ctx: RunContext[Context], lines: Iterable[str], listing: Listing[Any], narrow: str, *, below: bool) -> str:
     """Return a list for a model. One that looks `below` a folder says whether there are rules that leave things out."""
-    frame, secrets = ctx.deps.frame, ctx.deps.session.recorder.secrets
+    frame, secrets = ctx.deps.frame, ctx.deps.runtime.recorder.secrets
     text = first_entries(map(secrets.text, lines), more=listing.truncated, narrow=narrow)
     # Whatever is left out, the sentence is the same: it tells of rules, and of no file.
     if below and frame.parent is not None and denies_any("sandbox.read", frame.parent.rules):

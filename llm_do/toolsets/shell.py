@@ -39,7 +39,7 @@ async def _shell(ctx: RunContext[Context], command: str, timeout: Annotated[floa
     manager = frame.files.manager
     limits = ShellLimits(seconds=timeout, file_bytes=_file_bytes(manager))
     programs = frame.pins.files if frame.pins is not None else {}
-    make_cleaner = ctx.deps.session.recorder.secrets.make_cleaner()
+    make_cleaner = ctx.deps.runtime.recorder.secrets.make_cleaner()
     if frame.pins is not None:
         check_no_others(frame.pins, parsed, manager, unsandboxed=_is_unsandboxed(frame))
     if _is_unsandboxed(frame):

@@ -20,7 +20,7 @@ from llm_do import ArgumentError, Context, Runtime, ToolEntry, WorkerEntry, entr
 from llm_do.arguments.inputs import bind_input
 from llm_do.arguments.prompts import NO_INPUT
 from llm_do.arguments.signatures import tool_parameters
-from llm_do.core.gate import parameters_of
+from llm_do.core.adapt import parameters_of
 
 from ..scripted import calls, says, scripted
 

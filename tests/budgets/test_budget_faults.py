@@ -249,7 +249,7 @@ async def test_a_cost_that_is_no_amount_is_not_believed(cost: Any) -> None:
     budget = runtime.budget
     assert budget.spent == (Decimal("0.5") if cost == 0.25 else 0)
     assert budget.left == 1 - budget.spent
-    assert runtime.context().session.meter.unpriced.in_flight == 0
+    assert runtime.spending.meter.unpriced.in_flight == 0
 
 
 @pytest.mark.parametrize("usage", [{"input_tokens": 1000, "output_tokens": -900}, {"input_tokens": "7"}])

@@ -43,7 +43,7 @@ def notices(events: list[Event]) -> list[str]:
 
 def waiting(runtime: Runtime) -> Any:
     """The requests that wait for money."""
-    lines = runtime.context().session.ledger._lines.values()
+    lines = runtime.spending.ledger._lines.values()
     return [waiter for line in lines for waiter in line if not waiter.answer.done()]
 
 

@@ -147,6 +147,6 @@ async def test_a_yes_raises_the_limit_that_was_reached_and_no_other(tmp_path: Pa
         for text in ("one", "two"):
             await runtime.call("helper", text)
     assert len(person.reasons) == asked
-    now = runtime.context().session.meter.limits
+    now = runtime.spending.meter.limits
     assert now.max_requests == {"max_requests = 1": 2, "max_requests = 0": 0}.get(limits, 1000)
     assert now.max_cost == {"max_cost = 0": 0, "max_cost = 1": 1}.get(limits, 5)

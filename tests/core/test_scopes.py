@@ -649,7 +649,7 @@ async def test_a_scope_that_is_forgotten_keeps_its_toolsets_until_the_loop_ends(
     gc.collect()
     await asyncio.sleep(0.01)
     assert log == ["open"]
-    (owner,) = runtime.context().session.tasks
+    (owner,) = runtime.loop.tasks
     owner.cancel()
     await asyncio.wait([owner])
     assert log == ["open", "closed"]

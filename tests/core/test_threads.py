@@ -125,7 +125,7 @@ async def test_the_threads_of_cancelled_calls_keep_their_places(hanging: Hanging
     assert runtime.trace[-1].error == f"CallTimeout: {errors[-1]}"
     hanging.go_on.set()
     async with asyncio.timeout(PATIENCE):
-        while runtime.context().session.threads.left_running():
+        while runtime.loop.threads.left_running():
             await asyncio.sleep(0.005)
         assert await runtime.call("hang") == "over"
 
@@ -133,12 +133,15 @@ async def test_the_threads_of_cancelled_calls_keep_their_places(hanging: Hanging
 def test_they_keep_them_over_event_loops(hanging: Hanging) -> None:
     """`call_sync` has one for each call."""
     runtime = Runtime([ToolEntry.from_function(hanging.hang)], limits=Limits(timeout=0.002))
-    threads = runtime.context().session.threads
+    threads = runtime.loop.threads
     while threads.left_running() != "hang (40 times)":
         with pytest.raises(CallTimeout):
             runtime.call_sync("hang")
     with pytest.raises(CallTimeout, match="which waited for a thread"):
         runtime.call_sync("hang")
+    ends = time.monotonic() + PATIENCE
+    while hanging.started < PLACES and time.monotonic() < ends:  # a thread has its place before it begins
+        time.sleep(0.005)
     assert hanging.started == PLACES
 
 
@@ -198,7 +201,7 @@ async def test_threads_of_foreign_tools_keep_their_places_too(hanging: Hanging) 
     assert hanging.started == PLACES
     dropped = [record for record in runtime.trace if "thread cannot be stopped" in (record.error or "")]
     assert len(dropped) == PLACES
-    assert runtime.context().session.threads.left_running() == "w > hang (40 times)"
+    assert runtime.loop.threads.left_running() == "w > hang (40 times)"
 
 
 async def test_a_synchronous_entry_can_use_anyio_and_sees_context_variables() -> None:
@@ -264,7 +267,7 @@ def test_a_call_whose_loop_is_gone_does_not_run_when_a_place_is_free(hanging: Ha
     ran: list[str] = []
     tools = [ToolEntry.from_function(hanging.hang), ToolEntry(Tool(lambda: ran.append("late"), name="late"))]
     runtime = Runtime(tools)
-    threads = runtime.context().session.threads
+    threads = runtime.loop.threads
     loop = asyncio.new_event_loop()
     held = [loop.create_task(runtime.call("hang")) for _ in range(PLACES)]
     loop.run_until_complete(hanging.until_started(PLACES))
@@ -289,7 +292,7 @@ async def test_a_foreign_tool_may_use_its_executor_from_its_threads(hanging: Han
     await hanging.until_started(PLACES)
     frame = CallFrame(holder, runtime.context().frame)
     await cancelled(left)
-    executor = threads_module.ThreadsOfCall(runtime.context().session.threads, frame)
+    executor = threads_module.ThreadsOfCall(runtime.loop.threads, frame)
     futures = await asyncio.to_thread(lambda: [executor.submit(str.upper, "x") for _ in range(50)])
     hanging.go_on.set()
     assert [await asyncio.wrap_future(future) for future in futures] == ["X"] * 50
@@ -463,7 +466,7 @@ def test_a_thread_leaves_the_loop_of_others_after_one_that_was_broken() -> None:
     callers = Callers()
     threads = {name: callers.start(name) for name in ("first", "second")}
     callers.end("first", threads["first"])
-    loop = callers.runtime.context().session.loop
+    loop = callers.runtime.loop.current
     assert loop is not None
     loop.call_soon_threadsafe(sys.exit)
     callers.end("second", threads["second"])
@@ -480,9 +483,9 @@ def test_a_thread_that_a_loop_waits_for_at_its_end_can_call() -> None:
     closing = threading.Thread(target=callers.runtime.call_sync, args=("leave_thread",), daemon=True)
     closing.start()
     callers.events["x"].set()
-    session = callers.runtime.context().session
+    session = callers.runtime.loop
     ends = time.monotonic() + PATIENCE
-    while (session.loop is None or session.running_loop() is not None) and time.monotonic() < ends:
+    while (session.current is None or session.find_running() is not None) and time.monotonic() < ends:
         time.sleep(0.001)
     callers.events["left"].set()
     closing.join(PATIENCE)
@@ -496,7 +499,7 @@ async def test_a_forked_process_begins_with_all_places(hanging: Hanging) -> None
     left = [asyncio.create_task(runtime.call("hang")) for _ in range(PLACES)]
     await hanging.until_started(PLACES)
     await cancelled(left)
-    threads, (read, write) = runtime.context().session.threads, os.pipe()
+    threads, (read, write) = runtime.loop.threads, os.pipe()
     with threads._lock:  # as another thread may hold it
         child = os.fork()
     if not child:

@@ -696,7 +696,7 @@ async def test_a_bounded_session_keeps_little_and_tells_its_sinks_all() -> None:
     runtime = Runtime([worker], max_records=3, message_callback=events.append)
     for number in range(50):
         await runtime.call("w", str(number))
-    assert len(runtime.context().session.recorder.messages) <= 22  # also where nothing reads it
+    assert len(runtime.recorder.messages) <= 22  # also where nothing reads it
     assert [record.input_data["input"] for record in runtime.trace] == ["47", "48", "49"]
     assert (runtime.trace.left_out, runtime.messages.left_out, len(runtime.messages)) == (47, 97, 3)
     assert repr(runtime.trace) == "<Trace of 3 calls, 47 more left out>"
@@ -921,7 +921,7 @@ async def test_what_is_recorded_when_it_is_over_does_not_stay_in_a_bounded_trace
 
     @entry
     async def work(ctx: RunContext[Context]) -> None:
-        recorder = ctx.deps.session.recorder
+        recorder = ctx.deps.runtime.recorder
         recorder.add_server(ctx.deps.frame, "files", "it ended")
         recorder.add_native(ctx.deps.frame, "web_search", {"q": 1}, "found")
 

@@ -353,7 +353,7 @@ def test_effects_never_exceed_what_the_answers_covered(steps: list[tuple[str, An
             await person.answer(NONE)
         results = await ends(tasks)
         assert results.count("paid") == len(bank.paid) <= bound
-        assert not runtime.context().session.permissions._approvals._lines
+        assert not runtime.gate.approvals._lines
 
     asyncio.run(scenario())
 

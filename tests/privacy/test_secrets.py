@@ -455,7 +455,7 @@ def test_without_secrets_nothing_is_looked_for() -> None:
     assert secrets.redact(value) is value
     runtime = Runtime([plain])
     runtime.call_sync(plain, "x")
-    assert not runtime.context().session.recorder.secrets.active
+    assert not runtime.recorder.secrets.active
 
 
 def test_what_has_no_secret_stays_the_same_object() -> None:
@@ -717,7 +717,7 @@ async def test_a_turn_searches_what_is_new_in_it_and_not_the_history(monkeypatch
         return says("ok") if isinstance(messages[-1].parts[0], ToolReturnPart) else calls(("fetch", {}))
 
     runtime = Runtime(model=FunctionModel(step), secrets=["MY_TOKEN"])
-    configured = runtime.context().session.recorder.secrets.configured
+    configured = runtime.recorder.secrets.configured
     assert configured is not None
     searched, search = list[int](), configured.text
     monkeypatch.setattr(configured, "text", lambda text: searched.append(len(text)) or search(text))

@@ -186,7 +186,7 @@ async def _session(seed: str, number: int, counts: Counts, sessions: list[weakre
         text_deltas=streams,
         message_callback=(lambda event: None) if streams else None,
     )
-    sessions.append(weakref.ref(runtime.context().session))
+    sessions.append(weakref.ref(runtime))
     for _ in range(CALLS_OF_A_SESSION // SIDE_BY_SIDE):
         one_each = [random.Random(rng.random()) for _ in range(SIDE_BY_SIDE)]
         await asyncio.gather(*(_one(runtime, outer, each, counts) for each in one_each))

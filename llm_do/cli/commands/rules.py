@@ -128,7 +128,8 @@ def _judge(
 
 
 def _meant(registry: WorkerRegistry, caller: WorkerEntry[Any], tool: str) -> list[Entry[Any]]:
-    from ...core.gate import NativeEntry, rule_name  # noqa: PLC0415
+    from ...core.adapt import rule_name  # noqa: PLC0415
+    from ...core.gate import NativeEntry  # noqa: PLC0415
     from ...errors import UnknownEntryError, did_you_mean  # noqa: PLC0415
     from ...values.names import is_ours  # noqa: PLC0415
     from ..support.descriptions import meant  # noqa: PLC0415
@@ -161,7 +162,7 @@ def _because(called: Entry[Any], ruling: Ruling) -> str:
 
 
 def _as_json(worker: str, called: Entry[Any], ruling: Ruling) -> dict[str, Any]:
-    from ...core.gate import rule_name  # noqa: PLC0415
+    from ...core.adapt import rule_name  # noqa: PLC0415
 
     return {
         "decision": ruling.disposition,

@@ -75,7 +75,7 @@ def run_command(
         raise click.UsageError("--json and --events both print the result. Give one of them.")
     # With these comes everything: help and mistakes on the command line do not wait for it.
     from ...arguments.inputs import bind_input  # noqa: PLC0415
-    from ...core.gate import parameters_of  # noqa: PLC0415
+    from ...core.adapt import parameters_of  # noqa: PLC0415
     from ..support.inputs import read_files, read_input  # noqa: PLC0415
     from ..support.reporting import Reporter  # noqa: PLC0415
     from ..terminal.stdout import Output  # noqa: PLC0415

@@ -126,11 +126,11 @@ class Conversation:
         return f"```json\n{json_text(output, indent=2)}\n```"
 
     def _redact(self, value: Any) -> Any:
-        return self.runtime.context().session.recorder.secrets.redact(value)
+        return self.runtime.recorder.secrets.redact(value)
 
     def cancelled_in_words(self) -> str:
         """Return the text for a person who cancelled a turn."""
-        left = self.runtime.context().session.threads.tell_left_running()
+        left = self.runtime.loop.threads.tell_left_running()
         return f"The turn was cancelled. The worker does not remember it. {visible(left)}".rstrip()
 
     def in_words(self, exc: BaseException) -> str:
@@ -169,7 +169,7 @@ class Conversation:
 
     async def _switch(self, name: str) -> Reply:
         worker = replace(self.worker, model=name)
-        choose = self.runtime.context().session.choose_model
+        choose = self.runtime.models.choose
         try:
             # It may have to import the provider's package.
             await anyio.to_thread.run_sync(choose, worker.start(self.runtime).frame)
@@ -212,7 +212,7 @@ class Conversation:
 
     def tools(self) -> str:
         """What the worker can call."""
-        session = self.runtime.context().session
+        session = self.runtime
         lines = []
         for tool in self.worker.tools:
             try:

@@ -13,12 +13,12 @@ from typing import Any, TypeAlias
 from pydantic_ai import Tool
 
 from ...budgets.limits import Limits
+from ...core.adapt import adapt, rule_name
 from ...core.context import Context
 from ...core.entries import ToolEntry, WorkerEntry
-from ...core.entry import Entry, EntryBase
-from ...core.gate import parameters_of, rule_name
+from ...core.entry import Entry
 from ...core.plane import proxy_tool
-from ...core.session import SessionState
+from ...core.runtime import Runtime
 from ...definitions.definition import McpToolset
 from ...errors import ModelChoiceError
 from ...models import choose_default_model
@@ -92,7 +92,7 @@ def _creator(worker: WorkerEntry[Any]) -> str | None:
 def _function(registry: WorkerRegistry, entry: Entry[Any]) -> Described:
     """A function, or an entry of a class of the project's own."""
     book = registry.rule_book()
-    source = entry.source if isinstance(entry, EntryBase) else None
+    source = adapt(entry).source
     signature = inspect.signature(inspect.unwrap(entry.tool.function)) if isinstance(entry, ToolEntry) else None
     return {
         **_tool(entry, _proxy(entry)),
@@ -106,7 +106,6 @@ def _function(registry: WorkerRegistry, entry: Entry[Any]) -> Described:
 def _tool(entry: Entry[Any], proxy: Tool[Context]) -> Described:
     """A tool as the agent is given it, and what becomes of a call that no rule speaks of."""
     shown = proxy.tool_def
-    own = entry if isinstance(entry, EntryBase) else None
     asks = entry.requires_approval or STANDARD.get(rule_name(entry), "allow") == "ask"
     return {
         "name": shown.name,
@@ -115,13 +114,13 @@ def _tool(entry: Entry[Any], proxy: Tool[Context]) -> Described:
         "parameters": shown.parameters_json_schema,
         "rule_name": rule_name(entry),
         "without_a_rule": "ask" if asks else "allow",
-        "effects": sorted(own.effects) if own is not None else [],
+        "effects": sorted(adapt(entry).effects),
     }
 
 
 def _proxy(entry: Entry[Any]) -> Tool[Context]:
-    made = entry.proxy if isinstance(entry, EntryBase) else None
-    return made or proxy_tool(entry, parameters_of(entry))
+    own = adapt(entry)
+    return own.proxy or proxy_tool(own)
 
 
 def _model(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Described:
@@ -166,7 +165,7 @@ def _output(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Any:
         return entry.output_schema
     if entry.output_type is str:
         return {"type": "string"}
-    session = SessionState(registry)
+    session = Runtime(registry)
     return entry.agent_for(session)[0].output_json_schema()
 
 

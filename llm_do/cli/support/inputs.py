@@ -12,8 +12,8 @@ from typing import Any
 import click
 from pydantic_ai.messages import MultiModalContent
 
+from ...core.adapt import parameters_of
 from ...core.entry import Entry
-from ...core.gate import parameters_of
 from ...errors import PathDenied, PathMissing, did_you_mean
 from ...projects.api import load_files
 

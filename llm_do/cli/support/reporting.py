@@ -100,7 +100,7 @@ class Reporter:
         """A text without secrets."""
         if self._runtime is None:
             return text
-        clean: str = self._runtime.context().session.recorder.secrets.redact(text)
+        clean: str = self._runtime.recorder.secrets.redact(text)
         return clean
 
     def clear_screen(self) -> None:
@@ -176,7 +176,7 @@ class Reporter:
 
     def failed(self, exc: BaseException) -> int:
         """The run ended with an error, which somebody else tells. Returns the code for it."""
-        ended = self._runtime is not None and bool(self._runtime.context().session.permissions.ended)
+        ended = self._runtime is not None and bool(self._runtime.gate.ended)
         self.exit_code = Exit.REFUSED if ended else code_of(exc)
         if isinstance(exc, ApprovalDenied) and self._found_no_person():
             exc.add_note(_NO_PERSON)
@@ -192,7 +192,7 @@ class Reporter:
 
     def _tell_left_running(self) -> None:
         """Name the synchronous functions whose threads end with the process. An error of the time says it itself."""
-        left = "" if self._runtime is None else self._runtime.context().session.threads.tell_left_running()
+        left = "" if self._runtime is None else self._runtime.loop.threads.tell_left_running()
         if left:
             click.echo(visible(left), err=True)
 

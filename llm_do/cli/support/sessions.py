@@ -112,7 +112,7 @@ def open_session(
     callback = approve_all_callback if options.approve_all else strict_mode_callback if options.strict else approver
 
     async def ask_for_more(exceeded: LimitExceeded, now: Limits) -> Limits | None:
-        return await _ask_for_more(runtime.context().session.approvals, exceeded, now, limits)
+        return await _ask_for_more(runtime.gate.approvals, exceeded, now, limits)
 
     runtime = Runtime(
         registry,

@@ -65,7 +65,7 @@ class SamplingEntry(EntryBase):
         worker = ctx.frame.worker
         if worker is None or worker.model is None:
             raise NoWorkerError("No worker is at work here, so there is no model to ask.")
-        model = metered(worker.model, ctx.session, ctx.frame)
+        model = metered(worker.model, ctx.runtime, ctx.frame)
         own: Any = getattr(worker.entry, "model_settings", None) or {}
         most: int = own.get("max_tokens") or getattr(model, "default_max_tokens", DEFAULT_OUTPUT_TOKENS)
         wanted = max(1, self._settings.get("max_tokens") or most)

@@ -117,7 +117,7 @@ class McpServerToolset(WrapperToolset[Context]):
         return None
 
     async def _start(self) -> None:
-        recorder, frame = self.ctx.session.recorder, self.ctx.frame
+        recorder, frame = self.ctx.runtime.recorder, self.ctx.frame
         again = " again" if self.restarts else ""
         text = f"{self.label[0].upper()}{self.label[1:]} of worker {self._worker!r} is still starting{again}. It has "
         text += f"{self.declared.mcp.start_timeout:g} seconds (`start_timeout`)."
@@ -175,7 +175,7 @@ class McpServerToolset(WrapperToolset[Context]):
             f"{self.label[0].upper()}{self.label[1:]} of worker {self._worker!r} {self.connection.lost}, and {again}."
         )
         text += self.log.end()
-        recorder, worker = ctx.session.recorder, ctx.frame.worker
+        recorder, worker = ctx.runtime.recorder, ctx.frame.worker
         if worker is not None and worker.record is not None:
             recorder.add_server(worker, self.declared.name or "mcp", text)
             recorder.notice(worker, text)
@@ -243,7 +243,7 @@ class McpServerToolset(WrapperToolset[Context]):
 
     async def on_progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Tell sinks how far the call is that the server works on; where it works on several, none."""
-        recorder, now = self.ctx.session.recorder, monotonic()
+        recorder, now = self.ctx.runtime.recorder, monotonic()
         if len(self._calls) != 1 or not recorder.observed or now - self._reported < PROGRESS_SECONDS:
             return
         self._reported = now
@@ -257,14 +257,14 @@ class McpServerToolset(WrapperToolset[Context]):
             raise RuntimeError("Sampling is possible only during a tool call.")
         call = self._calls[0]
         # It goes to a model as the result of a tool does: without secrets, so that what is sent is what is shown.
-        messages = call.ctx.session.recorder.secrets.redact(messages)
+        messages = call.ctx.runtime.recorder.secrets.redact(messages)
         made = SamplingEntry(self.label, messages, settings)
         scope = anyio.CancelScope()
         if not call.samples:
             call.idle = anyio.Event()
         call.samples.add(scope)
         try:
-            with scope, call.ctx.session.inner_task():
+            with scope, call.ctx.runtime.loop.inner_task():
                 response: ModelResponse = await dispatch(call.ctx, made, made.arguments)
                 return response
         except Exception:
@@ -334,7 +334,7 @@ class McpFactory:
     base: Path
 
     def __call__(self, ctx: Context) -> AbstractToolset[Any]:
-        secrets = ctx.session.recorder.secrets
+        secrets = ctx.runtime.recorder.secrets
         server = self.declared.name or shlex.join((*(self.declared.mcp.command or ()), *self.declared.mcp.args))
         path = log_path(self.base, server) if self.declared.mcp.command is not None else None
         given = given_values(self.declared)

@@ -1,0 +1,123 @@
+"""Entries of a user's own class, as entries of ours: adapted once, where they enter."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakValueDictionary
+
+from pydantic_ai import Tool
+from pydantic_ai.agent import AbstractAgent
+from typing_extensions import TypeVar
+
+from ..arguments.inputs import OpenParameters
+from ..arguments.parameters import Parameters
+from ..arguments.signatures import model_parameters
+from ..models.choice import ModelLike
+from ..values.canonical import SameObject
+from ..values.texts import quoted
+from .entry import Entry, EntryBase
+
+T = TypeVar("T", default=Any)
+
+
+class OwnEntry(EntryBase):
+    """An object of a user's class. What it declares is read when it is needed, since it may change."""
+
+    def __init__(self, target: Entry[Any]) -> None:
+        check_entry(target, "this runtime")
+        self.target = target
+        input_type = getattr(target, "input_type", None)
+        self.parameters = (
+            OpenParameters(target.name) if input_type is None else model_parameters(target.name, input_type)
+        )
+        self.secret_fields = None if input_type is None else self.parameters.secret_fields
+        self.identity = SameObject(target)
+
+    @property
+    def name(self) -> str:
+        return self.target.name
+
+    @property
+    def kind(self) -> str:
+        return self.target.kind
+
+    @property
+    def requires_approval(self) -> bool:
+        return self.target.requires_approval
+
+    @property
+    def model(self) -> ModelLike | None:
+        return self.target.model
+
+    @property
+    def description(self) -> str | None:
+        return getattr(self.target, "description", None)
+
+    @property
+    def schema_out(self) -> Any:
+        return getattr(self.target, "schema_out", None)
+
+    @property
+    def needs_run_context(self) -> bool:
+        return getattr(self.target, "needs_run_context", True)
+
+    async def call(self, input_data: Any, ctx: Any, run_ctx: Any) -> Any:
+        return await self.target.call(input_data, ctx, run_ctx)
+
+    def __repr__(self) -> str:
+        return repr(self.target)
+
+
+_ADAPTED: WeakValueDictionary[int, OwnEntry] = WeakValueDictionary()
+"""The adapters in use, by the id of their objects, which they keep alive."""
+
+
+def adapt(entry: Entry[Any]) -> EntryBase:
+    """Return an entry as the runtime works with it: itself if it is one of ours, else its one adapter."""
+    if isinstance(entry, EntryBase):
+        return entry
+    known = _ADAPTED.get(id(entry))
+    if known is None or known.target is not entry:
+        known = _ADAPTED[id(entry)] = OwnEntry(entry)
+    return known
+
+
+def parameters_of(entry: Entry[Any]) -> Parameters:
+    """Return what an entry takes. A user's own class says it with `input_type`, or takes what a worker takes."""
+    return adapt(entry).parameters
+
+
+def rule_name(entry: Entry[Any]) -> str:
+    """Return the name by which rules speak of an entry."""
+    own = adapt(entry)
+    return own.rule or own.name
+
+
+def describe(entry: Entry[Any]) -> str:
+    """Return an entry as error messages name it: its kind, its name and where it comes from."""
+    source = adapt(entry).source
+    return f"{entry.kind} {entry.name!r}" + (f" from {source}" if source else "")
+
+
+def check_entry(thing: Any, owner: str) -> None:
+    """Complain about what is no entry, and say how to make it one."""
+    if isinstance(thing, type):
+        raise TypeError(f"{thing.__name__} is a class, so {owner} cannot call it. Give an instance.")
+    if all(hasattr(thing, member) for member in ("name", "kind", "requires_approval", "model", "call")):
+        return
+    if isinstance(thing, AbstractAgent):
+        raise TypeError(f"{owner} cannot call {about_agent(thing)}")
+    if isinstance(thing, Tool):
+        raise TypeError(f"{owner} cannot call the PydanticAI tool {thing.name!r} as it is. Use ToolEntry(tool=...).")
+    hint = " Decorate it with @entry, or use ToolEntry.from_function." if callable(thing) else ""
+    raise TypeError(f"{quoted(thing)} is not an entry, so {owner} cannot call it.{hint}")
+
+
+def about_agent(agent: AbstractAgent[Any, Any]) -> str:
+    """Say what to do with a PydanticAI agent that was given as an entry."""
+    name = agent.name or "name"
+    return (
+        f"the PydanticAI agent {agent.name!r} as it is: its requests and tools would be outside of the runtime. "
+        f"Write WorkerEntry(name={name!r}, instructions=..., tools=[...]) in its place, or run the agent in a function "
+        "with @entry."
+    )

@@ -1,0 +1,138 @@
+"""The event loop that serves a session: one at a time, and what may run in it side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from typing import Any, TypeVar
+
+import anyio
+from pydantic_ai._run_context import get_current_run_context
+
+from ..errors import EventLoopError
+from .frame import CallFrame
+from .shared_loop import SharedLoop
+from .slots import WorkerSlots
+from .threads import Threads
+
+T = TypeVar("T")
+
+
+class SessionLoop:
+    """The loop of one session, with its slots, its threads and its tasks.
+
+    `on_enter` is called when another loop takes over. `progress` returns a value that changes with whatever the session
+    does, or `None` while it is known to be at work.
+    """
+
+    def __init__(
+        self,
+        root: CallFrame,
+        max_concurrency: int,
+        notice: Callable[[CallFrame, str], None],
+        on_enter: Callable[[], None],
+        progress: Callable[[], Any],
+    ) -> None:
+        self.current: asyncio.AbstractEventLoop | None = None
+        self.shared = SharedLoop()
+        self.threads = Threads(notice)
+        self.tasks: set[asyncio.Task[Any]] = set()
+        """Tasks of the session's own, kept from the garbage collector."""
+        self.request_slots: anyio.Semaphore
+        self.requests_in_flight = 0
+        self.toolsets_opening = 0
+        self._root = root
+        self._max_concurrency = max_concurrency
+        self._on_enter = on_enter
+        self._progress = progress
+        self._process = os.getpid()
+        """The process of the loop: a forked one has a copy that looks as if it ran."""
+        self._inner_tasks: set[asyncio.Task[Any]] = set()
+        """Tasks that serve a call which a worker, or a thread, waits for."""
+
+    def enter(self) -> None:
+        """Bind the session to the running loop: its counters are not made for two threads at once."""
+        loop = asyncio.get_running_loop()
+        if loop is self.current:
+            return
+        if self.find_running() is not None:
+            raise EventLoopError(
+                "This runtime is in use by another event loop that is still running. "
+                "A runtime is one session: make one for each thread or request."
+            )
+        self.current, self._process = loop, os.getpid()
+        self.request_slots = anyio.Semaphore(self._max_concurrency, fast_acquire=True)
+        self.requests_in_flight = self.toolsets_opening = 0
+        self._root.worker_slots = None
+        self._on_enter()
+
+    def find_running(self) -> asyncio.AbstractEventLoop | None:
+        """Return the loop that serves the session, if it runs, or is about to go on in another thread."""
+        loop = self.current
+        if loop is None or loop.is_closed() or loop is self.shared.ended or self._process != os.getpid():
+            return None
+        return loop if loop.is_running() or self.shared.is_open else None
+
+    def run_in_thread(self, frame: CallFrame, function: Callable[[], T]) -> Coroutine[Any, Any, T]:
+        """Run a synchronous function of a call beside the loop."""
+        return self.threads.run(frame, function, has_place=not frame.top.is_inner)
+
+    def worker_slots(self, frame: CallFrame) -> AbstractAsyncContextManager[Any]:
+        """Return the slots for the worker calls of `frame`. Each parent has its own, so nesting cannot deadlock.
+
+        A call that is known to be made below a worker of `frame`, or in a thread, goes without: what waits for it may
+        hold the slot that it would wait for. Where that is not known, it goes without when nothing else happens.
+        """
+        if (frame is self._root and self._is_inner_task()) or self._is_used_from_below(frame):
+            return nullcontext()
+        if frame.worker_slots is None:
+            frame.worker_slots = WorkerSlots(self._max_concurrency, self._find_progress)
+        return frame.worker_slots
+
+    def _find_progress(self) -> Any:
+        return None if self.requests_in_flight or self.toolsets_opening else self._progress()
+
+    def find_surrounding_call(self) -> CallFrame | None:
+        """Return the worker whose run the code that runs now belongs to, also in tasks that it started.
+
+        It is known from PydanticAI's own context variable, and is a hint against calls that wait for themselves.
+        """
+        run_ctx = get_current_run_context()
+        deps: Any = run_ctx.deps if run_ctx is not None else None
+        if getattr(getattr(deps, "runtime", None), "loop", None) is not self:
+            return None
+        frame: CallFrame = deps.frame
+        return None if frame.ended else frame
+
+    def _is_used_from_below(self, frame: CallFrame) -> bool:
+        around = self.find_surrounding_call()
+        return around is not None and around.is_below(frame)
+
+    @contextmanager
+    def inner_task(self) -> Iterator[None]:
+        """Mark the running task as one that serves a call which a worker, or a thread, waits for."""
+        task = asyncio.current_task()
+        if task is None or task in self._inner_tasks:
+            yield
+            return
+        self._inner_tasks.add(task)
+        try:
+            yield
+        finally:
+            self._inner_tasks.discard(task)
+
+    def mark_inner(self, frame: CallFrame, *, is_asking: bool) -> None:
+        """Mark a top-level call that is made inside another one, which may wait for it.
+
+        Then it goes without places for threads, at every depth below it: what waits for it may hold them all.
+        `is_asking` says that a limit of the session is being asked about.
+        """
+        if self.requests_in_flight or is_asking:
+            frame.called_in = self.find_surrounding_call()
+        if self._inner_tasks:
+            frame.is_inner = self._is_inner_task() or self.find_surrounding_call() is not None
+
+    def _is_inner_task(self) -> bool:
+        return asyncio.current_task() in self._inner_tasks

@@ -1,0 +1,115 @@
+"""The models of a session: which one a worker's call uses."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from pydantic_ai.models import Model
+
+from ..errors import ModelChoiceError
+from ..models import HasProviders, describe_remote, explain_unusable, resolve_model
+from ..models.choice import DefaultModel, ModelLike
+from ..models.compatibility import find_misfit, find_unknown
+from ..values.texts import quoted
+from .entry import Entry
+from .frame import CallFrame
+from .recorder import Recorder
+
+logger = logging.getLogger("llm_do")
+
+
+class SessionModels:
+    """Chooses the models of workers: their own, or the session's default."""
+
+    def __init__(
+        self,
+        entries: Mapping[str, Entry[Any]],
+        recorder: Recorder,
+        default: ModelLike | None,
+        choose_default: DefaultModel | None,
+    ) -> None:
+        self.default = default
+        self._entries = entries
+        self._recorder = recorder
+        self._choose_default = choose_default if default is None else None
+        """Asked for the default model when it is first needed; `None` once it was."""
+        self._by_name: dict[str, Model] = {}
+        self._choosing: asyncio.Lock
+
+    def enter_loop(self) -> None:
+        """Be ready for another event loop."""
+        self._choosing = asyncio.Lock()
+
+    async def prepare_default(self, frame: CallFrame) -> None:
+        """Choose the default model if a call needs it. The time of the call stops meanwhile: a person may be asked."""
+        if self._choose_default is None or frame.called.model is not None:
+            return
+        deadline = frame.deadline
+        if deadline is not None:
+            deadline.pause()
+        try:
+            async with self._choosing:
+                if self._choose_default is not None:
+                    self.default = await self._choose_default(frame.called.name, partial(self._recorder.notice, frame))
+                    self._choose_default = None
+        finally:
+            if deadline is not None:
+                deadline.resume()
+
+    def choose(self, frame: CallFrame) -> Model | None:
+        """Return the worker's own model, else the session's, if any. A caller's model is not inherited."""
+        entry = frame.called
+        choice = entry.model if entry.model is not None else self.default
+        if choice is None:
+            return None
+        if isinstance(choice, Model):
+            self.check_compatible(frame, choice)
+            return choice
+        if not isinstance(choice, str):
+            raise ModelChoiceError(
+                f"Worker {entry.name!r} cannot use {quoted(choice)}: give a model's name, or a model."
+            )
+        if choice not in self._by_name:
+            try:
+                self._by_name[choice] = self._make(choice)
+            except Exception as exc:  # a provider's package may raise anything of its own
+                own = self._entries.providers() if isinstance(self._entries, HasProviders) else ()
+                reason = explain_unusable(choice, exc, own)
+                raise ModelChoiceError(f"Worker {entry.name!r} cannot use model {choice!r}: {reason}") from exc
+        self.check_compatible(frame, self._by_name[choice], choice)
+        return self._by_name[choice]
+
+    def _make(self, name: str) -> Model:
+        own = self._entries.make_model(name) if isinstance(self._entries, HasProviders) else None
+        if own is not None:
+            return own
+        model = resolve_model(name)
+        if remote := describe_remote(name):
+            logger.warning("llm-do: %s", remote)
+        return model
+
+    def check_compatible(self, frame: CallFrame, model: Model, name: str | None = None) -> None:
+        """Refuse a model that is known not to be one of those that a worker can use."""
+        entry = frame.called
+        wanted = entry.compatible_models
+        if not wanted:
+            return
+        listed = ", ".join(wanted)
+        if (misfit := find_misfit(model, wanted, name)) is not None:
+            by = "" if entry.model is not None else ", the session's default"
+            raise ModelChoiceError(
+                f"Worker {entry.name!r} cannot use model {misfit!r}{by}: its compatible_models are {listed}. Give it a "
+                "`model` of its own that fits, or the session one: `--model NAME`, `model=` / `cli_model=` in Python, "
+                "LLM_DO_MODEL=NAME, or `model` in llm-do.toml."
+            )
+        if (unknown := find_unknown(model, wanted, name)) is not None:
+            unsure, fact = unknown
+            self._recorder.notice(
+                frame,
+                f"It is not known whether model {unsure!r} {fact}, as worker {entry.name!r} asks for "
+                f"(compatible_models: {listed}). It is used all the same.",
+            )

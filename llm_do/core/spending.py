@@ -1,0 +1,90 @@
+"""The limits of a session: which calls they let start, and whether a person raises them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from ..budgets.ledger import Ledger
+from ..budgets.limits import Limits, UsageMeter
+from ..budgets.prices import PriceList
+from ..errors import LimitExceeded
+from ..values.texts import quoted
+from .frame import CallFrame
+
+LimitCallback: TypeAlias = Callable[[LimitExceeded, Limits], "Limits | Awaitable[Limits | None] | None"]
+"""Gets the error that a limit of the session would raise, and the limits. It returns others to go on with."""
+
+
+class Spending:
+    """The meter, the reservations and the prices of a session."""
+
+    def __init__(self, limits: Limits, prices: PriceList, limit_callback: LimitCallback | None) -> None:
+        self.limits = limits
+        """The limits that the session began with. Those in force are `meter.limits`."""
+        self.meter = UsageMeter(limits)
+        self.ledger = Ledger()
+        self.prices = prices
+        self._callback = limit_callback
+        self._question: tuple[str, asyncio.Future[bool | None], CallFrame] | None = None
+        """The limit of the open question, its answer, and the call that asks it."""
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a person is asked to raise a limit."""
+        return self._question is not None
+
+    def enter_loop(self) -> None:
+        """Be ready for another event loop."""
+        self.ledger.leave_loop()
+        self._question = None
+
+    def count_call(self, frame: CallFrame) -> None:
+        """Count a call in all meters that hold for it, or raise and count it in none."""
+        meters = (self.meter, *frame.caller.meters)
+        for meter in meters:
+            if (problem := meter.no_more_calls()) is not None:
+                raise LimitExceeded(
+                    f"{frame.path} does not run: {problem}.", problem=problem, limit="max_calls", worker=meter.worker
+                )
+        for meter in meters:
+            meter.count_call()
+
+    async def raise_limits(self, frame: CallFrame, exceeded: LimitExceeded) -> bool | None:
+        """Ask whether to go on, where a limit of the session says no. All calls that wait for it share one answer.
+
+        `None` is no answer: another limit was asked about, and the one that says no may have been raised with it.
+        """
+        if self._callback is None:
+            return False
+        with frame.asking():
+            while self._question is not None:
+                limit, question, asker = self._question
+                if frame.is_below(asker):  # the callback itself makes this call, and would wait for its own answer
+                    return False
+                agreed = await asyncio.shield(question)
+                if agreed is not None:
+                    return agreed if limit == exceeded.limit else None
+            return await self._ask(self._callback, exceeded, frame)
+
+    async def _ask(self, callback: LimitCallback, exceeded: LimitExceeded, frame: CallFrame) -> bool:
+        """Ask for other limits. The same are none: the request would be refused, and asked about, without end."""
+        question: asyncio.Future[bool | None] = asyncio.get_running_loop().create_future()
+        self._question = exceeded.limit, question, frame
+        agreed: bool | None = None  # without an answer, the next call that waits asks
+        try:
+            answer = callback(exceeded, self.meter.limits)
+            limits = await answer if inspect.isawaitable(answer) else answer
+            if not isinstance(limits, Limits | None):
+                raise TypeError(f"limit_callback must return Limits or None, got {quoted(limits)}.")
+            agreed = limits is not None and limits != self.meter.limits
+            if limits is not None and agreed:
+                self.meter.limits = limits
+                self.ledger.serve()
+                await asyncio.sleep(0)  # limits that never suffice must not keep a timeout from ending it
+            return agreed
+        finally:
+            self._question = None
+            question.set_result(agreed)
