@@ -32,9 +32,10 @@ from ..definitions.definition import AttachmentPolicy, WorkerDefinition, places_
 from ..errors import ArgumentError, ModelChoiceError, ToolTimeout
 from ..models.choice import ModelLike
 from ..models.compatibility import check_wanted, find_misfit
-from ..policy.rules import Case, Grant, RuleBook, read_rules
+from ..policy.plan import Plan
+from ..policy.rules import RuleBook, read_rules
 from ..privacy.secret_fields import SecretFields
-from ..sandbox import Pins, SandboxConfig, SandboxManager, SandboxToolset
+from ..sandbox import SandboxConfig, SandboxManager, SandboxToolset
 from ..values.names import check_name
 from ..values.texts import quoted
 from .adapt import adapt
@@ -72,19 +73,10 @@ class ToolEntry(EntryBase, Generic[T]):
     """The name by which rules speak of it, if that is not its own."""
     effects: Collection[Effect] = frozenset()
     """What it does beyond computing: `read`, `write`, `execute`, `network`. All but `read` require approval."""
-    show: Callable[[dict[str, Any], CallFrame], dict[str, Any]] | None = None
-    """What a person who is asked sees of the arguments, where that is more than the arguments. It may refuse."""
-    pin: Callable[[dict[str, Any], CallFrame], Pins] | None = None
-    """The files that a person is asked about with a call. It acts on these, or raises `PathChanged`, and they are asked
-    again."""
-    cases: Callable[[dict[str, Any], CallFrame], Sequence[Case]] | None = None
-    """What rules judge a call by, where that is not its arguments as they are."""
-    walks: bool = False
-    """Whether finding the cases walks through folders: then a call is judged in a thread, beside the event loop."""
-    offers: Callable[[dict[str, Any], CallFrame], Sequence[Grant]] | None = None
-    """Wider permissions than for this very call that a person who is asked can give."""
-    ungranted: Collection[str] = ()
-    """Arguments that a grant for the session leaves open: it is for this call with any value of them."""
+    plan: Callable[[dict[str, Any], CallFrame], Plan] | None = None
+    """Returns what a call would do, where its arguments alone do not tell: what rules judge, and what a person sees."""
+    plans_in_thread: bool = False
+    """Whether planning walks through folders: then a call is planned and judged in a thread."""
     errors_for_model: tuple[type[Exception], ...] = ()
     """Exceptions reported to the calling model as a failed tool result instead of ending the run."""
     secret_fields: SecretFields | None = None

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from ..budgets.limits import Limits
     from ..definitions.definition import AttachmentPolicy, WorkerDefinition
     from ..errors import LimitExceeded
-    from ..policy.rules import Case, Grant, RuleBook
+    from ..policy.plan import Plan
+    from ..policy.rules import RuleBook
     from ..privacy.secret_fields import SecretFields
-    from ..sandbox import Pins, SandboxToolset
+    from ..sandbox import SandboxToolset
     from .context import Context
     from .events import Event
     from .frame import CallFrame
@@ -126,18 +127,10 @@ class EntryBase:
     """The method of its input type that writes the prompt, if there is one."""
     check_arguments: Callable[[dict[str, Any], Context], Awaitable[None]] | None = None
     """Checks the bound arguments of a call that Python makes."""
-    show: Callable[[dict[str, Any], CallFrame], dict[str, Any]] | None = None
-    """What a person who is asked sees of the arguments, where that is more than the arguments. It may refuse."""
-    pin: Callable[[dict[str, Any], CallFrame], Pins] | None = None
-    """The files that a person is asked about with a call. The call then acts on these, or is asked about again."""
-    cases: Callable[[dict[str, Any], CallFrame], Sequence[Case]] | None = None
-    """What rules judge a call by, where that is not its arguments as they are."""
-    walks: bool = False
-    """Whether finding the cases walks through folders: then a call is judged in a thread, beside the event loop."""
-    offers: Callable[[dict[str, Any], CallFrame], Sequence[Grant]] | None = None
-    """Wider permissions than for this very call that a person who is asked can give."""
-    ungranted: Collection[str] = ()
-    """Arguments that a grant for the session leaves open: it is for this call with any value of them."""
+    plan: Callable[[dict[str, Any], CallFrame], Plan] | None = None
+    """Returns what a call would do, where its arguments alone do not tell."""
+    plans_in_thread: bool = False
+    """Whether planning walks through folders: then a call is planned and judged in a thread."""
     errors_for_model: tuple[type[Exception], ...] = ()
     """Exceptions reported to the calling model as a failed tool result instead of ending the run."""
     effects: Collection[Effect] = frozenset()

@@ -17,6 +17,7 @@ from pydantic_ai.models import Model
 from ..budgets.ledger import Reservation
 from ..budgets.limits import UsageMeter
 from ..errors import NoSandboxError
+from ..policy.plan import Plan
 from ..policy.rules import Call, RuleBook, Ruling
 from ..privacy.histories import SentHistory
 from ..sandbox import Pins, SandboxToolset
@@ -117,6 +118,8 @@ class CallFrame:
     """What the rules said about the call, where any had to be heard."""
     call: Call | None = None
     """The call as the rules saw it."""
+    plan: Plan | None = None
+    """What the call would do with its arguments, where rules were asked."""
     pins: Pins | None = None
     """The files that a person was asked about with the call, as they were then."""
     cancelled = False

@@ -17,8 +17,8 @@ from ..arguments.payloads import beside, key_beside
 from ..errors import ApprovalDenied, CallCancelled, LlmDoError, RunEnded
 from ..machine import pool
 from ..policy.approvals import Answer, ApprovalController, ApprovalOutcome, ApprovalRequest, copied
+from ..policy.plan import UNPLANNED, Plan
 from ..policy.rules import Call, Case, RuleBook, Ruling, Shape, by_default, check_rules, judge, shape_of
-from ..sandbox import Pins
 from ..values.canonical import NoCanonicalForm, SameObject, canonical
 from ..values.names import is_ours
 from ..values.snapshots import snapshot
@@ -137,7 +137,7 @@ class Gate:
         arguments, files = files_apart(frame, arguments)
         bound = frame.called.parameters.bind_named(arguments, has_files=bool(files))
         share(frame, files)
-        return self.judge(frame, bound)[1]
+        return self.judge(frame, bound)[-1]
 
     async def approve(
         self,
@@ -148,8 +148,8 @@ class Gate:
         asked_from_within: bool = False,
     ) -> dict[str, Any]:
         """The arguments that were approved, out of anybody's reach, or `ApprovalDenied`."""
-        call, ruling = await self._judge(frame, arguments, asked_from_within)
-        frame.ruling, frame.call, frame.pins = ruling, call, None
+        plan, call, ruling = await self._judge(frame, arguments, asked_from_within)
+        frame.ruling, frame.plan, frame.call, frame.pins = ruling, plan, call, None
         if ruling.disposition != "ask":
             if ruling.explicit or ruling.disposition == "deny":
                 self._decided(frame, ApprovalOutcome(approved=ruling.disposition == "allow", by="rule"))
@@ -157,8 +157,8 @@ class Gate:
         # While a person thinks, nobody may change what they were shown.
         arguments = snapshot(arguments)
         before = _fingerprint(arguments)
-        frame.pins = _pinned(frame, arguments)
-        answer = await self._ask(frame, arguments, call, ruling)
+        frame.pins = plan.pins(ruling)
+        answer = await self._ask(frame, arguments, plan, call, ruling)
         self._check_not_ended(frame, answer)
         outcome = answer.outcome
         if outcome.approved and _fingerprint(arguments) != before:
@@ -186,35 +186,36 @@ class Gate:
             raise
         self._recorder.close(frame, None)
 
-    async def _judge(self, frame: CallFrame, arguments: dict[str, Any], asked_from_within: bool) -> tuple[Call, Ruling]:
-        """Judge a call: beside the event loop where that walks through folders."""
+    async def _judge(
+        self, frame: CallFrame, arguments: dict[str, Any], asked_from_within: bool
+    ) -> tuple[Plan, Call, Ruling]:
+        """Judge a call: beside the event loop where planning it walks through folders."""
         judge_it = partial(self.judge, frame, arguments, asked_from_within=asked_from_within)
-        return await pool.run(judge_it) if frame.called.walks else judge_it()
+        return await pool.run(judge_it) if frame.called.plans_in_thread else judge_it()
 
     def judge(
         self, frame: CallFrame, arguments: dict[str, Any], *, asked_from_within: bool = False
-    ) -> tuple[Call, Ruling]:
-        """A call as rules see it, and what they say."""
+    ) -> tuple[Plan, Call, Ruling]:
+        """Return the plan of a call, the call as rules see it, and what they say."""
         entry, caller = frame.called, frame.caller
         name, qualified = rule_name(entry), entry.qualified_name
         default = by_default(name)
         if entry.requires_approval or asked_from_within:
             default = Ruling("ask", f"{entry.kind} {(qualified or entry.name)!r} requires approval", explicit=False)
-        cases: Sequence[Case] = (Case(),)
-        if entry.cases is not None:
-            cases = entry.cases(arguments, frame)
+        plan = UNPLANNED
+        if entry.plan is not None:
+            plan = entry.plan(arguments, frame)
         elif any(name in book.rules or qualified in book.rules for book in caller.rules):
-            cases = (Case(entry.parameters.vocabulary.facts(arguments)),)
-        if frame.shared:
-            cases = [*cases, *shared_cases(frame)]
+            plan = Plan(cases=(Case(entry.parameters.vocabulary.facts(arguments)),))
+        cases = [*plan.cases, *shared_cases(frame)] if frame.shared else plan.cases
         call = call_of(frame, name, cases, qualified)
         worker = caller.worker.entry if caller.worker is not None else None
         book = worker.rule_book if worker is not None else None
-        return call, judge(call, own=book, session=self.approvals.rule_book, path=caller.rules, default=default)
+        return plan, call, judge(call, own=book, session=self.approvals.rule_book, path=caller.rules, default=default)
 
     def refuses(self, frame: CallFrame, arguments: dict[str, Any]) -> bool:
         """Tell whether the rules refuse a call, without a question and without a record."""
-        return bool(frame.caller.rules) and self.judge(frame, arguments)[1].disposition == "deny"
+        return bool(frame.caller.rules) and self.judge(frame, arguments)[-1].disposition == "deny"
 
     def shown(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call without secrets."""
@@ -224,15 +225,14 @@ class Gate:
         """Return a value without secrets."""
         return self._recorder.secrets.redact(value)
 
-    async def _ask(self, frame: CallFrame, arguments: dict[str, Any], call: Call, ruling: Ruling) -> Answer:
+    async def _ask(self, frame: CallFrame, arguments: dict[str, Any], plan: Plan, call: Call, ruling: Ruling) -> Answer:
         """Ask somebody, while no clock runs."""
         entry = frame.called
         asked = beside(arguments, frame.attachments)
-        shown = asked if entry.show is None else entry.show(arguments, frame)
-        shown = self._recorder.arguments_shown(frame, shown)
+        view = plan.view(ruling, frame.pins)
+        shown = self._recorder.arguments_shown(frame, asked if view is None else view)
         why = f" ({ruling.reason})" if ruling.reason else ""
         redact = self._recorder.secrets.redact
-        offers = () if entry.offers is None else entry.offers(arguments, frame)
         request = ApprovalRequest(
             tool_name=call.name,
             payload=copied(shown),
@@ -243,9 +243,9 @@ class Gate:
             call_path=frame.path,
             ruling=replace(ruling, because=redact(ruling.because)),
             # What would have to be shown without its secret cannot be shown in full, and so not be offered.
-            offers=tuple(offer for offer in offers if redact(offer.text) == offer.text),
+            offers=tuple(offer for offer in plan.offers(ruling) if redact(offer.text) == offer.text),
             before=redact(frame.pins.before()) if frame.pins is not None else {},
-            ungranted=tuple(entry.ungranted),
+            ungranted=tuple(plan.ungranted),
         )
 
         def on_ask(made: ApprovalRequest) -> None:
@@ -287,8 +287,9 @@ class Gate:
                 await check(arguments)
             if entry.attachment_policy is not None:
                 self._attach_again(frame, arguments)
-            frame.call, ruling = await self._judge(frame, arguments, from_within)
-            pins = _pinned(frame, arguments)
+            plan, call, ruling = await self._judge(frame, arguments, from_within)
+            pins = plan.pins(ruling)
+            frame.plan, frame.call = plan, call
             frame.pins = pins if pins is None or frame.pins is None else frame.pins.updated(pins)
         except LlmDoError as exc:
             return replace(outcome, approved=False, by="error", note=f"the edited arguments: {exc}"), edited
@@ -424,12 +425,6 @@ def call_of(frame: CallFrame, name: str, cases: Sequence[Case] = (Case(),), qual
     creators = worker.creators if worker is not None else ()
     called_by = worker.name if worker is not None else None
     return Call(name, cases, called_by, caller.names, creators, caller.generated, qualified)
-
-
-def _pinned(frame: CallFrame, arguments: dict[str, Any]) -> Pins | None:
-    """The files that a person has to be asked about together with the arguments, as they are now."""
-    entry = frame.called
-    return None if entry.pin is None else entry.pin(arguments, frame)
 
 
 def _fingerprint(arguments: dict[str, Any]) -> Hashable:

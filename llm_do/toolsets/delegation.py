@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from pydantic import ValidationError
@@ -34,7 +33,8 @@ from ..errors import (
     did_you_mean,
     summarize,
 )
-from ..policy.rules import Case
+from ..policy.plan import Plan
+from ..policy.rules import Case, Ruling
 from ..privacy.secret_fields import DELEGATED
 from ..sandbox import FileState, Pins
 
@@ -45,35 +45,21 @@ def may_call(caller: Any, worker: str) -> bool:
     return "*" in allowed or worker in allowed
 
 
-def check_may_call(frame: CallFrame, worker: str) -> Any:
-    """The worker at work, if it may call that one."""
-    caller = frame.worker.entry if frame.worker is not None else None
-    if caller is None or not may_call(caller, worker):
-        allowed = list(getattr(caller, "allow_workers", ()))
+def check_may_call(caller: CallFrame | None, worker: str, path: str) -> Any:
+    """Return the worker that calls, if it may call that one. `path` is the call that does it."""
+    entry = caller.entry if caller is not None else None
+    if entry is None or not may_call(entry, worker):
+        allowed = list(getattr(entry, "allow_workers", ()))
         raise DelegationDenied(
-            f"{frame.path} may not call worker {worker!r}: "
+            f"{path} may not call worker {worker!r}: "
             + (f"it may call {', '.join(allowed)}." if allowed else "it may call none. Name it in allow_workers.")
         )
-    return caller
-
-
-def _show_call(arguments: dict[str, Any], frame: CallFrame) -> dict[str, Any]:
-    """Return what a person who is asked sees: which files go along, and their sizes. Refuse what is not allowed."""
-    check_may_call(frame, arguments["worker"])
-    files = frame.worker.sandbox if frame.worker is not None else None
-    shared = []
-    for path in arguments.get("attachments") or ():
-        root, _, rest = path.partition("/")
-        size = None
-        with suppress(LlmDoError):  # what cannot be read is refused when it is read
-            size = files.stat(root, rest).st_size if files is not None else None
-        shared.append({"root": root, "path": rest, "bytes": size})
-    return {**arguments, "attachments": shared} if shared else arguments
+    return entry
 
 
 async def delegate(ctx: Context, worker: str, input_data: Any, attachments: list[str]) -> Any:
     """Call a worker of the project on behalf of the worker at work, with files from that worker's own roots."""
-    caller = check_may_call(ctx.frame, worker)
+    caller = check_may_call(ctx.frame.worker, worker, ctx.frame.path)
     target = ctx.registry.get(worker)
     if not isinstance(target, WorkerEntry):
         known = [name for name in ctx.registry if may_call(caller, name)]
@@ -131,35 +117,59 @@ async def _worker_call(
     return await delegate(ctx.deps, worker, input_data, list(attachments or ()))
 
 
-def _cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
-    """Who is called, and the place on this machine of each file that goes along."""
-    worker, given = arguments["worker"], arguments.get("attachments")
-    if not given:
-        return [Case({"worker": worker, "attachments": None})]
-    places = {path: frame.files.manager.host_path(path) for path in given}
-    shared = [Case({"worker": worker, "attachments": place}, path) for path, place in places.items()]
-    return shared + [Case({"path": place}, path, name="sandbox.read") for path, place in places.items()]
+@dataclass(frozen=True, kw_only=True)
+class _DelegationPlan(Plan):
+    """Who is called, and the files that go along."""
+
+    arguments: dict[str, Any]
+    caller: CallFrame | None
+    """The worker at work. Not the call itself, whose frame has the plan."""
+    path: str
+    """The path of the call."""
+
+    def pins(self, ruling: Ruling) -> Pins:
+        """Return the files that go along, if the worker may hand on so many."""
+        found: dict[str, FileState] = {}
+        paths = self.arguments.get("attachments") or ()
+        if self.caller is None or not paths:
+            return Pins(found, exact=True)
+        check_handed_on(self.caller, paths)
+        for path in paths:
+            root, rest = self.caller.files.manager.parse(path)
+            try:
+                found[path] = self.caller.files.state(root.name, rest)
+            except LlmDoError as exc:  # what cannot be read is refused when it is read
+                found[path] = FileState(str(exc))
+        return Pins(found, exact=True)
+
+    def view(self, ruling: Ruling, pins: Pins | None) -> dict[str, Any]:
+        """Return the arguments with the sizes of the files. Refuse what is not allowed."""
+        check_may_call(self.caller, self.arguments["worker"], self.path)
+        files = self.caller.sandbox if self.caller is not None else None
+        shared = []
+        for path in self.arguments.get("attachments") or ():
+            root, _, rest = path.partition("/")
+            size = None
+            with suppress(LlmDoError):  # what cannot be read is refused when it is read
+                size = files.stat(root, rest).st_size if files is not None else None
+            shared.append({"root": root, "path": rest, "bytes": size})
+        return {**self.arguments, "attachments": shared} if shared else self.arguments
 
 
-def _pin(arguments: dict[str, Any], frame: CallFrame) -> Pins:
-    """Return the files that go along, as they are now, if the worker may hand on so many."""
-    found, paths = {}, arguments.get("attachments") or ()
-    check_handed_on(frame, paths)
-    for path in paths:
-        root, rest = frame.files.manager.parse(path)
-        try:
-            found[path] = frame.files.state(root.name, rest)
-        except LlmDoError as exc:  # what cannot be read is refused when it is read
-            found[path] = FileState(str(exc))
-    return Pins(found, exact=True)
+def _plan(arguments: dict[str, Any], frame: CallFrame) -> Plan:
+    """Judge who is called, and each file that goes along, by its place on this machine."""
+    worker, shared = arguments["worker"], arguments.get("attachments") or ()
+    places = {path: frame.files.manager.host_path(path) for path in shared}
+    cases = [Case({"worker": worker, "attachments": place}, path) for path, place in places.items()]
+    cases += [Case({"path": place}, path, name="sandbox.read") for path, place in places.items()]
+    cases = cases or [Case({"worker": worker, "attachments": None})]
+    return _DelegationPlan(cases=cases, arguments=arguments, caller=frame.worker, path=frame.path)
 
 
 worker_call = ToolEntry[Any](
     Tool(_worker_call, name="worker_call"),
     rule="worker.call",
-    show=_show_call,
-    cases=_cases,
-    pin=_pin,
+    plan=_plan,
     errors_for_model=_FOR_THE_MODEL,
     secret_fields=DELEGATED,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mimetypes
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
 from typing import Annotated, Any, TypeVar
@@ -19,8 +19,9 @@ from ..core.entry import Effect
 from ..core.frame import CallFrame
 from ..core.gate import call_of
 from ..errors import ContentError, LlmDoError, PathChanged, PathDenied, PathFailed, PathMissing
-from ..policy.rules import UNKNOWN, Case, Grant, Places, denies_any, judge
-from ..sandbox import FileState, Listing, Pins, Root
+from ..policy.plan import Plan
+from ..policy.rules import UNKNOWN, Case, Grant, Places, Ruling, denies_any, judge
+from ..sandbox import FileState, Listing, Pins, Root, SandboxManager
 from ..sandbox.excerpts import MOST_LINES, MakeCleaner, first_entries
 
 T = TypeVar("T")
@@ -30,31 +31,67 @@ _MAX_JUDGED = 2000
 _WILDCARD = re.compile(r"[*?[]")
 
 
+@dataclass(frozen=True, kw_only=True)
+class _FilePlan(Plan):
+    """The files that a call touches."""
+
+    manager: SandboxManager
+    changed: str | None
+    """The file that changes."""
+    offered: Sequence[str]
+    """The files whose folder can be granted."""
+
+    def pins(self, ruling: Ruling) -> Pins | None:
+        """Return the file that changes, as it is now. One that cannot be looked at is equal to no other."""
+        if self.changed is None:
+            return None
+        root, rest = self.manager.parse(self.changed)
+        try:
+            return Pins({self.changed: root.state(rest)})
+        except LlmDoError as exc:
+            return Pins({self.changed: FileState(str(exc))})
+
+    def offers(self, ruling: Ruling) -> Sequence[Grant]:
+        """Return the folder that the files are in, if it is one."""
+        placed = map(self.manager.parse, self.offered)
+        folders = {f"{root.name}/{rest}".rpartition("/")[0] for root, rest in placed}
+        if len(folders) != 1 or "*" in (folder := folders.pop()):
+            return ()
+        places = Places({name: root.folder for name, root in self.manager.roots.items()})
+        return [Grant("sandbox.write", {"path": f"{folder}/*"}, places)]
+
+
 def _file_tool(
     effect: Effect,
     *paths: str,
     reads: str | None = None,
     changes: str | None = None,
     ungranted: Sequence[str] = (),
-    cases: Callable[[dict[str, Any], CallFrame], Sequence[Case]] | None = None,
+    find_cases: Callable[[dict[str, Any], CallFrame], Sequence[Case]] | None = None,
 ) -> Callable[[Callable[..., T]], ToolEntry[T]]:
     """Make a tool of a function. `paths` are its arguments that are paths, by which rules judge a call of it.
 
     `reads` is the one of them whose content gets out as well: whoever must not read a file must not move it either.
     `changes` is the one whose file changes: if somebody is asked, it is the file that they were shown.
     `ungranted` are the arguments that a grant for the session leaves open.
+    `find_cases` looks into folders for what is judged, in place of `paths`.
     """
+
+    def plan(arguments: dict[str, Any], frame: CallFrame) -> Plan:
+        cases = _cases(paths, reads, arguments, frame) if find_cases is None else find_cases(arguments, frame)
+        changed = None if changes is None else arguments[changes]
+        offered = [arguments[name] for name in paths] if effect == "write" else ()
+        return _FilePlan(
+            cases=cases, ungranted=ungranted, manager=frame.files.manager, changed=changed, offered=offered
+        )
 
     def make(function: Callable[..., T]) -> ToolEntry[T]:
         return ToolEntry(
             Tool(function),
             rule=f"sandbox.{effect}",
             effects=(effect,),
-            pin=partial(_pin, changes) if changes is not None else None,
-            ungranted=ungranted,
-            cases=cases or partial(_cases, paths, reads),
-            walks=cases is not None,
-            offers=partial(_offers, paths, f"sandbox.{effect}") if effect == "write" else None,
+            plan=plan,
+            plans_in_thread=find_cases is not None,
             errors_for_model=(PathDenied, PathChanged, PathMissing, PathFailed, ContentError),
         )
 
@@ -133,26 +170,6 @@ def _judged(ctx: RunContext[Context], root: str) -> Callable[[str], bool]:
     paths = {case.facts.get("path") for case in frame.call.cases} if frame.call is not None else {None}
     folder = frame.files.manager.root(root).folder
     return lambda path: None in paths or folder / path in paths  # a path drops the slash of a folder
-
-
-def _offers(paths: Sequence[str], rule: str, arguments: dict[str, Any], frame: CallFrame) -> Sequence[Grant]:
-    """The folder that a file is in, as something to allow for the session."""
-    manager = frame.files.manager
-    folders = {f"{root.name}/{rest}".rpartition("/")[0] for root, rest in (manager.parse(arguments[p]) for p in paths)}
-    if len(folders) != 1 or "*" in (folder := folders.pop()):
-        return ()
-    places = Places({name: root.folder for name, root in manager.roots.items()})
-    return [Grant(rule, {"path": f"{folder}/*"}, places)]
-
-
-def _pin(changes: str, arguments: dict[str, Any], frame: CallFrame) -> Pins:
-    """The file that a call changes, as it is now. One that cannot be looked at is equal to no other."""
-    path = arguments[changes]
-    root, rest = frame.files.manager.parse(path)
-    try:
-        return Pins({path: frame.files.state(root.name, rest)})
-    except LlmDoError as exc:
-        return Pins({path: FileState(str(exc))})
 
 
 def _expected(ctx: RunContext[Context], path: str) -> FileState | None:
@@ -260,7 +277,7 @@ def _entries(ctx: RunContext[Context], lines: Iterable[str], listing: Listing[An
     return text
 
 
-@_file_tool("read", cases=_listed_cases)
+@_file_tool("read", find_cases=_listed_cases)
 def list_files(ctx: RunContext[Context], path: str = "", pattern: str = "*") -> str:
     """List a folder. Names of folders end with a slash.
 
@@ -283,7 +300,7 @@ def list_files(ctx: RunContext[Context], path: str = "", pattern: str = "*") -> 
     return _entries(ctx, (f"{root.name}/{name}" for name in listing), listing, narrow, below=below)
 
 
-@_file_tool("read", cases=_found_cases)
+@_file_tool("read", find_cases=_found_cases)
 def find_files(ctx: RunContext[Context], pattern: str) -> str:
     """Find files by name.
 
@@ -297,7 +314,7 @@ def find_files(ctx: RunContext[Context], pattern: str) -> str:
     return _entries(ctx, (f"{root}/{name}" for name in found), found, narrow, below=True)
 
 
-@_file_tool("read", cases=_found_cases)
+@_file_tool("read", find_cases=_found_cases)
 def search_files(ctx: RunContext[Context], text: str, pattern: str) -> str:
     """Find lines of text files that contain a text.
 

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,8 @@ from ..core.context import Context
 from ..core.entries import ToolEntry
 from ..core.frame import CallFrame
 from ..errors import CommandError, PathChanged, PathDenied, PathFailed, PathMissing
-from ..policy.rules import Case, Grant, Places
+from ..policy.plan import Plan
+from ..policy.rules import Case, Grant, Places, Ruling
 from ..sandbox import Pins, SandboxManager
 from ..sandbox.commands.bwrap import CommandResult, Mount, ShellLimits, run_sandboxed, run_unsandboxed, why_not
 from ..sandbox.commands.command_line import WRAPPERS, Command, parse
@@ -35,8 +37,10 @@ async def _shell(ctx: RunContext[Context], command: str, timeout: Annotated[floa
         command: Such as: sort -u root/names.txt | wc -l
         timeout: Seconds after which it is stopped.
     """
-    frame, parsed = ctx.deps.frame, parse(command)
-    manager = frame.files.manager
+    frame = ctx.deps.frame
+    plan, manager = frame.plan, frame.files.manager
+    # What was judged is what runs: the line is not read a second time.
+    parsed = plan.command if isinstance(plan, _ShellPlan) and plan.command.text == command else parse(command)
     limits = ShellLimits(seconds=timeout, file_bytes=_file_bytes(manager))
     programs = frame.pins.files if frame.pins is not None else {}
     make_cleaner = ctx.deps.runtime.recorder.secrets.make_cleaner()
@@ -125,59 +129,62 @@ def _told(result: CommandResult, missing: str, frame: CallFrame, writable: str |
     return f"{result.stdout}{result.stderr}{late}{code}{left}{narrow}" or "(it printed nothing)"
 
 
-def _cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
-    parsed, timeout = parse(arguments["command"]), arguments.get("timeout", ShellLimits().seconds)
-    if parsed.needs_shell is not None:
-        return [Case({"command": parsed.text, "timeout": timeout}, parsed.text, parsed.needs_shell)]
-    return [Case({"command": words, "timeout": timeout}, shlex.join(words)) for words in _programs(parsed)]
+@dataclass(frozen=True, kw_only=True)
+class _ShellPlan(Plan):
+    """A command, read once: what rules judge, what a person sees, and what runs."""
+
+    command: Command
+    arguments: dict[str, Any]
+    manager: SandboxManager
+
+    def pins(self, ruling: Ruling) -> Pins:
+        """Return the files that the command runs."""
+        return pin_programs(self.command, self.manager, unsandboxed=ruling.unsandboxed)
+
+    def view(self, ruling: Ruling, pins: Pins | None) -> dict[str, Any]:
+        """Return what runs, with the content of which files, and where. Nobody is asked about what cannot run."""
+        return with_programs({**self.arguments, **self._runs(ruling)}, pins)
+
+    def _runs(self, ruling: Ruling) -> dict[str, Any]:
+        if ruling.unsandboxed:
+            return {"runs": "OUTSIDE of the sandbox, with all that you may do"}
+        if problem := why_not():
+            raise PathDenied(
+                f"{problem} Without a sandbox no command runs, unless a rule allows that very command unsandboxed."
+            )
+        if self.command.needs_shell is not None:
+            return {"runs": f"in a shell, because of {self.command.needs_shell}, inside of the sandbox"}
+        parts = [shlex.join(words) for words in _programs(self.command)]
+        return {"runs": parts} if len(parts) > 1 else {}
+
+    def offers(self, ruling: Ruling) -> Sequence[Grant]:
+        """Return the same program with the same first word after it, such as `git log`, and any other words."""
+        programs = _programs(self.command)
+        if len(programs) != 1 or len(programs[0]) < 2 or ruling.unsandboxed:
+            return ()
+        program, first, *_ = programs[0]
+        if program in WRAPPERS or not _WORD.fullmatch(program) or not _WORD.fullmatch(first):
+            return ()
+        return [Grant("shell", {"command": f"{program} {first} **"}, Places())]
+
+
+def _plan(arguments: dict[str, Any], frame: CallFrame) -> _ShellPlan:
+    command, timeout = parse(arguments["command"]), arguments.get("timeout", ShellLimits().seconds)
+    if command.needs_shell is not None:
+        cases = [Case({"command": command.text, "timeout": timeout}, command.text, command.needs_shell)]
+    else:
+        cases = [Case({"command": words, "timeout": timeout}, shlex.join(words)) for words in _programs(command)]
+    return _ShellPlan(cases=cases, command=command, arguments=arguments, manager=frame.files.manager)
 
 
 def _programs(command: Command) -> list[tuple[str, ...]]:
     return [words for pipeline in command.pipelines for words in pipeline]
 
 
-def _pin(arguments: dict[str, Any], frame: CallFrame) -> Pins:
-    return pin_programs(parse(arguments["command"]), frame.files.manager, unsandboxed=_is_unsandboxed(frame))
-
-
-def _show(arguments: dict[str, Any], frame: CallFrame) -> dict[str, Any]:
-    """What runs, with the content of which files, and where. Nobody is asked about what cannot run."""
-    return with_programs(_show_command(arguments, frame), frame.pins)
-
-
-def _show_command(arguments: dict[str, Any], frame: CallFrame) -> dict[str, Any]:
-    if _is_unsandboxed(frame):
-        return {**arguments, "runs": "OUTSIDE of the sandbox, with all that you may do"}
-    if problem := why_not():
-        raise PathDenied(
-            f"{problem} Without a sandbox no command runs, unless a rule allows that very command unsandboxed."
-        )
-    parsed = parse(arguments["command"])
-    if parsed.needs_shell is not None:
-        return {**arguments, "runs": f"in a shell, because of {parsed.needs_shell}, inside of the sandbox"}
-    parts = [shlex.join(words) for words in _programs(parsed)]
-    return {**arguments, "runs": parts} if len(parts) > 1 else arguments
-
-
-def _offers(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Grant]:
-    """The same program with the same first word after it, such as `git log`: that much can be told at a glance."""
-    parsed = parse(arguments["command"])
-    programs = _programs(parsed)
-    if len(programs) != 1 or len(programs[0]) < 2 or _is_unsandboxed(frame):
-        return ()
-    program, first, *_ = programs[0]
-    if program in WRAPPERS or not _WORD.fullmatch(program) or not _WORD.fullmatch(first):
-        return ()
-    return [Grant("shell", {"command": f"{program} {first} **"}, Places())]
-
-
 shell = ToolEntry[str](
     Tool(_shell, name="shell"),
     rule="shell",
     effects=["execute"],
-    cases=_cases,
-    show=_show,
-    pin=_pin,
-    offers=_offers,
+    plan=_plan,
     errors_for_model=(CommandError, PathChanged, PathDenied, PathFailed, PathMissing),
 )

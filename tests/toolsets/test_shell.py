@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -19,6 +20,7 @@ from llm_do import (
     run_worker_async,
     strict_mode_callback,
 )
+from llm_do.sandbox.commands.command_line import Command, parse
 
 from ..scripted import calls, says, scripted, tool_results
 
@@ -283,6 +285,20 @@ def test_a_grant_for_a_command_shows_what_it_covers(shell: Shell) -> None:
     result = shell("git log", "git log -n 1", "git push", "git log | cat", "git log; git push", callback=person)
     assert [request.payload["command"] for request in person.asked] == ["git log", "git push", "git log | cat"]
     assert [record.approval.by for record in result.trace if record.approval][:2] == ["callback", "grant"]
+
+
+def test_a_command_is_parsed_once(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules judge, a person sees, grants offer and the sandbox runs the same reading of the line."""
+    parsed: list[str] = []
+
+    def count(text: str) -> Command:
+        parsed.append(text)
+        return parse(text)
+
+    monkeypatch.setattr(import_module("llm_do.toolsets.shell"), "parse", count)
+    person = Person(ApprovalDecision(approved=True), ApprovalDecision(approved=True, arguments={"command": "echo c"}))
+    assert printed(shell("echo a", "echo b", callback=person)) == ["a\n", "c\n"]
+    assert parsed == ["echo a", "echo b", "echo c"]
 
 
 @pytest.mark.parametrize("command", ["", "echo 'a", "a && ", "| b", "echo a\0b", "x" * 30_000])

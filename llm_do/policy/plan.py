@@ -1,0 +1,43 @@
+"""The plan of a call: what it would do, for rules to judge, and what a person who is asked about it sees."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..sandbox import Pins
+from .rules import Case, Grant, Ruling
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a call with certain arguments would do.
+
+    A tool that knows more of it than its arguments say returns a subclass. Its methods are called once, in this order,
+    and only if the ruling is to ask a person.
+    """
+
+    cases: Sequence[Case] = (Case(),)
+    """Everything that the call would do, each of which rules judge."""
+    ungranted: Collection[str] = ()
+    """Arguments that a grant for the session leaves open: it is for this call with any value of them."""
+
+    def pins(self, ruling: Ruling) -> Pins | None:
+        """Return the files that the question is about, as they are now. If they change, the call is asked again."""
+        return None
+
+    def view(self, ruling: Ruling, pins: Pins | None) -> dict[str, Any] | None:
+        """Return the arguments with what else a person has to see, or raise why the call cannot be made.
+
+        `None` stands for the arguments as they are.
+        """
+        return None
+
+    def offers(self, ruling: Ruling) -> Sequence[Grant]:
+        """Return grants for the session that are wider than one for these arguments."""
+        return ()
+
+
+UNPLANNED = Plan()
+"""The plan of a call that no rule speaks of by its arguments."""
