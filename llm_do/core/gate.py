@@ -17,10 +17,10 @@ from ..arguments.payloads import beside, key_beside
 from ..errors import ApprovalDenied, CallCancelled, LlmDoError, RunEnded
 from ..machine import pool
 from ..policy.approvals import Answer, ApprovalController, ApprovalOutcome, ApprovalRequest, copied
+from ..policy.catalogue import is_built_in
 from ..policy.plan import UNPLANNED, Plan
 from ..policy.rules import Call, Case, RuleBook, Ruling, Shape, by_default, check_rules, judge, shape_of
 from ..values.canonical import NoCanonicalForm, SameObject, canonical
-from ..values.names import is_ours
 from ..values.snapshots import snapshot
 from ..values.texts import described
 from .adapt import adapt, describe, rule_name
@@ -104,7 +104,7 @@ class Gate:
 
         Tools of providers, and the own tools of other workers, count only where a rule speaks of the name.
         """
-        if is_ours(name):
+        if is_built_in(name):
             return "a tool of llm-do's own"
         if name in self._entries:
             return "an entry of the project"

@@ -41,9 +41,9 @@ from ..definitions.inherit import cut
 from ..errors import DuplicateEntryError, LlmDoError, RuleError, UnknownEntryError, WorkerFileError, did_you_mean
 from ..machine.files import Owners, read_file
 from ..models import make_own_model
+from ..policy.catalogue import is_reserved
 from ..policy.rules import RuleBook, Shape, check_rules, shape_of
 from ..sandbox import SandboxConfig
-from ..values.names import is_reserved
 from ..values.texts import quoted
 from .code import ProjectCode, ProjectConfig, entries_in, explain_public_name, functions_in, read_config
 from .layout import CONFIG, deciding_files, tools_file

@@ -13,7 +13,8 @@ from typing import Literal, TypeVar
 from ..definitions.definition import WorkerDefinition, dump_worker, parse_worker
 from ..errors import DuplicateEntryError, WorkerFileError
 from ..machine.files import Owners, locked, put_in_place, read_file, written_beside
-from ..values.names import AMONG_FILES, is_name, is_standard_tool
+from ..policy.catalogue import is_standard_tool
+from ..values.names import AMONG_FILES, is_name
 from .layout import WORKERS
 
 T = TypeVar("T")

@@ -8,8 +8,8 @@ import pytest
 from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
 
 from llm_do import WorkerCreationDefaults, WorkerFileError, WorkerRegistry, WorkerSpec, create_worker, toolsets
+from llm_do.policy.catalogue import RULE_NAMES, is_reserved
 from llm_do.projects.worker_files import seal_of
-from llm_do.values.names import STANDARD_TOOLS, is_reserved
 
 from .world import CANARY, COUNTED, Person, World, call, calls_made, entry_of, together
 
@@ -337,7 +337,7 @@ def test_a_worker_file_with_the_name_of_a_tool_is_an_error(boss: World, name: st
 def test_the_names_of_tools_that_are_reserved_are_those_of_the_tools() -> None:
     """None is missing."""
     ours = [*toolsets.FILE_TOOLS, toolsets.shell, toolsets.worker_call, toolsets.worker_create]
-    assert {tool.name for tool in ours} == set(STANDARD_TOOLS)
+    assert {tool.name: tool.rule for tool in ours} == RULE_NAMES
     assert all(is_reserved(name) for name in NATIVE_TOOL_TYPES)
 
 

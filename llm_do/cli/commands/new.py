@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 import click
 
+from ...policy.catalogue import is_reserved
 from ...projects.discovery import find_root, is_name, names_in, worker_files
-from ...values.names import is_reserved
 from ..support.exits import Exit
 from ..support.projects import root_of
 from ..support.templates import PROJECT, WORKER

@@ -131,7 +131,7 @@ def _meant(registry: WorkerRegistry, caller: WorkerEntry[Any], tool: str) -> lis
     from ...core.adapt import rule_name  # noqa: PLC0415
     from ...core.gate import NativeEntry  # noqa: PLC0415
     from ...errors import UnknownEntryError, did_you_mean  # noqa: PLC0415
-    from ...values.names import is_ours  # noqa: PLC0415
+    from ...policy.catalogue import is_built_in  # noqa: PLC0415
     from ..support.descriptions import meant  # noqa: PLC0415
 
     own = meant(registry, caller)
@@ -144,7 +144,7 @@ def _meant(registry: WorkerRegistry, caller: WorkerEntry[Any], tool: str) -> lis
     native = [item if isinstance(item, str) else item["kind"] for item in definition.native] if definition else []
     if tool in native:
         return [NativeEntry(tool)]
-    if caller.toolsets and not is_ours(tool):  # no toolset can have such a name
+    if caller.toolsets and not is_built_in(tool):  # no toolset can have such a name
         click.echo(f"llm-do: {tool} is taken for a tool of a toolset, which only a run can tell.", err=True)
         entry = NativeEntry(tool.partition("/")[2] or tool)
         entry.kind = "tool"

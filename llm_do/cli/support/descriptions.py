@@ -22,7 +22,8 @@ from ...core.runtime import Runtime
 from ...definitions.definition import McpToolset
 from ...errors import ModelChoiceError
 from ...models import choose_default_model
-from ...policy.rules import STANDARD, RuleBook
+from ...policy.catalogue import DEFAULTS
+from ...policy.rules import RuleBook
 from ...projects.registry import WorkerRegistry
 from .providers import ModelProblem, look_at_model
 from .sessions import SessionOptions, session_limits
@@ -106,7 +107,7 @@ def _function(registry: WorkerRegistry, entry: Entry[Any]) -> Described:
 def _tool(entry: Entry[Any], proxy: Tool[Context]) -> Described:
     """A tool as the agent is given it, and what becomes of a call that no rule speaks of."""
     shown = proxy.tool_def
-    asks = entry.requires_approval or STANDARD.get(rule_name(entry), "allow") == "ask"
+    asks = entry.requires_approval or DEFAULTS.get(rule_name(entry), "allow") == "ask"
     return {
         "name": shown.name,
         "kind": "function" if entry.kind == "tool" else entry.kind,

@@ -8,9 +8,10 @@ from typing import Any, Protocol, TypeAlias
 
 from ...errors import RuleError, did_you_mean
 from ...values.texts import shown
+from ..catalogue import ARGUMENTS, DEFAULTS
 from .conditions import RANGES
-from .format import STANDARD, Condition, ToolRule
-from .judging import KINDS, RuleBook
+from .format import Condition, ToolRule
+from .judging import RuleBook
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,8 @@ _CALL: Shape = {
     "call.generated": Kind(frozenset({"boolean"})),
     "call.through": Kind(frozenset({"string"})),
 }
-_STANDARD: Mapping[str, Shape] = {
-    name: {argument: Kind(frozenset({kind})) for argument, kind in kinds.items()} for name, kinds in KINDS.items()
+_BUILT_IN: Mapping[str, Shape] = {
+    name: {argument: Kind(frozenset({kind})) for argument, kind in kinds.items()} for name, kinds in ARGUMENTS.items()
 }
 _ANYTHING = Kind()
 
@@ -113,14 +114,14 @@ def problems_of_rules(book: RuleBook, tools: KnownTools) -> list[str]:
     """What is wrong with rules, given the tools that they can speak of."""
     problems = []
     for name, said in book.rules.items():
-        shapes = [_STANDARD[name]] if name in _STANDARD else tools.shapes(name)
+        shapes = [_BUILT_IN[name]] if name in _BUILT_IN else tools.shapes(name)
         if shapes is None:
             if tools.spoken_of_as.get(name, name) != name:
                 hint = f" Rules speak of it as {tools.spoken_of_as[name]!r}."
             elif tools.more_to_come() and name.partition("/")[0] not in tools.servers:
                 continue
             else:
-                hint = did_you_mean(name, {*tools.names(), *STANDARD})
+                hint = did_you_mean(name, {*tools.names(), *DEFAULTS})
             problems.append(f"{_where(said[0], book)}there is no tool {name!r} for rules to speak of.{hint}")
             continue
         for rule in said:

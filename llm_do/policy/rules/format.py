@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -21,21 +21,11 @@ from pydantic import (
 
 from ...errors import RuleError, did_you_mean, summarize
 from ...values.texts import described, encodable, shown
+from ..catalogue import DEFAULTS, PREFIXES, Disposition
 from .conditions import Places, check_condition
 
-Disposition: TypeAlias = Literal["allow", "ask", "deny"]
 Condition: TypeAlias = Mapping[str, Any]
 """What arguments, and the path of calls, must be like: all of it holds, or the condition does not."""
-
-STANDARD: Mapping[str, Disposition] = {
-    "sandbox.read": "allow",
-    "sandbox.write": "ask",
-    "shell": "ask",
-    "worker.call": "allow",
-    "worker.create": "ask",
-    "mcp.sampling": "ask",
-}
-"""What holds for the runtime's own kinds of tools when no rule speaks of them."""
 
 STRICTNESS: Mapping[Disposition, int] = {"allow": 0, "ask": 1, "deny": 2}
 
@@ -127,8 +117,7 @@ class _FullRule(_Mapping):
     unsandboxed: _Flag = False
 
 
-_Word: TypeAlias = Literal["allow", "ask", "deny"]
-_One: TypeAlias = _Word | _FullRule | _SeedRule
+_One: TypeAlias = Disposition | _FullRule | _SeedRule
 _HOW = (
     "write allow, ask or deny, or {rule: ask, when: {argument: value}, reason: ...}, "
     "or {allowed: true, approval_required: false, description: ...}."
@@ -210,8 +199,8 @@ def is_tool_name(name: str) -> bool:
 def _check_rule_name(name: str) -> str:
     if not all(map(is_tool_name, name.split("/", 1))):
         raise ValueError(f"{name!r} cannot be the name of a tool. Write 'tool', or 'server/tool'.")
-    if name.startswith(("sandbox.", "worker.", "mcp.")) and name not in STANDARD:
-        raise ValueError(f"there is no rule {name!r}.{did_you_mean(name, STANDARD)}")
+    if name.startswith(PREFIXES) and name not in DEFAULTS:
+        raise ValueError(f"there is no rule {name!r}.{did_you_mean(name, DEFAULTS)}")
     return name
 
 

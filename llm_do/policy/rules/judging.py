@@ -15,18 +15,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from ...errors import RuleError, summarize
+from ..catalogue import ARGUMENTS, DEFAULTS, Disposition
 from .conditions import Match, Places, compile_condition, holds
-from .format import STANDARD, STRICTNESS, Condition, Disposition, ToolRule, read_rules_by_name
-
-KINDS: Mapping[str, Mapping[str, str]] = {
-    "sandbox.read": {"path": "path"},
-    "sandbox.write": {"path": "path"},
-    "shell": {"command": "command", "timeout": "number"},
-    "worker.call": {"worker": "string", "attachments": "path"},
-    "worker.create": {"name": "string", "tools": "string", "force": "boolean"},
-    "mcp.sampling": {"server": "string", "max_tokens": "number"},
-}
-"""What rules on the runtime's own kinds of tools can speak of."""
+from .format import STRICTNESS, Condition, ToolRule, read_rules_by_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,14 +156,14 @@ class RuleBook:
 
     def _compile(self, name: str, rule: ToolRule) -> _CompiledRule:
         try:
-            return _CompiledRule(rule, name, self.speaker, KINDS.get(name, {}), self.places)
+            return _CompiledRule(rule, name, self.speaker, ARGUMENTS.get(name, {}), self.places)
         except ValueError as error:
             where = f"{rule.where}: " if rule.where else f"The rules of {self.speaker}: "
             raise RuleError(f"{where}{name}: {error}") from None
 
     def located(self, name: str, payload: Mapping[str, Any]) -> dict[str, Any]:
         """Return arguments as facts: paths such as `output/a.txt` as the places that the rules speak of."""
-        kinds = KINDS.get(name, {})
+        kinds = ARGUMENTS.get(name, {})
         return {key: self.places.locate(value) if kinds.get(key) == "path" else value for key, value in payload.items()}
 
     def only(self, rules: Mapping[str, Sequence[ToolRule]]) -> RuleBook:
@@ -201,7 +192,7 @@ def anchored(rules: Mapping[str, Sequence[ToolRule]], places: Places) -> dict[st
     """The same rules with absolute paths, which mean the same wherever they are said."""
 
     def absolute(name: str, condition: Condition) -> Condition:
-        kinds = KINDS.get(name, {})
+        kinds = ARGUMENTS.get(name, {})
         return {
             key: [places.anchor(str(pattern)) for pattern in (value if isinstance(value, list | tuple) else [value])]
             if kinds.get(key) == "path"
@@ -289,7 +280,7 @@ def _judge_case(
 @lru_cache(maxsize=1024)
 def by_default(name: str) -> Ruling:
     """What holds when no rule speaks of `name`."""
-    disposition = STANDARD.get(name, "allow")
+    disposition = DEFAULTS.get(name, "allow")
     does = "is allowed" if disposition == "allow" else "asks"
     return Ruling(disposition, f"{name} {does} unless a rule says otherwise", explicit=False)
 
@@ -303,7 +294,7 @@ class Grant:
         self.name = name
         self.condition = condition
         self.text = f"{name} with " + ", ".join(f"{key} {value}" for key, value in condition.items())
-        self._compiled = _CompiledCondition(condition, KINDS.get(name, {}), places)
+        self._compiled = _CompiledCondition(condition, ARGUMENTS.get(name, {}), places)
 
     def covers(self, call: Call) -> bool:
         """Whether all that the call would do is what was granted."""
