@@ -10,14 +10,13 @@ if TYPE_CHECKING:
     from .arguments.prompts import HasPrompt
     from .budgets.limits import Account, Budget, Limits
     from .budgets.prices import Price
-    from .core.context import BoundEntry, Context, ToolsProxy
+    from .core.bound import BoundEntry, ToolsProxy
+    from .core.context import Context
     from .core.entries import ToolEntry, WorkerEntry, entry
     from .core.entry import (
         CallableEntry,
         Effect,
         Entry,
-        Executor,
-        LimitCallback,
         MessageCallback,
         Sink,
         ToolsetFactory,
@@ -30,18 +29,25 @@ if TYPE_CHECKING:
         CallClosed,
         CallOpened,
         CallProgress,
+        CallRejected,
+        CallStarted,
         Event,
         MessageLogged,
         Notice,
         RequestEnded,
+        RequestSetup,
         RequestStarted,
+        ScopeClosed,
+        ScopeOpened,
         TextDelta,
     )
+    from .core.executor import Executor, PendingRequest, Recalled
     from .core.frame import CallFrame
     from .core.names import ToolsetResolver
     from .core.runtime import Runtime
     from .core.scope import CallScope
-    from .core.trace import Trace, TraceEntry, TraceNode
+    from .core.spending import LimitCallback
+    from .core.trace import ModelUsage, Trace, TraceEntry, TraceNode
     from .definitions.definition import AttachmentPolicy, WorkerCreationDefaults, WorkerDefinition, WorkerSpec
     from .errors import (
         AnswerCutOff,
@@ -139,7 +145,9 @@ __all__ = [
     "CallFrame",
     "CallOpened",
     "CallProgress",
+    "CallRejected",
     "CallScope",
+    "CallStarted",
     "CallTimeout",
     "CallableEntry",
     "CommandError",
@@ -167,6 +175,7 @@ __all__ = [
     "ModelBehaviorError",
     "ModelChoiceError",
     "ModelLike",
+    "ModelUsage",
     "NoSandboxError",
     "NoWorkerError",
     "Notice",
@@ -175,11 +184,14 @@ __all__ = [
     "PathDenied",
     "PathFailed",
     "PathMissing",
+    "PendingRequest",
     "Price",
     "ProjectCodeError",
     "PromptError",
+    "Recalled",
     "RememberedError",
     "RequestEnded",
+    "RequestSetup",
     "RequestStarted",
     "RootConfig",
     "RuleBook",
@@ -193,7 +205,9 @@ __all__ = [
     "SandboxManager",
     "SandboxToolset",
     "ScopeBusyError",
+    "ScopeClosed",
     "ScopeClosedError",
+    "ScopeOpened",
     "Secret",
     "Sink",
     "TextDelta",

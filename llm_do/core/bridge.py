@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from ..errors import EventLoopError
@@ -49,18 +51,38 @@ def _call_in(
 ) -> Any:
     """Make a call from a thread in a loop that runs in another one."""
     made = _call_for_thread(session_loop, frame, call)
+    future: concurrent.futures.Future[tuple[Any, SystemExit | None]] = concurrent.futures.Future()
+    tasks: list[asyncio.Task[tuple[Any, SystemExit | None]]] = []
+
+    def start() -> None:
+        tasks.append(task := loop.create_task(made))
+        task.add_done_callback(partial(_deliver, future))
+
+    def cancel() -> None:
+        for task in tasks:
+            task.cancel()
+        if not tasks:
+            made.close()
+
     try:
-        future = asyncio.run_coroutine_threadsafe(made, loop)
-    except RuntimeError:  # it is closed
-        made.close()
-        raise EventLoopError(_LOOP_ENDED) from None
-    try:
+        loop.call_soon_threadsafe(start)
         while not concurrent.futures.wait([future], timeout=0.5).done:
             if session_loop.find_running() is not loop and not future.done():
                 raise EventLoopError(_LOOP_ENDED)
     except KeyboardInterrupt:  # it ends the wait of this thread, and has to end the call in the other one
-        future.cancel()
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(cancel)  # after `start`, if that was called at all
         raise
+    except RuntimeError:  # the loop is closed
+        if tasks:
+            raise
+        made.close()
+        raise EventLoopError(_LOOP_ENDED) from None
+    return _output_of(future, frame)
+
+
+def _output_of(future: concurrent.futures.Future[tuple[Any, SystemExit | None]], frame: CallFrame) -> Any:
+    """Return the output of a call that is over, or raise its error."""
     try:
         output, stop = future.result()
     except concurrent.futures.CancelledError:
@@ -70,6 +92,18 @@ def _call_in(
     if stop is not None:
         raise stop
     return output
+
+
+def _deliver(
+    future: concurrent.futures.Future[tuple[Any, SystemExit | None]], task: asyncio.Task[tuple[Any, SystemExit | None]]
+) -> None:
+    """Give the outcome of a task to the thread that waits for it."""
+    if task.cancelled():
+        future.cancel()
+    elif (error := task.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(task.result())
 
 
 async def _call_for_thread(

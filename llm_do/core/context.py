@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Mapping
 from copy import copy
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, overload
+from typing import Any, overload
 
 from pydantic_ai import BinaryContent, RunContext
 from pydantic_ai.exceptions import ApprovalRequired
@@ -19,24 +19,30 @@ from ..arguments.payloads import AttachmentPayload
 from ..budgets.limits import UsageMeter, full_name
 from ..definitions.definition import WorkerCreationDefaults, WorkerDefinition
 from ..errors import (
+    ArgumentError,
     NoWorkerError,
     PathChanged,
     PathFailed,
-    UnknownAttributeError,
     UnknownEntryError,
     raised_in_nested_call,
 )
 from ..models.choice import ModelLike
 from ..policy.approvals import ApprovalController
+from ..privacy.secret_fields import HIDDEN
 from ..sandbox import SandboxManager, SandboxToolset
+from ..values.canonical import digest_of_text
+from ..values.names import check_name
 from .adapt import adapt
 from .attachments import bind_call
+from .bound import BoundEntry, ToolsProxy
 from .bridge import call_sync
 from .entry import Entry, EntryBase, MessageCallback
+from .executor import Recalled
 from .frame import CallFrame
 from .gate import ArgumentCheck
-from .metering import NoModel, metered
+from .metering import metered
 from .names import reachable
+from .no_model import NoModel
 from .running import check_output, run_bounded
 from .session import Session
 from .threads import cancel_thread_calls
@@ -55,11 +61,13 @@ class Context:
     It is the `deps` of every PydanticAI run, so a tool reaches it as `ctx.deps`.
     """
 
-    __slots__ = ("frame", "runtime")
+    __slots__ = ("branches", "frame", "runtime")
 
-    def __init__(self, runtime: Session, frame: CallFrame) -> None:
+    def __init__(self, runtime: Session, frame: CallFrame, branches: str = "") -> None:
         self.runtime = runtime
         """The session, with its parts. They are for llm-do itself."""
+        self.branches = branches
+        """The names of the branches that it is in, as keys have them."""
         self.frame = frame
         """The data of the call that this context belongs to."""
 
@@ -80,15 +88,30 @@ class Context:
     async def call(self, entry: Entry[T], /, *args: Any, **kwargs: Any) -> T: ...
     async def call(self, entry: str | Entry[Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call an entry, by name or as an object, as if it were a Python function."""
-        target = self.runtime.resolve(entry, self.frame) if isinstance(entry, str) else adapt(entry)
-        if target.attachment_policy is not None:
-            frame = CallFrame(target, self.frame)
-            arguments = bind_call(frame, args, kwargs, self.runtime.gate)
-            return await dispatch(self, target, arguments, frame=frame)
-        arguments = target.parameters.bind(args, kwargs)
-        if target.check_arguments is not None:
-            await target.check_arguments(arguments, self)
-        return await dispatch(self, target, arguments)
+        frame = None
+        try:
+            target = self.runtime.resolve(entry, self.frame) if isinstance(entry, str) else adapt(entry)
+            if target.attachment_policy is not None:
+                frame = CallFrame(target, self.frame)
+                arguments = bind_call(frame, args, kwargs, self.runtime.gate)
+            else:
+                arguments = target.parameters.bind(args, kwargs)
+                if target.check_arguments is not None:
+                    await target.check_arguments(arguments, self)
+        except (UnknownEntryError, ArgumentError) as exc:
+            self._reject(entry, args, kwargs, exc)
+            raise
+        return await dispatch(self, target, arguments, frame=frame)
+
+    def _reject(self, entry: str | Entry[Any], args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+        """Record a call that cannot be made, without arguments that the entry keeps secret."""
+        own = adapt(entry) if not isinstance(entry, str) else self.runtime.find(entry, self.frame)
+        has_secrets = own is not None and own.secret_fields is not None
+        arguments: dict[str, Any] = {**{str(number): value for number, value in enumerate(args)}, **kwargs}
+        name = entry if isinstance(entry, str) else entry.name
+        if has_secrets:
+            arguments = dict.fromkeys(arguments, HIDDEN)
+        self.runtime.recorder.reject(self.frame, name, arguments, str(error))
 
     @overload
     def call_sync(self, entry: str, /, *args: Any, **kwargs: Any) -> Any: ...
@@ -109,6 +132,20 @@ class Context:
         else:
             adapt(entry)
         return BoundEntry(self, entry)
+
+    def branch(self, name: str) -> Context:
+        """Return a context whose calls have `name` in their keys.
+
+        Give each of the concurrent branches of a function one of its own: equal calls in them keep their keys apart in
+        every run, whichever branch is faster.
+        """
+        return Context(self.runtime, self.frame, f"{self.branches}{check_name(name)}~")
+
+    @property
+    def idempotency_key(self) -> str:
+        """A key for this call, by which another system recognises a repetition of it: equal in a resumed run only."""
+        recorder = self.runtime.recorder
+        return digest_of_text(f"{recorder.stream.session_id} {recorder.key_of(self.frame)}")
 
     @property
     def tools(self) -> ToolsProxy:
@@ -232,30 +269,25 @@ async def dispatch(
         session.loop.enter()
     if frame is None:
         frame = CallFrame(entry, ctx.frame)
+    if ctx.branches:
+        frame.branch = ctx.branches
     if ctx.frame is session.root:
         session.loop.mark_inner(frame, is_asking=session.spending.is_asking)
     recorder = session.recorder
     try:
         recorder.open(frame, arguments)
         session.admit(frame)
+        if session.executor is not None:
+            frame.arguments = arguments
+            if (recalled := await session.executor.recall(frame)) is not None:
+                return _restore(session, frame, recalled)
         if entry.requires_approval or ctx.frame.rules:
             arguments = await session.gate.approve(frame, arguments, _argument_check(ctx, entry))
         frame.arguments = arguments
         child = Context(session, frame)
         if entry.kind == "worker":
             await _prepare_worker(child)
-        # `run_ctx` is None for an entry that says it needs none, whatever the protocol promises to others.
-        own: Any = run_context(child, entry, run_ctx) if entry.needs_run_context else None
-        try:
-            if entry.kind == "worker" or session.bounded:
-                output = await run_bounded(session, frame, partial(_start, child, own))
-            else:
-                output = await entry.call(arguments, child, own)
-        except (ApprovalRequired, PathChanged) as exc:
-            output = await _ask_and_run(ctx, child, own, exc)
-        finally:
-            # They point back to the frame, or to another call, which nothing needs any more.
-            frame.model = frame.called_in = None
+        output = await _run(ctx, child, run_ctx)
         if (schema_out := entry.schema_out) is not None:
             check_output(entry.name, schema_out, output)
     except BaseException as exc:
@@ -269,6 +301,37 @@ async def dispatch(
     frame.ended = True
     recorder.close(frame, output)
     return output
+
+
+async def _run(ctx: Context, child: Context, run_ctx: RunContext[Context] | None) -> Any:
+    """Run the entry of a call that may run."""
+    session, frame, entry = child.runtime, child.frame, child.frame.called
+    session.recorder.start(frame)
+    if session.executor is not None:
+        await session.executor.begin(frame)
+    # `run_ctx` is None for an entry that says it needs none, whatever the protocol promises to others.
+    own: Any = run_context(child, entry, run_ctx) if entry.needs_run_context else None
+    try:
+        if entry.kind == "worker" or session.bounded:
+            return await run_bounded(session, frame, partial(_start, child, own))
+        return await entry.call(frame.arguments, child, own)
+    except (ApprovalRequired, PathChanged) as exc:
+        return await _ask_and_run(ctx, child, own, exc)
+    finally:
+        # They point back to the frame, or to another call, which nothing needs any more.
+        frame.model = frame.called_in = None
+
+
+def _restore(session: Session, frame: CallFrame, recalled: Recalled) -> Any:
+    """Close a call with the answer that it had in an earlier run. It is counted as a call, and spends nothing."""
+    for each in recalled.spent:
+        session.spending.meter.count_usage(each.model, each.provider, each.usage)
+    session.recorder.restore_usage(frame, recalled.spent)
+    if recalled.error is not None:
+        raise recalled.error
+    frame.ended = True
+    session.recorder.close(frame, recalled.output)
+    return recalled.output
 
 
 def _argument_check(ctx: Context, entry: EntryBase) -> ArgumentCheck | None:
@@ -345,54 +408,3 @@ def run_context(ctx: Context, entry: EntryBase, base: RunContext[Context] | None
         run_ctx = RunContext(deps=ctx, model=model, usage=RunUsage(), tool_name=entry.name, max_retries=1)
     run_ctx.tool_call_approved = frame.approved
     return run_ctx
-
-
-class BoundEntry(Generic[T]):
-    """An entry bound to a context or a runtime: call it like an async function."""
-
-    __slots__ = ("_context", "_entry")
-
-    def __init__(self, context: Context, entry: str | Entry[T]) -> None:
-        self._context = context
-        self._entry = entry
-
-    async def __call__(self, *args: Any, **kwargs: Any) -> T:
-        # By name again at each call: what a registry has under it may have changed.
-        return await self._context.call(self._entry, *args, **kwargs)
-
-    def call_sync(self, *args: Any, **kwargs: Any) -> T:
-        """Call it from synchronous code."""
-        return self._context.call_sync(self._entry, *args, **kwargs)
-
-    def __repr__(self) -> str:
-        name = self._entry if isinstance(self._entry, str) else self._entry.name
-        return f"<BoundEntry {name!r} of {self._context!r}>"
-
-
-class ToolsProxy:
-    """The entries that a context can call, as attributes and as items."""
-
-    __slots__ = ("_context",)
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
-    def __getattr__(self, name: str) -> BoundEntry[Any]:
-        if name.startswith("_"):  # what copy, pickle and debuggers look for is no entry
-            raise AttributeError(name)
-        try:
-            return self._context.bind(name)
-        except UnknownEntryError as exc:  # so that hasattr and getattr can ask
-            raise UnknownAttributeError(str(exc)) from None
-
-    def __getitem__(self, name: str) -> BoundEntry[Any]:
-        return self._context.bind(name)
-
-    def __contains__(self, name: object) -> bool:
-        try:
-            return isinstance(name, str) and self._context.bind(name) is not None
-        except UnknownEntryError:
-            return False
-
-    # Without it, Python would ask for the items 0, 1, 2 and so on.
-    __iter__ = None

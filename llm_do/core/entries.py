@@ -41,7 +41,7 @@ from ..values.texts import quoted
 from .adapt import adapt
 from .attachments import takes_files, takes_files_apart
 from .context import Context, run_context
-from .entry import EFFECTS, Effect, Entry, EntryBase, ToolsetFactory
+from .entry import EFFECTS, REPEATS, Effect, Entry, EntryBase, Repeat, ToolsetFactory
 from .frame import CallFrame
 from .names import as_list, index_by_name
 from .plane import proxy_tool
@@ -71,8 +71,13 @@ class ToolEntry(EntryBase, Generic[T]):
     """The type that its output must have, checked strictly. The original object is returned."""
     rule: str | None = None
     """The name by which rules speak of it, if that is not its own."""
-    effects: Collection[Effect] = frozenset()
-    """What it does beyond computing: `read`, `write`, `execute`, `network`. All but `read` require approval."""
+    effects: Collection[Effect] | None = None
+    """What it does beyond computing: `read`, `write`, `execute`, `network`. All but `read` require approval. `()` says
+    that it does nothing more; `None`, the default, says nothing."""
+    repeat: Repeat | None = None  # type: ignore[assignment]
+    """What a resumed run may do with a call that had begun: `safe` to make it again, `keyed` to make it again with the
+    same `ctx.idempotency_key`, `never`. The default is `safe` for effects of `()` or `read`, and for a function that
+    takes the context, whose calls have their own; else `never`."""
     plan: Callable[[dict[str, Any], CallFrame], Plan] | None = None
     """Returns what a call would do, where its arguments alone do not tell: what rules judge, and what a person sees."""
     plans_in_thread: bool = False
@@ -101,10 +106,12 @@ class ToolEntry(EntryBase, Generic[T]):
         effects = _check_effects(self.effects, tool.name)
         parameters = tool_parameters(tool)
         special = schema.takes_ctx or schema.positional_fields or schema.var_positional_field or tool.timeout
+        needs_yes = effects is not None and not effects <= {"read"}
         derived = {
             "name": tool.name,
             "effects": effects,
-            "requires_approval": self.requires_approval or tool.requires_approval or bool(effects - {"read"}),
+            "repeat": _check_repeat(self.repeat, effects, tool),
+            "requires_approval": self.requires_approval or tool.requires_approval or needs_yes,
             "needs_run_context": tool.takes_ctx,
             "parameters": parameters,
             "secret_fields": self.secret_fields or parameters.secret_fields,
@@ -131,7 +138,8 @@ class ToolEntry(EntryBase, Generic[T]):
         requires_approval: bool = ...,
         schema_out: Any = ...,
         rule: str | None = ...,
-        effects: Collection[Effect] = ...,
+        effects: Collection[Effect] | None = ...,
+        repeat: Repeat | None = ...,
     ) -> ToolEntry[T]: ...
     @overload
     @classmethod
@@ -144,7 +152,8 @@ class ToolEntry(EntryBase, Generic[T]):
         requires_approval: bool = ...,
         schema_out: Any = ...,
         rule: str | None = ...,
-        effects: Collection[Effect] = ...,
+        effects: Collection[Effect] | None = ...,
+        repeat: Repeat | None = ...,
     ) -> ToolEntry[T]: ...
     @classmethod
     def from_function(
@@ -156,7 +165,8 @@ class ToolEntry(EntryBase, Generic[T]):
         requires_approval: bool = False,
         schema_out: Any = None,
         rule: str | None = None,
-        effects: Collection[Effect] = (),
+        effects: Collection[Effect] | None = None,
+        repeat: Repeat | None = None,
     ) -> ToolEntry[Any]:
         """An entry from a plain function, sync or async, with or without a `RunContext` first."""
         if not callable(function):
@@ -168,7 +178,14 @@ class ToolEntry(EntryBase, Generic[T]):
                 f"{function!r} has a parameter that pydantic has no schema for: {exc}. "
                 "A context is taken as `ctx: RunContext[Context]`, first, and used as `ctx.deps`."
             ) from exc
-        return cls(tool, requires_approval=requires_approval, schema_out=schema_out, rule=rule, effects=effects)
+        return cls(
+            tool,
+            requires_approval=requires_approval,
+            schema_out=schema_out,
+            rule=rule,
+            effects=effects,
+            repeat=repeat,
+        )
 
     @property
     def description(self) -> str | None:
@@ -252,7 +269,8 @@ def entry(
     requires_approval: bool = False,
     schema_out: Any = None,
     rule: str | None = None,
-    effects: Collection[Effect] = (),
+    effects: Collection[Effect] | None = None,
+    repeat: Repeat | None = None,
 ) -> _EntryDecorator: ...
 def entry(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a function an entry: `@entry`, or `@entry(name=..., requires_approval=True)`."""
@@ -319,6 +337,7 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
     """Whether it was made by a model, so that what a person granted to others does not hold for it."""
     creators: Sequence[str] = ()
     """Who created it, and who created that one, and so on: rules on these as callers hold for it."""
+    repeat: Repeat = field(default="safe", init=False)
     retries: int = 1
     """How often the model may try again, for its output and for each tool."""
     kind: str = field(default="worker", init=False)
@@ -403,7 +422,8 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         if not isinstance(parent, Context):
             raise TypeError(f"A scope is started on a Runtime or a Context, got {quoted(runtime)}.")
         frame = CallFrame(self, parent.frame)
-        frame.messages = list(message_history or ())
+        frame.messages = frame.sent_messages = list(message_history or ())
+        frame.branch = parent.branches
         if not all(isinstance(message, ModelRequest | ModelResponse) for message in frame.messages):
             raise TypeError("message_history must be a list of PydanticAI messages, such as scope.messages.")
         if frame.messages and isinstance(frame.messages[-1], ModelRequest):
@@ -416,7 +436,7 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         scope: CallScope[OutputT] | None = ctx.frame.scope
         if scope is not None:  # a turn of a conversation
             return await scope.answer(input_data)
-        scope, in_time = CallScope(self, ctx), True
+        scope, in_time = CallScope(self, ctx, is_conversation=False), True
         try:
             return await scope.answer(input_data)
         except asyncio.CancelledError:
@@ -492,13 +512,25 @@ def _schema_check(schema: dict[str, Any]) -> Callable[[Any], Any]:
     return check
 
 
-def _check_effects(effects: Collection[Effect], name: str) -> frozenset[Effect]:
+def _check_effects(effects: Collection[Effect] | None, name: str) -> frozenset[Effect] | None:
+    if effects is None:
+        return None
     if isinstance(effects, str):
         raise TypeError(f"{name}: the effects must be a list, got {effects!r}.")
     for effect in effects:
         if effect not in EFFECTS:
             raise ValueError(f"{name}: there is no effect {effect!r}: there are {', '.join(EFFECTS)}.")
     return frozenset(effects)
+
+
+def _check_repeat(repeat: Repeat | None, effects: frozenset[Effect] | None, tool: Tool[Any]) -> Repeat:
+    """Return what a resumed run may do with a call of a tool. What does not say so is not safe to repeat."""
+    if repeat is None:
+        is_pure = effects is not None and effects <= {"read"}
+        return "safe" if is_pure or (effects is None and tool.takes_ctx) else "never"
+    if repeat not in REPEATS:
+        raise ValueError(f"{tool.name}: repeat must be one of {', '.join(REPEATS)}, got {repeat!r}.")
+    return repeat
 
 
 def _check_function(tool: Tool[Any]) -> None:

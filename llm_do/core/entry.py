@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ..arguments.parameters import Parameters
     from ..budgets.limits import Limits
     from ..definitions.definition import AttachmentPolicy, WorkerDefinition
-    from ..errors import LimitExceeded
     from ..policy.plan import Plan
     from ..policy.rules import RuleBook
     from ..privacy.secret_fields import SecretFields
@@ -32,6 +31,12 @@ Effect: TypeAlias = Literal["read", "write", "execute", "network"]
 """What a function does to the world, or learns from it. What sends data out is `network`, even if it only fetches."""
 
 EFFECTS: tuple[Effect, ...] = get_args(Effect)
+
+Repeat: TypeAlias = Literal["safe", "keyed", "never"]
+"""What a resumed run may do with a call that had begun: make it again; make it again with the same
+`ctx.idempotency_key`, by which the other side recognises it; or ask a person what happened."""
+
+REPEATS: tuple[Repeat, ...] = get_args(Repeat)
 
 OutputT_co = TypeVar("OutputT_co", covariant=True, default=Any)
 
@@ -133,8 +138,10 @@ class EntryBase:
     """Whether planning walks through folders: then a call is planned and judged in a thread."""
     errors_for_model: tuple[type[Exception], ...] = ()
     """Exceptions reported to the calling model as a failed tool result instead of ending the run."""
-    effects: Collection[Effect] = frozenset()
-    """What it does beyond computing, as far as that is declared."""
+    effects: Collection[Effect] | None = None
+    """What it does beyond computing; `None` where that is not declared, which is not the same as nothing."""
+    repeat: Repeat = "never"
+    """What a resumed run may do with a call of it that had begun."""
     identity: Hashable = None
     """What grants refer to, where the object itself comes and goes."""
     source: str | None = None
@@ -180,25 +187,8 @@ class Sink(Protocol):
         """Take note of what happened."""
 
 
-class Executor(Protocol):
-    """Runs the entry of one call, after everything was checked and approved.
-
-    It must end in `entry.call(arguments, ctx, run_ctx)`; what it adds (a database transaction, a
-    durable step) happens around that.
-    """
-
-    async def execute(
-        self, entry: Entry[Any], arguments: dict[str, Any], ctx: Context, run_ctx: RunContext[Context]
-    ) -> Any:
-        """Run the entry, and return what it returns."""
-
-
 MessageCallback: TypeAlias = Callable[["Event"], None]
 """A function that observes a session: the short form of a `Sink`."""
-
-LimitCallback: TypeAlias = Callable[["LimitExceeded", "Limits"], "Limits | Awaitable[Limits | None] | None"]
-"""Gets the error that a limit of the session would raise, and the limits. It returns others to go on with."""
-
 
 ToolsetFactory: TypeAlias = Callable[["Context"], "AbstractToolset[Any] | Awaitable[AbstractToolset[Any]]"]
 """Makes a toolset for one call. Toolsets hold state and connections, so each call gets its own."""

@@ -1,21 +1,42 @@
-"""What sinks are told: plain data, tagged by `type`."""
+"""The events of a session, which sinks receive: plain data, tagged by `type`.
+
+They are the record of a session: its trace and its usage can be folded from them (`core/fold.py`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Literal, TypeAlias
 
-from pydantic_ai.messages import ModelMessage, MultiModalContent
+from pydantic_ai.messages import ModelMessage, ModelResponse, MultiModalContent
+from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage, RunUsage
 
 from ..policy.approvals import ApprovalOutcome
+from ..policy.rules import Case
+from .trace import CallState, ModelUsage
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
-class _CallEvent:
-    """Which call an event belongs to."""
+class _Event:
+    """The place of an event in its session."""
 
+    session_id: str = ""
+    """The id of the session, unlike that of any other."""
+    seq: int = 0
+    """Its number in the session, from 1."""
+    at: float = 0.0
+    """When it happened, in seconds since the epoch."""
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class _CallEvent(_Event):
+    """The call that an event belongs to."""
+
+    key: str | None = None
+    """The key of the call: equal for the same call of another run. See `TraceEntry.key`."""
     call_id: int
     """The `id` of its record in the trace."""
     parent_id: int | None
@@ -34,14 +55,51 @@ class CallOpened(_CallEvent):
 
     kind: str
     arguments: Any
+    """The arguments as the call was made."""
+    asked_by: Literal["python", "model"] = "python"
+    """Whether code made the call, or a model asked for it."""
+    tool_call_id: str | None = None
+    """The id that the model, or its provider, gave the call. It may be equal for two calls."""
+    scope: str | None = None
+    """The key of the scope, if the call is a turn of a conversation."""
+    replayable: bool = True
+    """Whether the key tells the arguments from all others. It does not where they hold what has no canonical form."""
     attachments: Sequence[MultiModalContent] = ()
     """The files that go to a worker beside its arguments."""
     type: Literal["call_opened"] = field(default="call_opened", init=False)
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
+class _CallerEvent(_Event):
+    """The call that made something which is no call."""
+
+    key: str | None
+    """The key of the call, which is empty at the top; of a scope, its own."""
+    call_id: int | None
+    """The `id` of the record of the call; `None` at the top."""
+    name: str
+    """The name of the entry that is meant."""
+    worker: str | None = None
+    """The worker at work."""
+    depth: int = -1
+    """How deep the call is nested; -1 at the top."""
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class CallRejected(_CallerEvent):
+    """A call that could not be made: its arguments do not fit, or there is no such entry. It has no record."""
+
+    arguments: Any
+    """The arguments as they were written."""
+    error: str
+    tool_call_id: str | None = None
+    """The id of the tool call, where a model asked for it."""
+    type: Literal["call_rejected"] = field(default="call_rejected", init=False)
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
 class ApprovalRequested(_CallEvent):
-    """Somebody is being asked whether the call may run."""
+    """A person is being asked whether the call may run."""
 
     arguments: Any
     reason: str
@@ -55,7 +113,27 @@ class ApprovalDecided(_CallEvent):
     """The approval of the call is decided."""
 
     outcome: ApprovalOutcome
+    """The decision, with the rule and where it stands."""
+    arguments: Any = None
+    """The arguments that a person wrote in place of those of the call; `None` where they were left as they are."""
+    attachments: Sequence[MultiModalContent] = ()
+    """The files that go with edited arguments."""
+    cases: Sequence[Case] = ()
+    """Everything that was judged."""
     type: Literal["approval_decided"] = field(default="approval_decided", init=False)
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class CallStarted(_CallEvent):
+    """The entry of a call begins to run."""
+
+    arguments: Any
+    """The arguments that run."""
+    model: str | None = None
+    """The model of a worker, as `provider:model`."""
+    definition: str = ""
+    """A digest of the entry's definition: the prompt and settings of a worker, the code of a function."""
+    type: Literal["call_started"] = field(default="call_started", init=False)
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -67,11 +145,33 @@ class MessageLogged(_CallEvent):
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
+class RequestSetup:
+    """The settings and tools of a request, as its model gets them."""
+
+    settings: Mapping[str, Any]
+    output_mode: str
+    tools: Sequence[ToolDefinition]
+    output_tools: Sequence[ToolDefinition]
+    native_tools: Sequence[str]
+    """The kinds of tools that the provider runs."""
+    output_schema: Any = None
+    """The JSON Schema of the output, where the provider holds the model to it."""
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
 class RequestStarted(_CallEvent):
     """A request is sent to a worker's model."""
 
     model: str
     """The model, as `provider:model`."""
+    number: int = 1
+    """Its number within the call, from 1."""
+    messages: Sequence[ModelMessage] = ()
+    """The messages that the request before it, of the same conversation, did not have."""
+    setup: RequestSetup | None = None
+    """The settings and tools as the model gets them, where they are others than those of the request before it."""
+    setup_digest: str = ""
+    """A digest of the settings and tools."""
     type: Literal["request_started"] = field(default="request_started", init=False)
 
 
@@ -83,8 +183,16 @@ class RequestEnded(_CallEvent):
     """The model, as `provider:model`: the one that answered, where the provider says which."""
     duration: float
     """Seconds since it was sent."""
+    number: int = 1
+    """Its number within the call, from 1."""
+    response: ModelResponse | None = None
+    """The response, or as much of it as there is."""
     usage: RequestUsage | None = None
     """The usage; `None` where it failed."""
+    spent: Sequence[ModelUsage] = ()
+    """The usage by model: of the answer, and of attempts that a model which tries several moved on from."""
+    restored: bool = False
+    """Whether the response is one of an earlier run, so that nothing was spent."""
     error: str | None = None
     """Why there is no answer, or not all of one, if so."""
     cut_off: str | None = None
@@ -127,6 +235,16 @@ class CallClosed(_CallEvent):
     kind: str
     output: Any
     error: str | None
+    error_type: str | None = None
+    """The class of the error."""
+    state: CallState = "ok"
+    """How it ended. The result of a dropped call is one of a thread that could not be stopped."""
+    cost: Decimal | None = None
+    """The price of the call's own requests in US dollars, where it is known."""
+    requests: Sequence[RequestUsage] = ()
+    """The usage of each of the call's own requests."""
+    restored: bool = False
+    """Whether the answer is one of an earlier run, and nothing ran."""
     duration: float
     """Seconds, without those for which a person was asked."""
     usage: RunUsage | None
@@ -139,10 +257,29 @@ class CallClosed(_CallEvent):
     type: Literal["call_closed"] = field(default="call_closed", init=False)
 
 
+@dataclass(slots=True, frozen=True, kw_only=True)
+class ScopeOpened(_CallerEvent):
+    """A conversation with a worker begins. Its turns are calls."""
+
+    history: Sequence[ModelMessage] = ()
+    """The messages that it was started with."""
+    type: Literal["scope_opened"] = field(default="scope_opened", init=False)
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class ScopeClosed(_CallerEvent):
+    """A conversation is over."""
+
+    type: Literal["scope_closed"] = field(default="scope_closed", init=False)
+
+
 Event: TypeAlias = (
-    CallOpened
+    ScopeOpened
+    | CallRejected
+    | CallOpened
     | ApprovalRequested
     | ApprovalDecided
+    | CallStarted
     | RequestStarted
     | MessageLogged
     | TextDelta
@@ -150,5 +287,6 @@ Event: TypeAlias = (
     | Notice
     | CallProgress
     | CallClosed
+    | ScopeClosed
 )
-"""What a sink is told. The `type` says which it is."""
+"""An event of a session. The `type` says which it is."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 from pydantic_ai.messages import ModelMessage, MultiModalContent, UserContent
@@ -22,6 +22,7 @@ from ..policy.rules import Call, RuleBook, Ruling
 from ..privacy.histories import SentHistory
 from ..sandbox import Pins, SandboxToolset
 from .entry import EntryBase
+from .events import RequestSetup
 from .slots import WorkerSlots
 from .trace import TraceEntry
 
@@ -75,6 +76,16 @@ class Deadline:
             self._outer.resume()
 
 
+class AskedCall(NamedTuple):
+    """A call that a model's response asks for, and that was not made yet."""
+
+    name: str
+    tool_call_id: str
+    place: tuple[int, int]
+    """The number of the request, and the position among the calls of its response."""
+    arguments: Any
+
+
 class CallFrame:
     """The data of one call: what is called, with what, on whose behalf. In a chat it lives over all turns."""
 
@@ -90,6 +101,25 @@ class CallFrame:
     """The prompt, where the worker's input type writes it itself."""
     problem: Exception | None = None
     """Why the files or the prompt of the call cannot be had. It is raised when the rules have agreed to the call."""
+    key: str | None = None
+    """The key of the call, once it was needed. See `core/keys.py`."""
+    replayable = True
+    """Whether the key tells the arguments from all others."""
+    branch = ""
+    """The names of the branches of the context that made the call, which are part of its key."""
+    ordinals: dict[str, int] | None = None
+    """The number of calls made from here, by the last step of their keys without an ordinal."""
+    tool_call_id: str | None = None
+    """The id of the tool call, where a model asked for the call."""
+    request_place: tuple[int, int] | None = None
+    """The number of the model's request and the position in its response, where a model asked for the call."""
+    scope_key: str | None = None
+    """The key of the conversation that this frame carries."""
+    scope_closed = False
+    turn = 0
+    """The number of its turn."""
+    restored = False
+    """Whether the answer is one of an earlier run."""
     hidden: Any = None
     """The arguments with their secrets, where the record has them without."""
     clock = 0.0
@@ -109,6 +139,14 @@ class CallFrame:
     """What a worker had exchanged when it failed or was cancelled."""
     sent_history: SentHistory | None = None
     """The conversation without secrets, where a session has any."""
+    request_number = 0
+    """The number of requests that the call has made."""
+    asked_calls: tuple[AskedCall, ...] = ()
+    """The calls of the last response that were not made yet."""
+    sent_messages: Sequence[ModelMessage] = ()
+    """The messages of the last request."""
+    setup: tuple[RequestSetup, str] | None = None
+    """The settings and tools of the last request, with their digest."""
     last_request: Sequence[Any] = ()
     """The parts of the last request in the message log."""
     scope: Any = None
@@ -174,6 +212,14 @@ class CallFrame:
                 self.has_inherited, self.rules = True, (*self.rules, entry.rule_book)
             if entry.generated:
                 self.has_inherited = self.generated = True
+
+    def claim_call(self, name: str | None, tool_call_id: str | None) -> tuple[int, int] | None:
+        """Return the place of a call that a model asked for, once. Two calls of one response may have the same id."""
+        for index, call in enumerate(self.asked_calls):
+            if call.name == name and call.tool_call_id == tool_call_id:
+                self.asked_calls = self.asked_calls[:index] + self.asked_calls[index + 1 :]
+                return call.place
+        return None
 
     @property
     def called(self) -> EntryBase:
@@ -276,6 +322,10 @@ class CallFrame:
 
     def renew(self) -> None:
         """Be ready for another turn."""
+        self.turn += 1
+        self.key = self.ordinals = None
+        self.request_number, self.asked_calls = 0, ()
+        self.replayable, self.restored = True, False
         self.waited = self.asked_at = 0.0
         self.failure = None
         self.approved = self.cancelled = self.ended = False

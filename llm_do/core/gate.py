@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable,
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from time import time
 from typing import Any, NoReturn, Protocol, TypeAlias, runtime_checkable
 
 from pydantic_ai.capabilities import NativeTool
@@ -26,7 +25,8 @@ from ..values.texts import described
 from .adapt import adapt, describe, rule_name
 from .attachments import attach, files_apart, share, shared_cases
 from .entry import Entry, EntryBase
-from .events import ApprovalDecided, ApprovalRequested
+from .events import ApprovalRequested
+from .executor import Executor
 from .frame import CallFrame
 from .names import workers_below
 from .recorder import Recorder, tags
@@ -67,8 +67,15 @@ class NativeEntry(EntryBase):
 class Gate:
     """Judges the calls of a session, asks where the rules say so, and writes down what was decided."""
 
-    def __init__(self, approvals: ApprovalController, recorder: Recorder, entries: Mapping[str, Entry[Any]]) -> None:
+    def __init__(
+        self,
+        approvals: ApprovalController,
+        recorder: Recorder,
+        entries: Mapping[str, Entry[Any]],
+        executor: Executor | None = None,
+    ) -> None:
         self.approvals = approvals
+        self._executor = executor
         self._recorder = recorder
         self._entries = entries
         self._checked: set[Hashable] = set()
@@ -246,13 +253,14 @@ class Gate:
             offers=tuple(offer for offer in plan.offers(ruling) if redact(offer.text) == offer.text),
             before=redact(frame.pins.before()) if frame.pins is not None else {},
             ungranted=tuple(plan.ungranted),
+            key=None if frame.record is None else frame.record.key,
         )
 
         def on_ask(made: ApprovalRequest) -> None:
             self._check_not_ended(frame)
             if self._recorder.observed:
-                told = {"arguments": snapshot(shown), "reason": made.reason, "count": made.count}
-                self._recorder.emit(ApprovalRequested(**tags(frame), **told))
+                fields = {"arguments": snapshot(shown), "reason": made.reason, "count": made.count}
+                self._recorder.stream.emit(ApprovalRequested, {**tags(frame), **fields})
 
         subject = self._subject(frame, ruling)
         # The same question is one about the same files.
@@ -260,7 +268,10 @@ class Gate:
         self.asking += 1
         try:
             with frame.asking():
-                return await self.approvals.decide(request, asked, call, subject=subject, evidence=files, on_ask=on_ask)
+                ask = partial(
+                    self.approvals.decide, request, asked, call, subject=subject, evidence=files, on_ask=on_ask
+                )
+                return await (ask() if self._executor is None else self._executor.decide(request, ask))
         finally:
             self.asking -= 1
 
@@ -330,12 +341,11 @@ class Gate:
         return SameObject(worker), what, rule, _generated_above(frame), files
 
     def _decided(self, frame: CallFrame, outcome: ApprovalOutcome, *, end_run: bool = False) -> None:
-        record, ruling = frame.record, frame.ruling
-        assert record is not None and ruling is not None
-        outcome = record.approval = self._recorder.secrets.redact(replace(outcome, rule=ruling.because, at=time()))
+        ruling = frame.ruling
+        assert ruling is not None
+        cases = () if frame.call is None else frame.call.cases
+        outcome = self._recorder.decide(frame, replace(outcome, rule=ruling.because), cases)
         frame.approved = outcome.approved
-        if self._recorder.observed:
-            self._recorder.emit(ApprovalDecided(**tags(frame), outcome=outcome))
         if outcome.approved:
             return
         note = outcome.note

@@ -7,9 +7,9 @@ import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from pydantic_ai import RunContext
 from pydantic_ai.exceptions import ModelHTTPError, UserError
@@ -23,23 +23,24 @@ from pydantic_ai.models import Model, ModelRequestContext, ModelRequestParameter
 from pydantic_ai.models.concurrency import ConcurrencyLimitedModel
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.wrapper import WrapperModel
-from pydantic_ai.settings import ModelSettings, merge_model_settings
+from pydantic_ai.settings import ModelSettings
 
-from ..budgets.estimates import InputBound, thinking_tokens
-from ..budgets.ledger import DEFAULT_OUTPUT_TOKENS, GIVE_PRICE, LEAST_OUTPUT_TOKENS, Quote, Reservation
 from ..budgets.limits import full_name
-from ..budgets.prices import FREE, can_be, was_reported
-from ..errors import AnswerCutOff, CallCancelled, LimitExceeded, ModelChoiceError
+from ..budgets.prices import can_be, was_reported
+from ..errors import AnswerCutOff
 from ..models.answers import refuse_empty_stream, refuse_nothing, unreadable_answer
-from ..models.cutoff import find_missing_end, name_limit
-from ..privacy.histories import SentHistory
+from ..models.cutoff import find_missing_end
 from ..values.texts import text_of
-from .events import RequestEnded, RequestStarted
+from .events import RequestStarted
+from .executor import PendingRequest, answers_requests
 from .frame import CallFrame
 from .recorder import tags
+from .request_record import describe_start, note_calls, reject_unmade_calls, request_digest
+from .reserving import ReservedRequest, open_requests_above, reserve
 from .session import Session
+from .stream_in_task import StreamInTask
+from .trace import ModelUsage
 
-_NOTHING = Quote(model="", input_tokens=0, output_tokens=0, least_output_tokens=0, price=None)
 _TURNED_AWAY = frozenset({*range(400, 500), 501, 503, 529})
 """HTTP codes of servers that refuse a request. No provider charges for one."""
 
@@ -79,25 +80,6 @@ def _is_metered_inside(model: Model, session: Session) -> bool:
     return isinstance(model, WrapperModel) and _is_metered_inside(model.wrapped, session)
 
 
-@dataclass(slots=True)
-class _Request:
-    """A request that is reserved, as it is sent."""
-
-    messages: list[ModelMessage]
-    settings: ModelSettings | None
-    asked: ModelRequestParameters
-    reservation: Reservation
-    bounded_by_budget: bool
-    """Whether `max_tokens` of the settings is the budget's and not the user's."""
-    max_tokens: int | None
-    """The bound of the output that is sent, if any."""
-    clock: float = 0.0
-    """When it was sent, on the clock that durations are measured with."""
-
-    def name_limit(self, response: ModelResponse) -> str | None:
-        return name_limit(response, self.max_tokens, bounded_by_budget=self.bounded_by_budget)
-
-
 class MeteredModel(WrapperModel):
     """Reserves, sends and counts what one worker call asks of one model."""
 
@@ -120,10 +102,15 @@ class MeteredModel(WrapperModel):
                 async for _ in stream:
                     pass
             return stream.get()
-        request = await self._reserve(messages, model_settings, model_request_parameters)
-        return await self._send(
-            request, lambda: self.wrapped.request(request.messages, request.settings, model_request_parameters)
-        )
+
+        async def send() -> ModelResponse:
+            request = await self._reserve(number, messages, model_settings, model_request_parameters)
+            return await self._send(
+                request, lambda: self.wrapped.request(request.messages, request.settings, model_request_parameters)
+            )
+
+        number = self._begin(messages)
+        return await self._remember(number, messages, model_settings, model_request_parameters, send)
 
     @asynccontextmanager
     async def request_stream(
@@ -133,12 +120,36 @@ class MeteredModel(WrapperModel):
         model_request_parameters: ModelRequestParameters,
         run_context: RunContext[Any] | None = None,
     ) -> AsyncGenerator[StreamedResponse]:
-        request = await self._reserve(messages, model_settings, model_request_parameters)
+        number = self._begin(messages)
+        made = self._stream(number, messages, model_settings, model_request_parameters, run_context)
+        if not self._remembers:
+            async with made as stream:
+                yield stream
+            return
+        opened = StreamInTask(made)
+
+        async def answer() -> ModelResponse:
+            return await self._remember(number, messages, model_settings, model_request_parameters, opened.send)
+
+        async with opened.answered_by(answer, model_request_parameters) as stream:
+            yield stream
+
+    @asynccontextmanager
+    async def _stream(
+        self,
+        number: int,
+        messages: list[ModelMessage],
+        settings: ModelSettings | None,
+        parameters: ModelRequestParameters,
+        run_context: RunContext[Any] | None,
+    ) -> AsyncGenerator[StreamedResponse]:
+        """Reserve and send a request whose response is streamed."""
+        request = await self._reserve(number, messages, settings, parameters)
         async with self._sending(request):
             stream: StreamedResponse | None = None
             try:
                 async with self.wrapped.request_stream(
-                    request.messages, request.settings, model_request_parameters, run_context
+                    request.messages, request.settings, parameters, run_context
                 ) as stream:
                     # PydanticAI replaces the iterator in the same way, to look at the first event.
                     stream._event_iterator = refuse_empty_stream(stream, aiter(stream), self.wrapped)
@@ -160,11 +171,72 @@ class MeteredModel(WrapperModel):
     async def compact_messages(
         self, request_context: ModelRequestContext, *, instructions: str | None = None
     ) -> ModelResponse:
-        request = await self._reserve(
-            request_context.messages, request_context.model_settings, request_context.model_request_parameters
+        messages, parameters = request_context.messages, request_context.model_request_parameters
+
+        async def send() -> ModelResponse:
+            request = await self._reserve(number, messages, request_context.model_settings, parameters)
+            context = replace(request_context, messages=request.messages, model_settings=request.settings)
+            return await self._send(request, lambda: self.wrapped.compact_messages(context, instructions=instructions))
+
+        number = self._begin(messages)
+        return await self._remember(number, messages, request_context.model_settings, parameters, send)
+
+    # -- before and around a request -----------------------------------------------------------------
+
+    def _begin(self, messages: list[ModelMessage]) -> int:
+        """Return the number of a request that is about to be made."""
+        frame = self._frame
+        if messages:
+            reject_unmade_calls(self._session.recorder, frame, messages[-1])
+        frame.request_number += 1
+        return frame.request_number
+
+    @property
+    def _remembers(self) -> bool:
+        """Whether an executor stands around requests."""
+        executor = self._session.executor
+        return executor is not None and answers_requests(executor)
+
+    async def _remember(
+        self,
+        number: int,
+        messages: list[ModelMessage],
+        settings: ModelSettings | None,
+        parameters: ModelRequestParameters,
+        send: Callable[[], Awaitable[ModelResponse]],
+    ) -> ModelResponse:
+        """Send a request, or take its response from the executor, which may have it from an earlier run."""
+        executor, was_sent = self._session.executor, False
+        if executor is None or not self._remembers:
+            return await send()
+
+        async def send_now() -> ModelResponse:
+            nonlocal was_sent
+            was_sent = True
+            return await send()
+
+        request = PendingRequest(
+            call=self._frame,
+            number=number,
+            model=self._full_name,
+            messages=messages,
+            settings=settings,
+            parameters=parameters,
+            digest=request_digest(messages, settings, parameters),
         )
-        context = replace(request_context, messages=request.messages, model_settings=request.settings)
-        return await self._send(request, lambda: self.wrapped.compact_messages(context, instructions=instructions))
+        response = await executor.request(request, send_now)
+        if not was_sent:
+            self._restore(request, response)
+        return response
+
+    def _restore(self, request: PendingRequest, response: ModelResponse) -> None:
+        """Record a request whose response is one of an earlier run. It is counted, and not spent again."""
+        self._session.recorder.log_message(self._frame, request.messages[-1])
+        self._tell_start(request.number, list(request.messages), request.settings, request.parameters)
+        spent = self._spent_by(response)
+        for each in spent:
+            self._session.spending.meter.count_usage(each.model, each.provider, each.usage)
+        self._record_response(request.number, response, request.parameters, spent, restored=True)
 
     async def batch_create(self, requests: Any) -> NoReturn:
         raise UserError("A batch goes past the budgets of the session. Make its requests one by one.")
@@ -177,80 +249,17 @@ class MeteredModel(WrapperModel):
                 self._admitted.add(tool.kind)
 
     async def _reserve(
-        self, messages: list[ModelMessage], settings: ModelSettings | None, asked: ModelRequestParameters
-    ) -> _Request:
-        """Reserve the worst case of a request. What is sent has no secrets, and the bound that was reserved."""
-        session, frame = self._session, self._frame
-        if asked.native_tools:
-            await self._admit_native_tools(asked)
-        if session.gate.ended and session.gate.has_ended(frame):
-            raise CallCancelled(f"{frame.path} stops: somebody ended the run.")
-        if session.recorder.secrets.configured is not None:
-            frame.sent_history = frame.sent_history or SentHistory()
-            messages = frame.sent_history.without_secrets(messages, session.recorder.secrets.configured)
-        meters = (session.spending.meter, *frame.meters)
-        agreed_to = None
-        while True:
-            quote = self._quote(messages, settings, asked)
-            answer = await session.spending.ledger.reserve(meters, quote, _open_above(frame))
-            if isinstance(answer, Reservation):
-                break
-            problem, limit, worker = answer.problem, answer.limit, answer.meter.worker
-            exceeded = LimitExceeded(f"{frame.path} stops: {problem}.", problem=problem, limit=limit, worker=worker)
-            # Limits that leave the problem as it was are no answer, and would be asked for again and again.
-            if not limit or worker is not None or problem == agreed_to:
-                raise exceeded
-            agreed = await session.spending.raise_limits(frame, exceeded)
-            if agreed is False:
-                raise exceeded
-            agreed_to = problem if agreed else agreed_to
-        sent = merge_model_settings(self.wrapped.settings, settings)
-        most = _max_tokens(sent)
-        by_budget = most is None and answer.output_tokens > 0
-        if by_budget:
-            most = answer.output_tokens
-            settings = cast(ModelSettings, {**(settings or {}), "max_tokens": most})
-        return _Request(messages, settings, asked, answer, by_budget, most)
+        self,
+        number: int,
+        messages: list[ModelMessage],
+        settings: ModelSettings | None,
+        parameters: ModelRequestParameters,
+    ) -> ReservedRequest:
+        if parameters.native_tools:
+            await self._admit_native_tools(parameters)
+        return await reserve(self._session, self._frame, self.wrapped, number, messages, settings, parameters)
 
-    def _quote(
-        self, messages: list[ModelMessage], settings: ModelSettings | None, asked: ModelRequestParameters
-    ) -> Quote:
-        """Return the worst case of a request; nothing, where no budget asks for it."""
-        session = self._session
-        meters = [meter for meter in (session.spending.meter, *self._frame.meters) if meter.reserves]
-        if not meters:
-            return _NOTHING
-        price = session.spending.prices.dearest(self.wrapped)
-        of_cost = [meter for meter in meters if meter.cost.limit is not None]
-        if price is None and of_cost and all(meter.unpriced.limit is not None for meter in of_cost):
-            session.recorder.notice(
-                self._frame,
-                f"The price of model {self._full_name!r} is not known, so its tokens are limited in place of its cost. "
-                f"To limit that, {GIVE_PRICE}.",
-            )
-        if price == FREE and not any(meter.tokens.limit is not None for meter in meters):
-            return replace(_NOTHING, price=price)
-        # Some models are sent schemas in another form, which may be much longer.
-        sent = merge_model_settings(self.wrapped.settings, settings)
-        bound = InputBound(messages, self.wrapped.prepare_request(settings, asked)[1], sent)
-        if bound.unbounded is not None:
-            session.recorder.notice(
-                self._frame,
-                f"The cost of {bound.unbounded} is not known before it is paid: the limit may be passed by the "
-                "requests in flight.",
-            )
-        default: int = getattr(self.wrapped, "default_max_tokens", DEFAULT_OUTPUT_TOKENS)
-        thinking, max_tokens = thinking_tokens(sent), _max_tokens(sent)
-        wanted = max_tokens or thinking + default
-        return Quote(
-            model=self._full_name,
-            input_tokens=bound.tokens,
-            output_tokens=wanted,
-            least_output_tokens=max_tokens or min(wanted, thinking + LEAST_OUTPUT_TOKENS),
-            price=price,
-        )
-
-    async def _send(self, request: _Request, ask: Callable[[], Awaitable[ModelResponse]]) -> ModelResponse:
+    async def _send(self, request: ReservedRequest, ask: Callable[[], Awaitable[ModelResponse]]) -> ModelResponse:
         async with self._sending(request):
             try:
                 response = await ask()
@@ -272,13 +281,13 @@ class MeteredModel(WrapperModel):
             raise error from exc
 
     @asynccontextmanager
-    async def _sending(self, request: _Request) -> AsyncIterator[None]:
+    async def _sending(self, request: ReservedRequest) -> AsyncIterator[None]:
         """Hold one of the session's slots. A request that gets none was not sent. None is left open in the end."""
         slots, frame = self._session.loop.request_slots, self._frame
         try:
             self._session.recorder.log_message(frame, request.messages[-1])
             # One of a worker above may wait for this request, and hold the last slot.
-            has_slot = not _open_above(frame) or slots.value > 0
+            has_slot = not open_requests_above(frame) or slots.value > 0
             if has_slot:
                 frame.waits_for = f", which waits to send a request ({self._session.max_concurrency}: max_concurrency)"
                 await slots.acquire()
@@ -290,8 +299,7 @@ class MeteredModel(WrapperModel):
         self._session.loop.requests_in_flight += 1
         request.clock = perf_counter()
         try:
-            if self._session.recorder.observed:
-                self._session.recorder.emit(RequestStarted(**tags(frame), model=self._full_name))
+            self._tell_start(request.number, request.messages, request.settings, request.parameters)
             yield
         finally:
             self._session.loop.requests_in_flight -= 1
@@ -300,7 +308,7 @@ class MeteredModel(WrapperModel):
                 slots.release()
             request.reservation.settle((), whole=False)  # where settling it failed
 
-    def _fail(self, request: _Request, exc: BaseException) -> None:
+    def _fail(self, request: ReservedRequest, exc: BaseException) -> None:
         """Settle a request without a response. It may be paid, unless the provider cannot have worked on it."""
         request.reservation.settle((), whole=_was_not_worked_on(exc))
         if request.bounded_by_budget and isinstance(exc, ModelHTTPError) and exc.status_code in (400, 422):
@@ -308,17 +316,30 @@ class MeteredModel(WrapperModel):
                 f"max_tokens={request.reservation.output_tokens} was sent because there is a limit of money or tokens. "
                 "If the provider refuses that number, set `max_tokens` in `model_settings` of the worker."
             )
-        self._tell_end(request, self._full_name, error=_said(exc))
+        self._session.recorder.finish_request(
+            self._frame,
+            (),
+            model=self._full_name,
+            number=request.number,
+            duration=perf_counter() - request.clock,
+            error=_error_text(exc),
+        )
 
     @property
     def _full_name(self) -> str:
         return full_name(self.wrapped.system, self.model_name)
 
-    def _tell_end(self, request: _Request, model: str, **facts: Any) -> None:
-        recorder = self._session.recorder
+    def _tell_start(
+        self,
+        number: int,
+        messages: list[ModelMessage],
+        settings: ModelSettings | None,
+        parameters: ModelRequestParameters,
+    ) -> None:
+        recorder, frame = self._session.recorder, self._frame
         if recorder.observed:
-            took = perf_counter() - request.clock
-            recorder.emit(RequestEnded(**tags(self._frame), model=model, duration=took, **facts))
+            fields = describe_start(frame, self.wrapped, messages, settings, parameters)
+            recorder.stream.emit(RequestStarted, {**tags(frame), "model": self._full_name, "number": number, **fields})
 
     def _refuse_cut_off(self, cut_off: str | None) -> AnswerCutOff | None:
         """Return the error for an answer that was cut off, where the worker says that half an answer is none."""
@@ -332,49 +353,82 @@ class MeteredModel(WrapperModel):
 
     def _finish(
         self,
-        request: _Request,
+        request: ReservedRequest,
         response: ModelResponse,
         cut_off: str | None = None,
         failed: BaseException | None = None,
     ) -> None:
         """Settle a request by its response, and log that."""
-        session, record = self._session, self._frame.record
-        assert record is not None
-        usage, model = response.usage, response.model_name or self.model_name
-        told = can_be(usage)
-        usage.cost = (
-            session.spending.prices.cost(self.wrapped, response) if told else None
-        )  # PydanticAI keeps what is there
-        whole = told and was_reported(usage) and response.state != "incomplete" and response.state != "interrupted"
-        # A model that tries several by itself moved on from some attempts, and they are paid all the same.
-        attempts = [
-            (attempt.model_name, attempt.provider_name, attempt.usage)
-            for attempt in response.failed_attempts or ()
-            if attempt.usage is not None and can_be(attempt.usage)
-        ]
-        usages = [*(used for _, _, used in attempts), usage]
-        unreported = len(response.failed_attempts or ()) - len(attempts)
-        over = request.reservation.settle(usages if told else usages[:-1], whole=whole, unreported=unreported)
+        session, usage = self._session, response.usage
+        is_plausible = can_be(usage)
+        usage.cost = session.spending.prices.cost(self.wrapped, response) if is_plausible else None
+        is_whole = response.state != "incomplete" and response.state != "interrupted"
+        spent = self._spent_by(response)
+        unreported = len(response.failed_attempts or ()) - (len(spent) - 1)
+        over = request.reservation.settle(
+            [each.usage for each in (spent if is_plausible else spent[:-1])],
+            whole=is_plausible and was_reported(usage) and is_whole,
+            unreported=unreported,
+        )
         for meter in (session.spending.meter, *self._frame.meters):
-            for name, provider, used in (*attempts, (model, self.wrapped.system, usage)):
-                meter.count_usage(name, provider, used)
-        record.requests = [*record.requests, *usages]
+            for each in spent:
+                meter.count_usage(each.model, each.provider, each.usage)
         if over:
+            model = spent[-1].model
             session.recorder.notice(
                 self._frame, f"Model {model!r} used more than the most that was reserved for a request. It is counted."
             )
-        if cut_off is not None:
-            record.cut_off = cut_off
-            if not session.recorder.observed and failed is None:  # sinks learn it from the end of the request
-                session.recorder.notice(self._frame, f"An answer of model {self._full_name!r} was cut off: {cut_off}.")
-        asked = request.asked
-        session.recorder.log_message(self._frame, response, (*asked.function_tools, *asked.output_tools))
+        if cut_off is not None and not session.recorder.observed and failed is None:
+            # Sinks learn it from the end of the request.
+            session.recorder.notice(self._frame, f"An answer of model {self._full_name!r} was cut off: {cut_off}.")
+        error = None if failed is None else _error_text(failed)
+        took = perf_counter() - request.clock
+        self._record_response(request.number, response, request.parameters, spent, took, error, cut_off)
+
+    def _spent_by(self, response: ModelResponse) -> list[ModelUsage]:
+        """Return the usage of a response, after that of attempts which its model moved on from: all are paid."""
+        attempts = [
+            ModelUsage(attempt.model_name, attempt.provider_name, attempt.usage)
+            for attempt in response.failed_attempts or ()
+            if attempt.usage is not None and can_be(attempt.usage)
+        ]
+        return [*attempts, ModelUsage(response.model_name or self.model_name, self.wrapped.system, response.usage)]
+
+    def _record_response(
+        self,
+        number: int,
+        response: ModelResponse,
+        parameters: ModelRequestParameters,
+        spent: list[ModelUsage],
+        duration: float = 0.0,
+        error: str | None = None,
+        cut_off: str | None = None,
+        *,
+        restored: bool = False,
+    ) -> None:
+        """Record a response, with the calls that it asks for and those that ran at the provider."""
+        recorder, frame, tools = (
+            self._session.recorder,
+            self._frame,
+            (*parameters.function_tools, *parameters.output_tools),
+        )
+        note_calls(frame, number, response, parameters)
+        recorder.log_message(frame, response, tools)
         for part in response.parts:
             if isinstance(part, NativeToolCallPart):
                 self._record_native_tool(part, response)
-        error = None if failed is None else _said(failed)
-        full = full_name(self.wrapped.system, model)
-        self._tell_end(request, full, usage=copy(usage), error=error, cut_off=cut_off)
+        recorder.finish_request(
+            frame,
+            [replace(each, usage=copy(each.usage)) for each in spent],
+            cut_off,
+            model=full_name(self.wrapped.system, spent[-1].model),
+            number=number,
+            duration=duration,
+            response=recorder.without_marked(frame, response, tools) if recorder.observed else None,
+            usage=copy(response.usage),
+            error=error,
+            restored=restored,
+        )
 
     def _record_native_tool(self, call: NativeToolCallPart, response: ModelResponse) -> None:
         output = next(
@@ -388,29 +442,8 @@ class MeteredModel(WrapperModel):
         self._session.recorder.add_native(self._frame, call.tool_name, call.args_as_dict(), output)
 
 
-def _said(exc: BaseException) -> str:
+def _error_text(exc: BaseException) -> str:
     return "cancelled" if isinstance(exc, asyncio.CancelledError) else f"{type(exc).__name__}: {text_of(exc)}"
-
-
-def _open_above(frame: CallFrame) -> tuple[Reservation, ...]:
-    """Return the requests in flight of the workers above, which may end only when this one has: in a stream's body."""
-    found: tuple[Reservation, ...] = ()
-    above = frame.called_in or frame.parent
-    while above is not None:
-        found += above.open_requests
-        above = above.called_in or above.parent
-    return found
-
-
-def _max_tokens(settings: ModelSettings | None) -> int | None:
-    """Return the bound of the output that settings send, if they send one."""
-    if not settings:
-        return None
-    body = settings.get("extra_body")
-    sent = [settings.get("max_tokens")]
-    if isinstance(body, dict):
-        sent += [body.get(name) for name in ("max_tokens", "max_completion_tokens", "max_output_tokens")]
-    return max((each for each in sent if isinstance(each, int) and each > 0), default=None)
 
 
 def _was_not_worked_on(exc: BaseException | None) -> bool:
@@ -424,29 +457,3 @@ def _was_not_worked_on(exc: BaseException | None) -> bool:
         # Not what was merely being handled: an attempt before this one may have failed so.
         exc, seen = exc.__cause__, seen + 1
     return False
-
-
-class NoModel(Model):
-    """Stands where PydanticAI wants a model and there is none: in a function that no worker called."""
-
-    def __init__(self, entry: str) -> None:
-        super().__init__()
-        self._entry = entry
-
-    @property
-    def model_name(self) -> str:
-        return "none"
-
-    @property
-    def system(self) -> str:
-        return "none"
-
-    async def request(
-        self,
-        messages: list[ModelMessage],
-        model_settings: ModelSettings | None,
-        model_request_parameters: ModelRequestParameters,
-    ) -> ModelResponse:
-        raise ModelChoiceError(
-            f"{self._entry!r} was not called by a worker, so its RunContext has no model to ask. Call a worker instead."
-        )

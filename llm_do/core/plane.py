@@ -71,9 +71,10 @@ async def _answer(
 ) -> Any:
     """Make a call, and answer in the way a model understands."""
     ctx = run_ctx.deps
-    frame: CallFrame | None = None
+    frame = CallFrame(entry, ctx.frame)
+    frame.tool_call_id = run_ctx.tool_call_id
+    frame.request_place = ctx.frame.claim_call(run_ctx.tool_name, run_ctx.tool_call_id)
     if entry.attachment_policy is not None:
-        frame = CallFrame(entry, ctx.frame)
         try:
             attach(frame, arguments, files, ctx.runtime.gate)
         except LlmDoError as problem:
@@ -88,7 +89,7 @@ async def _answer(
             raise
         raise ModelRetry(str(timeout)) from timeout
     except LlmDoError as problem:
-        if frame is not None and problem is frame.problem and not isinstance(problem, PromptError):
+        if problem is frame.problem and not isinstance(problem, PromptError):
             raise ToolFailed(_told(problem, ctx.frame)) from problem
         errors_for_model = entry.errors_for_model
         if not isinstance(problem, errors_for_model) or not was_raised_at(problem, f"{ctx.frame.path} > {entry.name}"):

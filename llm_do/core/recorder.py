@@ -1,33 +1,49 @@
-"""The memory of a session: the record of each call, the message log, and those who are told."""
+"""The record of a session: each call in the trace and in the stream of events, written by one function from the same
+fields, and without secrets.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
-import json
 import logging
-import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from time import perf_counter, time
 from typing import Any
 
-from pydantic_ai.messages import BaseToolCallPart, ModelMessage, ModelRequest, ModelResponse
+from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.tools import ToolDefinition, ToolDenied
 
 from ..errors import ApprovalDenied, ArgumentError, note_path, raised_in_nested_call
 from ..policy.approvals import ApprovalOutcome
+from ..policy.rules import Case
 from ..privacy.secret_fields import DELEGATED, HIDDEN, SecretFields, delegated_secret_fields
 from ..privacy.secrets import Secrets
-from ..values.canonical import is_same
+from ..values.canonical import digest, is_same
 from ..values.snapshots import ATOMS, snapshot
 from ..values.texts import described, text_of
-from .entry import Entry, EntryBase, MessageCallback, Sink
-from .events import CallClosed, CallOpened, Event, MessageLogged, Notice
+from .adapt import adapt
+from .definition_digest import definition_digest
+from .entry import Entry, MessageCallback, Sink
+from .events import (
+    ApprovalDecided,
+    CallClosed,
+    CallOpened,
+    CallRejected,
+    CallStarted,
+    MessageLogged,
+    Notice,
+    RequestEnded,
+    ScopeClosed,
+    ScopeOpened,
+)
 from .frame import CallFrame
-from .trace import BoundedTrace, MessageLog, Trace, TraceEntry
+from .keys import key_of_call, key_of_scope
+from .message_log import ResponseFilter, find_new_parts, messages_after_last_response
+from .stream import Stream
+from .trace import BoundedTrace, CallState, MessageLog, ModelUsage, Trace, TraceEntry
 
 logger = logging.getLogger("llm_do")
 
@@ -45,78 +61,111 @@ class Recorder:
         secrets: Secrets | None = None,
         entries: Mapping[str, Entry[Any]] | None = None,
         max_records: int | None = None,
+        *,
+        keeps_keys: bool = False,
     ) -> None:
         self.trace = Trace() if max_records is None else BoundedTrace(max_records)
         self._is_bounded = max_records is not None
         self.messages = MessageLog(max_records)
         self.secrets = secrets or Secrets()
+        self.stream = Stream(sinks, message_callback, journal, self.secrets)
+        self.observed = self.stream.observed
+        """Whether anything listens. Events are made only then."""
+        self._keeps_keys = keeps_keys or self.observed
         self._entries: Mapping[str, Entry[Any]] = {} if entries is None else entries
+        self._responses = ResponseFilter(self.secrets, self._secret_fields_for)
         self._searched_for = self.secrets.version
-        self._sinks = (*sinks, *([] if message_callback is None else [_FunctionSink(message_callback)]))
-        self._journal = journal
-        self.observed = bool(self._sinks) or journal is not None
-        """Whether anybody is told. Events are made only then."""
-        self._broken_sinks: list[Sink] = []
         self._noticed: set[str] = set()
         self._ids = count(1)
 
+    # -- calls -------------------------------------------------------------------------------------
+
     def open(self, frame: CallFrame, arguments: dict[str, Any]) -> TraceEntry:
+        """Open the record of a call."""
         entry, parent = frame.called, frame.caller.record
-        shown = snapshot(arguments)
-        secret_fields = entry.secret_fields
-        if secret_fields is not None or self.secrets.active:
-            frame.hidden = shown
-            shown = self.secrets.arguments(shown, self._meant(secret_fields, shown))
-        record = TraceEntry(
-            next(self._ids),
-            None if parent is None else parent.id,
-            entry.name,
-            entry.kind,
-            frame.depth,
-            shown,
-            time(),
+        visible = snapshot(arguments)
+        if entry.secret_fields is not None or self.secrets.active:
+            frame.hidden = visible
+            visible = self.secrets.arguments(visible, self._secret_fields_for(entry.secret_fields, visible))
+        record = frame.record = TraceEntry(
+            next(self._ids), None if parent is None else parent.id, entry.name, entry.kind, frame.depth, visible, time()
         )
         if frame.attachments:
             record.attachments = self.secrets.redact(snapshot(frame.attachments))
-        frame.record = record
         frame.clock = perf_counter()
         self.trace.append(record)
+        if self._keeps_keys or entry.repeat == "keyed":
+            record.key = self.key_of(frame)
         if self.observed:
-            arguments, attachments = snapshot(record.input_data), snapshot(record.attachments)
-            self.emit(CallOpened(**tags(frame), kind=record.kind, arguments=arguments, attachments=attachments))
+            self.stream.emit(
+                CallOpened,
+                {
+                    **tags(frame),
+                    "kind": record.kind,
+                    "arguments": snapshot(visible),
+                    "attachments": snapshot(record.attachments),
+                    "asked_by": "python" if frame.tool_call_id is None else "model",
+                    "tool_call_id": frame.tool_call_id,
+                    "scope": frame.scope_key,
+                    "replayable": frame.replayable,
+                },
+            )
         return record
 
-    def arguments_shown(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of a call, or what stands for them, as they may be written down and shown."""
-        secret_fields = self._meant(frame.called.secret_fields, arguments)
-        return (
-            arguments
-            if secret_fields is None and not self.secrets.active
-            else self.secrets.arguments(arguments, secret_fields)
-        )
+    def key_of(self, frame: CallFrame) -> str:
+        """Return the key of a call, and of those above it, which are made when they are first needed.
 
-    def _meant(self, secret_fields: SecretFields | None, arguments: Any) -> SecretFields | None:
-        """The marks that hold for these very arguments: a delegation has those of the worker that it names."""
-        if secret_fields is not DELEGATED:
-            return secret_fields
-        with suppress(Exception):  # whatever is wrong with that worker, it is said when it is called
-            entry = self._entries[arguments["worker"]]
-            return delegated_secret_fields(entry.parameters.json_schema) if isinstance(entry, EntryBase) else None
-        return None
-
-    def arguments_edited(
-        self, frame: CallFrame, given: dict[str, Any], edited: dict[str, Any]
-    ) -> tuple[dict[str, Any], set[str]]:
-        """Return the arguments that a person means who saw `given` without secrets, and the names of those left alone.
-
-        What they left alone is as it was, with its secrets.
+        The digest leaves out what is known as secret before the run: declared fields, and configured values.
         """
-        shown = self.arguments_shown(frame, given)
-        kept = {name for name in edited.keys() & shown.keys() if is_same(edited[name], shown[name])}
-        for name in (edited.keys() & shown.keys()) - kept:
-            if all(HIDDEN[:-1] in described(value) for value in (shown[name], edited[name])):
-                raise ArgumentError(f"{name!r} has a secret that is not shown: leave it alone, or replace all of it.")
-        return {name: given[name] if name in kept else value for name, value in edited.items()}, kept
+        if frame.key is None:
+            if frame.parent is None:
+                frame.key = ""
+            else:
+                self.key_of(frame.parent)
+                text, frame.replayable = digest(self._without_declared_secrets(frame, frame.given))
+                frame.key = key_of_call(frame, text)
+        return frame.key
+
+    def _without_declared_secrets(self, frame: CallFrame, arguments: Any) -> Any:
+        secret_fields = self._secret_fields_for(frame.called.secret_fields, arguments)
+        if secret_fields is not None:
+            with suppress(Exception):  # of a class that cannot be taken apart, the type counts
+                arguments = secret_fields.split(arguments)[0]
+        configured = self.secrets.configured
+        return arguments if configured is None else configured.redact(arguments)
+
+    def reject(self, caller: CallFrame, name: str, arguments: Any, error: str, tool_call_id: str | None = None) -> None:
+        """Record a call that cannot be made: it has no record of its own."""
+        if self.observed:
+            fields = {"arguments": snapshot(arguments), "error": error, "tool_call_id": tool_call_id}
+            self.stream.emit(CallRejected, {**_caller_tags(caller, name, self.key_of(caller)), **fields})
+
+    def start(self, frame: CallFrame) -> None:
+        """Record that the entry of a call begins to run."""
+        if self.observed and frame.record is not None:
+            arguments = snapshot(frame.record.input_data)
+            fields = {"arguments": arguments, "model": frame.record.model, "definition": self._definition_of(frame)}
+            self.stream.emit(CallStarted, {**tags(frame), **fields})
+
+    def _definition_of(self, frame: CallFrame) -> str:
+        entry = frame.called
+        if (known := vars(entry).get("_definition_digest")) is None:
+            known = definition_digest(entry)
+            object.__setattr__(entry, "_definition_digest", known)
+        return str(known)
+
+    def decide(self, frame: CallFrame, outcome: ApprovalOutcome, cases: Sequence[Case] = ()) -> ApprovalOutcome:
+        """Record how the approval of a call was decided."""
+        record = frame.record
+        assert record is not None
+        outcome = record.approval = self.secrets.redact(replace(outcome, at=time()))
+        if self.observed:
+            fields: dict[str, Any] = {"outcome": outcome, "cases": cases}
+            if outcome.edited:
+                fields["arguments"] = snapshot(record.input_data)
+                fields["attachments"] = snapshot(record.attachments)
+            self.stream.emit(ApprovalDecided, {**tags(frame), **fields})
+        return outcome
 
     def rewrite(self, frame: CallFrame, arguments: dict[str, Any]) -> None:
         """Record other arguments for a call than those it was made with, and the files that go with these."""
@@ -125,65 +174,82 @@ class Recorder:
         frame.record.input_data = self.arguments_shown(frame, frame.hidden)
         frame.record.attachments = self.secrets.redact(snapshot(frame.attachments))
 
-    def close(self, frame: CallFrame, output: Any, error: str | None = None) -> None:
-        record = frame.record
-        if record is None:  # it could not even be opened
-            return
-        # First what cannot fail: an output may refuse to be looked at, and the call is over all the same.
-        duration = perf_counter() - frame.clock
-        if frame.asked_at:
-            record.waited = frame.seconds_waited()
-            duration = max(0.0, duration - record.waited)
-        record.duration = duration
-        if self._is_bounded:
-            self.trace.close(record)
-        if type(output) in ATOMS:
-            record.output_data = output
-        else:
-            record.output_data = snapshot(output)
+    def close(self, frame: CallFrame, output: Any) -> None:
+        """Close the record of a call that returned."""
+        if type(output) not in ATOMS:
+            output = snapshot(output)
             # A tool's own word for it. An output may lie about its class, or refuse to tell it.
             if issubclass(type(output), ToolDenied) and frame.failure is None:
                 frame.failure = f"denied: {output.message}"
-        if self.secrets.active:
-            record.output_data, error = self.secrets.redact(record.output_data), self.secrets.redact(error)
-        record.error = error
-        if frame.failure is not None:
-            record.failure = self.secrets.redact(frame.failure)
-        if self.observed:
-            self.emit(
-                CallClosed(
-                    **tags(frame),
-                    kind=record.kind,
-                    output=snapshot(record.output_data),
-                    error=error,
-                    duration=duration,
-                    waited=record.waited,
-                    usage=record.usage,
-                    failure=record.failure,
-                    cut_off=record.cut_off,
-                )
-            )
+        self._close(frame, "ok", output)
 
     def fail(self, frame: CallFrame, exc: BaseException) -> None:
         """Close the record of a call that did not return."""
         record = frame.record
-        if (
-            isinstance(exc, ApprovalDenied)
-            and not raised_in_nested_call(exc, record)
-            and record
-            and record.approval is None
-        ):
-            note = self.secrets.redact(str(exc))
-            record.approval = ApprovalOutcome(approved=False, by="rule", note=note)  # the entry's own
+        refused = isinstance(exc, ApprovalDenied) and not raised_in_nested_call(exc, record)
+        if refused and record is not None and record.approval is None:  # by the entry's own code
+            self.decide(frame, ApprovalOutcome(approved=False, by="rule", note=str(exc)))
         note_path(exc, frame.path, record, None if frame.parent is None else frame.parent.record)
+        error_type = type(exc).__name__
         if isinstance(exc, asyncio.CancelledError):
             frame.cancelled = True
             if frame.deadline is not None and frame.deadline.expired and frame.deadline.interrupted is None:
                 frame.deadline.interrupted = f"{frame.path}{frame.waits_for}"
-            dropped = f"; {THREAD_DROPPED}" if frame.thread_dropped else ""
-            self.close(frame, None, f"cancelled{dropped}")
+            state: CallState = "dropped" if frame.thread_dropped else "cancelled"
+            error = f"cancelled; {THREAD_DROPPED}" if frame.thread_dropped else "cancelled"
         else:
-            self.close(frame, None, f"{type(exc).__name__}: {text_of(exc)}")
+            state = "refused" if refused else "failed"
+            error = f"{error_type}: {text_of(exc)}"
+        self._close(frame, state, None, error, error_type)
+
+    def _close(
+        self,
+        frame: CallFrame,
+        state: CallState,
+        output: Any,
+        error: str | None = None,
+        error_type: str | None = None,
+    ) -> None:
+        record = frame.record
+        if record is None:  # it could not even be opened
+            return
+        duration, waited = perf_counter() - frame.clock, 0.0
+        if frame.asked_at:
+            waited = frame.seconds_waited()
+            duration = max(0.0, duration - waited)
+        if self._is_bounded:
+            self.trace.close(record)
+        failure = frame.failure
+        if self.secrets.active:
+            redact = self.secrets.redact
+            output, error, failure = redact(output), redact(error), redact(failure)
+        record.close(output, state, error, error_type, duration, waited, failure)
+        if self.observed:
+            self._emit_closed(tags(frame), record, restored=frame.restored)
+
+    def _emit_closed(self, where: dict[str, Any], record: TraceEntry, *, restored: bool = False) -> None:
+        fields = {
+            "kind": record.kind,
+            "output": snapshot(record.output_data),
+            "error": record.error,
+            "error_type": record.error_type,
+            "state": record.state,
+            "duration": record.duration,
+            "waited": record.waited,
+            "usage": record.usage,
+            "cost": record.cost,
+            "requests": tuple(record.requests),
+            "failure": record.failure,
+            "cut_off": record.cut_off,
+            "restored": restored,
+        }
+        self.stream.emit(CallClosed, {**where, **fields})
+
+    def restore_usage(self, frame: CallFrame, spent: Sequence[ModelUsage]) -> None:
+        """Record that the answer of a call is one of an earlier run, and its usage there."""
+        assert frame.record is not None
+        frame.restored = True
+        frame.record.add_requests(spent, None)
 
     def add_native(self, frame: CallFrame, name: str, arguments: Any, output: Any) -> None:
         """Record a tool that ran at the model's provider, from the response that reports it."""
@@ -194,107 +260,123 @@ class Recorder:
         self._add_whole(worker, server, "server", {}, error=error)
 
     def _add_whole(
-        self,
-        frame: CallFrame,
-        name: str,
-        kind: str,
-        arguments: Any,
-        *,
-        output: Any = None,
-        error: str | None = None,
+        self, frame: CallFrame, name: str, kind: str, arguments: Any, *, output: Any = None, error: str | None = None
     ) -> None:
         """Record something below a call that is known only when it is over."""
         redact = self.secrets.redact
         record = TraceEntry(next(self._ids), frame.call_id, name, kind, frame.depth + 1, redact(arguments), time())
-        record.output_data, record.error, record.duration = redact(output), redact(error), 0.0
+        record.close(redact(output), "ok" if error is None else "failed", redact(error), None)
         self.trace.append(record)
         self.trace.close(record)
         if self.observed:
-            where = {**tags(frame), "call_id": record.id, "parent_id": frame.call_id, "name": name}
+            where = {**tags(frame), "call_id": record.id, "parent_id": frame.call_id, "name": name, "key": None}
             where["depth"] = record.depth
-            self.emit(CallOpened(**where, kind=kind, arguments=snapshot(record.input_data)))
-            told = {"output": snapshot(record.output_data), "error": record.error}
-            self.emit(CallClosed(**where, kind=kind, **told, duration=0.0, usage=None))
+            self.stream.emit(CallOpened, {**where, "kind": kind, "arguments": snapshot(record.input_data)})
+            self._emit_closed(where, record)
+
+    # -- scopes ------------------------------------------------------------------------------------
+
+    def open_scope(self, frame: CallFrame) -> None:
+        """Record that a conversation begins, and give it its key. The second time, nothing is done."""
+        if frame.scope_key is None and self._keeps_keys:
+            self.key_of(frame.caller)
+            frame.scope_key = key_of_scope(frame)
+            if self.observed:
+                where = _caller_tags(frame.caller, frame.called.name, frame.scope_key)
+                self.stream.emit(ScopeOpened, {**where, "history": tuple(frame.messages)})
+
+    def close_scope(self, frame: CallFrame) -> None:
+        """Record that a conversation is over, if that is not recorded yet."""
+        if frame.scope_key is not None and not frame.scope_closed and self.observed:
+            frame.scope_closed = True
+            self.stream.emit(ScopeClosed, _caller_tags(frame.caller, frame.called.name, frame.scope_key))
+
+    # -- what a person is shown --------------------------------------------------------------------
+
+    def arguments_shown(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call, or what stands for them, as they may be written down and shown."""
+        secret_fields = self._secret_fields_for(frame.called.secret_fields, arguments)
+        is_open = secret_fields is None and not self.secrets.active
+        return arguments if is_open else self.secrets.arguments(arguments, secret_fields)
+
+    def _secret_fields_for(self, secret_fields: SecretFields | None, arguments: Any) -> SecretFields | None:
+        """Return the secret fields of these very arguments: a delegation has those of the worker that it names."""
+        if secret_fields is not DELEGATED:
+            return secret_fields
+        with suppress(Exception):  # whatever is wrong with that worker, it is said when it is called
+            return delegated_secret_fields(adapt(self._entries[arguments["worker"]]).parameters.json_schema)
+        return None
+
+    def arguments_edited(
+        self, frame: CallFrame, given: dict[str, Any], edited: dict[str, Any]
+    ) -> tuple[dict[str, Any], set[str]]:
+        """Return the arguments that a person means who saw `given` without secrets, and the names of those left alone.
+
+        What they left alone is as it was, with its secrets.
+        """
+        visible = self.arguments_shown(frame, given)
+        kept = {name for name in edited.keys() & visible.keys() if is_same(edited[name], visible[name])}
+        for name in (edited.keys() & visible.keys()) - kept:
+            if all(HIDDEN[:-1] in described(value) for value in (visible[name], edited[name])):
+                raise ArgumentError(f"{name!r} has a secret that is not shown: leave it alone, or replace all of it.")
+        return {name: given[name] if name in kept else value for name, value in edited.items()}, kept
+
+    # -- requests and messages ---------------------------------------------------------------------
+
+    def finish_request(
+        self, frame: CallFrame, spent: Sequence[ModelUsage], cut_off: str | None = None, **fields: Any
+    ) -> None:
+        """Record the end of a request: its usage, and what came of it."""
+        assert frame.record is not None
+        frame.record.add_requests(spent, cut_off)
+        if self.observed:
+            self.stream.emit(RequestEnded, {**tags(frame), "spent": tuple(spent), "cut_off": cut_off, **fields})
 
     def log_message(self, frame: CallFrame, message: ModelMessage, tools: Sequence[ToolDefinition] = ()) -> None:
-        """Log a message. Of a request, what the request before it did not have.
-
-        PydanticAI merges the end of one turn with the prompt of the next. `tools` are those that a response
-        may call.
-        """
-        if isinstance(message, ModelRequest):
-            before, frame.last_request = frame.last_request, list(message.parts)
-            if before:
-                new = [part for part in message.parts if not any(part is known for known in before)]
-                if not new:
-                    return
-                if len(new) < len(message.parts):
-                    message = replace(message, parts=new)
+        """Log a message. Of a request, what the one before it did not have. A response may call `tools`."""
+        if isinstance(message, ModelResponse):
+            message = self._responses.without_marked(message, tools, frame)
         else:
-            message = self._without_marked(message, tools, frame)
+            new = find_new_parts(frame, message)
+            if new is None:
+                return
+            message = new
         if self.secrets.active:
             message = self.secrets.redact(message)
         self.messages.add(message)
         if self.observed:
-            self.emit(MessageLogged(**tags(frame), message=message))
+            self.stream.emit(MessageLogged, {**tags(frame), "message": message})
 
-    def _without_marked(
-        self, response: ModelResponse, tools: Sequence[ToolDefinition], frame: CallFrame
+    def without_marked(
+        self, frame: CallFrame, response: ModelResponse, tools: Sequence[ToolDefinition]
     ) -> ModelResponse:
-        """A response without the marked arguments of the calls that it asks for.
+        """Return a response as it may be written down."""
+        return self._responses.without_marked(response, tools, frame)
 
-        It is logged before those calls are made, so this is where the values become known.
-        """
-        called = {part.tool_name for part in response.parts if isinstance(part, BaseToolCallPart)}
-        if not called and not self.secrets.active:
-            return response
-        marked = self._marked(called, tools, frame)
-        if not self.secrets.active and not any(marked.values()):
-            return response
-        parts: list[Any] = []
-        for part in response.parts:
-            if isinstance(part, BaseToolCallPart) and part.args:
-                args: Any = self._arguments_shown(part.args, marked.get(part.tool_name))
-                parts.append(replace(part, args=args))
-            else:
-                parts.append(part)
-        return replace(response, parts=parts)
+    def log_rest(self, frame: CallFrame, messages: Sequence[ModelMessage]) -> None:
+        """Log what came after the last response: the results of tools that no model was shown."""
+        for message in messages_after_last_response(messages):
+            self.log_message(frame, message)
 
-    def _marked(
-        self, called: set[str], tools: Sequence[ToolDefinition], frame: CallFrame
-    ) -> dict[str, SecretFields | None]:
-        """The marks of the tools that are called."""
-        own = frame.called.own_entries
-        found: dict[str, SecretFields | None] = {}
-        for tool in tools:
-            if tool.name not in called:
-                continue
-            entry = own.get(tool.name)
-            if isinstance(entry, EntryBase) and (entry.secret_fields is None or entry.secret_fields is DELEGATED):
-                found[tool.name] = entry.secret_fields
-            else:  # what a model is told may have other names
-                found[tool.name] = SecretFields.of(tool.parameters_json_schema)
-        return found
+    def notice(self, frame: CallFrame, text: str) -> None:
+        """Tell something once: to the sinks, or to the log where there are none, or no call that they know of."""
+        if text in self._noticed:
+            return
+        self._noticed.add(text)
+        if self.observed and frame.record is not None:
+            self.stream.emit(Notice, {**tags(frame), "text": text})
+        else:
+            logger.warning("%s: %s", frame.path, self.secrets.redact(text))
 
-    def _arguments_shown(self, args: Any, secret_fields: SecretFields | None) -> str | dict[str, Any]:
-        if not isinstance(args, str):
-            return self.secrets.arguments(args, self._meant(secret_fields, args))
-        try:
-            given = json.loads(args)
-        except ValueError:
-            given = None
-        if not isinstance(given, dict):  # nothing that can be told apart
-            return HIDDEN if secret_fields is not None else args
-        shown = self.secrets.arguments(given, self._meant(secret_fields, given))
-        return args if shown == given else json.dumps(shown, ensure_ascii=False)
+    # -- reading -----------------------------------------------------------------------------------
 
     def read_trace(self) -> Trace:
-        """The records, without values that became known as secrets after they were written."""
+        """Return the records, without values that became known as secrets after they were written."""
         self._search_again()
         return self.trace
 
     def read_messages(self) -> MessageLog:
-        """The message log, in the same way."""
+        """Return the message log, in the same way."""
         self.messages.trim()
         self._search_again()
         return self.messages
@@ -309,55 +391,14 @@ class Recorder:
             record.attachments, record.failure = redact(record.attachments), redact(record.failure)
         self.messages[:] = [redact(message) for message in self.messages]
 
-    def log_rest(self, frame: CallFrame, messages: Sequence[ModelMessage]) -> None:
-        """Log what came after the last response: the results of tools that no model was shown."""
-        end = len(messages)
-        while end and isinstance(messages[end - 1], ModelRequest):
-            end -= 1
-        for message in messages[end:]:
-            self.log_message(frame, message)
-
-    def notice(self, frame: CallFrame, text: str) -> None:
-        """Tell something once: to the sinks, or to the log where there are none, or no call that they know of."""
-        if text in self._noticed:
-            return
-        self._noticed.add(text)
-        if self.observed and frame.record is not None:
-            self.emit(Notice(**tags(frame), text=text))
-        else:
-            logger.warning("%s: %s", frame.path, self.secrets.redact(text))
-
-    def emit(self, event: Event) -> None:
-        if self.secrets.active:
-            event = self.secrets.redact(event)
-        # A journal is what a session must not run without, so its failure is the call's failure.
-        if self._journal is not None:
-            self._journal.on_event(event)
-        for sink in self._sinks:
-            try:
-                observe: Callable[[Event], Any] = sink.on_event
-                result = observe(event)
-                if inspect.iscoroutine(result):
-                    result.close()
-                    raise TypeError("on_event must be a plain function, not a coroutine function")
-            except Exception:
-                if not any(broken is sink for broken in self._broken_sinks):
-                    self._broken_sinks.append(sink)
-                    said = "The sink %r failed. Further failures of it are not reported."
-                    if self.secrets.active:
-                        # Not the error that is being recorded meanwhile: others' errors may quote half of a secret.
-                        why = traceback.format_exc(chain=False)
-                        logger.error(f"{said}\n%s", sink, self.secrets.redact(why))
-                    else:
-                        logger.exception(said, sink)
-
 
 def tags(frame: CallFrame) -> dict[str, Any]:
-    """Which call an event belongs to, in the words of events."""
+    """Return the call that an event belongs to, in the words of events."""
     record = frame.record
     assert record is not None
     worker = frame.worker.entry if frame.worker is not None else None
     return {
+        "key": record.key,
         "call_id": record.id,
         "parent_id": record.parent_id,
         "name": record.name,
@@ -366,11 +407,13 @@ def tags(frame: CallFrame) -> dict[str, Any]:
     }
 
 
-class _FunctionSink:
-    """Makes a sink of a function."""
-
-    def __init__(self, function: Callable[[Event], None]) -> None:
-        self.on_event = function
-
-    def __repr__(self) -> str:
-        return repr(self.on_event)
+def _caller_tags(caller: CallFrame, name: str, key: str | None) -> dict[str, Any]:
+    """Return the call that made something which is no call, in the words of events."""
+    worker = caller.worker.entry if caller.worker is not None else None
+    return {
+        "key": key,
+        "call_id": caller.call_id,
+        "name": name,
+        "worker": worker.name if worker is not None else None,
+        "depth": caller.depth,
+    }

@@ -11,7 +11,8 @@ from typing_extensions import TypeVar
 from ..budgets.limits import Budget
 from ..policy.rules import Ruling
 from .adapt import adapt
-from .context import BoundEntry, Context
+from .bound import BoundEntry
+from .context import Context
 from .entry import Entry
 from .frame import CallFrame
 from .session import Session

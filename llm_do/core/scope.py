@@ -63,6 +63,7 @@ from .events import TextDelta
 from .foreign import check_servers, check_tools, shapes_of
 from .plane import GovernedToolset, Governor, HeldToolset
 from .recorder import logger, tags
+from .request_record import reject_last_calls
 from .tasks import abandoned_by_pydantic_ai, end_tasks, run_with_time_to_end
 
 if TYPE_CHECKING:
@@ -87,9 +88,11 @@ class CallScope(Generic[T]):
     A turn that fails or is cancelled leaves the conversation as it was.
     """
 
-    def __init__(self, worker: WorkerEntry[T], context: Context) -> None:
+    def __init__(self, worker: WorkerEntry[T], context: Context, *, is_conversation: bool = True) -> None:
         self._worker = worker
         self._context = context
+        self._is_conversation = is_conversation
+        """Whether turns are its calls. The scope of a lone call is no conversation."""
         self.frame = context.frame
         self._toolsets: _Toolsets | None = None
         self._judged: _Toolsets | None = None
@@ -126,6 +129,7 @@ class CallScope(Generic[T]):
         self._check_open()
         worker = self._worker
         self._context.runtime.check_caller_runs(self.frame)
+        self._begin_conversation()
         if self.frame.sandbox is None:
             self.frame.sandbox = worker.open_sandbox()
         if not worker.toolsets:
@@ -148,6 +152,10 @@ class CallScope(Generic[T]):
             raise
         finally:
             session.loop.toolsets_opening -= 1
+
+    def _begin_conversation(self) -> None:
+        if self._is_conversation:
+            self._context.runtime.recorder.open_scope(self.frame)
 
     async def _check_rules(self, toolsets: _Toolsets) -> None:
         """Check what the toolsets turned out to have, and the rules of the worker, and those above it, against that."""
@@ -177,6 +185,7 @@ class CallScope(Generic[T]):
         finally:
             if self.frame.sandbox is not None:
                 self.frame.sandbox.manager.close()
+            self._context.runtime.recorder.close_scope(self.frame)
 
     async def run_turn(self, *args: Any, **kwargs: Any) -> T:
         """Run one turn, with the arguments of a call of the worker, and return its output."""
@@ -199,6 +208,7 @@ class CallScope(Generic[T]):
         self._turn = asyncio.current_task()
         idle = self._idle = asyncio.Event()
         try:
+            self._begin_conversation()
             self.frame.renew()
             self.frame.scope = self
             arguments = prepare()
@@ -247,6 +257,7 @@ class CallScope(Generic[T]):
             except BaseException as exc:
                 frame.partial_messages = captured
                 session.recorder.log_rest(frame, captured)
+                reject_last_calls(session.recorder, frame, exc)
                 error = self._explain(exc)
                 attach_partial_messages(error, captured)
                 if left := abandoned_by_pydantic_ai(exc):
@@ -299,7 +310,7 @@ class CallScope(Generic[T]):
 
         def tell(text: str, thinking: bool) -> None:
             if text:
-                recorder.emit(TextDelta(**tags(self.frame), text=text, thinking=thinking))
+                recorder.stream.emit(TextDelta, {**tags(self.frame), "text": text, "thinking": thinking})
 
         async for event in stream:
             match event:

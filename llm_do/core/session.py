@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from ..budgets.limits import Limits
 from ..budgets.prices import HasPrices, Price, PriceList
 from ..definitions.definition import WorkerCreationDefaults
-from ..errors import CallCancelled, CallEnded, CallTimeout, DepthLimitError, UnknownEntryError, did_you_mean
+from ..errors import CallCancelled, CallEnded, CallTimeout, DepthLimitError, LlmDoError, UnknownEntryError, did_you_mean
 from ..models.choice import DefaultModel, ModelLike
 from ..policy.approvals import ApprovalCallback, ApprovalController, Approver
 from ..policy.rules import RuleBook
 from ..privacy.secrets import HasSecrets, Secrets
 from ..values.texts import quoted
 from .adapt import adapt
-from .entry import Entry, EntryBase, Executor, MessageCallback, Sink, ToolsetFactory
+from .entry import Entry, EntryBase, MessageCallback, Sink, ToolsetFactory
+from .executor import Executes, Executor, complete_executor
 from .frame import CallFrame, Deadline
 from .gate import Gate, HasRules
 from .loop import SessionLoop
@@ -43,7 +45,7 @@ class Session:
         message_callback: MessageCallback | None = None,
         sinks: Iterable[Sink] = (),
         journal: Sink | None = None,
-        executor: Executor | None = None,
+        executor: Executor | Executes | None = None,
         text_deltas: bool = False,
         creation_defaults: WorkerCreationDefaults | None = None,
         secrets: Iterable[str] = (),
@@ -66,7 +68,7 @@ class Session:
         self.toolsets = ToolsetResolver(toolsets)
         self.max_depth = max_depth
         self.max_concurrency = max_concurrency
-        self.executor = executor
+        self.executor = complete_executor(executor)
         self.text_deltas = text_deltas
         self.message_callback = message_callback
         self.creation_defaults = creation_defaults
@@ -75,10 +77,12 @@ class Session:
         # What a program keeps secret is added to what the project keeps secret.
         projects_secrets = self.entries.secret_names() if isinstance(self.entries, HasSecrets) else ()
         known = Secrets(secrets, os.environ, projects_secrets)
-        self.recorder = Recorder(sinks, message_callback, journal, known, self.entries, max_records)
+        self.recorder = Recorder(
+            sinks, message_callback, journal, known, self.entries, max_records, keeps_keys=executor is not None
+        )
         projects_rules = self.entries.rule_book() if isinstance(self.entries, HasRules) else None
         approvals = ApprovalController(tool_rules if tool_rules is not None else projects_rules, approval_callback)
-        self.gate = Gate(approvals, self.recorder, self.entries)
+        self.gate = Gate(approvals, self.recorder, self.entries, self.executor)
         books = [book for book in (approvals.rule_book, projects_rules) if book is not None]
         if books:  # what a program allows cannot take back what the project denies
             self.root.has_inherited, self.root.rules = True, tuple(dict.fromkeys(books))
@@ -110,6 +114,12 @@ class Session:
             return adapt(self.entries[name])
         except KeyError:
             raise UnknownEntryError(self._explain_unknown(name, frame)) from None
+
+    def find(self, name: str, frame: CallFrame) -> EntryBase | None:
+        """Return the entry of that name, if there is one."""
+        with suppress(LlmDoError):
+            return self.resolve(name, frame)
+        return None
 
     def _explain_unknown(self, name: str, frame: CallFrame) -> str:
         # A registry would have to read every file to tell, and says itself what it has.

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, overload
+from typing import Any, Literal, TypeAlias, overload
 
 from pydantic_ai import BinaryContent
 from pydantic_ai.messages import ModelMessage, MultiModalContent
@@ -15,6 +15,18 @@ from pydantic_ai.usage import RequestUsage, RunUsage
 from ..arguments.payloads import name_of
 from ..policy.approvals import ApprovalOutcome
 from ..values.texts import encodable, shorten
+
+CallState: TypeAlias = Literal["ok", "failed", "refused", "cancelled", "dropped"]
+"""How a call ended. The result of a dropped call is one of a thread that could not be stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUsage:
+    """The usage of one request, by the model that answered it."""
+
+    model: str
+    provider: str | None
+    usage: RequestUsage
 
 
 @dataclass(eq=False, init=False)
@@ -55,7 +67,17 @@ class TraceEntry:
     attachments: Sequence[MultiModalContent] = ()
     """The files that went to a worker beside its arguments."""
     requests: Sequence[RequestUsage] = ()
-    """What each of this call's own model requests used."""
+    """The usage of each of this call's own model requests."""
+    key: str | None = None
+    """The key of the call, equal for the same call of another run; `None` where no sink and no executor needs it.
+
+    It is the key of the calling call, the name, a digest of the arguments as the call was made, for a call of a model
+    the number of its request and the position in the response, and an ordinal among equal ones.
+    """
+    state: CallState | None = None
+    """How it ended; `None` while it runs."""
+    error_type: str | None = None
+    """The class of the error."""
 
     # Written by hand, and the other defaults left on the class: one is made for every call.
     def __init__(
@@ -75,6 +97,26 @@ class TraceEntry:
         self.depth = depth
         self.input_data = input_data
         self.started_at = started_at
+
+    def close(
+        self,
+        output: Any,
+        state: CallState,
+        error: str | None = None,
+        error_type: str | None = None,
+        duration: float = 0.0,
+        waited: float = 0.0,
+        failure: str | None = None,
+    ) -> None:
+        """Write how the call ended."""
+        self.output_data, self.state, self.error, self.error_type = output, state, error, error_type
+        self.duration, self.waited, self.failure = duration, waited, failure
+
+    def add_requests(self, spent: Sequence[ModelUsage], cut_off: str | None) -> None:
+        """Write what a request of the call used."""
+        self.requests = [*self.requests, *(each.usage for each in spent)]
+        if cut_off is not None:
+            self.cut_off = cut_off
 
     @property
     def usage(self) -> RunUsage | None:

@@ -14,7 +14,7 @@ import anyio
 
 from ..errors import ApprovalDenied, EventLoopError
 from ..privacy.display import layout, visible
-from ..values.canonical import NoCanonicalForm, canonical
+from ..values.canonical import NoCanonicalForm, canonical, digest
 from ..values.snapshots import snapshot
 from ..values.texts import quoted, text_of
 from .rules import Call, Case, Grant, RuleBook, Ruling, judge, read_rules
@@ -59,6 +59,13 @@ class ApprovalRequest:
     """The number of identical calls that wait, this one included. Who is asked has to be shown it: see `all_calls`."""
     ungranted: tuple[str, ...] = ()
     """Arguments that a yes for the session leaves open: it is for any value of them."""
+    key: str | None = None
+    """The key of the call, where one is needed. See `TraceEntry.key`."""
+
+    @property
+    def digest(self) -> str:
+        """A digest of all that is shown. A stored answer is one to this question only if it is equal."""
+        return digest(["", self.text(full=True), dict(self.before), [offer.text for offer in self.offers]])[0]
 
     @property
     def session_grant(self) -> str:

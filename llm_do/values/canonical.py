@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable
 from enum import Enum
 from pathlib import PurePath
@@ -80,3 +81,59 @@ def is_same(left: Any, right: Any) -> bool:
         return canonical(left) == canonical(right)
     except NoCanonicalForm:
         return False
+
+
+def digest(value: Any) -> tuple[str, bool]:
+    """Return a digest of a value, equal in every process, and whether it tells the value from all others.
+
+    It tells apart what `canonical` tells apart. A part that has no canonical form counts by its type alone.
+    """
+    inexact: list[type] = []
+    try:
+        text = _text(value, inexact)
+    except (RecursionError, ValueError):  # it contains itself, or has a number of thousands of digits
+        text = _name(type(value))
+        inexact.append(type(value))
+    return digest_of_text(text), not inexact
+
+
+def digest_of_text(text: str) -> str:
+    """Return a digest of a text, short enough for a key and long enough that no two are equal."""
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=10).hexdigest()
+
+
+def _text(value: Any, inexact: list[type]) -> str:
+    """Return a text that is equal for equal values of the same type. Types without one are noted."""
+    kind = type(value)
+    if kind in ATOMS:
+        return repr(value)
+    if kind is dict:
+        pairs = [
+            f"{key!r}:{item!r}"
+            if type(key) is str and type(item) in _WRITTEN_AS_REPR
+            else f"{_text(key, inexact)}:{_text(item, inexact)}"
+            for key, item in value.items()
+        ]
+        pairs.sort()
+        return "{" + ",".join(pairs) + "}"
+    if kind is list or kind is tuple:
+        items = ",".join([_text(item, inexact) for item in value])
+        return f"[{items}]" if kind is list else f"({items})"
+    if kind is set or kind is frozenset:
+        return f"{kind.__name__}{sorted(_text(item, inexact) for item in value)}"
+    if isinstance(value, Enum):
+        return f"{_name(kind)}.{value.name}"
+    if isinstance(value, PurePath):
+        return f"path {str(value)!r}"
+    fields = None if isinstance(value, BaseModel) and value.__pydantic_private__ else fields_of(value)
+    if fields is None or (fields.extra and not isinstance(value, BaseModel)):
+        inexact.append(kind)
+        return _name(kind)
+    return f"{_name(kind)}{_text(fields.declared, inexact)}{_text(fields.extra, inexact)}"
+
+
+def _name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+_WRITTEN_AS_REPR = frozenset({str, int, float, bool, type(None)})

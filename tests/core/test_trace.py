@@ -292,16 +292,19 @@ async def test_sinks_and_callbacks_are_told_everything_in_order() -> None:
     assert [(e.type, e.name, e.worker, e.depth, e.call_id, e.parent_id) for e in told] == snapshot(
         [
             ("call_opened", "outer", "outer", 0, 1, None),
+            ("call_started", "outer", "outer", 0, 1, None),
             ("message", "outer", "outer", 0, 1, None),
             ("request_started", "outer", "outer", 0, 1, None),
             ("message", "outer", "outer", 0, 1, None),
             ("request_ended", "outer", "outer", 0, 1, None),
             ("call_opened", "inner", "inner", 1, 2, 1),
+            ("call_started", "inner", "inner", 1, 2, 1),
             ("message", "inner", "inner", 1, 2, 1),
             ("request_started", "inner", "inner", 1, 2, 1),
             ("message", "inner", "inner", 1, 2, 1),
             ("request_ended", "inner", "inner", 1, 2, 1),
             ("call_opened", "double", "inner", 2, 3, 2),
+            ("call_started", "double", "inner", 2, 3, 2),
             ("call_closed", "double", "inner", 2, 3, 2),
             ("message", "inner", "inner", 1, 2, 1),
             ("request_started", "inner", "inner", 1, 2, 1),
@@ -354,7 +357,7 @@ async def test_a_sink_that_raises_is_reported_once_and_ends_nothing(caplog: pyte
     with caplog.at_level(logging.ERROR, "llm_do"):
         assert await runtime.call("double", 2) == 4
         assert await runtime.call("double", 3) == 6
-    assert len(recorder.events) == 4
+    assert len(recorder.events) == 6
     assert len(caplog.records) == 2
     assert "no paper" in caplog.text
     assert "must be a plain function" in caplog.text

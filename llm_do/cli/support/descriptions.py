@@ -115,7 +115,7 @@ def _tool(entry: Entry[Any], proxy: Tool[Context]) -> Described:
         "parameters": shown.parameters_json_schema,
         "rule_name": rule_name(entry),
         "without_a_rule": "ask" if asks else "allow",
-        "effects": sorted(adapt(entry).effects),
+        "effects": sorted(adapt(entry).effects or ()),
     }
 
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import time
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 from pydantic_ai.messages import ModelResponse
 from rich.text import Text
 from textual.widgets import Tree
 from textual.widgets.tree import TreeNode
 
+from ...core.events import CallOpened, CallRejected, Event, ScopeClosed, ScopeOpened, TextDelta
 from ...privacy.display import visible
 from ..terminal.tree import WORTH_TELLING, CallTree, Node
-
-if TYPE_CHECKING:
-    from ...core.events import Event
 
 _MARKS = {
     "running": ("●", "yellow"),
@@ -44,7 +41,7 @@ class Calls(Tree[int]):
 
     def follow(self, event: Event) -> None:
         """Show what an event says."""
-        if event.type == "text_delta":
+        if isinstance(event, CallRejected | ScopeClosed | ScopeOpened | TextDelta):
             return
         self._calls.on_event(event)
         call = self._calls.nodes.get(event.call_id)
@@ -60,7 +57,7 @@ class Calls(Tree[int]):
         if (shown := self._shown.get(event.call_id)) is not None:
             shown.set_label(_label(call))
 
-    def _open(self, event: Event) -> None:
+    def _open(self, event: CallOpened) -> None:
         above = self._shown.get(event.parent_id) if event.parent_id is not None else None
         if above is None:
             for turn in self.root.children:

@@ -1,0 +1,45 @@
+"""Digests of definitions: what tells the prompt, the settings or the code of an entry from a changed one."""
+
+from __future__ import annotations
+
+import inspect
+from types import CodeType
+from typing import Any
+
+from ..values.canonical import digest, digest_of_text
+from ..values.texts import json_text
+from .entry import EntryBase
+
+_WORKER_FIELDS = (
+    *("instructions", "description", "model", "compatible_models", "output_schema", "model_settings", "limits"),
+    *("on_cut_off", "allow_workers", "tool_rules", "retries", "requires_approval"),
+)
+
+
+def definition_digest(entry: EntryBase) -> str:
+    """Return a digest of an entry's definition. Parts that can be told by their type alone count by that."""
+    schema = json_text(entry.parameters.json_schema)
+    if entry.kind == "worker":
+        fields = {name: getattr(entry, name, None) for name in _WORKER_FIELDS}
+        tools = [tool if isinstance(tool, str) else tool.name for tool in entry.tools]
+        return digest([entry.name, schema, fields, tools, str(getattr(entry, "output_type", None))])[0]
+    function = getattr(getattr(entry, "tool", None), "function", None)
+    code = getattr(inspect.unwrap(function), "__code__", None) if function is not None else None
+    return digest_of_text(f"{entry.kind} {qualified_name_of(entry)} {schema} {_text_of_code(code)}")
+
+
+def qualified_name_of(entry: EntryBase) -> str:
+    """Return the name of an entry with where it comes from: a module, a server, or a class of the user's own."""
+    function: Any = getattr(getattr(entry, "tool", None), "function", None)
+    if function is not None:
+        function = inspect.unwrap(function)
+        return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', entry.name)}"
+    return entry.qualified_name or entry.name
+
+
+def _text_of_code(code: CodeType | None) -> str:
+    """Return what a function does, without where it stands: moving it changes nothing."""
+    if code is None:
+        return ""
+    constants = [_text_of_code(item) if isinstance(item, CodeType) else repr(item) for item in code.co_consts]
+    return f"{code.co_code.hex()} {constants} {code.co_names} {code.co_varnames}"

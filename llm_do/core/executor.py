@@ -1,0 +1,98 @@
+"""`Executor`: the seam for what remembers calls, such as a journal or a durable run."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pydantic_ai.messages import ModelMessage, ModelResponse
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.settings import ModelSettings
+
+from ..policy.approvals import Answer, ApprovalRequest
+from .frame import CallFrame
+from .trace import ModelUsage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recalled:
+    """The answer of a call that was finished in an earlier run."""
+
+    output: Any = None
+    error: Exception | None = None
+    """Raised in place of an output: a failure from which the caller went on is an answer too."""
+    spent: Sequence[ModelUsage] = ()
+    """The usage of the call and of all below it. It is restored, and not spent again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingRequest:
+    """A model request that is about to be made."""
+
+    call: CallFrame
+    """The call of the worker that makes it."""
+    number: int
+    """Its number within the call, from 1."""
+    model: str
+    """The model, as `provider:model`."""
+    messages: Sequence[ModelMessage]
+    settings: ModelSettings | None
+    parameters: ModelRequestParameters = field(repr=False)
+    digest: str
+    """A digest of the messages, settings and tools, without times and ids, which differ from run to run."""
+
+
+class Executor:
+    """Stands around every call and every model request of a session, after they were checked.
+
+    Each method has a default that remembers nothing. An object that has some of them only is one too.
+    """
+
+    async def recall(self, call: CallFrame) -> Recalled | None:
+        """Return the answer of a call that is finished already. No rule is asked about it, since nothing runs."""
+        return None
+
+    async def decide(self, request: ApprovalRequest, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Return the answer to a question: a stored one, if it is for the same `request.digest`, else that of `ask`."""
+        return await ask()
+
+    async def begin(self, call: CallFrame) -> None:
+        """Take note that a call is approved and about to run."""
+
+    async def execute(self, entry: Any, arguments: dict[str, Any], ctx: Any, run_ctx: Any) -> Any:
+        """Run the entry of a call, and return what it returns. It must end in this very `call`."""
+        return await entry.call(arguments, ctx, run_ctx)
+
+    async def request(self, request: PendingRequest, send: Callable[[], Awaitable[ModelResponse]]) -> ModelResponse:
+        """Return the response to a request: a stored one, or that of `send`, which reserves, waits and pays."""
+        return await send()
+
+
+class Executes(Protocol):
+    """An executor that only runs entries."""
+
+    async def execute(self, entry: Any, arguments: dict[str, Any], ctx: Any, run_ctx: Any) -> Any:
+        """Run the entry of a call, and return what it returns."""
+
+
+_METHODS = ("recall", "decide", "begin", "execute", "request")
+
+
+class _Completed(Executor):
+    """An executor of a user's own class, with the defaults of what it does not have."""
+
+    def __init__(self, own: Any) -> None:
+        for name in _METHODS:
+            if (method := getattr(own, name, None)) is not None:
+                setattr(self, name, method)
+
+
+def complete_executor(executor: Executor | Executes | None) -> Executor | None:
+    """Return an executor that has all methods."""
+    return executor if executor is None or isinstance(executor, Executor) else _Completed(executor)
+
+
+def answers_requests(executor: Executor) -> bool:
+    """Return whether an executor stands around model requests."""
+    return getattr(executor.request, "__func__", executor.request) is not Executor.request

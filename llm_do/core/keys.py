@@ -1,0 +1,36 @@
+"""Keys of calls: equal for the same call of another run, whatever the order in which calls start.
+
+    key     = parent's key "/" [branch] name ":" digest [":" request "." position] ["#" ordinal]
+    turn    = scope's key "." number of the turn
+    scope   = parent's key "/" [branch] name "@" ["#" ordinal]
+
+The digest is one of the arguments as the call was made. The request and the position tell where the call stands among
+the responses of the model that asked for it. The ordinal tells equal calls apart, in the order in which they start.
+"""
+
+from __future__ import annotations
+
+from .frame import CallFrame
+
+
+def key_of_call(frame: CallFrame, digest: str) -> str:
+    """Return the key of a call whose caller has one. Each call is given one once."""
+    if frame.scope_key is not None:
+        return f"{frame.scope_key}.{frame.turn}"
+    place = "" if frame.request_place is None else ":{}.{}".format(*frame.request_place)
+    return _unlike_others(frame, f"{frame.called.name}:{digest}{place}")
+
+
+def key_of_scope(frame: CallFrame) -> str:
+    """Return the key of a conversation, whose turns have keys of their own."""
+    return _unlike_others(frame, f"{frame.called.name}@")
+
+
+def _unlike_others(frame: CallFrame, step: str) -> str:
+    caller = frame.caller
+    step = f"{frame.branch}{step}"
+    if caller.ordinals is None:
+        caller.ordinals = {}
+    ordinal = caller.ordinals.get(step, 0)
+    caller.ordinals[step] = ordinal + 1
+    return f"{caller.key or ''}/{step}#{ordinal}" if ordinal else f"{caller.key or ''}/{step}"

@@ -1,0 +1,118 @@
+"""Requests as they are recorded: what is new in them, which calls they ask for, and digests of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelRequest,
+    ModelResponse,
+    RetryPromptPart,
+    ToolCallPart,
+)
+from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.settings import ModelSettings, merge_model_settings
+
+from ..privacy.secret_fields import HIDDEN
+from ..values.canonical import digest_of_text
+from ..values.texts import json_text
+from .events import RequestSetup
+from .frame import AskedCall, CallFrame
+from .recorder import Recorder
+
+_UNLIKE_IN_EACH_RUN = frozenset({"timestamp", "run_id", "conversation_id", "provider_response_id"})
+
+
+def setup_of(model: Model, settings: ModelSettings | None, parameters: ModelRequestParameters) -> RequestSetup:
+    """Return the settings and tools of a request as a model gets them. Headers may have keys, which are hidden."""
+    with suppress(UserError):  # the request itself will say it
+        parameters = model.prepare_request(settings, parameters)[1]
+    sent: dict[str, Any] = dict(merge_model_settings(model.settings, settings) or {})
+    if isinstance(headers := sent.get("extra_headers"), dict):
+        sent["extra_headers"] = dict.fromkeys(headers, HIDDEN)
+    schema = None if parameters.output_object is None else parameters.output_object.json_schema
+    return RequestSetup(
+        settings=sent,
+        output_mode=parameters.output_mode,
+        tools=tuple(parameters.function_tools),
+        output_tools=tuple(parameters.output_tools),
+        native_tools=tuple(tool.kind for tool in parameters.native_tools),
+        output_schema=schema,
+    )
+
+
+def describe_start(
+    frame: CallFrame,
+    model: Model,
+    messages: Sequence[ModelMessage],
+    settings: ModelSettings | None,
+    parameters: ModelRequestParameters,
+) -> dict[str, Any]:
+    """Return what `RequestStarted` says of a request beside its model and its number."""
+    before, frame.sent_messages = frame.sent_messages, list(messages)
+    is_longer = len(before) <= len(messages) and all(
+        one is other or one == other for one, other in zip(before, messages, strict=False)
+    )
+    new = tuple(messages[len(before) :] if is_longer else messages)
+    setup = setup_of(model, settings, parameters)
+    is_same = frame.setup is not None and frame.setup[0] == setup
+    if frame.setup is None or not is_same:
+        frame.setup = setup, digest_of_text(json_text(setup))
+    return {"messages": new, "setup": None if is_same else setup, "setup_digest": frame.setup[1]}
+
+
+def request_digest(
+    messages: Sequence[ModelMessage], settings: ModelSettings | None, parameters: ModelRequestParameters
+) -> str:
+    """Return a digest of a request, without the times and ids that differ from run to run."""
+    data = ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")
+    return digest_of_text(json_text([_alike(data), settings, parameters]))
+
+
+def _alike(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _alike(item) for key, item in data.items() if key not in _UNLIKE_IN_EACH_RUN}
+    return [_alike(item) for item in data] if isinstance(data, list) else data
+
+
+def note_calls(frame: CallFrame, number: int, response: ModelResponse, parameters: ModelRequestParameters) -> None:
+    """Note the calls that a response asks for, so that each can be told from its equals when it is made."""
+    outputs = {tool.name for tool in parameters.output_tools}
+    parts = [part for part in response.parts if isinstance(part, ToolCallPart)]
+    frame.asked_calls = tuple(
+        AskedCall(part.tool_name, part.tool_call_id, (number, position), part.args)
+        for position, part in enumerate(parts)
+        if part.tool_name not in outputs
+    )
+
+
+def reject_unmade_calls(recorder: Recorder, frame: CallFrame, message: ModelMessage) -> None:
+    """Record the calls of the last response that could not be made, as the next request tells the model."""
+    asked, frame.asked_calls = frame.asked_calls, ()
+    if not asked or not recorder.observed or not isinstance(message, ModelRequest):
+        return
+    retries = {part.tool_call_id: part for part in message.parts if isinstance(part, RetryPromptPart)}
+    for call in asked:
+        if (retry := retries.get(call.tool_call_id)) is not None:
+            recorder.reject(frame, call.name, _arguments_of(frame, call), retry.model_response(), call.tool_call_id)
+
+
+def reject_last_calls(recorder: Recorder, frame: CallFrame, error: BaseException) -> None:
+    """Record the calls that could not be made when that ended the run of a worker."""
+    asked, frame.asked_calls = frame.asked_calls, ()
+    for call in asked:
+        if recorder.observed and repr(call.name) in str(error):
+            recorder.reject(frame, call.name, _arguments_of(frame, call), str(error), call.tool_call_id)
+
+
+def _arguments_of(frame: CallFrame, call: AskedCall) -> Any:
+    """Return the arguments of a call that could not be made: only their names, where some of them are secret."""
+    own = frame.called.own_entries.get(call.name)
+    if getattr(own, "secret_fields", None) is None:
+        return call.arguments
+    return dict.fromkeys(call.arguments, HIDDEN) if isinstance(call.arguments, dict) else HIDDEN

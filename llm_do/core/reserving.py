@@ -1,0 +1,149 @@
+"""Reserving a model request: its worst case, taken out of every budget above it before it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from pydantic_ai.messages import ModelMessage, ModelResponse
+from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.settings import ModelSettings, merge_model_settings
+
+from ..budgets.estimates import InputBound, thinking_tokens
+from ..budgets.ledger import DEFAULT_OUTPUT_TOKENS, GIVE_PRICE, LEAST_OUTPUT_TOKENS, Quote, Reservation
+from ..budgets.limits import full_name
+from ..budgets.prices import FREE
+from ..errors import CallCancelled, LimitExceeded
+from ..models.cutoff import name_limit
+from ..privacy.histories import SentHistory
+from .frame import CallFrame
+from .session import Session
+
+_NOTHING = Quote(model="", input_tokens=0, output_tokens=0, least_output_tokens=0, price=None)
+
+
+@dataclass(slots=True)
+class ReservedRequest:
+    """A request that is reserved, as it is sent."""
+
+    number: int
+    """Its number within the call."""
+    messages: list[ModelMessage]
+    settings: ModelSettings | None
+    parameters: ModelRequestParameters
+    reservation: Reservation
+    bounded_by_budget: bool
+    """Whether `max_tokens` of the settings is the budget's and not the user's."""
+    max_tokens: int | None
+    """The bound of the output that is sent, if any."""
+    clock: float = 0.0
+    """When it was sent, on the clock that durations are measured with."""
+
+    def name_limit(self, response: ModelResponse) -> str | None:
+        return name_limit(response, self.max_tokens, bounded_by_budget=self.bounded_by_budget)
+
+
+async def reserve(
+    session: Session,
+    frame: CallFrame,
+    model: Model,
+    number: int,
+    messages: list[ModelMessage],
+    settings: ModelSettings | None,
+    parameters: ModelRequestParameters,
+) -> ReservedRequest:
+    """Reserve the worst case of a request. What is sent has no secrets, and the bound that was reserved."""
+    if session.gate.ended and session.gate.has_ended(frame):
+        raise CallCancelled(f"{frame.path} stops: somebody ended the run.")
+    if session.recorder.secrets.configured is not None:
+        frame.sent_history = frame.sent_history or SentHistory()
+        messages = frame.sent_history.without_secrets(messages, session.recorder.secrets.configured)
+    spending = session.spending
+    meters = (spending.meter, *frame.meters)
+    agreed_to = None
+    while True:
+        quote = _quote(session, frame, model, messages, settings, parameters)
+        answer = await spending.ledger.reserve(meters, quote, open_requests_above(frame))
+        if isinstance(answer, Reservation):
+            break
+        problem, limit, worker = answer.problem, answer.limit, answer.meter.worker
+        exceeded = LimitExceeded(f"{frame.path} stops: {problem}.", problem=problem, limit=limit, worker=worker)
+        # Limits that leave the problem as it was are no answer, and would be asked for again and again.
+        if not limit or worker is not None or problem == agreed_to:
+            raise exceeded
+        agreed = await spending.raise_limits(frame, exceeded)
+        if agreed is False:
+            raise exceeded
+        agreed_to = problem if agreed else agreed_to
+    most = _max_tokens(merge_model_settings(model.settings, settings))
+    by_budget = most is None and answer.output_tokens > 0
+    if by_budget:
+        most = answer.output_tokens
+        settings = cast(ModelSettings, {**(settings or {}), "max_tokens": most})
+    return ReservedRequest(number, messages, settings, parameters, answer, by_budget, most)
+
+
+def open_requests_above(frame: CallFrame) -> tuple[Reservation, ...]:
+    """Return the requests in flight of the workers above, which may end only when this one has: in a stream's body."""
+    found: tuple[Reservation, ...] = ()
+    above = frame.called_in or frame.parent
+    while above is not None:
+        found += above.open_requests
+        above = above.called_in or above.parent
+    return found
+
+
+def _quote(
+    session: Session,
+    frame: CallFrame,
+    model: Model,
+    messages: Sequence[ModelMessage],
+    settings: ModelSettings | None,
+    parameters: ModelRequestParameters,
+) -> Quote:
+    """Return the worst case of a request; nothing, where no budget asks for it."""
+    meters = [meter for meter in (session.spending.meter, *frame.meters) if meter.reserves]
+    if not meters:
+        return _NOTHING
+    notice, name = session.recorder.notice, full_name(model.system, model.model_name)
+    price = session.spending.prices.dearest(model)
+    of_cost = [meter for meter in meters if meter.cost.limit is not None]
+    if price is None and of_cost and all(meter.unpriced.limit is not None for meter in of_cost):
+        notice(
+            frame,
+            f"The price of model {name!r} is not known, so its tokens are limited in place of its cost. "
+            f"To limit that, {GIVE_PRICE}.",
+        )
+    if price == FREE and not any(meter.tokens.limit is not None for meter in meters):
+        return replace(_NOTHING, price=price)
+    # Some models are sent schemas in another form, which may be much longer.
+    sent = merge_model_settings(model.settings, settings)
+    bound = InputBound(list(messages), model.prepare_request(settings, parameters)[1], sent)
+    if bound.unbounded is not None:
+        notice(
+            frame,
+            f"The cost of {bound.unbounded} is not known before it is paid: the limit may be passed by the "
+            "requests in flight.",
+        )
+    default: int = getattr(model, "default_max_tokens", DEFAULT_OUTPUT_TOKENS)
+    thinking, max_tokens = thinking_tokens(sent), _max_tokens(sent)
+    wanted = max_tokens or thinking + default
+    return Quote(
+        model=name,
+        input_tokens=bound.tokens,
+        output_tokens=wanted,
+        least_output_tokens=max_tokens or min(wanted, thinking + LEAST_OUTPUT_TOKENS),
+        price=price,
+    )
+
+
+def _max_tokens(settings: ModelSettings | None) -> int | None:
+    """Return the bound of the output that settings send, if they send one."""
+    if not settings:
+        return None
+    body = settings.get("extra_body")
+    sent = [settings.get("max_tokens")]
+    if isinstance(body, dict):
+        sent += [body.get(name) for name in ("max_tokens", "max_completion_tokens", "max_output_tokens")]
+    return max((each for each in sent if isinstance(each, int) and each > 0), default=None)

@@ -1,0 +1,74 @@
+"""The stream of a session's events: numbered, without secrets, to the journal and the sinks."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import traceback
+from collections.abc import Callable, Iterable
+from time import time
+from typing import Any
+from uuid import uuid4
+
+from ..privacy.secrets import Secrets
+from .entry import MessageCallback, Sink
+from .events import Event
+
+logger = logging.getLogger("llm_do")
+
+
+class Stream:
+    """Hands on what happens, when it happens."""
+
+    def __init__(
+        self, sinks: Iterable[Sink], message_callback: MessageCallback | None, journal: Sink | None, secrets: Secrets
+    ) -> None:
+        self.session_id = uuid4().hex
+        self._sinks = (*sinks, *([] if message_callback is None else [_FunctionSink(message_callback)]))
+        self._journal = journal
+        self._secrets = secrets
+        self._last = 0
+        """The number of the last event."""
+        self._broken_sinks: list[Sink] = []
+        self.observed = bool(self._sinks) or journal is not None
+        """Whether anything listens. Events are made only then."""
+
+    def emit(self, kind: Callable[..., Event], fields: dict[str, Any]) -> None:
+        """Make an event of that kind, and hand it on."""
+        self._last += 1
+        event = kind(session_id=self.session_id, seq=self._last, at=time(), **fields)
+        if self._secrets.active:
+            event = self._secrets.redact(event)
+        # A journal is what a session must not run without, so its failure is the call's failure.
+        if self._journal is not None:
+            self._journal.on_event(event)
+        for sink in self._sinks:
+            try:
+                result: Any = sink.on_event(event)  # type: ignore[func-returns-value]
+                if inspect.iscoroutine(result):
+                    result.close()
+                    raise TypeError("on_event must be a plain function, not a coroutine function")
+            except Exception:
+                self._report(sink)
+
+    def _report(self, sink: Sink) -> None:
+        """Report the failure of a sink, once."""
+        if any(broken is sink for broken in self._broken_sinks):
+            return
+        self._broken_sinks.append(sink)
+        text = "The sink %r failed. Further failures of it are not reported."
+        if self._secrets.active:
+            # Not the error that is being recorded meanwhile: others' errors may quote half of a secret.
+            logger.error(f"{text}\n%s", sink, self._secrets.redact(traceback.format_exc(chain=False)))
+        else:
+            logger.exception(text, sink)
+
+
+class _FunctionSink:
+    """Makes a sink of a function."""
+
+    def __init__(self, function: Callable[[Event], None]) -> None:
+        self.on_event = function
+
+    def __repr__(self) -> str:
+        return repr(self.on_event)

@@ -1,0 +1,59 @@
+"""Streamed responses for an executor, which stands around requests and knows only whole responses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import anyio
+from pydantic_ai.messages import ModelResponse
+from pydantic_ai.models import CompletedStreamedResponse, ModelRequestParameters, StreamedResponse
+
+
+class StreamInTask:
+    """Opens a stream in the task that answers a request, and lends it to the task that reads it."""
+
+    def __init__(self, stream: AbstractAsyncContextManager[StreamedResponse]) -> None:
+        self._stream = stream
+        self._opened: asyncio.Future[StreamedResponse] = asyncio.get_running_loop().create_future()
+        self._was_read = asyncio.Event()
+        self._error: BaseException | None = None
+        """The reason why it was not read to its end."""
+
+    async def send(self) -> ModelResponse:
+        """Open the stream, wait until it was read, and return the whole response."""
+        async with self._stream as stream:
+            self._opened.set_result(stream)
+            await self._was_read.wait()
+            if self._error is not None:
+                raise self._error
+        return stream.get()
+
+    @asynccontextmanager
+    async def answered_by(
+        self, answer: Callable[[], Awaitable[ModelResponse]], parameters: ModelRequestParameters
+    ) -> AsyncGenerator[StreamedResponse]:
+        """Yield the stream that `answer` opened, or one of the response that it returned without opening any."""
+        task: asyncio.Future[ModelResponse] = asyncio.ensure_future(answer())
+        try:
+            waiting: list[asyncio.Future[Any]] = [task, self._opened]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if self._opened.done():
+                yield self._opened.result()
+            else:
+                yield CompletedStreamedResponse(await task, model_request_parameters=parameters, replay_events=True)
+        except BaseException as exc:
+            self._error = exc
+            if not self._opened.done():
+                task.cancel()
+            raise
+        finally:
+            self._was_read.set()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([task])
+            if self._error is None:
+                task.result()
+            elif not task.cancelled():
+                task.exception()  # it is the one that is raised
