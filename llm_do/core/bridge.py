@@ -100,7 +100,9 @@ def _deliver(
     """Give the outcome of a task to the thread that waits for it."""
     if task.cancelled():
         future.cancel()
-    elif (error := task.exception()) is not None:
+    if not future.set_running_or_notify_cancel():
+        return
+    if (error := task.exception()) is not None:
         future.set_exception(error)
     else:
         future.set_result(task.result())

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -61,7 +61,8 @@ class SharedLoop:
             with self._gate:
                 self._guests -= 1
                 if self._tell_left is not None:
-                    self._tell_left()
+                    with suppress(RuntimeError):  # the loop broke, and is closed
+                        self._tell_left()
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in a loop of its own, which it opens for guests."""
