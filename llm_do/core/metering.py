@@ -30,8 +30,8 @@ from ..budgets.ledger import DEFAULT_OUTPUT_TOKENS, GIVE_PRICE, LEAST_OUTPUT_TOK
 from ..budgets.limits import full_name
 from ..budgets.prices import FREE, can_be, was_reported
 from ..errors import AnswerCutOff, CallCancelled, LimitExceeded, ModelChoiceError
-from ..models.answers import refuse_empty_stream, refuse_nothing, unreadable_answer
-from ..models.cutoff import find_missing_end, name_limit
+from ..models.answers import refuse_empty_response, refuse_empty_stream, unreadable_answer
+from ..models.cutoff import describe_cutoff, describe_missing_end
 from ..privacy.histories import SentHistory
 from ..values.texts import text_of
 from .events import RequestEnded, RequestStarted
@@ -94,8 +94,8 @@ class _Request:
     clock: float = 0.0
     """When it was sent, on the clock that durations are measured with."""
 
-    def name_limit(self, response: ModelResponse) -> str | None:
-        return name_limit(response, self.max_tokens, bounded_by_budget=self.bounded_by_budget)
+    def describe_cutoff(self, response: ModelResponse) -> str | None:
+        return describe_cutoff(response, self.max_tokens, bounded_by_budget=self.bounded_by_budget)
 
 
 class MeteredModel(WrapperModel):
@@ -151,7 +151,7 @@ class MeteredModel(WrapperModel):
                 self._raise_if_unreadable(exc)
                 raise
             response = stream.get()
-            cut_off = request.name_limit(response) or find_missing_end(response, self.wrapped)
+            cut_off = request.describe_cutoff(response) or describe_missing_end(response, self.wrapped)
             refused = self._refuse_cut_off(cut_off)
             self._finish(request, response, cut_off, refused)
         if refused is not None:
@@ -258,10 +258,10 @@ class MeteredModel(WrapperModel):
                 self._fail(request, exc)
                 self._raise_if_unreadable(exc)
                 raise
-            cut_off = request.name_limit(response)
+            cut_off = request.describe_cutoff(response)
             refused = self._refuse_cut_off(cut_off)
             self._finish(request, response, cut_off, refused)
-            refuse_nothing(response, self.wrapped)
+            refuse_empty_response(response, self.wrapped)
         if refused is not None:
             raise refused
         return response

@@ -58,7 +58,7 @@ def unreadable_answer(exc: BaseException, model: Model, redact: Callable[[str], 
     return _error(model, _describe(_body(readers[-1]), message, redact))
 
 
-def refuse_nothing(response: ModelResponse, model: Model) -> None:
+def refuse_empty_response(response: ModelResponse, model: Model) -> None:
     """Raise for a response in which there is nothing at all: no part, no reason why it ended, no usage."""
     ended = (response.provider_details or {}).get("finish_reason") or (
         response.finish_reason if response.finish_reason != "stop" else None
@@ -73,7 +73,7 @@ async def refuse_empty_stream(stream: StreamedResponse, events: AsyncIterator[An
     async for event in events:
         yield event
     if not stream.cancelled:
-        refuse_nothing(stream.get(), model)
+        refuse_empty_response(stream.get(), model)
 
 
 def _error(model: Model, what: str) -> ModelAnswerError:

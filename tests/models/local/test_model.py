@@ -56,7 +56,7 @@ from llm_do import (
     WorkerRegistry,
 )
 from llm_do.models.local import engine as engine_module
-from llm_do.models.local.engine import End, Engine, Piece, engine_of
+from llm_do.models.local.engine import Chunk, End, Engine, get_engine
 from llm_do.models.local.grammar import options
 
 from ...processes import PATIENCE, start_interruptible
@@ -136,7 +136,7 @@ async def test_every_kind_of_output(model: LocalModel, output: Any) -> None:
 
 
 async def test_hostile_schemas_are_no_crash(file: Path) -> None:
-    engine = engine_of(file, 8192)
+    engine = get_engine(file, 8192)
     schema = {"type": "json_schema", "json_schema": {"schema": {"type": "nonsense"}}}
     with pytest.raises(LocalModelError, match="refused the request"):
         await said(engine, {**QUESTION, "response_format": schema})
@@ -363,7 +363,7 @@ STORY = {**QUESTION, "messages": [{"role": "user", "content": "Tell me a long st
 
 
 async def said(engine: Engine, request: dict[str, Any]) -> str:
-    return "".join([piece.text async for piece in engine.answer(request) if isinstance(piece, Piece)])
+    return "".join([piece.text async for piece in engine.answer(request) if isinstance(piece, Chunk)])
 
 
 async def test_two_runs_at_once_do_not_mix(model: LocalModel) -> None:
@@ -375,7 +375,7 @@ async def test_two_runs_at_once_do_not_mix(model: LocalModel) -> None:
 
 
 async def test_it_is_loaded_once(model: LocalModel, file: Path) -> None:
-    engine = engine_of(file, 8192)
+    engine = get_engine(file, 8192)
     await Agent(model).run("Hello!", model_settings={"max_tokens": 1})
     loaded = engine.process_id
     await Agent(LocalModel("smollm2-135m")).run("Hello!", model_settings={"max_tokens": 1})
@@ -430,7 +430,7 @@ async def test_cancelling_frees_the_engine(model: LocalModel, file: Path) -> Non
     with pytest.raises(asyncio.CancelledError):
         await task
     # 2000 tokens take far longer than this test may: it was broken off.
-    assert await said(engine_of(file, 8192), QUESTION)
+    assert await said(get_engine(file, 8192), QUESTION)
 
 
 async def test_a_stream_can_be_cancelled(model: LocalModel) -> None:
@@ -468,10 +468,10 @@ async def test_what_a_cancelled_run_has_used_is_counted(model: LocalModel) -> No
 
 
 async def test_a_request_that_waits_can_be_cancelled(file: Path) -> None:
-    engine = engine_of(file, 8192)
+    engine = get_engine(file, 8192)
     running, waiting = engine.answer({**STORY, "ignore_eos": True}), engine.answer(QUESTION)
     first = await anext(running)
-    assert isinstance(first, Piece)
+    assert isinstance(first, Chunk)
     waiting.close()
     running.close()
     assert await said(engine, QUESTION)
@@ -493,10 +493,10 @@ async def test_a_process_that_dies_is_an_error_and_the_next_request_has_another(
 
 
 async def test_usage_is_exact(file: Path) -> None:
-    pieces = [piece async for piece in engine_of(file, 8192).answer(QUESTION)]
+    pieces = [piece async for piece in get_engine(file, 8192).answer(QUESTION)]
     end = pieces[-1]
     assert isinstance(end, End) and end.input_tokens > 10 and end.output_tokens == 8 and end.finish == "length"
-    told = [piece.input_tokens for piece in pieces[:-1] if isinstance(piece, Piece) and piece.input_tokens]
+    told = [piece.input_tokens for piece in pieces[:-1] if isinstance(piece, Chunk) and piece.input_tokens]
     assert told == [end.input_tokens]
 
 
@@ -730,14 +730,14 @@ def test_a_generated_worker_cannot_name_a_file_as_its_model(tmp_path: Path, mode
 async def test_cancelling_a_request_that_waits_touches_no_other(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And it leaves no thread."""
     monkeypatch.setattr(engine_module, "_SECONDS_TO_STOP", 0.0)
-    engine = engine_of(file, 8192)
+    engine = get_engine(file, 8192)
     running = engine.answer({**STORY, "ignore_eos": True})
     await anext(running)
     before, process = threading.active_count(), engine.process_id
     for _ in range(20):
         engine.answer(QUESTION).close()
     pieces = [await anext(running) for _ in range(20)]
-    assert all(isinstance(piece, Piece) for piece in pieces)
+    assert all(isinstance(piece, Chunk) for piece in pieces)
     assert (threading.active_count(), engine.process_id) == (before, process)
     monkeypatch.undo()
     running.close()
@@ -783,7 +783,7 @@ async def test_a_fallback_model_moves_on_from_one_that_cannot_be_loaded_or_dies(
     worker = WorkerEntry(name="w", model=FallbackModel(LocalModel(str(hollow)), other))
     assert await Runtime([worker]).call("w", "go") == "from the other"
 
-    engine = engine_of(file, 1024)
+    engine = get_engine(file, 1024)
     assert await said(engine, QUESTION)
     assert engine.process_id is not None
     os.kill(engine.process_id, signal.SIGSTOP)

