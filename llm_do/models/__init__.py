@@ -1,4 +1,4 @@
-"""Models: by name, on this machine, and which one answers when nobody said which."""
+"""Models by name, the default model, and models of this machine."""
 
 from .choice import ModelChoice, announce, choose_default_model, explain_missing, named_model
 from .custom import HasProviders, custom_provider, make_custom_model
