@@ -1,4 +1,4 @@
-"""The models that llm-do can fetch: what each file is, to the last bit, and where it comes from."""
+"""The models that llm-do can download, each with its source, size and hash."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Weights:
     """The weights of one model."""
 
     name: str
-    """What stands after `local:`."""
+    """The name after `local:`."""
     file: str
-    """Its name in the cache. Other content gets another name."""
+    """The name of the file in the cache. Other content needs another name."""
     size: int
     sha256: str
     licence: str
@@ -44,7 +44,7 @@ class Weights:
 
 
 EMBEDDED = "smollm2-135m"
-"""The model for a machine with nothing configured: the smallest."""
+"""The model for a machine without any configured: the smallest."""
 
 CATALOGUE = {
     weights.name: weights
@@ -94,7 +94,7 @@ CATALOGUE = {
 
 
 def lookup(name: str) -> Weights:
-    """The model of that name."""
+    """Return the model of a name."""
     if (weights := CATALOGUE.get(name)) is not None:
         return weights
     hint = did_you_mean(name, CATALOGUE)
@@ -104,7 +104,7 @@ def lookup(name: str) -> Weights:
 
 
 def format_size(size: int) -> str:
-    """A number of bytes for people."""
+    """Return a number of bytes in a readable unit."""
     for unit, bytes_each in (("GB", 1_000_000_000), ("MB", 1_000_000)):
         if size >= bytes_each:
             amount = size / bytes_each

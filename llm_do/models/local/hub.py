@@ -1,6 +1,6 @@
-"""Weights from the Hugging Face hub. A download that breaks off goes on where it stopped.
+"""Downloads of weights from the Hugging Face hub, which are resumed after an interruption.
 
-Nothing here trusts what arrives beyond its size: `store` checks the hash before a file gets its name.
+Only the size is checked here; `store` checks the hash before a file gets its final name.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ if TYPE_CHECKING:
 
 _HUB = "https://huggingface.co"
 _PAUSES = (0.2, 0.5, 1.0)
-"""Seconds before each further try of a download."""
-_BLOCK = 1 << 20
+"""Seconds before each further attempt."""
+_REFUSALS = dict.fromkeys((401, 403), "the server refuses access") | {404: "the server does not have it"}
 
 
-class _TryAgain(Exception):
-    """The server may do better next time."""
+class _RetryableError(Exception):
+    """A failure that may be temporary."""
 
 
 def download_from_hub(weights: Weights, source: HubSource, part: Path, progress: ProgressCallback) -> None:
-    """Fetch what `part` does not have yet. After an error it has what came so far; without any, it is not there."""
+    """Download the rest of `part`. An error leaves what has arrived so far, and no file if that is nothing."""
     url = _address(source)
     try:
         with _open_part(part) as file, _client(weights, url) as client:
-            problem = _fetch_with_patience(client, url, file, weights, progress)
+            problem = _fetch_with_retries(client, url, file, weights, progress)
             kept = file.seek(0, os.SEEK_END)
     finally:
         with suppress(FileNotFoundError):
             if part.lstat().st_size == 0:
                 part.unlink()
     if problem is not None:
-        rest = f"{format_size(kept)} of {format_size(weights.size)} are kept, and the next try goes on from there."
-        raise _download_error(weights, url, f"{problem}. {rest if kept else ''}".rstrip())
+        advice = f"{format_size(kept)} of {format_size(weights.size)} are kept, and the next try goes on from there."
+        raise _download_error(weights, url, f"{problem}. {advice if kept else ''}".rstrip())
 
 
-def _fetch_with_patience(
+def _fetch_with_retries(
     client: httpx2.Client, url: str, file: IO[bytes], weights: Weights, progress: ProgressCallback
 ) -> str | None:
-    """What was wrong the last time, if no try brought all of it."""
-    import httpx2  # noqa: PLC0415 - takes 0.1 s, for those who fetch
+    """Return the error of the last attempt; `None` if one succeeded."""
+    import httpx2  # noqa: PLC0415 - takes 0.1 s, only for downloads
 
     for pause in (*_PAUSES, 0):
         try:
             _fetch_rest(client, url, file, weights, progress)
             return None
-        except (httpx2.HTTPError, _TryAgain) as error:
+        except (httpx2.HTTPError, _RetryableError) as error:
             problem = str(error).rstrip(".") or type(error).__name__
         except httpx2.InvalidURL as error:
             raise _download_error(weights, url, f"{error}. HF_ENDPOINT may be wrong.") from None
@@ -73,7 +73,7 @@ def _address(source: HubSource) -> str:
 
 
 def _client(weights: Weights, url: str) -> httpx2.Client:
-    """A client that honours the proxies of the environment. It sends no token: these files are public."""
+    """Return a client that uses the proxies of the environment. It sends no token: these files are public."""
     import httpx2  # noqa: PLC0415 - as above
 
     def stay_encrypted(request: httpx2.Request) -> None:
@@ -94,7 +94,7 @@ def _client(weights: Weights, url: str) -> httpx2.Client:
 
 
 def _open_part(part: Path) -> IO[bytes]:
-    """The partial file for reading and writing, and nothing else that goes by its name."""
+    """Open the partial file, and replace a link or anything else of its name."""
     try:
         status = part.lstat()
         if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
@@ -115,29 +115,30 @@ def _fetch_rest(client: httpx2.Client, url: str, file: IO[bytes], weights: Weigh
         status = response.status_code
         if status == 416 or (status == 206 and not _continues(response, have)):
             _truncate(file)
-            raise _TryAgain(f"the server cannot go on after {have:,} bytes")
+            raise _RetryableError(f"the server cannot go on after {have:,} bytes")
         if status == 429 or status >= 500:
-            raise _TryAgain(f"the server answers {status} {response.reason_phrase}")
+            raise _RetryableError(f"the server answers {status} {response.reason_phrase}")
         if status not in (200, 206):
-            raise _download_error(weights, url, f"{_status_text(status)} ({status} {visible(response.reason_phrase)}).")
+            refusal = _REFUSALS.get(status, "the server does not give it")
+            raise _download_error(weights, url, f"{refusal} ({status} {visible(response.reason_phrase)}).")
         if status == 200:
             have = _truncate(file)
         announced = response.headers.get("Content-Length", "")
         if announced.isdecimal() and have + int(announced) != weights.size:
             _truncate(file)
             raise _wrong_size(weights, url, f"{have + int(announced):,}")
-        looked = 0.0
+        reported_at = 0.0
         for block in response.iter_raw():
             have += len(block)
             if have > weights.size:
                 _truncate(file)
                 raise _wrong_size(weights, url, f"more than {weights.size:,}")
             file.write(block)
-            if monotonic() - looked >= REPORT_INTERVAL:
-                looked = monotonic()
+            if monotonic() - reported_at >= REPORT_INTERVAL:
+                reported_at = monotonic()
                 progress(Progress("fetching", have, weights.size))
     if have < weights.size:
-        raise _TryAgain(f"the server ended after {have:,} of {weights.size:,} bytes")
+        raise _RetryableError(f"the server ended after {have:,} of {weights.size:,} bytes")
     progress(Progress("fetching", have, weights.size))
 
 
@@ -149,11 +150,6 @@ def _truncate(file: IO[bytes]) -> int:
 
 def _continues(response: httpx2.Response, have: int) -> bool:
     return response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
-
-
-def _status_text(status: int) -> str:
-    known = {401: "the server refuses access", 403: "the server refuses access", 404: "the server does not have it"}
-    return known.get(status, "the server does not give it")
 
 
 def _wrong_size(weights: Weights, url: str, size: str) -> LocalModelError:
