@@ -44,7 +44,11 @@ class ModelAnswerError(LlmDoError, ModelAPIError):
 def unreadable_answer(exc: BaseException, model: Model, redact: Callable[[str], str] = str) -> ModelAnswerError | None:
     """Return a `ModelAnswerError` for an answer that could not be parsed; `None` if something else went wrong."""
     frames = list(_frames(exc))
-    readers = [frame for frame in frames if _module(frame).startswith("pydantic_ai.models") and _is_reader(frame)]
+    readers = [
+        frame
+        for frame in frames
+        if _module(frame).startswith("pydantic_ai.models") and frame.f_code.co_name in _READERS
+    ]
     if type(exc) is ModelAPIError and exc.message.startswith(_NOT_DECODED):
         return _error(model, _describe(_body_of_cause(exc), exc.message, redact))
     if type(exc).__name__ == "ResponseNotRead" and any(_module(frame).startswith("mistralai") for frame in frames):
@@ -132,10 +136,6 @@ def _body(frame: FrameType) -> str | None:
             return response.model_dump_json(exclude_none=True, warnings=False)
         return response if isinstance(response, str) else None
     return None
-
-
-def _is_reader(frame: FrameType) -> bool:
-    return frame.f_code.co_name in _READERS
 
 
 def _module(frame: FrameType) -> str:

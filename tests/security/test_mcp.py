@@ -438,7 +438,7 @@ def test_a_schema_of_an_older_draft_means_what_that_draft_says() -> None:
 
 def test_a_local_model_is_given_no_schema_without_end() -> None:
     again = {"allOf": [{"$ref": "#/$defs/a"}] * 50}
-    with pytest.raises(UserError, match="too much for a local model"):
+    with pytest.raises(UserError, match="A schema (is nested too deeply|has too many parts) for a local model"):
         GrammarSchema({"$defs": {"a": again}, **again})
 
 

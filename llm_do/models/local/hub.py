@@ -112,8 +112,8 @@ def _fetch_rest(client: httpx2.Client, url: str, file: IO[bytes], weights: Weigh
     if have == weights.size:
         return
     with client.stream("GET", url, headers={"Range": f"bytes={have}-"} if have else {}) as response:
-        status = response.status_code
-        if status == 416 or (status == 206 and not _continues(response, have)):
+        status, content_range = response.status_code, response.headers.get("Content-Range", "")
+        if status == 416 or (status == 206 and not content_range.startswith(f"bytes {have}-")):
             _truncate(file)
             raise _RetryableError(f"the server cannot go on after {have:,} bytes")
         if status == 429 or status >= 500:
@@ -146,10 +146,6 @@ def _truncate(file: IO[bytes]) -> int:
     file.seek(0)
     file.truncate()
     return 0
-
-
-def _continues(response: httpx2.Response, have: int) -> bool:
-    return response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
 
 
 def _wrong_size(weights: Weights, url: str, size: str) -> LocalModelError:

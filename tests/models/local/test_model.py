@@ -57,7 +57,7 @@ from llm_do import (
 )
 from llm_do.models.local import engine as engine_module
 from llm_do.models.local.engine import Chunk, End, Engine, get_engine
-from llm_do.models.local.grammar import options
+from llm_do.models.local.grammar import list_options
 
 from ...processes import PATIENCE, start_interruptible
 from ...sealing import seal
@@ -276,7 +276,7 @@ async def test_an_answer_that_no_grammar_could_hold_is_checked(model: LocalModel
 
 def test_tools_may_be_called_like_a_reply() -> None:
     tools = [Tool(add, name="reply").tool_def, Tool(add, name="reply_").tool_def]
-    names = [option.name for option in options({}, ModelRequestParameters(function_tools=tools))]
+    names = [option.name for option in list_options({}, ModelRequestParameters(function_tools=tools))]
     assert len(names) == len(set(names)) == 3
 
 
