@@ -77,8 +77,8 @@ class GrammarSchema:
         if not isinstance(schema.get("properties"), Mapping):
             for key in ("anyOf", "oneOf"):
                 if isinstance(schema.get(key), list) and schema[key]:
-                    given = {"type": kind} if isinstance(kind, str) else {}
-                    return {"anyOf": [self._convert(_add_defaults(given, each)) for each in schema[key]]}
+                    defaults = {"type": kind} if isinstance(kind, str) else {}
+                    return {"anyOf": [self._convert(_add_defaults(defaults, each)) for each in schema[key]]}
         return self._of_type(kind, schema)
 
     def _count(self) -> None:
@@ -99,8 +99,8 @@ class GrammarSchema:
         return {"type": kind} if kind in ("boolean", "null") else {}
 
     def _object(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        given = schema.get("properties")
-        properties = given if isinstance(given, Mapping) else {}
+        declared = schema.get("properties")
+        properties = declared if isinstance(declared, Mapping) else {}
         converted = {str(name): self._convert(each) for name, each in properties.items() if each is not False}
         required = schema.get("required")
         needed = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
@@ -109,7 +109,7 @@ class GrammarSchema:
         others = schema.get("additionalProperties")
         if isinstance(others, Mapping):
             others = self._convert(others)
-        elif converted or others is False or properties is given:
+        elif converted or others is False or properties is declared:
             others = False  # the model must not invent fields
         else:
             others = True
@@ -171,8 +171,8 @@ class GrammarSchema:
             yield from self._parts(part, depth - 1)
 
 
-def _add_defaults(given: Mapping[str, Any], schema: Any) -> Any:
-    return {**given, **schema} if isinstance(schema, Mapping) else schema
+def _add_defaults(defaults: Mapping[str, Any], schema: Any) -> Any:
+    return {**defaults, **schema} if isinstance(schema, Mapping) else schema
 
 
 def _string(schema: Mapping[str, Any]) -> dict[str, Any]:
