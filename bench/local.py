@@ -20,7 +20,7 @@ from llm_do import LocalModel
 from llm_do.models.local.catalogue import EMBEDDED, lookup
 from llm_do.models.local.engine import _threads
 from llm_do.models.local.model import _IN_WORDS, CONTEXT
-from llm_do.models.local.progress import pull_with_words
+from llm_do.models.local.progress import pull_with_progress
 
 ROUNDS, TOKENS = 12, 64
 SETTINGS = {"max_tokens": TOKENS, "temperature": 0.0, "ignore_eos": True, **_IN_WORDS}
@@ -66,7 +66,7 @@ def import_seconds(statement: str) -> float:
 
 
 async def main() -> None:
-    path = pull_with_words(lookup(EMBEDDED))
+    path = pull_with_progress(lookup(EMBEDDED))
     model = LocalModel(EMBEDDED)
     start = perf_counter()
     server = direct_server(path)

@@ -243,6 +243,10 @@ class Context:
         return f"<Context at {self.frame.path or 'the top'}>"
 
 
+WorkerContext = Context
+"""Another name of `Context`."""
+
+
 async def call_bound(ctx: Context, entry: Entry[T], arguments: dict[str, Any]) -> T:
     """Call an entry with arguments that are bound."""
     target = adapt(entry)

@@ -31,7 +31,7 @@ from ..budgets.limits import Limits
 from ..definitions.definition import AttachmentPolicy, WorkerDefinition, places_of
 from ..errors import ArgumentError, ModelChoiceError, ToolTimeout
 from ..models.choice import ModelLike
-from ..models.compatibility import check_wanted, find_misfit
+from ..models.compatibility import check_requirement, find_unfit_model
 from ..policy.plan import Plan
 from ..policy.rules import RuleBook, read_rules
 from ..privacy.secret_fields import SecretFields
@@ -350,8 +350,11 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         for attribute in ("tools", "toolsets", "capabilities", "compatible_models"):
             object.__setattr__(self, attribute, tuple(as_list(getattr(self, attribute), f"worker {self.name!r}")))
         for wanted in self.compatible_models:
-            check_wanted(wanted)
-        if isinstance(self.model, Model) and (misfit := find_misfit(self.model, self.compatible_models)) is not None:
+            check_requirement(wanted)
+        if (
+            isinstance(self.model, Model)
+            and (misfit := find_unfit_model(self.model, self.compatible_models)) is not None
+        ):
             listed = ", ".join(self.compatible_models)
             raise ModelChoiceError(
                 f"Worker {self.name!r} has the model {misfit!r}, and its compatible_models are {listed}. Change either."

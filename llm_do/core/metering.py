@@ -28,8 +28,8 @@ from pydantic_ai.settings import ModelSettings
 from ..budgets.limits import full_name
 from ..budgets.prices import can_be, was_reported
 from ..errors import AnswerCutOff
-from ..models.answers import refuse_empty_stream, refuse_nothing, unreadable_answer
-from ..models.cutoff import find_missing_end
+from ..models.answers import refuse_empty_response, refuse_empty_stream, unreadable_answer
+from ..models.cutoff import describe_missing_end
 from ..values.texts import text_of
 from .events import RequestStarted
 from .executor import PendingRequest, answers_requests
@@ -162,7 +162,7 @@ class MeteredModel(WrapperModel):
                 self._raise_if_unreadable(exc)
                 raise
             response = stream.get()
-            cut_off = request.name_limit(response) or find_missing_end(response, self.wrapped)
+            cut_off = request.describe_cutoff(response) or describe_missing_end(response, self.wrapped)
             refused = self._refuse_cut_off(cut_off)
             self._finish(request, response, cut_off, refused)
         if refused is not None:
@@ -267,10 +267,10 @@ class MeteredModel(WrapperModel):
                 self._fail(request, exc)
                 self._raise_if_unreadable(exc)
                 raise
-            cut_off = request.name_limit(response)
+            cut_off = request.describe_cutoff(response)
             refused = self._refuse_cut_off(cut_off)
             self._finish(request, response, cut_off, refused)
-            refuse_nothing(response, self.wrapped)
+            refuse_empty_response(response, self.wrapped)
         if refused is not None:
             raise refused
         return response

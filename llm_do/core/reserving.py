@@ -15,7 +15,7 @@ from ..budgets.ledger import DEFAULT_OUTPUT_TOKENS, GIVE_PRICE, LEAST_OUTPUT_TOK
 from ..budgets.limits import full_name
 from ..budgets.prices import FREE
 from ..errors import CallCancelled, LimitExceeded
-from ..models.cutoff import name_limit
+from ..models.cutoff import describe_cutoff
 from ..privacy.histories import SentHistory
 from .frame import CallFrame
 from .session import Session
@@ -40,8 +40,8 @@ class ReservedRequest:
     clock: float = 0.0
     """When it was sent, on the clock that durations are measured with."""
 
-    def name_limit(self, response: ModelResponse) -> str | None:
-        return name_limit(response, self.max_tokens, bounded_by_budget=self.bounded_by_budget)
+    def describe_cutoff(self, response: ModelResponse) -> str | None:
+        return describe_cutoff(response, self.max_tokens, bounded_by_budget=self.bounded_by_budget)
 
 
 async def reserve(

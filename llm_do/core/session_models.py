@@ -13,7 +13,7 @@ from pydantic_ai.models import Model
 from ..errors import ModelChoiceError
 from ..models import HasProviders, describe_remote, explain_unusable, resolve_model
 from ..models.choice import DefaultModel, ModelLike
-from ..models.compatibility import find_misfit, find_unknown
+from ..models.compatibility import find_unfit_model, find_unverified_model
 from ..values.texts import quoted
 from .entry import Entry
 from .frame import CallFrame
@@ -99,14 +99,14 @@ class SessionModels:
         if not wanted:
             return
         listed = ", ".join(wanted)
-        if (misfit := find_misfit(model, wanted, name)) is not None:
+        if (misfit := find_unfit_model(model, wanted, name)) is not None:
             by = "" if entry.model is not None else ", the session's default"
             raise ModelChoiceError(
                 f"Worker {entry.name!r} cannot use model {misfit!r}{by}: its compatible_models are {listed}. Give it a "
                 "`model` of its own that fits, or the session one: `--model NAME`, `model=` / `cli_model=` in Python, "
                 "LLM_DO_MODEL=NAME, or `model` in llm-do.toml."
             )
-        if (unknown := find_unknown(model, wanted, name)) is not None:
+        if (unknown := find_unverified_model(model, wanted, name)) is not None:
             unsure, fact = unknown
             self._recorder.notice(
                 frame,

@@ -31,7 +31,7 @@ from pydantic_ai.native_tools import NATIVE_TOOL_TYPES, AbstractNativeTool
 from pydantic_core import PydanticSerializationError
 
 from ..errors import WorkerFileError, did_you_mean, summarize
-from ..models.compatibility import CAPABILITIES, check_wanted
+from ..models.compatibility import CAPABILITIES, check_requirement
 from ..policy.rules import Places, ToolRule, ToolRules
 from ..sandbox import SandboxConfig
 from ..values.json_schema import check_bounds
@@ -86,7 +86,7 @@ Argument = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 Suffix = Annotated[str, AfterValidator(_check_suffix)]
 CompatibleModel = Annotated[
     str,
-    AfterValidator(check_wanted),
+    AfterValidator(check_requirement),
     WithJsonSchema({"anyOf": [{"enum": list(CAPABILITIES)}, {"type": "string", "pattern": "^[^:]+:.+$"}]}),
 ]
 Name = Annotated[str, AfterValidator(check_name), Field(json_schema_extra={"pattern": _NAME_PATTERN})]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..models import is_own_file, own_provider
+from ..models import custom_provider, names_model_file
 from ..policy.rules import ToolRule, anchored, without_effectless
 from ..sandbox import SandboxConfig
 from .definition import AttachmentPolicy, WorkerDefinition, WorkerLimits, places_of
@@ -35,7 +35,7 @@ def cut(
         for key, value in (("input", wanted.input), ("output", wanted.output))
     }
     sandbox = wanted.sandbox.within(have.sandbox or SandboxConfig(), base) if wanted.sandbox is not None else None
-    runs_code = is_own_file(wanted.model) or own_provider(wanted.model, providers) is not None
+    runs_code = names_model_file(wanted.model) or custom_provider(wanted.model, providers) is not None
     return wanted.model_copy(
         update={
             **shapes,

@@ -1,8 +1,8 @@
-"""Models: by name, on this machine, and which one answers when nobody said which."""
+"""Models by name, the default model, and models of this machine."""
 
 from .choice import ModelChoice, announce, choose_default_model, explain_missing, named_model
-from .own import HasProviders, make_own_model, own_provider
-from .resolve import describe_remote, is_own_file, resolve_model
+from .custom import HasProviders, custom_provider, make_custom_model
+from .resolve import describe_remote, names_model_file, resolve_model
 from .unusable import explain_unusable
 
 __all__ = [
@@ -10,12 +10,12 @@ __all__ = [
     "ModelChoice",
     "announce",
     "choose_default_model",
+    "custom_provider",
     "describe_remote",
     "explain_missing",
     "explain_unusable",
-    "is_own_file",
-    "make_own_model",
+    "make_custom_model",
     "named_model",
-    "own_provider",
+    "names_model_file",
     "resolve_model",
 ]

@@ -1,4 +1,4 @@
-"""The address of a model server, as an environment variable has it."""
+"""Addresses of model servers, parsed from environment variables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """Where a server is: on this machine, unless a variable says otherwise."""
+    """The address of a model server; on this machine by default."""
 
     host: str = LOOPBACK
     port: int
@@ -29,7 +29,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether what is sent there stays on this machine. A name that is not `localhost` counts as elsewhere."""
+        """Return whether requests stay on this machine. No name but `localhost` counts."""
         try:
             address = ip_address(self.host)
         except ValueError:
@@ -40,11 +40,11 @@ class Address:
 
     @property
     def url(self) -> str:
-        """The URL that the paths of the server are appended to."""
+        """The base URL, to which the paths of the server are appended."""
         return f"{self.scheme}://{self._netloc}{self.path}"
 
     def __str__(self) -> str:
-        """The host and the port, with the scheme and the path where they are not the usual ones."""
+        """Return host and port, and also scheme and path where these are not the usual ones."""
         return self.url if self.scheme != "http" or self.path else self._netloc
 
     @property
@@ -53,30 +53,31 @@ class Address:
 
 
 def read_address(variable: str, value: str, port: int) -> Address:
-    """Return the address that a variable has: `HOST`, `HOST:PORT`, `:PORT`, or a URL. `port` is that of no URL.
+    """Parse the value of a variable: `HOST`, `HOST:PORT`, `:PORT`, or a URL. `port` is the default except for URLs.
 
-    What a server listens on when it listens everywhere (`0.0.0.0`) is loopback for its clients. The value is in no
-    error: it may hold a password.
+    The wildcard addresses that a server listens on (`0.0.0.0`, `::`) become loopback. Errors never contain the value:
+    it may hold a password.
     """
     value = value.strip().strip("\"'")
     if len(value) > _MAX_LENGTH or not value.isascii() or not value.isprintable() or " " in value:
         raise _refusal(variable, "it has characters that no address has, or is too long")
     if "://" not in value:
         value = f"http://[{value}]:{port}" if _is_ipv6(value) else f"http://{value}"
-        usual = port
+        default_port = port
     else:
-        usual = _PORTS.get(value.partition("://")[0].lower(), port)
+        default_port = _PORTS.get(value.partition("://")[0].lower(), port)
     try:
         parts = urlsplit(value)
-        given = parts.port
+        explicit_port = parts.port
     except ValueError:
         raise _refusal(variable, "its port or its IPv6 address cannot be read") from None
     _check(variable, parts)
     host = parts.hostname or ""
-    path = parts.path.rstrip("/").removesuffix("/v1")  # with it, it is the URL of the interface that OpenAI's has
-    if given == 0 or not _PATH.fullmatch(path):
+    path = parts.path.rstrip("/").removesuffix("/v1")  # the root of the OpenAI-compatible interface
+    if explicit_port == 0 or not _PATH.fullmatch(path):
         raise _refusal(variable, "its port or its path cannot be used")
-    return Address(host=_ANY.get(host, host), port=usual if given is None else given, scheme=parts.scheme, path=path)
+    port = default_port if explicit_port is None else explicit_port
+    return Address(host=_ANY.get(host, host), port=port, scheme=parts.scheme, path=path)
 
 
 def _check(variable: str, parts: SplitResult) -> None:

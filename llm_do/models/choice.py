@@ -1,4 +1,4 @@
-"""The session's default model: what was asked for, else what this machine offers.
+"""The session's default model: named by a setting, or found on this machine.
 
 Nothing here imports a provider's package until a model server is used.
 """
@@ -20,23 +20,23 @@ from .consent import has_agreed
 from .servers import MODEL_SERVERS, ModelServer, OfferedModel, find_offer, make_served_model
 
 LOCAL_PACKAGE = "xllamacpp"
-"""The module that runs local models; looked for, not imported."""
+"""The module that runs local models. It is not imported to see whether it is installed."""
 
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """The default model, and why it is this one."""
+    """The default model, and why it was chosen."""
 
     model: ModelLike | None
-    """`None` where nothing names one and nothing is there."""
+    """`None` if none is named and none was found."""
     reason: str
-    """A short clause, such as `ANTHROPIC_API_KEY is set`. Never holds the value of a key."""
+    """A short clause, such as `ANTHROPIC_API_KEY is set`, without the value of any key."""
     found: bool = False
-    """The machine offered this model, and no setting names it, so it is announced."""
+    """Whether it was found on this machine rather than named by a setting; then it is announced."""
     remote: str = ""
-    """A sentence about prompts that leave this machine, for a server that a variable names."""
+    """A warning that prompts leave this machine, for a server that a variable names."""
     passed_over: tuple[OfferedModel, ...] = ()
-    """Models of servers that come before this one, and are not used without a yes."""
+    """Models of servers that were skipped because the user has not agreed to them."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class KeyOffer:
     variables: tuple[str, ...]
     model: str
     package: str
-    """The module that the provider needs; looked for, not imported."""
+    """The module that the provider needs."""
     extra: str
     """The extra of `pydantic-ai-slim` that installs it."""
 
@@ -71,13 +71,13 @@ def choose_default_model(
     key_offers: Sequence[KeyOffer] = KEY_OFFERS,
     servers: Sequence[ModelServer] = MODEL_SERVERS,
 ) -> ModelChoice:
-    """Return the model of workers that name none. A scripted model is only ever one that was asked for.
+    """Return the model of workers that name none.
 
-    A model server is chosen where the user has agreed to it before, or where a variable names its address. It waits
-    for each server in turn, for up to 0.3 seconds, and for up to 3 where the server is on another machine.
+    A model server is chosen if the user has agreed to it, or if a variable names its address. Each server in turn has
+    0.3 seconds to answer, or 3 if it is on another machine.
 
     Raises:
-        ModelChoiceError: A variable for the address of a server, which is looked at last, does not have one.
+        ModelChoiceError: A variable for the address of a server has no valid one.
     """
     if (named := named_model(explicit, configured, environ)) is not None:
         return named
@@ -91,7 +91,7 @@ def choose_default_model(
 def named_model(
     explicit: ModelLike | None, configured: str | None, environ: Mapping[str, str] = os.environ
 ) -> ModelChoice | None:
-    """Return the default model that a setting names, if one does. Nothing is looked for."""
+    """Return the default model that a setting names, if one does."""
     if explicit is not None:
         return ModelChoice(explicit, "asked for")
     if name := _variable(environ, "LLM_DO_MODEL"):
@@ -100,20 +100,20 @@ def named_model(
 
 
 def choose_offer(offer: OfferedModel, environ: Mapping[str, str] = os.environ) -> ModelChoice:
-    """Return the choice of a server's model, which the caller may use."""
+    """Return the choice of a server's model, without asking for consent."""
     server = offer.server
-    named = f", which {server.named_by} names" if server.named_by else ""
+    origin = f", which {server.named_by} names" if server.named_by else ""
     model = make_served_model(server, offer.model, environ)
-    return ModelChoice(model, f"{offer.place}{named}", found=True, remote=server.describe_remote())
+    return ModelChoice(model, f"{offer.place}{origin}", found=True, remote=server.describe_remote())
 
 
-def may_look_for_local(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether a model of this machine may be used although nobody named it."""
+def local_models_enabled(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether a model of this machine may be used that no setting names."""
     return _variable(environ, "LLM_DO_NO_LOCAL") in ("", "0")
 
 
 def announce(choice: ModelChoice) -> list[str]:
-    """Return the lines for stderr: servers that need a yes, and a model that no setting names."""
+    """Return the lines for stderr: servers that need consent, and a model that no setting names."""
     lines = [_describe_passed_over(offer) for offer in choice.passed_over]
     if choice.found and choice.model is not None:
         name = choice.model if isinstance(choice.model, str) else choice.model.model_name
@@ -123,20 +123,20 @@ def announce(choice: ModelChoice) -> list[str]:
     return [f"llm-do: {line}" for line in lines]
 
 
-def how_to_name(offer: OfferedModel) -> str:
-    """Return the setting that names a server's model."""
+def setting_for(offer: OfferedModel) -> str:
+    """Return the environment setting that names a server's model."""
     return f"LLM_DO_MODEL={shlex.quote(offer.name)}"
 
 
 def _describe_passed_over(offer: OfferedModel) -> str:
     return (
         f"{offer.place} offers {offer.model!r}, and is not used without your yes: "
-        f"set {how_to_name(offer)}, or let `llm-do run` ask you at a terminal"
+        f"set {setting_for(offer)}, or let `llm-do run` ask you at a terminal"
     )
 
 
 def explain_missing(worker: str) -> str:
-    """What to say when a worker has no model: the ways to set one, the strongest first."""
+    """Return the error for a worker without a model: all ways to set one, in order of precedence."""
     keys = ", ".join(
         " or ".join(offer.variables)
         + ("" if _is_installed(offer.package) else f" (needs pydantic-ai-slim[{offer.extra}])")
@@ -152,23 +152,23 @@ def explain_missing(worker: str) -> str:
         f"an API key in the environment: {keys}",
         f"a model server: {servers}, after your yes, for which `llm-do run` asks at a terminal, or where"
         f" OLLAMA_HOST names it (not with LLM_DO_NO_LOCAL=1{needs})",
-        f"a small model on this machine, with no key: `{how_to_have_embedded()}`, or LLM_DO_MODEL=local",
+        f"a small model on this machine, with no key: `{embedded_install_command()}`, or LLM_DO_MODEL=local",
     )
-    listed = "".join(f"\n  {number}. {way}" for number, way in enumerate(ways, 1))
-    return f"Worker {worker!r} has no model. Give it one by any of these; the first wins:{listed}"
+    lines = "".join(f"\n  {number}. {way}" for number, way in enumerate(ways, 1))
+    return f"Worker {worker!r} has no model. Give it one by any of these; the first wins:{lines}"
 
 
-def largest_here() -> str | None:
-    """The name of the largest local model whose weights are here."""
-    from .local.store import cached_models  # noqa: PLC0415 - for those who have neither a key nor a server
+def largest_cached_model() -> str | None:
+    """Return the name of the largest local model whose weights are cached."""
+    from .local.store import cached_models  # noqa: PLC0415 - only without a key and a server
 
     largest = max(cached_models(), key=lambda weights: weights.size, default=None)
     return None if largest is None else largest.name
 
 
-def how_to_have_embedded() -> str:
-    """The command that brings the embedded model here."""
-    from .local.catalogue import EMBEDDED  # noqa: PLC0415 - for those who have no model at all
+def embedded_install_command() -> str:
+    """Return the command that installs the embedded model."""
+    from .local.catalogue import EMBEDDED  # noqa: PLC0415 - only without any model
 
     install = "" if _is_installed(LOCAL_PACKAGE) else f"{install_extra('local')} && "
     return f"{install}llm-do models pull {EMBEDDED}"
@@ -200,7 +200,7 @@ def _choose_by_key(environ: Mapping[str, str], offers: Sequence[KeyOffer]) -> Mo
 
 
 def _present(environ: Mapping[str, str], offers: Sequence[KeyOffer]) -> list[tuple[str, KeyOffer]]:
-    """The keys that are set, with what they are for."""
+    """Return the key variables that are set, with their providers."""
     return [(name, offer) for offer in offers if (name := _first_set(environ, offer.variables))]
 
 
@@ -209,9 +209,9 @@ def _first_set(environ: Mapping[str, str], names: Sequence[str]) -> str | None:
 
 
 def _choose_local(environ: Mapping[str, str], servers: Sequence[ModelServer]) -> ModelChoice:
-    """Return a model server, or else the largest model whose weights are here."""
+    """Choose a model server, else the largest model whose weights are cached."""
     nothing = ModelChoice(None, "nothing names a model, and none is here")
-    if not may_look_for_local(environ):
+    if not local_models_enabled(environ):
         return nothing
     passed_over: list[OfferedModel] = []
     for server in servers if _is_installed("openai") else ():
@@ -220,7 +220,7 @@ def _choose_local(environ: Mapping[str, str], servers: Sequence[ModelServer]) ->
             return replace(choose_offer(offer, environ), passed_over=tuple(passed_over))
         if offer is not None:
             passed_over.append(offer)
-    if not _is_installed(LOCAL_PACKAGE) or (largest := largest_here()) is None:
+    if not _is_installed(LOCAL_PACKAGE) or (largest := largest_cached_model()) is None:
         return replace(nothing, passed_over=tuple(passed_over))
     reason = "no key and no model server can be used; its weights are installed"
     return ModelChoice(f"local:{largest}", reason, found=True, passed_over=tuple(passed_over))

@@ -1,9 +1,9 @@
-"""Which models a worker can use: by patterns of their names, and by the kinds of files that they can be sent.
+"""Requirements of a worker on its model: patterns of names, and capabilities (kinds of files that it accepts).
 
-Only PydanticAI's model profiles say what a model can be sent. There, a flag that is off is knowledge, and one that is
-on means that nothing says otherwise. So a model is refused where its profile says no. Elsewhere it is taken: without a
-word where llm-do assumes that all current models of its provider can be sent such files, and with a notice otherwise,
-since behind a server or a gateway may be any model.
+Only PydanticAI's model profiles tell the capabilities of a model. There, a flag that is off is certain, and one that is
+on only means that nothing says otherwise. So a model is refused if its profile says no. Else it is used: silently if
+llm-do assumes the capability of all current models of its provider, and otherwise with a notice, since any model may be
+behind a server or a gateway.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydantic_ai.models.wrapper import WrapperModel
 from ..errors import did_you_mean
 
 _STAND_INS = ("test", "function")
-"""Providers of models in tests, which stand for any other."""
+"""Providers of test models, which stand for any other."""
 
 
 def _takes_pdf(profile: Mapping[str, Any]) -> bool:
@@ -34,7 +34,7 @@ _FLAGS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "video": lambda profile: profile.get("supports_video_input", True),
 }
 CAPABILITIES = tuple(_FLAGS)
-"""Capabilities that a worker can ask of its model: `vision` is images."""
+"""Capabilities that a worker can require; `vision` is images."""
 
 _ASSUMED: Mapping[str, Sequence[str]] = {
     "vision": ("anthropic", "google", "google-gla", "google-vertex", "google-cloud", "openai"),
@@ -42,18 +42,18 @@ _ASSUMED: Mapping[str, Sequence[str]] = {
     "audio": ("google", "google-gla", "google-vertex", "google-cloud"),
     "video": ("google", "google-gla", "google-vertex", "google-cloud"),
 }
-"""Providers of which llm-do assumes that all current models take such files. Nothing that it could ask says so."""
+"""Providers whose current models are all assumed to have a capability. No API tells it."""
 
 
-def check_wanted(wanted: str) -> str:
-    """Return what a worker wants of its model, if it is a pattern such as `anthropic:*`, or a capability."""
-    provider, colon, name = wanted.partition(":")
-    if wanted not in CAPABILITIES and not (colon and provider and name):
+def check_requirement(requirement: str) -> str:
+    """Return a requirement if it is a pattern such as `anthropic:*`, or a capability."""
+    provider, colon, name = requirement.partition(":")
+    if requirement not in CAPABILITIES and not (colon and provider and name):
         raise ValueError(
-            f"{wanted!r} is no pattern of models, such as 'anthropic:*', and no capability."
-            f"{did_you_mean(wanted, CAPABILITIES)}"
+            f"{requirement!r} is no pattern of models, such as 'anthropic:*', and no capability."
+            f"{did_you_mean(requirement, CAPABILITIES)}"
         )
-    return wanted
+    return requirement
 
 
 def id_of(model: Model) -> str:
@@ -62,7 +62,7 @@ def id_of(model: Model) -> str:
 
 
 def candidates(model: Model) -> Iterator[Model]:
-    """Yield the models that answer behind one that wraps or tries others."""
+    """Yield the models that may answer: those inside of wrappers and `FallbackModel`."""
     if isinstance(model, FallbackModel):
         for each in model.models:
             yield from candidates(each)
@@ -72,49 +72,51 @@ def candidates(model: Model) -> Iterator[Model]:
         yield model
 
 
-def find_misfit(model: Model, wanted: Sequence[str], named: str | None = None) -> str | None:
-    """Return the name of a model that is known not to fit, if there is one among those that may answer.
+def find_unfit_model(model: Model, requirements: Sequence[str], requested: str | None = None) -> str | None:
+    """Return the name of the first model that may answer and does not meet the requirements, if any.
 
-    A model fits if one of the patterns means it, where there are any, and if it has all of the capabilities.
-    `named` is what the model was called by, which may have another provider's name than the model has.
+    A model has to match one of the patterns, if there are any, and to have all capabilities. `requested` is the name by
+    which the model was requested, whose provider may differ from the model's own.
     """
     for each in candidates(model):
-        names = [id_of(each), *([] if named is None else [named])]
-        if not any(name_fits(name, wanted) for name in names) and each.system not in _STAND_INS:
+        names = [id_of(each), *([] if requested is None else [requested])]
+        if not any(name_fits(name, requirements) for name in names) and each.system not in _STAND_INS:
             return id_of(each)
-        if any(lacks(each, capability) for capability in wanted if capability in CAPABILITIES):
+        if any(lacks(each, capability) for capability in requirements if capability in CAPABILITIES):
             return id_of(each)
     return None
 
 
-def name_fits(name: str, wanted: Sequence[str]) -> bool:
-    """Whether one of the patterns means the model of this name; true where there are none."""
-    patterns = [each.casefold() for each in wanted if each not in CAPABILITIES]
+def name_fits(name: str, requirements: Sequence[str]) -> bool:
+    """Return whether a model's name matches one of the patterns, or there are none."""
+    patterns = [each.casefold() for each in requirements if each not in CAPABILITIES]
     return not patterns or any(fnmatchcase(name.casefold(), pattern) for pattern in patterns)
 
 
-def find_unknown(model: Model, wanted: Sequence[str], named: str | None = None) -> tuple[str, str] | None:
-    """Return a model and what is not known of it: whether it has a capability, or whether it fits at all.
+def find_unverified_model(
+    model: Model, requirements: Sequence[str], requested: str | None = None
+) -> tuple[str, str] | None:
+    """Return a model that may not meet the requirements, and what is not known of it.
 
-    `named` is as for `find_misfit`.
+    `requested` is as for `find_unfit_model`.
     """
-    is_meant = named is not None and name_fits(named, wanted)
+    is_meant = requested is not None and name_fits(requested, requirements)
     for each in candidates(model):
-        if each.system in _STAND_INS and wanted and not is_meant:
-            return named or id_of(each), "fits"
-        for capability in wanted:
+        if each.system in _STAND_INS and requirements and not is_meant:
+            return requested or id_of(each), "fits"
+        for capability in requirements:
             if capability in CAPABILITIES and each.system not in _ASSUMED[capability]:
                 return id_of(each), f"can be sent what {capability!r} means"
     return None
 
 
 def lacks(model: Model, capability: str) -> bool:
-    """Whether a model is known not to have a capability."""
+    """Return whether a model is known not to have a capability."""
     return not _FLAGS[capability](model.profile)
 
 
 def capability_for(content: Any) -> str | None:
-    """Return the capability that a model needs to be sent this content, if it is one of those that are known."""
+    """Return the capability that a model needs to accept this content, if any."""
     kind = getattr(content, "kind", None)
     if isinstance(kind, str) and kind.endswith("-url"):
         return {"image-url": "vision", "audio-url": "audio", "video-url": "video"}.get(kind)

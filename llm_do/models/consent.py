@@ -1,6 +1,6 @@
-"""The yes of a person to a model server: it is asked for once, and remembered until it is taken back.
+"""The user's consent to a model server, which is asked once and remembered until it is withdrawn.
 
-Any account of this machine can listen on the usual port of a server, and would then be sent the prompts.
+Any account of this machine can listen on the usual port of a server, and would then receive the prompts.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ KIND = "model-server"
 
 
 def has_agreed(offer: OfferedModel) -> bool:
-    """Whether the user said yes to this server, at this address, run by this account."""
+    """Return whether the user agreed to this server, at this address, run by this account."""
     return is_remembered(KIND, _subject(offer))
 
 
 def remember(offer: OfferedModel) -> None:
-    """Keep the yes.
+    """Remember the consent.
 
     Raises:
         RememberedError: It cannot be written.
@@ -27,7 +27,7 @@ def remember(offer: OfferedModel) -> None:
 
 
 def forget_all() -> list[str]:
-    """Take back every yes, and return a line about each server that had one."""
+    """Withdraw all consent, and return a line about each server that had it."""
     return [_describe(subject) for subject in Remembered.load().remove_all(KIND)]
 
 
@@ -37,7 +37,7 @@ def _subject(offer: OfferedModel) -> str:
 
 
 def _describe(subject: str) -> str:
-    """Return a remembered subject as a person reads it."""
+    """Return a remembered subject in words."""
     place, _, uid = subject.partition(" of user ")
     provider, _, url = place.partition(" ")
     server = server_of(provider)

@@ -1,4 +1,4 @@
-"""Answers that were cut off: by a limit of tokens, or because a stream ended too soon."""
+"""Truncated answers: by a limit of tokens, or because a stream ended early."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _REPORT_ENDS = frozenset(
         "XaiModel",
     }
 )
-"""PydanticAI's models whose streams say why they ended."""
+"""PydanticAI's models whose streams report a finish reason."""
 _REPORT_NO_ENDS = frozenset({"SnowflakeModel"})
-"""Those of them that do not: Claude behind Snowflake sends no finish reason, ever."""
+"""Subclasses of these that do not: Claude behind Snowflake never sends a finish reason."""
 
 
-def name_limit(response: ModelResponse, max_tokens: int | None, *, bounded_by_budget: bool) -> str | None:
-    """Say which limit cut an answer off, and how to raise it; `None` where the answer is whole.
+def describe_cutoff(response: ModelResponse, max_tokens: int | None, *, bounded_by_budget: bool) -> str | None:
+    """Describe the limit that truncated an answer, and how to raise it; `None` if the answer is complete.
 
-    `max_tokens` is the number that was sent, if any; `bounded_by_budget`, that it is a budget's and not the user's.
+    `max_tokens` is the number that was sent, if any; `bounded_by_budget` tells that it came from a budget.
     """
     if response.finish_reason != "length":
         return None
@@ -44,11 +44,10 @@ def name_limit(response: ModelResponse, max_tokens: int | None, *, bounded_by_bu
     return "the model's own limit was reached; ask for a shorter answer, or set `max_tokens` in `model_settings`"
 
 
-def find_missing_end(response: ModelResponse, model: Model) -> str | None:
-    """Say that a stream ended without its end, as far as that can be told; `None` where it came.
+def describe_missing_end(response: ModelResponse, model: Model) -> str | None:
+    """Describe a stream that seems to have ended early; `None` if it is complete.
 
-    A server that speaks OpenAI's language reports the usage after all else. Some never send a finish reason, so
-    that report is an end too.
+    OpenAI-compatible servers report the usage last. Some never send a finish reason, so that report is an end too.
     """
     while isinstance(model, WrapperModel):
         model = model.wrapped

@@ -1,4 +1,4 @@
-"""Which user's process listens on a port of this machine, where the kernel tells it (Linux)."""
+"""The user whose process listens on a port of this machine, as far as the kernel tells (Linux)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LISTENS = "0A"
 
 
 def listening_user(host: str, port: int) -> int | None:
-    """Return the user id of the process that a connection to this port would reach, or `None` where it is not known.
+    """Return the user id of the process that a connection to this port would reach; `None` if it is not known.
 
     The most specific address wins, as it does in the kernel.
     """
@@ -25,14 +25,14 @@ def listening_user(host: str, port: int) -> int | None:
 
 
 def user_name(uid: int) -> str:
-    """Return how to call a user in a message."""
+    """Return a user's name for messages."""
     with suppress(KeyError):
         return repr(pwd.getpwuid(uid).pw_name)
     return str(uid)
 
 
 def is_other_ordinary_user(uid: int | None) -> bool:
-    """Whether a process belongs to an account that is neither this one nor root."""
+    """Return whether a process belongs to an account that is neither this one nor root."""
     return uid is not None and uid not in (0, os.geteuid())
 
 

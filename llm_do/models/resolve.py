@@ -1,4 +1,4 @@
-"""Models by their names."""
+"""Models by name."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from .servers import make_served_model, server_of
 from .unusable import missing_variable
 
 
-def is_own_file(name: str | None) -> bool:
-    """Whether a model's name is a path: llama.cpp, which is no fortress, would read whatever is there."""
+def names_model_file(name: str | None) -> bool:
+    """Return whether a model's name is a path. llama.cpp, which is not hardened, would read any file there."""
     kind, _, rest = (name or "").strip().partition(":")
-    return kind == "local" and names_a_file(rest)
+    return kind == "local" and is_file_path(rest)
 
 
-def names_a_file(rest: str) -> bool:
-    """Whether what stands after `local:` is a path, and no name of the catalogue."""
+def is_file_path(rest: str) -> bool:
+    """Return whether the part after `local:` is a path rather than a name of the catalogue."""
     return rest.lower().endswith(".gguf") or "/" in rest or "\\" in rest
 
 
 def resolve_model(name: str) -> Model:
     """Return the model of this name.
 
-    `local` and `local:...` run on this machine, `ollama:...`, `llama-server:...` and `vllm:...` are asked where their
-    server is, and all others are PydanticAI's.
+    `local` and `local:...` run on this machine, `ollama:...`, `llama-server:...` and `vllm:...` are models of servers,
+    and all others are PydanticAI's.
     """
     name = name.strip()
     kind, colon, rest = name.partition(":")
@@ -37,8 +37,7 @@ def resolve_model(name: str) -> Model:
         missing = "the name of the model is missing" if kind else "the provider is missing"
         raise ModelChoiceError(f"{missing}: write {kind or 'PROVIDER'}:{rest.strip() or 'MODEL'}.")
     if kind == "local":
-        # Its modules are for those who use it.
-        from .local.model import LocalModel  # noqa: PLC0415
+        from .local.model import LocalModel  # noqa: PLC0415 - only for local models
 
         return LocalModel(rest)
     if (server := server_of(kind)) is not None:
@@ -46,8 +45,8 @@ def resolve_model(name: str) -> Model:
     try:
         model = infer_model(name)
     except Exception as exc:  # a provider's package may raise one of its own
-        named = (name for name in _empty_variables(kind, os.environ) if name in str(exc))
-        variable = missing_variable(exc) if isinstance(exc, UserError) else next(named, None)
+        mentioned = (name for name in _empty_variables(kind, os.environ) if name in str(exc))
+        variable = missing_variable(exc) if isinstance(exc, UserError) else next(mentioned, None)
         if variable is not None and variable in os.environ:
             raise _empty(variable) from exc
         raise
@@ -56,7 +55,7 @@ def resolve_model(name: str) -> Model:
 
 
 def _refuse_empty_key(model: Model, provider: str, environ: Mapping[str, str]) -> None:
-    """Refuse a model that would send an empty key, which a variable has. A key that is not used does not count."""
+    """Raise if a model would send the empty key of a variable. A key that is not used does not count."""
     client = getattr(model, "client", None)
     key = getattr(client, "api_key", None)
     if not isinstance(key, str) or key.strip() or getattr(client, "_api_key_provider", None) is not None:
@@ -66,7 +65,7 @@ def _refuse_empty_key(model: Model, provider: str, environ: Mapping[str, str]) -
 
 
 def _empty_variables(provider: str, environ: Mapping[str, str]) -> list[str]:
-    """Return the variables for the key of a provider that are set, and have none."""
+    """Return the variables for the key of a provider that are set and empty."""
     offered = [offer.variables for offer in KEY_OFFERS if offer.model.partition(":")[0] == provider]
     variables = [*(offered[0] if offered else ()), f"{provider.partition('-')[0].upper()}_API_KEY"]
     return [name for name in variables if name in environ and not environ[name].strip()]
@@ -77,9 +76,6 @@ def _empty(variable: str) -> ModelChoiceError:
 
 
 def describe_remote(name: str) -> str:
-    """Return a sentence about where the prompts of a model go, if it is a server's that looks like one of this machine.
-
-    Empty for all others.
-    """
+    """Return a warning that prompts leave this machine, for models of servers that usually are on it; else nothing."""
     server = server_of(name.partition(":")[0])
     return server.locate(os.environ).describe_remote() if server is not None else ""

@@ -1,4 +1,4 @@
-"""Model servers that workers can use without a provider's key: which there are, and what they offer.
+"""Model servers that workers can use without a provider's key, and the models that they offer.
 
 Nothing here imports a provider's package until a model of a server is made.
 """
@@ -26,35 +26,35 @@ _SECONDS = 0.3
 _SECONDS_ELSEWHERE = 3.0
 _MAX_BODY = 1_000_000
 _MAX_NAME = 200
-_SENT = {"host", "connection", "accept", "accept-encoding", "content-type", "content-length", "user-agent"}
+_SENT_HEADERS = {"host", "connection", "accept", "accept-encoding", "content-type", "content-length", "user-agent"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelServer:
-    """A kind of model server, and where it is: on its usual port of this machine, or where a variable says."""
+    """A kind of model server, and its address: its usual port of this machine, or that of a variable."""
 
     name: str
     provider: str
     """The part of a model's name in front of the colon, such as `ollama`."""
     address: Address
     path: str
-    """Where it lists its models."""
+    """The path of its list of models."""
     rows: str
     """The key of the list in its answer."""
     key: str
     """The key of a model's name in a row."""
     variables: tuple[str, ...] = ()
-    """The environment variables that can have its address; the first that is set counts."""
+    """The environment variables for its address; the first that is set counts."""
     key_variable: str = ""
-    """The environment variable that can have its API key, which goes to no address but one that a variable names."""
+    """The environment variable for its API key, which is sent only to an address that a variable names."""
     named_by: str | None = None
-    """The variable that has the address."""
+    """The variable that the address came from."""
 
     def locate(self, environ: Mapping[str, str]) -> ModelServer:
-        """Return the server at the address that the environment has for it.
+        """Return the server at the address in the environment.
 
         Raises:
-            ModelChoiceError: A variable does not have an address.
+            ModelChoiceError: A variable has no valid address.
         """
         for variable in self.variables:
             if value := environ.get(variable, "").strip():
@@ -66,7 +66,7 @@ class ModelServer:
         return environ.get(self.key_variable, "").strip() or None if self.named_by is not None else None
 
     def describe_remote(self) -> str:
-        """Return a sentence about prompts that leave this machine; empty if they do not."""
+        """Return a warning that prompts leave this machine; empty if they do not."""
         if self.address.is_loopback:
             return ""
         return f"{self.address} ({self.named_by}) is not this machine: prompts, and what workers read, are sent there"
@@ -79,21 +79,19 @@ class OfferedModel:
     server: ModelServer
     model: str
     user: int | None
-    """The id of the user whose process listens there, where it is known."""
+    """The id of the user whose process listens there, if known."""
 
     @property
     def name(self) -> str:
-        """The name that a worker, `-m` or `LLM_DO_MODEL` can have for it."""
+        """The name of the model for workers, `-m` and `LLM_DO_MODEL`."""
         return f"{self.server.provider}:{self.model}"
 
     @property
     def place(self) -> str:
-        """The server, its address and the user who runs it, for a person."""
-        owner = (
-            f", run by user {user_name(self.user)}"
-            if self.user is not None and is_other_ordinary_user(self.user)
-            else ""
-        )
+        """The server, its address, and who runs it if that is another user."""
+        owner = ""
+        if self.user is not None and is_other_ordinary_user(self.user):
+            owner = f", run by user {user_name(self.user)}"
         return f"{self.server.name} on {self.server.address}{owner}"
 
 
@@ -130,15 +128,12 @@ MODEL_SERVERS = (
 
 
 def server_of(provider: str, servers: Iterable[ModelServer] = MODEL_SERVERS) -> ModelServer | None:
-    """Return the kind of server whose models have this provider in front of their names."""
+    """Return the server whose models have this provider as prefix."""
     return next((server for server in servers if server.provider == provider), None)
 
 
 def find_offer(server: ModelServer, environ: Mapping[str, str]) -> OfferedModel | None:
-    """Ask a server for its first model.
-
-    It waits for the answer for up to 0.3 seconds, and for up to 3 where the server is on another machine.
-    """
+    """Ask a server for its first model. It has 0.3 seconds to answer, or 3 if it is on another machine."""
     model = _first_model(server, _get_json(server, server.api_key(environ)))
     if model is None:
         return None
@@ -153,14 +148,14 @@ def _first_model(server: ModelServer, answer: Any) -> str | None:
         if not isinstance(row, dict) or row.get("remote_host") or row.get("remote_model"):
             continue
         name = row.get(server.key)
-        # The name is shown on a terminal, so what could steer one is no name.
+        # The name goes to a terminal, so no control characters.
         if isinstance(name, str) and 0 < len(name) <= _MAX_NAME and name.isprintable() and "embed" not in name.lower():
             return name
     return None
 
 
 def _get_json(server: ModelServer, api_key: str | None) -> Any:
-    """Return what a server answers, or `None` for anything but a prompt, small, plain answer."""
+    """Return the JSON that a server answers; `None` on any failure."""
     headers = {"Accept": "application/json", "Connection": "close"}
     if api_key is not None:
         headers["Authorization"] = f"Bearer {api_key}"
@@ -170,10 +165,10 @@ def _get_json(server: ModelServer, api_key: str | None) -> Any:
 
 
 def _fetch(address: Address, path: str, headers: Mapping[str, str]) -> bytes:
-    """Return the body of an answer; empty for one that is not there when the time is up, is an error, or is too large.
+    """Return the body of an answer; empty on a timeout, an error, or an answer that is too large.
 
-    A thread makes the exchange, since neither looking up a name nor a conversation of many small steps has a timeout.
-    `http.client` rather than `urllib.request`: it knows neither proxies nor redirects, so none can be followed.
+    The request runs in a thread, since neither name resolution nor many small reads have a timeout as a whole.
+    `http.client` rather than `urllib.request`: it uses no proxies and follows no redirects.
     """
     seconds = _SECONDS if address.is_loopback else _SECONDS_ELSEWHERE
     kind = HTTPSConnection if address.scheme == "https" else HTTPConnection
@@ -186,7 +181,7 @@ def _fetch(address: Address, path: str, headers: Mapping[str, str]) -> bytes:
         with suppress(OSError, HTTPException, ValueError), closing(connection):
             connection.connect()
             opened.append(connection.sock)
-            if monotonic() >= deadline:  # too late for the other thread to hang up
+            if monotonic() >= deadline:  # the other thread has stopped waiting
                 return
             connection.request("GET", f"{address.path}{path}", headers=headers)
             with connection.getresponse() as response:
@@ -203,7 +198,7 @@ def _fetch(address: Address, path: str, headers: Mapping[str, str]) -> bytes:
 
 
 def _hang_up(opened: Iterable[socket.socket]) -> None:
-    """End the exchange of another thread, which closes its socket itself."""
+    """End the request of another thread, which closes its socket itself."""
     for sock in opened:
         with suppress(OSError):
             # Not the method of a TLS socket: it would drop the state that the other thread uses.
@@ -211,7 +206,7 @@ def _hang_up(opened: Iterable[socket.socket]) -> None:
 
 
 def make_served_model(server: ModelServer, name: str, environ: Mapping[str, str]) -> Model:
-    """Make the model of a server. It imports a provider's package, which takes most of a second."""
+    """Make the model of a server. This imports a provider's package, which takes most of a second."""
     if not name:
         raise ModelChoiceError(f"the model is missing: write {server.provider}:MODEL.")
     from pydantic_ai.models.ollama import OllamaModel  # noqa: PLC0415 - this comes first: it says what to install
@@ -223,21 +218,20 @@ def make_served_model(server: ModelServer, name: str, environ: Mapping[str, str]
     base_url, client = f"{server.address.url}/v1", _make_client(server.address, server.api_key(environ))
     if server.provider == "ollama":
         return OllamaModel(name, provider=OllamaProvider(base_url=base_url, api_key="none", http_client=client))
-    if server.provider == "vllm":
-        return OpenAIChatModel(name, provider=VLLMProvider(base_url=base_url, api_key="none", http_client=client))
-    return OpenAIChatModel(name, provider=OpenAIProvider(base_url=base_url, api_key="none", http_client=client))
+    provider = VLLMProvider if server.provider == "vllm" else OpenAIProvider
+    return OpenAIChatModel(name, provider=provider(base_url=base_url, api_key="none", http_client=client))
 
 
 def _make_client(address: Address, api_key: str | None) -> Any:
-    """Make a client that sends prompts to one address: no redirect leads elsewhere, and no proxy from loopback.
+    """Make an HTTP client that follows no redirects, and uses no proxy for loopback.
 
-    A connection that is not kept can be followed by one from another event loop.
+    It closes each connection, since the next request may come from another event loop.
     """
     from openai import DefaultAsyncHttpxClient  # noqa: PLC0415 - as above
 
     async def send_own_key(request: Any) -> None:
-        """Drop what OpenAI's client adds from the environment: keys, and headers that may have some."""
-        for name in set(request.headers) - _SENT:
+        """Drop the keys and headers that OpenAI's client adds from the environment."""
+        for name in set(request.headers) - _SENT_HEADERS:
             del request.headers[name]
         if api_key is not None:
             request.headers["Authorization"] = f"Bearer {api_key}"

@@ -33,7 +33,7 @@ from ..core.names import entries_below
 from ..definitions.definition import WorkerLimits
 from ..errors import ProjectCodeError, WorkerFileError, did_you_mean, summarize
 from ..machine.files import Owners, check_regular, read_file
-from ..models.own import why_no_provider
+from ..models.custom import invalid_provider_reason
 from ..policy.rules import ToolRule, ToolRules
 from ..privacy.display import visible
 from ..sandbox import SandboxConfig
@@ -125,7 +125,7 @@ def _check_providers(providers: Mapping[str, str], text: str, file: str) -> None
     """Refuse prefixes that mean something else, in their lines. Nothing is imported."""
     problems = []
     for prefix, reference in providers.items():
-        if (why := why_no_provider(prefix, reference)) is not None:
+        if (why := invalid_provider_reason(prefix, reference)) is not None:
             key = re.compile(rf"""(^|[\s.{{,])["']?{re.escape(prefix)}["']?\s*=""")
             lines = [number for number, line in enumerate(text.splitlines(), 1) if key.search(line)]
             problems.append(f"{file}:{lines[-1] if lines else 1}: {why}")

@@ -40,7 +40,7 @@ from ..definitions.definition import (
 from ..definitions.inherit import cut
 from ..errors import DuplicateEntryError, LlmDoError, RuleError, UnknownEntryError, WorkerFileError, did_you_mean
 from ..machine.files import Owners, read_file
-from ..models import make_own_model
+from ..models import make_custom_model
 from ..policy.catalogue import is_reserved
 from ..policy.rules import RuleBook, Shape, check_rules, shape_of
 from ..sandbox import SandboxConfig
@@ -122,7 +122,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
 
     def make_model(self, name: str) -> Model | None:
         """The model of this name, if its prefix is one of the project's providers. Its factory is imported and runs."""
-        return make_own_model(name, self.providers(), self.load, self.root)
+        return make_custom_model(name, self.providers(), self.load, self.root)
 
     def load(self, reference: str) -> Any:
         """Return the object that `module:Name` or `file.py:Name` names. The project's code is imported."""

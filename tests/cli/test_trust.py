@@ -101,12 +101,12 @@ def ran(project: Path) -> bool:
 
 
 PARTS = [
-    pytest.param(".", secret_fields=needs_root),
+    pytest.param(".", marks=needs_root),
     "workers",
     "tools.py",
     "shapes.py",
     "workers/helper.md",
-    pytest.param("workers/calc", secret_fields=needs_root),
+    pytest.param("workers/calc", marks=needs_root),
     "workers/calc/tools.py",
 ]
 
@@ -525,7 +525,7 @@ def test_the_module_imports_nothing_from_the_current_folder(project: Path, args:
     """A file there that is called like a library does not run, though Python looks there first."""
     here = project / "sub" / "here"
     here.mkdir()
-    names = ("typing", "json", "click", "pathlib", "yaml", "rich", "pydantic", "re", "shutil", "llm_do_plugin", "anyio")
+    names = ("typing", "json", "click", "pathlib", "yaml", "rich", "pydantic", "re", "shutil", "lazy_loader", "anyio")
     for name in names:
         (here / f"{name}.py").write_text("open('ran-here', 'w').close()\n")
     done = subprocess.run(

@@ -26,7 +26,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from llm_do import AnswerCutOff, Event, Limits, ModelAnswerError, Runtime, WorkerEntry, entry
 from llm_do.cli.terminal.error_text import in_words
-from llm_do.models.cutoff import find_missing_end
+from llm_do.models.cutoff import describe_missing_end
 
 HTML = "<!DOCTYPE html>\n<html><title>Sign in\x1b[2J</title></html>"
 NO_CHOICES = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": []}
@@ -267,10 +267,10 @@ def test_only_models_that_report_ends_can_miss_one() -> None:
 
     provider = OpenAIProvider(base_url="http://127.0.0.1:1/v1", api_key="none")
     response = ModelResponse(parts=[TextPart("half an")], finish_reason="stop")
-    assert find_missing_end(response, OpenAIChatModel("m", provider=provider)) is not None
-    assert find_missing_end(response, WrapperModel(OpenAIChatModel("m", provider=provider))) is not None
-    assert find_missing_end(response, OpenAIResponsesModel("m", provider=provider)) is None
-    assert find_missing_end(replace(response, finish_reason=None), OpenAIResponsesModel("m", provider=provider))
-    assert find_missing_end(response, SnowflakeModel("claude-4-sonnet", provider=provider)) is None
-    assert find_missing_end(replace(response, state="interrupted"), OpenAIChatModel("m", provider=provider)) is None
-    assert find_missing_end(replace(response, finish_reason=None), Own(lambda messages, info: response)) is None
+    assert describe_missing_end(response, OpenAIChatModel("m", provider=provider)) is not None
+    assert describe_missing_end(response, WrapperModel(OpenAIChatModel("m", provider=provider))) is not None
+    assert describe_missing_end(response, OpenAIResponsesModel("m", provider=provider)) is None
+    assert describe_missing_end(replace(response, finish_reason=None), OpenAIResponsesModel("m", provider=provider))
+    assert describe_missing_end(response, SnowflakeModel("claude-4-sonnet", provider=provider)) is None
+    assert describe_missing_end(replace(response, state="interrupted"), OpenAIChatModel("m", provider=provider)) is None
+    assert describe_missing_end(replace(response, finish_reason=None), Own(lambda messages, info: response)) is None

@@ -445,7 +445,7 @@ async def test_sinks_hear_that_somebody_is_asked_only_when_somebody_is() -> None
     lonely = Runtime([door.entry], message_callback=lambda e: heard.append(e.type))
     with pytest.raises(ApprovalDenied):
         await lonely.call("open_door", 1)
-    assert heard == ["call_opened", "approval_decided", "call_started", "call_closed"]
+    assert heard == ["call_opened", "approval_decided", "call_closed"]
 
 
 async def test_any_entry_may_ask_from_within() -> None:

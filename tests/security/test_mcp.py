@@ -29,7 +29,7 @@ from llm_do import (
     entry,
 )
 from llm_do.arguments.validation import schema_validator
-from llm_do.models.local.schema import Enforceable
+from llm_do.models.local.schema import GrammarSchema
 from llm_do.toolsets import McpFactory
 
 from ..hostile_mcp import Closed, HostileServer, Raw, events, serving, text, tool
@@ -438,8 +438,8 @@ def test_a_schema_of_an_older_draft_means_what_that_draft_says() -> None:
 
 def test_a_local_model_is_given_no_schema_without_end() -> None:
     again = {"allOf": [{"$ref": "#/$defs/a"}] * 50}
-    with pytest.raises(UserError, match="too much for a local model"):
-        Enforceable({"$defs": {"a": again}, **again})
+    with pytest.raises(UserError, match="A schema (is nested too deeply|has too many parts) for a local model"):
+        GrammarSchema({"$defs": {"a": again}, **again})
 
 
 # -- what it sends -------------------------------------------------------------------------------------------------

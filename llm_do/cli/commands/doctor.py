@@ -115,11 +115,11 @@ def _is_installed(package: str) -> bool:
 def _servers() -> Iterator[Finding]:
     """Which model servers answer, and whether they are used without a model's name."""
     from ...errors import ModelChoiceError  # noqa: PLC0415
-    from ...models.choice import how_to_name, may_look_for_local  # noqa: PLC0415
+    from ...models.choice import local_models_enabled, setting_for  # noqa: PLC0415
     from ...models.consent import has_agreed  # noqa: PLC0415
     from ...models.servers import MODEL_SERVERS, find_offer  # noqa: PLC0415
 
-    if not may_look_for_local():
+    if not local_models_enabled():
         yield Finding("model servers", "missing", "are not looked for: LLM_DO_NO_LOCAL is set")
         return
     needs = "" if _is_installed("openai") else f"; needs {install_package('pydantic-ai-slim[openai]')}"
@@ -138,7 +138,7 @@ def _servers() -> Iterator[Finding]:
         elif has_agreed(offer):
             use = "you agreed to use it; to take that back: llm-do models forget"
         else:
-            use = f"not used without your yes: `llm-do run` asks at a terminal, or set {how_to_name(offer)}"
+            use = f"not used without your yes: `llm-do run` asks at a terminal, or set {setting_for(offer)}"
         yield Finding(server.name, "missing" if needs else "ok", f"{offer.place} has {offer.model}; {use}{needs}")
 
 
@@ -146,7 +146,7 @@ def _local() -> Iterator[Finding]:
     """Whether models can run here, and which are here."""
     from ...errors import LocalModelError  # noqa: PLC0415
     from ...models.choice import LOCAL_PACKAGE  # noqa: PLC0415
-    from ...models.local.catalogue import EMBEDDED, shown_size  # noqa: PLC0415
+    from ...models.local.catalogue import EMBEDDED, format_size  # noqa: PLC0415
     from ...models.local.store import cached_models, models_folder  # noqa: PLC0415
 
     if find_spec(LOCAL_PACKAGE) is None:
@@ -160,7 +160,7 @@ def _local() -> Iterator[Finding]:
     except LocalModelError as exc:  # the folder that somebody named is none
         yield Finding("local models", "missing", f"{exc}")
         return
-    listed = ", ".join(f"{each.name} ({shown_size(each.size)})" for each in here)
+    listed = ", ".join(f"{each.name} ({format_size(each.size)})" for each in here)
     detail = f"{listed} in {folder}" if here else f"none in {folder}: llm-do models pull {EMBEDDED}"
     yield Finding("local models", "ok" if here else "missing", detail)
 
@@ -178,8 +178,8 @@ def _import_problem(package: str) -> str | None:
 def _model(root: Path | None) -> Iterator[Finding]:
     """Which model a worker that names none would have, and why."""
     from ...errors import LlmDoError, LocalModelError, ModelChoiceError  # noqa: PLC0415
-    from ...models import choose_default_model, own_provider  # noqa: PLC0415
-    from ...models.choice import how_to_have_embedded  # noqa: PLC0415
+    from ...models import choose_default_model, custom_provider  # noqa: PLC0415
+    from ...models.choice import embedded_install_command  # noqa: PLC0415
     from ...models.local.files import ModelFile  # noqa: PLC0415
     from ...projects.code import read_config  # noqa: PLC0415
     from ...projects.layout import CONFIG  # noqa: PLC0415
@@ -198,17 +198,17 @@ def _model(root: Path | None) -> Iterator[Finding]:
         choice = None
     if choice is None or choice.model is None:
         ways = "set one of the keys above, LLM_DO_MODEL, or `model` in llm-do.toml"
-        yield Finding("default model", "missing", f"{ways}; or with no key: {how_to_have_embedded()}")
+        yield Finding("default model", "missing", f"{ways}; or with no key: {embedded_install_command()}")
         return
     name = choice.model if isinstance(choice.model, str) else choice.model.model_name
     kind, _, local = name.partition(":")
     state, note = "ok", ""
     if kind == "local" and isinstance(choice.model, str):
         try:
-            note = "" if ModelFile.named(local).is_here else "; its weights are fetched when it is first used"
+            note = "" if ModelFile.from_name(local).is_here else "; its weights are fetched when it is first used"
         except LocalModelError as exc:
             state, note = "missing", f": {exc}"
-    elif (prefix := own_provider(name, providers)) is not None:
+    elif (prefix := custom_provider(name, providers)) is not None:
         note = f"; {providers[prefix]} makes it, as {CONFIG} says"
     yield Finding("default model", state, f"{name} ({choice.reason}){note}")
 

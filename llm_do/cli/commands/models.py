@@ -32,11 +32,11 @@ def list_models_command(as_json: bool) -> None:
 
     Told are their sizes, whether they are here, their licences, and where the weights are kept.
     """
-    from ...models.choice import LOCAL_PACKAGE, largest_here, may_look_for_local  # noqa: PLC0415 - they import pydantic_ai
-    from ...models.local.catalogue import CATALOGUE, EMBEDDED, shown_size  # noqa: PLC0415
-    from ...models.local.store import cached, models_folder  # noqa: PLC0415
+    from ...models.choice import LOCAL_PACKAGE, largest_cached_model, local_models_enabled  # noqa: PLC0415 - they import pydantic_ai
+    from ...models.local.catalogue import CATALOGUE, EMBEDDED, format_size  # noqa: PLC0415
+    from ...models.local.store import cached_path, models_folder  # noqa: PLC0415
 
-    here, used = {name: cached(weights) for name, weights in CATALOGUE.items()}, largest_here()
+    here, used = {name: cached_path(weights) for name, weights in CATALOGUE.items()}, largest_cached_model()
     installed = find_spec(LOCAL_PACKAGE) is not None
     if as_json:
         models = [
@@ -44,18 +44,18 @@ def list_models_command(as_json: bool) -> None:
             | {"licence": each.licence, "about": each.about}
             for name, each in CATALOGUE.items()
         ]
-        default = used if installed and may_look_for_local() else None
+        default = used if installed and local_models_enabled() else None
         made = {"folder": str(models_folder()), "installed": installed, "default": default, "models": models}
         click.echo(json.dumps(made, indent=2))
         return
     rows = [
-        (name, shown_size(each.size), "yes" if here[name] else "no", each.licence, each.about)
+        (name, format_size(each.size), "yes" if here[name] else "no", each.licence, each.about)
         for name, each in CATALOGUE.items()
     ]
     for line in _table([("NAME", "SIZE", "HERE", "LICENCE", "ABOUT"), *rows]):
         click.echo(line)
     click.echo(f"\nThe weights are kept in {models_folder()}")
-    if not may_look_for_local():
+    if not local_models_enabled():
         click.echo("None is used unless it is named: LLM_DO_NO_LOCAL is set.")
     elif used is not None:
         click.echo(f"Where no model is named, no key is set and no model server is used, local:{used} is used.")
@@ -83,14 +83,14 @@ def pull_command(name: str | None) -> None:
     """
     from ...models.choice import LOCAL_PACKAGE  # noqa: PLC0415 - it imports pydantic_ai
     from ...models.local.catalogue import EMBEDDED  # noqa: PLC0415
-    from ...models.local.progress import pull_with_words  # noqa: PLC0415
-    from ...models.local.store import cached  # noqa: PLC0415
+    from ...models.local.progress import pull_with_progress  # noqa: PLC0415
+    from ...models.local.store import cached_path  # noqa: PLC0415
 
     weights = _weights(name or EMBEDDED)
-    if (path := cached(weights)) is not None:
+    if (path := cached_path(weights)) is not None:
         click.echo(f"{weights.name} is here already.", err=True)
     else:
-        path = pull_with_words(weights)
+        path = pull_with_progress(weights)
     click.echo(path)
     if find_spec(LOCAL_PACKAGE) is None:
         click.echo(_INSTALL, err=True)
@@ -103,13 +103,13 @@ def remove_command(names: tuple[str, ...]) -> int:
 
     Also removed is what interrupted downloads left of them.
     """
-    from ...models.local.catalogue import shown_size  # noqa: PLC0415 - it imports pydantic_ai
+    from ...models.local.catalogue import format_size  # noqa: PLC0415 - it imports pydantic_ai
     from ...models.local.store import remove  # noqa: PLC0415
 
     code = Exit.OK
     for weights in dict.fromkeys([_weights(name) for name in names]):  # one wrong name, and nothing is removed
         if freed := remove(weights):
-            click.echo(f"{weights.name} is removed: {shown_size(freed)} are free again.")
+            click.echo(f"{weights.name} is removed: {format_size(freed)} are free again.")
         else:
             click.echo(f"{weights.name} is not here. `llm-do models list` shows what is.", err=True)
             code = Exit.FAILED
@@ -153,12 +153,12 @@ def try_command(name: str | None) -> int:
     Looked at is whether that works, and not whether the answers are clever: read them yourself.
     """
     from ...errors import LocalModelError  # noqa: PLC0415 - with these comes everything
-    from ...models.choice import largest_here  # noqa: PLC0415
+    from ...models.choice import largest_cached_model  # noqa: PLC0415
     from ...models.local.files import ModelFile  # noqa: PLC0415
     from ..support.model_trial import try_model  # noqa: PLC0415
 
     try:
-        file = ModelFile.named((name or largest_here() or "").removeprefix("local:"))
+        file = ModelFile.from_name((name or largest_cached_model() or "").removeprefix("local:"))
     except LocalModelError as exc:
         raise click.UsageError(f"{exc}") from exc
     if not file.is_here:

@@ -178,10 +178,10 @@ class Conversation:
         await self._continue_with(worker)
         said = f"{visible(name)} answers from now on. It knows what was said; workers that it calls keep theirs."
         if (file := file_of(name)) is not None and file.weights is not None and not file.is_here:
-            from ...models.local.progress import announcement  # noqa: PLC0415 - for those who fetch something
+            from ...models.local.progress import describe_download  # noqa: PLC0415 - for those who fetch something
 
             # In a turn, because a turn can be cancelled, and goes on while the screen does.
-            said += f"\nIts weights are fetched with your next turn. {announcement(file.weights)}"
+            said += f"\nIts weights are fetched with your next turn. {describe_download(file.weights)}"
         return Reply(said)
 
     async def _continue_with(self, worker: WorkerEntry[Any], history: Sequence[ModelMessage] | None = None) -> None:

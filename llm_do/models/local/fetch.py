@@ -1,4 +1,4 @@
-"""What all ways of fetching weights have in common: how far it is, and what to do when it fails."""
+"""Progress and error texts of all downloads of weights."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Literal
 
 from .catalogue import Weights
 
-LOOK_EVERY = 0.2
-"""Seconds between two reports."""
+REPORT_INTERVAL = 0.2
+"""Seconds between two reports of progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far it is. `waiting` is for another process that fetches the same file."""
+    """The progress of a download. `waiting` is for another process that downloads the same file."""
 
     stage: Literal["waiting", "fetching", "checking"]
     done: int
@@ -23,19 +23,19 @@ class Progress:
     total: int
 
 
-Report = Callable[[Progress], None]
-"""Is called several times a second, in the thread that fetches. What it raises ends the fetching, cleanly."""
+ProgressCallback = Callable[[Progress], None]
+"""Called several times a second in the downloading thread. An exception that it raises ends the download cleanly."""
 
 
-def what_to_do(weights: Weights) -> str:
-    """The end of every error about weights that could not be fetched."""
+def retry_advice(weights: Weights) -> str:
+    """Return the last lines of an error about a failed download."""
     return (
         f"Try again: llm-do models pull {weights.name}\n"
         f"Or bring the file here by hand, and name it in place of the model: local:/path/to/{weights.file}"
     )
 
 
-def masked(text: str) -> str:
-    """Text without the passwords and tokens that stand in its addresses."""
+def mask_credentials(text: str) -> str:
+    """Return a text without the passwords and tokens in its URLs."""
     text = re.sub(r"://[^\s'\"<>]*@", "://***@", text)
     return re.sub(r"(://[^\s'\"<>?]*\?)[^\s'\"<>)]+", r"\1***", text)

@@ -1,4 +1,4 @@
-"""The file of a model that somebody named: of the catalogue, fetched if need be, or of their own."""
+"""The file of a local model: from the catalogue, downloaded if need be, or a file of the user."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ...errors import LocalModelError
 from ...machine import pool
 from ...machine.installation import install_extra
 from ...privacy.display import visible
-from ..resolve import names_a_file
+from ..resolve import is_file_path
 from .catalogue import EMBEDDED, Weights, lookup
 from .fetch import Progress
-from .progress import pull_with_words
-from .store import cached, pull
+from .progress import pull_with_progress
+from .store import cached_path, pull
 
 _MAGIC = b"GGUF"
 _SECONDS_TO_CLEAN_UP = 3.0
@@ -25,65 +25,65 @@ _SECONDS_TO_CLEAN_UP = 3.0
 
 @dataclass(frozen=True)
 class ModelFile:
-    """What `local:NAME` or `local:/path/model.gguf` means."""
+    """The file that `local:NAME` or `local:/path/model.gguf` names."""
 
     name: str
     weights: Weights | None
-    """`None` for a file of somebody's own."""
+    """`None` for a file of the user."""
 
     @classmethod
-    def named(cls, name: str) -> ModelFile:
-        if names_a_file(name):
+    def from_name(cls, name: str) -> ModelFile:
+        if is_file_path(name):
             return cls(name, None)
         weights = lookup(name or EMBEDDED)
         return cls(weights.name, weights)
 
     @property
     def is_here(self) -> bool:
-        return self.weights is None or cached(self.weights) is not None
+        return self.weights is None or cached_path(self.weights) is not None
 
     async def find(self, *, quiet: bool = False) -> Path:
-        """Where the file is. What is not here is fetched, and told on standard error, unless it should be quiet."""
+        """Return the path, after a download if need be. Unless `quiet`, its progress goes to standard error."""
         weights = self.weights
         if weights is None:
-            return own_file(self.name)
-        if (path := cached(weights)) is not None:
+            return check_gguf(self.name)
+        if (path := cached_path(weights)) is not None:
             return path
-        if find_spec("xllamacpp") is None:  # before all that is fetched in vain
+        if find_spec("xllamacpp") is None:  # before a download in vain
             raise LocalModelError(f"Local models need `{install_extra('local')}`.")
-        stopped, over = threading.Event(), threading.Event()
+        is_cancelled, is_finished = threading.Event(), threading.Event()
 
         def stop_if_cancelled(_: Progress) -> None:
-            if stopped.is_set():
+            if is_cancelled.is_set():
                 raise LocalModelError(f"Fetching {self.name} was cancelled.")
 
         def fetch() -> Path:
             try:
-                return (pull if quiet else pull_with_words)(weights, stop_if_cancelled)
+                return (pull if quiet else pull_with_progress)(weights, stop_if_cancelled)
             finally:
-                over.set()
+                is_finished.set()
 
         try:
             return await pool.run(fetch)
         except anyio.get_cancelled_exc_class():
-            stopped.set()
-            # It looks several times a second, and then takes away what there is of it, if the program does not end.
+            is_cancelled.set()
+            # The download checks several times a second, and then cleans up.
             with anyio.CancelScope(shield=True):
-                await pool.run(over.wait, _SECONDS_TO_CLEAN_UP)
+                await pool.run(is_finished.wait, _SECONDS_TO_CLEAN_UP)
             raise
 
 
-def own_file(name: str) -> Path:
-    """Check that a file has the form of weights, before llama.cpp reads it."""
+def check_gguf(name: str) -> Path:
+    """Return the path of a file that begins like weights do; llama.cpp must not read any other."""
     try:
         path = Path(name).expanduser().absolute()
         if path.exists() and not path.is_file():
             raise OSError(0, "it is no file")
         with path.open("rb") as file:
             start = file.read(len(_MAGIC))
-    except (OSError, ValueError, RuntimeError) as exc:  # also what cannot be a path, and a home that is not there
-        why = exc.strerror if isinstance(exc, OSError) else exc
-        raise LocalModelError(f"The model local:{visible(name)} cannot be read: {why}.") from exc
+    except (OSError, ValueError, RuntimeError) as exc:  # also for an invalid path or a missing home
+        reason = exc.strerror if isinstance(exc, OSError) else exc
+        raise LocalModelError(f"The model local:{visible(name)} cannot be read: {reason}.") from exc
     if start != _MAGIC:
         raise LocalModelError(f"{path} is no GGUF file, so it is no model that llama.cpp can load.")
     return path

@@ -1,8 +1,8 @@
-"""What a model may do next, and the JSON Schemas that llama.cpp holds it to.
+"""The options of a model for its next step, and the JSON Schemas that constrain its answer.
 
-A small model knows nothing of tool calls, and it copies whatever example of one it is shown. So it is asked two plain
-questions: which of these (a name, and nothing but a name, can be generated), and then with which arguments (an object
-of the tool's schema). A reply in words is not constrained at all, and is streamed.
+A small model knows nothing of tool calls, and copies any example of one in its prompt. So it answers two plain
+questions: which option (only one of the names can be generated), and then with which arguments (an object of the
+tool's schema). A reply in words is not constrained, and is streamed.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _PERIOD, _REPEATED = 32, 160
 
 @dataclass(frozen=True)
 class Option:
-    """One thing that the model may do."""
+    """A tool that the model may call, or a kind of reply."""
 
     name: str
     schema: Mapping[str, Any] | None = None
-    """Of the arguments of a call, or of a reply. `None` for a reply in words."""
+    """The schema of the arguments, or of the reply. `None` for a reply in words."""
     tool: ToolDefinition | None = None
     """`None` for a reply."""
 
     @property
-    def ends(self) -> bool:
-        """Whether this is the answer that a worker was asked for."""
+    def is_final(self) -> bool:
+        """Whether this is the output of the worker, which ends its run."""
         return self.tool is None or self.tool.kind == "output"
 
     @property
-    def about(self) -> str:
+    def summary(self) -> str:
         words = (self.tool.description or "").strip() if self.tool is not None else ""
         return words.splitlines()[0] if words else self.name.replace("_", " ")
 
@@ -44,16 +44,16 @@ class Option:
         return ", ".join((self.schema or {}).get("properties") or ())
 
 
-def options(settings: ModelSettings, asked: ModelRequestParameters) -> list[Option]:
-    """What PydanticAI lets the model do, with the `tool_choice` of the settings."""
-    functions = [Option(tool.name, tool.parameters_json_schema, tool) for tool in asked.declared_function_tools]
-    endings = [Option(tool.name, tool.parameters_json_schema, tool) for tool in asked.output_tools]
+def list_options(settings: ModelSettings, parameters: ModelRequestParameters) -> list[Option]:
+    """Return the options that PydanticAI and the `tool_choice` of the settings allow."""
+    functions = [Option(tool.name, tool.parameters_json_schema, tool) for tool in parameters.declared_function_tools]
+    endings = [Option(tool.name, tool.parameters_json_schema, tool) for tool in parameters.output_tools]
     reply = "reply"
     while reply in (option.name for option in (*functions, *endings)):
         reply += "_"
-    if asked.output_mode in ("native", "prompted") and asked.output_object is not None:
-        endings.append(Option(reply, asked.output_object.json_schema))
-    elif asked.allow_text_output:
+    if parameters.output_mode in ("native", "prompted") and parameters.output_object is not None:
+        endings.append(Option(reply, parameters.output_object.json_schema))
+    elif parameters.allow_text_output:
         endings.append(Option(reply))
     choice = settings.get("tool_choice")
     if choice == "required":
@@ -66,18 +66,18 @@ def options(settings: ModelSettings, asked: ModelRequestParameters) -> list[Opti
         functions = [option for option in functions if option.name in choice]
         endings = [option for option in endings if option.name in choice and option.tool is not None]
     if not functions and not endings:
-        raise UserError(f"With tool_choice={choice!r} there is nothing that the model may answer.")
+        raise UserError(f"With tool_choice={choice!r} the model has no way to answer. Choose another one.")
     return [*functions, *endings]
 
 
-def name_of(choices: Sequence[Option]) -> dict[str, Any]:
-    """The schema of one of these names."""
+def name_schema(choices: Sequence[Option]) -> dict[str, Any]:
+    """Return the schema of one of the options' names."""
     return {"enum": [option.name for option in choices]}
 
 
-def is_stuck(said: str) -> bool:
-    """Whether a model repeats itself in a string that it does not close, as small ones do."""
-    end = said[-_REPEATED:]
+def is_repeating(text: str) -> bool:
+    """Return whether a model repeats itself in a string that it does not close, as small ones do."""
+    end = text[-_REPEATED:]
     if len(end) < _REPEATED or not any(end[period:] == end[:-period] for period in range(1, _PERIOD + 1)):
         return False
-    return said.replace("\\\\", "").replace('\\"', "").count('"') % 2 == 1
+    return text.replace("\\\\", "").replace('\\"', "").count('"') % 2 == 1

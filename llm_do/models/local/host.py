@@ -1,8 +1,8 @@
 """The process in which a local model runs: llama.cpp, one request at a time, over its standard input and output.
 
-It is a process of its own, and not a thread, because loading a model holds Python's interpreter lock for seconds, and
-because what goes wrong in there, for instance when memory runs out, must not take the caller with it. It is run as a
-script and imports nothing of `llm_do`. `engine.py` is the other end, and says what the lines mean.
+It is a process rather than a thread, because loading a model holds Python's interpreter lock for seconds, and because
+a crash, for instance when memory runs out, must not end the caller. It is run as a script and imports nothing of
+`llm_do`. `engine.py` is the other end, and defines the lines.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any, TextIO
 
 
 def main() -> None:
-    """Load the model that the first line names, then answer one line after the other."""
-    # Whatever llama.cpp prints goes to standard error: lines on standard output have a meaning.
+    """Load the model that the first line names, then answer the requests of the other lines."""
+    # Output of llama.cpp goes to standard error: standard output is for our lines.
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     settings = json.loads(sys.stdin.readline())
@@ -28,9 +28,9 @@ def main() -> None:
     try:
         server = _load(**settings)
     except Exception as exc:
-        _say(out, failed=f"{exc}")
+        _send(out, failed=f"{exc}")
         return
-    _say(out, loaded=True)
+    _send(out, loaded=True)
     while True:
         job = jobs.get()
         _answer(server, job["id"], job["request"], cancelled, out)
@@ -44,7 +44,7 @@ def _listen(jobs: queue.SimpleQueue[dict[str, Any]], cancelled: set[int], folder
         else:
             jobs.put(message)
     shutil.rmtree(folder, ignore_errors=True)
-    os._exit(0)  # nobody is there any more
+    os._exit(0)  # the caller has ended
 
 
 def _load(folder: str, path: str, context: int, threads: int) -> Any:
@@ -53,10 +53,10 @@ def _load(folder: str, path: str, context: int, threads: int) -> Any:
     params = xllamacpp.CommonParams()
     params.model.path = path
     params.n_ctx = context
-    # One request at a time, and the last few prompts are kept: the next one mostly starts like one of them.
+    # One request at a time; the other slots keep the last prompts, since the next one often starts like one of them.
     params.n_parallel = 4
     params.kv_unified = True
-    # A cancelled request ends after the batch that it is at: not too big, then.
+    # A cancelled request ends after its current batch, so batches are small.
     params.n_batch = params.n_ubatch = 64
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     params.cache_ram_mib = 0
@@ -66,8 +66,8 @@ def _load(folder: str, path: str, context: int, threads: int) -> Any:
     params.verbosity = 1  # errors
     params.api_keys = [os.urandom(32).hex()]
     if sys.platform != "win32":
-        # It cannot be told not to listen. Once the folder is gone, nobody finds the socket. The name is relative, since
-        # the path of a socket may have 107 bytes and no more.
+        # It always listens, but nothing can connect once the folder is removed. The socket has a relative name, since
+        # its path may have no more than 107 bytes.
         os.chdir(folder)
         params.hostnames = ["unused.sock"]
     try:
@@ -81,25 +81,25 @@ def _answer(server: Any, number: int, request: dict[str, Any], cancelled: set[in
     usage: dict[str, int] = {}
     finish: str | None = None
     error: dict[str, Any] | None = None
-    told_prompt = False
+    is_prompt_reported = False
 
     def receive(chunk: dict[str, Any]) -> bool:
-        """Pass on a piece. True ends the generation."""
-        nonlocal finish, error, usage, told_prompt
+        """Pass on a chunk. `True` ends the generation."""
+        nonlocal finish, error, usage, is_prompt_reported
         if number in cancelled:
             return True
         if "error" in chunk:
             error = chunk["error"]
             return True
-        if not told_prompt and (progress := chunk.get("prompt_progress")):
-            told_prompt = True
-            _say(out, id=number, prompt=progress["total"])
+        if not is_prompt_reported and (progress := chunk.get("prompt_progress")):
+            is_prompt_reported = True
+            _send(out, id=number, prompt=progress["total"])
         for choice in chunk.get("choices") or ():
             delta = choice.get("delta") or {}
             if text := delta.get("content"):
-                _say(out, id=number, text=text)
+                _send(out, id=number, text=text)
             if thinking := delta.get("reasoning_content"):
-                _say(out, id=number, thinking=thinking)
+                _send(out, id=number, thinking=thinking)
             finish = choice.get("finish_reason") or finish
         usage = chunk.get("usage") or usage
         return False
@@ -110,10 +110,10 @@ def _answer(server: Any, number: int, request: dict[str, Any], cancelled: set[in
         except Exception as exc:
             error = {"message": f"{exc}"}
     cancelled.discard(number)
-    _say(out, id=number, done=finish, usage=usage, error=error)
+    _send(out, id=number, done=finish, usage=usage, error=error)
 
 
-def _say(out: TextIO, **message: Any) -> None:
+def _send(out: TextIO, **message: Any) -> None:
     out.write(json.dumps(message) + "\n")
     out.flush()
 

@@ -1,6 +1,6 @@
-"""Weights from the Hugging Face hub. A download that breaks off goes on where it stopped.
+"""Downloads of weights from the Hugging Face hub, which are resumed after an interruption.
 
-Nothing here trusts what arrives beyond its size: `store` checks the hash before a file gets its name.
+Only the size is checked here; `store` checks the hash before a file gets its final name.
 """
 
 from __future__ import annotations
@@ -15,70 +15,70 @@ from urllib.parse import quote
 
 from ...errors import LocalModelError
 from ...privacy.display import visible
-from .catalogue import FromHub, Weights, shown_size
-from .fetch import LOOK_EVERY, Progress, Report, masked, what_to_do
+from .catalogue import HubSource, Weights, format_size
+from .fetch import REPORT_INTERVAL, Progress, ProgressCallback, mask_credentials, retry_advice
 
 if TYPE_CHECKING:
     import httpx2
 
 _HUB = "https://huggingface.co"
 _PAUSES = (0.2, 0.5, 1.0)
-"""Seconds before each further try of a download."""
-_BLOCK = 1 << 20
+"""Seconds before each further attempt."""
+_REFUSALS = dict.fromkeys((401, 403), "the server refuses access") | {404: "the server does not have it"}
 
 
-class _TryAgain(Exception):
-    """The server may do better next time."""
+class _RetryableError(Exception):
+    """A failure that may be temporary."""
 
 
-def from_hub(weights: Weights, source: FromHub, part: Path, progress: Report) -> None:
-    """Fetch what `part` does not have yet. After an error it has what came so far; without any, it is not there."""
+def download_from_hub(weights: Weights, source: HubSource, part: Path, progress: ProgressCallback) -> None:
+    """Download the rest of `part`. An error leaves what has arrived so far, and no file if that is nothing."""
     url = _address(source)
     try:
-        with _opened(part) as file, _client(weights, url) as client:
-            problem = _fetch_with_patience(client, url, file, weights, progress)
+        with _open_part(part) as file, _client(weights, url) as client:
+            problem = _fetch_with_retries(client, url, file, weights, progress)
             kept = file.seek(0, os.SEEK_END)
     finally:
         with suppress(FileNotFoundError):
             if part.lstat().st_size == 0:
                 part.unlink()
     if problem is not None:
-        rest = f"{shown_size(kept)} of {shown_size(weights.size)} are kept, and the next try goes on from there."
-        raise _failed(weights, url, f"{problem}. {rest if kept else ''}".rstrip())
+        advice = f"{format_size(kept)} of {format_size(weights.size)} are kept, and the next try goes on from there."
+        raise _download_error(weights, url, f"{problem}. {advice if kept else ''}".rstrip())
 
 
-def _fetch_with_patience(
-    client: httpx2.Client, url: str, file: IO[bytes], weights: Weights, progress: Report
+def _fetch_with_retries(
+    client: httpx2.Client, url: str, file: IO[bytes], weights: Weights, progress: ProgressCallback
 ) -> str | None:
-    """What was wrong the last time, if no try brought all of it."""
-    import httpx2  # noqa: PLC0415 - takes 0.1 s, for those who fetch
+    """Return the error of the last attempt; `None` if one succeeded."""
+    import httpx2  # noqa: PLC0415 - takes 0.1 s, only for downloads
 
     for pause in (*_PAUSES, 0):
         try:
             _fetch_rest(client, url, file, weights, progress)
             return None
-        except (httpx2.HTTPError, _TryAgain) as error:
+        except (httpx2.HTTPError, _RetryableError) as error:
             problem = str(error).rstrip(".") or type(error).__name__
         except httpx2.InvalidURL as error:
-            raise _failed(weights, url, f"{error}. HF_ENDPOINT may be wrong.") from None
+            raise _download_error(weights, url, f"{error}. HF_ENDPOINT may be wrong.") from None
         sleep(pause)
     return problem
 
 
-def _address(source: FromHub) -> str:
+def _address(source: HubSource) -> str:
     base = os.environ.get("HF_ENDPOINT", "").strip().rstrip("/") or _HUB
     if not base.startswith(("https://", "http://")):
-        raise LocalModelError(f"HF_ENDPOINT has to start with https://, unlike {masked(base)!r}.")
+        raise LocalModelError(f"HF_ENDPOINT has to start with https://, unlike {mask_credentials(base)!r}.")
     return f"{base}/{source.repository}/resolve/{source.revision}/{quote(source.file)}"
 
 
 def _client(weights: Weights, url: str) -> httpx2.Client:
-    """A client that honours the proxies of the environment. It sends no token: these files are public."""
+    """Return a client that uses the proxies of the environment. It sends no token: these files are public."""
     import httpx2  # noqa: PLC0415 - as above
 
     def stay_encrypted(request: httpx2.Request) -> None:
         if request.url.scheme != "https" and url.startswith("https:"):
-            raise _failed(weights, url, f"it leads to {request.url}, which is not encrypted.")
+            raise _download_error(weights, url, f"it leads to {request.url}, which is not encrypted.")
 
     try:
         return httpx2.Client(
@@ -89,12 +89,12 @@ def _client(weights: Weights, url: str) -> httpx2.Client:
         )
     except (ValueError, ImportError, OSError, httpx2.InvalidURL) as error:
         raise LocalModelError(
-            f"The proxy or certificate settings of the environment cannot be used: {masked(str(error))}"
+            f"The proxy or certificate settings of the environment cannot be used: {mask_credentials(str(error))}"
         ) from None
 
 
-def _opened(part: Path) -> IO[bytes]:
-    """The partial file for reading and writing, and nothing else that goes by its name."""
+def _open_part(part: Path) -> IO[bytes]:
+    """Open the partial file, and replace a link or anything else of its name."""
     try:
         status = part.lstat()
         if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
@@ -105,62 +105,55 @@ def _opened(part: Path) -> IO[bytes]:
     return open(os.open(part, flags, 0o600), "r+b")  # noqa: PTH123 - a descriptor, and the caller closes it
 
 
-def _fetch_rest(client: httpx2.Client, url: str, file: IO[bytes], weights: Weights, progress: Report) -> None:
+def _fetch_rest(client: httpx2.Client, url: str, file: IO[bytes], weights: Weights, progress: ProgressCallback) -> None:
     have = file.seek(0, os.SEEK_END)
     if have > weights.size:
-        have = _restart(file)
+        have = _truncate(file)
     if have == weights.size:
         return
     with client.stream("GET", url, headers={"Range": f"bytes={have}-"} if have else {}) as response:
-        status = response.status_code
-        if status == 416 or (status == 206 and not _continues(response, have)):
-            _restart(file)
-            raise _TryAgain(f"the server cannot go on after {have:,} bytes")
+        status, content_range = response.status_code, response.headers.get("Content-Range", "")
+        if status == 416 or (status == 206 and not content_range.startswith(f"bytes {have}-")):
+            _truncate(file)
+            raise _RetryableError(f"the server cannot go on after {have:,} bytes")
         if status == 429 or status >= 500:
-            raise _TryAgain(f"the server answers {status} {response.reason_phrase}")
+            raise _RetryableError(f"the server answers {status} {response.reason_phrase}")
         if status not in (200, 206):
-            raise _failed(weights, url, f"{_refusal(status)} ({status} {visible(response.reason_phrase)}).")
+            refusal = _REFUSALS.get(status, "the server does not give it")
+            raise _download_error(weights, url, f"{refusal} ({status} {visible(response.reason_phrase)}).")
         if status == 200:
-            have = _restart(file)
+            have = _truncate(file)
         announced = response.headers.get("Content-Length", "")
         if announced.isdecimal() and have + int(announced) != weights.size:
-            _restart(file)
+            _truncate(file)
             raise _wrong_size(weights, url, f"{have + int(announced):,}")
-        looked = 0.0
+        reported_at = 0.0
         for block in response.iter_raw():
             have += len(block)
             if have > weights.size:
-                _restart(file)
+                _truncate(file)
                 raise _wrong_size(weights, url, f"more than {weights.size:,}")
             file.write(block)
-            if monotonic() - looked >= LOOK_EVERY:
-                looked = monotonic()
+            if monotonic() - reported_at >= REPORT_INTERVAL:
+                reported_at = monotonic()
                 progress(Progress("fetching", have, weights.size))
     if have < weights.size:
-        raise _TryAgain(f"the server ended after {have:,} of {weights.size:,} bytes")
+        raise _RetryableError(f"the server ended after {have:,} of {weights.size:,} bytes")
     progress(Progress("fetching", have, weights.size))
 
 
-def _restart(file: IO[bytes]) -> int:
+def _truncate(file: IO[bytes]) -> int:
     file.seek(0)
     file.truncate()
     return 0
 
 
-def _continues(response: httpx2.Response, have: int) -> bool:
-    return response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
-
-
-def _refusal(status: int) -> str:
-    known = {401: "the server refuses access", 403: "the server refuses access", 404: "the server does not have it"}
-    return known.get(status, "the server does not give it")
-
-
 def _wrong_size(weights: Weights, url: str, size: str) -> LocalModelError:
-    return _failed(weights, url, f"it is not the file that llm-do knows: {size} bytes instead of {weights.size:,}.")
-
-
-def _failed(weights: Weights, url: str, why: str) -> LocalModelError:
-    return LocalModelError(
-        f"The weights of {weights.name} could not be fetched from {masked(url)}: {masked(why)}\n{what_to_do(weights)}"
+    return _download_error(
+        weights, url, f"it is not the file that llm-do knows: {size} bytes instead of {weights.size:,}."
     )
+
+
+def _download_error(weights: Weights, url: str, why: str) -> LocalModelError:
+    what = mask_credentials(f"The weights of {weights.name} could not be fetched from {url}: {why}")
+    return LocalModelError(f"{what}\n{retry_advice(weights)}")

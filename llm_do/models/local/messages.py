@@ -1,4 +1,4 @@
-"""A conversation of PydanticAI as the messages of a chat template: roles that take turns, and nothing but text."""
+"""Conversations of PydanticAI as messages for a chat template: alternating roles, and only text."""
 
 from __future__ import annotations
 
@@ -27,52 +27,52 @@ from .grammar import Option
 
 Messages = list[dict[str, str]]
 
-# What is written here is read as the marks of the template wherever it stands, so that a document could end its own
-# turn and speak as somebody else. With a space it is text.
-_MARK = re.compile(r"<(?=[|｜]|/?s>|(?:start|end)_of_turn>|[be]os>|\w+\|>)|\[(?=/?(?:INST|[A-Z]+_[A-Z]+)\])")
+# Templates recognise these markers also inside of content, so a document could end its turn and impersonate another
+# role. With a space in it, a marker is plain text.
+_TEMPLATE_MARKER = re.compile(r"<(?=[|｜]|/?s>|(?:start|end)_of_turn>|[be]os>|\w+\|>)|\[(?=/?(?:INST|[A-Z]+_[A-Z]+)\])")
 _TEXT_TYPES = ("application/json", "application/xml", "application/yaml", "application/x-yaml", "application/toml")
 
 _Turn = tuple[str, str]
-"""Who speaks, and what is said."""
+"""Role and text."""
 
 
 class Conversation:
-    """What was said, and the two questions that can be asked about what comes next.
+    """The messages so far, and the prompts for the next step.
 
-    Templates know different roles, and some want them to alternate. All of them know system, user and assistant.
+    Templates know different roles, and some require them to alternate. All know system, user and assistant.
     """
 
     def __init__(self, messages: Sequence[ModelMessage], instructions: Sequence[str]) -> None:
         self._system = [*instructions, *_leading_prompts(messages)]
         self._turns = list(_turns(messages))
         self.last_call = _last_call(messages)
-        """The name and the arguments of the call whose result is the last thing that was said."""
+        """The name and arguments of the call whose result is the last message, if there is one."""
 
-    def choosing(self, options: Sequence[Option]) -> Messages:
-        """Which of these? What each is for is shown as an example of a choice: lists do not reach small models."""
+    def choice_prompt(self, options: Sequence[Option]) -> Messages:
+        """Return the prompt for a choice. Each option is an example of a turn, since small models ignore lists."""
         examples: list[_Turn] = []
         for option in options:
-            asks = option.about if option.tool is not None else "Hi, how are you?"
-            examples += [("user", asks), ("assistant", _called(option.name))]
+            question = option.summary if option.tool is not None else "Hi, how are you?"
+            examples += [("user", question), ("assistant", _to_json(option.name))]
         system = [*self._system, "Choose the function for the user's message."]
-        return _rendered(system, [*examples, *self._turns])
+        return _merge_turns(system, [*examples, *self._turns])
 
-    def filling(self, option: Option) -> Messages:
-        """With which arguments, or fields?"""
-        what = "record" if option.ends else f"arguments of {option.name}"
+    def arguments_prompt(self, option: Option) -> Messages:
+        """Return the prompt for the arguments of an option, or the fields of a reply."""
+        what = "record" if option.is_final else f"arguments of {option.name}"
         question = [("user", f"Fill in the {what}: {option.fields}.")] if option.fields else []
-        return _rendered(self._system, [*self._turns, *question])
+        return _merge_turns(self._system, [*self._turns, *question])
 
-    def replying(self) -> Messages:
-        """Nothing is asked but what the user asked."""
-        return _rendered(self._system, self._turns)
+    def reply_prompt(self) -> Messages:
+        """Return the prompt for a reply in words: the conversation alone."""
+        return _merge_turns(self._system, self._turns)
 
 
-def _called(name: str) -> str:
+def _to_json(name: str) -> str:
     return to_json(name).decode()
 
 
-def _rendered(system: Sequence[str], turns: Sequence[_Turn]) -> Messages:
+def _merge_turns(system: Sequence[str], turns: Sequence[_Turn]) -> Messages:
     merged: list[tuple[str, list[str]]] = []
     for role, text in turns:
         if merged and merged[-1][0] == role:
@@ -81,12 +81,12 @@ def _rendered(system: Sequence[str], turns: Sequence[_Turn]) -> Messages:
             merged.append((role, [text]))
     if head := "\n\n".join(text for text in system if text):
         merged.insert(0, ("system", [head]))
-    return [{"role": role, "content": _harmless("\n\n".join(texts))} for role, texts in merged]
+    return [{"role": role, "content": _escape_markers("\n\n".join(texts))} for role, texts in merged]
 
 
-def _harmless(text: str) -> str:
-    """Text as text: without what UTF-8 cannot write, and without what a template would take for its marks."""
-    return _MARK.sub(r"\g<0> ", text.encode("utf-8", "replace").decode())
+def _escape_markers(text: str) -> str:
+    """Return text without markers of templates, and without characters that UTF-8 cannot encode."""
+    return _TEMPLATE_MARKER.sub(r"\g<0> ", text.encode("utf-8", "replace").decode())
 
 
 def _leading_prompts(messages: Sequence[ModelMessage]) -> list[str]:
@@ -104,7 +104,7 @@ def _turns(messages: Sequence[ModelMessage]) -> Iterator[_Turn]:
                     yield "assistant", answer.content
                 elif isinstance(answer, ToolCallPart):
                     arguments[answer.tool_call_id] = answer.args_as_json_str()
-                    yield "assistant", _called(answer.tool_name)
+                    yield "assistant", _to_json(answer.tool_name)
             continue
         for part in message.parts:
             if isinstance(part, SystemPromptPart):
@@ -122,7 +122,7 @@ def _turns(messages: Sequence[ModelMessage]) -> Iterator[_Turn]:
 
 
 def _last_call(messages: Sequence[ModelMessage]) -> tuple[str, dict[str, Any]] | None:
-    """The one call that was answered last, if nothing was said since."""
+    """Return the call whose result is all of the last message, if it is only one."""
     last = messages[-1] if messages else None
     before = messages[-2] if len(messages) > 1 else None
     if not isinstance(last, ModelRequest) or not isinstance(before, ModelResponse):

@@ -1,4 +1,4 @@
-"""A model of this machine, as PydanticAI sees models."""
+"""PydanticAI's model class for local models."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from pydantic_ai.usage import RequestUsage
 from pydantic_core import from_json, to_json
 
 from ...errors import LocalModelError
-from .engine import Answer, End, Engine, Piece, engine_of
+from .engine import Answer, Chunk, End, Engine, get_engine
 from .files import ModelFile
-from .grammar import Option, is_stuck, name_of, options
+from .grammar import Option, is_repeating, list_options, name_schema
 from .messages import Conversation, Messages
-from .schema import Enforceable, problem_finder
+from .schema import GrammarSchema, make_validator
 
 PROVIDER = "local"
 CONTEXT = 8192
-"""How many tokens a conversation may have: what small models know to use, in a few hundred MB of memory."""
+"""The max_tokens tokens of a conversation: as many as small models can use, in a few hundred MB of memory."""
 
 _LEAST_CONTEXT = 64
 _MAX_TOKENS = 1024
 _MAX_NAME_TOKENS = 128
 _ATTEMPTS = 3
-_SENT = ("max_tokens", "temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty")
-# Against saying the same again and again, as small models do. It harms what is copied, if that is longer.
-_IN_WORDS = {"dry_multiplier": 0.8, "dry_allowed_length": 16, "dry_penalty_last_n": 256}
-_ANOTHER_WAY = {"temperature": 0.7, "dry_multiplier": 0.8, "dry_allowed_length": 3, "dry_penalty_last_n": 128}
+_PASSED_SETTINGS = ("max_tokens", "temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty")
+# Against repetitions, to which small models tend. It harms copied text that is longer.
+_REPLY_SETTINGS = {"dry_multiplier": 0.8, "dry_allowed_length": 16, "dry_penalty_last_n": 256}
+_RETRY_SETTINGS = {"temperature": 0.7, "dry_multiplier": 0.8, "dry_allowed_length": 3, "dry_penalty_last_n": 128}
 
 
 class LocalRequestError(LocalModelError, ModelAPIError):
-    """A request to a local model failed. PydanticAI takes it for a failure of a provider: a `FallbackModel` goes on."""
+    """A request to a local model failed. As a `ModelAPIError`, it makes a `FallbackModel` go on."""
 
     def __init__(self, model_name: str, message: str) -> None:
         ModelAPIError.__init__(self, model_name, message)
@@ -51,15 +51,15 @@ class LocalModel(Model[None]):
     """A model that runs on this machine, with no key and no network: `local:NAME`, or `local:/path/model.gguf`.
 
     Names are those of `llm-do models list`. Weights are fetched when the model is first used. Tool calls and structured
-    outputs are held to their JSON Schemas while they are generated, and checked afterwards: what is given is valid,
-    whatever the model. One request is answered at a time, whoever asks, and without a `temperature` always in the same
-    words. `context` is how many tokens a conversation may have.
+    outputs are constrained to their JSON Schemas while they are generated, and checked afterwards, so they are always
+    valid. Requests are answered one at a time, and without a `temperature` the same request has the same answer.
+    `context` is the most tokens of a conversation.
     """
 
     request_is_a_stream = True
-    """What a request has used is known while it goes, and so also when it fails."""
+    """The usage of a request is known while it runs, and so also when it fails."""
     default_max_tokens = _MAX_TOKENS
-    """The bound of an answer whose settings have none."""
+    """The limit of an answer whose settings have none."""
     unsupported_settings = frozenset({"timeout", "logit_bias", "service_tier", "extra_headers", "max_retries"})
 
     def __init__(self, name: str, *, context: int = CONTEXT, settings: ModelSettings | None = None) -> None:
@@ -72,14 +72,14 @@ class LocalModel(Model[None]):
                 supports_audio_file_input=False,
                 supports_video_input=False,
                 supports_document_input=False,
-                # They become what a user says. A small model would repeat the sentence that explains them.
+                # They become user messages. A small model would repeat PydanticAI's explanation of them.
                 supports_inline_system_prompts=True,
                 context_window=context,
             ),
         )
         if context < _LEAST_CONTEXT:
             raise LocalModelError(f"A local model needs context={_LEAST_CONTEXT} or more, unlike {context!r}.")
-        self._file = ModelFile.named(name)
+        self._file = ModelFile.from_name(name)
         self._context = context
         self._path: Path | None = None
 
@@ -111,17 +111,22 @@ class LocalModel(Model[None]):
         run_context: RunContext[Any] | None = None,
     ) -> AsyncGenerator[StreamedResponse]:
         check_allow_model_requests()
-        settings, asked = self.prepare_request(model_settings, model_request_parameters)
+        settings, parameters = self.prepare_request(model_settings, model_request_parameters)
         settings = settings or {}
-        instructions = [part.content for part in self._get_instruction_parts(messages, asked) or ()]
-        said = Conversation(messages, instructions)
-        may = options(settings, asked)
+        instructions = [part.content for part in self._get_instruction_parts(messages, parameters) or ()]
+        conversation = Conversation(messages, instructions)
+        options = list_options(settings, parameters)
         if self._path is None:
             with _request_errors(self.model_name):
                 self._path = await self._file.find()
-        engine = engine_of(self._path, self._context)
+        engine = get_engine(self._path, self._context)
         stream = LocalStreamedResponse(
-            asked, _model_name=self.model_name, _engine=engine, _said=said, _may=may, _settings=_sent(settings)
+            parameters,
+            _model_name=self.model_name,
+            _engine=engine,
+            _conversation=conversation,
+            _options=options,
+            _settings=_llama_settings(settings),
         )
         try:
             yield stream
@@ -131,20 +136,20 @@ class LocalModel(Model[None]):
 
 @contextmanager
 def _request_errors(model_name: str) -> Iterator[None]:
-    """Raise what goes wrong with a local model as the failure of a request."""
+    """Raise a `LocalModelError` as a `LocalRequestError`."""
     try:
         yield
     except LocalModelError as exc:
         raise LocalRequestError(model_name, str(exc)) from exc
 
 
-def _sent(settings: ModelSettings) -> dict[str, Any]:
-    """The settings as llama.cpp knows them. `extra_body` is for all of its others."""
+def _llama_settings(settings: ModelSettings) -> dict[str, Any]:
+    """Return the settings as parameters of llama.cpp; `extra_body` adds any others."""
     body = settings.get("extra_body")
     return {
         "max_tokens": _MAX_TOKENS,
         "temperature": 0.0,
-        **{name: value for name, value in settings.items() if name in _SENT},
+        **{name: value for name, value in settings.items() if name in _PASSED_SETTINGS},
         "stop": settings.get("stop_sequences", []),
         **(body if isinstance(body, dict) else {}),
     }
@@ -152,12 +157,12 @@ def _sent(settings: ModelSettings) -> dict[str, Any]:
 
 @dataclass
 class LocalStreamedResponse(StreamedResponse):
-    """Words as they are generated; a call or an object when it is whole, so that what is cut off can be tried again."""
+    """Text while it is generated; a call or an object when it is complete, so that a truncated one can be retried."""
 
     _model_name: str = field(kw_only=True)
     _engine: Engine = field(kw_only=True)
-    _said: Conversation = field(kw_only=True)
-    _may: list[Option] = field(kw_only=True)
+    _conversation: Conversation = field(kw_only=True)
+    _options: list[Option] = field(kw_only=True)
     _settings: dict[str, Any] = field(kw_only=True)
     _answer: Answer | None = field(default=None, init=False)
     _timestamp: datetime = field(default_factory=lambda: datetime.now(UTC), init=False)
@@ -166,20 +171,21 @@ class LocalStreamedResponse(StreamedResponse):
         self._usage = RequestUsage(cost=Decimal(0))
 
     async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:
-        may = self._may
+        options = self._options
         while True:
-            option = may[0] if len(may) == 1 else await self._choose(may)
+            option = options[0] if len(options) == 1 else await self._choose(options)
             if option.schema is None:
                 async for event in self._reply():
                     yield event
                 return
-            schema = Enforceable(option.schema).schema
-            answer = await self._generate(self._said.filling(option), schema, problem_finder(option.schema))
-            endings = [other for other in may if other.ends]
-            if option.ends or not endings or not answer or (option.name, answer) != self._said.last_call:
+            schema = GrammarSchema(option.schema).schema
+            prompt = self._conversation.arguments_prompt(option)
+            answer = await self._generate(prompt, schema, make_validator(option.schema))
+            endings = [other for other in options if other.is_final]
+            if option.is_final or not endings or not answer or (option.name, answer) != self._conversation.last_call:
                 break
-            # Who asks for the same again has all that there is to know.
-            may = endings
+            # A repeated call would bring nothing new.
+            options = endings
         for event in self._finish(option, answer):
             yield event
 
@@ -189,17 +195,19 @@ class LocalStreamedResponse(StreamedResponse):
         self.finish_reason = "tool_call"
         return self._parts_manager.handle_tool_call_delta_events(vendor_part_id=0, tool_name=option.name, args=answer)
 
-    async def _choose(self, may: list[Option]) -> Option:
-        name = await self._generate(self._said.choosing(may), name_of(may), max_tokens=_MAX_NAME_TOKENS)
-        return next(option for option in may if option.name == name)
+    async def _choose(self, options: list[Option]) -> Option:
+        prompt = self._conversation.choice_prompt(options)
+        name = await self._generate(prompt, name_schema(options), max_tokens=_MAX_NAME_TOKENS)
+        return next(option for option in options if option.name == name)
 
     async def _reply(self) -> AsyncIterator[ModelResponseStreamEvent]:
-        async for piece in self._pieces({**_IN_WORDS, **self._settings, "messages": self._said.replying()}):
-            if piece.thinking:
-                for event in self._parts_manager.handle_thinking_delta(vendor_part_id=0, content=piece.thinking):
+        request = {**_REPLY_SETTINGS, **self._settings, "messages": self._conversation.reply_prompt()}
+        async for chunk in self._chunks(request):
+            if chunk.thinking:
+                for event in self._parts_manager.handle_thinking_delta(vendor_part_id=0, content=chunk.thinking):
                     yield event
-            if piece.text:
-                for event in self._parts_manager.handle_text_delta(vendor_part_id=1, content=piece.text):
+            if chunk.text:
+                for event in self._parts_manager.handle_text_delta(vendor_part_id=1, content=chunk.text):
                     yield event
 
     async def _generate(
@@ -209,27 +217,28 @@ class LocalStreamedResponse(StreamedResponse):
         problem: Callable[[Any], str | None] = lambda value: None,
         max_tokens: int | None = None,
     ) -> Any:
-        """A value of this schema. What is cut off, or has a problem, is tried again in another way."""
-        most = max_tokens or self._settings["max_tokens"]
+        """Generate a value of this schema. One that is truncated or invalid is retried with other settings."""
+        max_tokens = max_tokens or self._settings["max_tokens"]
         request = {
             **self._settings,
-            "max_tokens": most,
-            "stop": [],  # those of the settings are for words
+            "max_tokens": max_tokens,
+            "stop": [],  # those of the settings are for replies in words
             "messages": messages,
             "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}},
             "chat_template_kwargs": {"enable_thinking": False},
         }
-        said = reason = ""
+        text = reason = ""
         for attempt in range(_ATTEMPTS):
-            said, reason = "", f"it did not come to an end in {most} tokens (max_tokens)"
-            async with aclosing(self._pieces({**request, **_other_way(attempt)})) as pieces:
-                async for piece in pieces:
-                    said += piece.text
-                    if is_stuck(said):
+            text, reason = "", f"it did not come to an end in {max_tokens} tokens (max_tokens)"
+            changes = {**_RETRY_SETTINGS, "seed": attempt} if attempt else {}
+            async with aclosing(self._chunks({**request, **changes})) as chunks:
+                async for chunk in chunks:
+                    text += chunk.text
+                    if is_repeating(text):
                         reason = "it repeated itself without an end"
                         break
             try:
-                value = from_json(said)
+                value = from_json(text)
             except ValueError:
                 continue
             if (reason := problem(value) or "") == "":
@@ -237,27 +246,27 @@ class LocalStreamedResponse(StreamedResponse):
         raise UnexpectedModelBehavior(
             f"{PROVIDER}:{self._model_name} gave no valid answer in {_ATTEMPTS} attempts. The last time {reason}. "
             "Ask for less in one step, or use a larger model.",
-            body=said,
+            body=text,
         )
 
-    async def _pieces(self, request: dict[str, Any]) -> AsyncGenerator[Piece]:
-        """Generate. What it takes is counted while it comes, since it may be broken off."""
-        counted = 0
+    async def _chunks(self, request: dict[str, Any]) -> AsyncGenerator[Chunk]:
+        """Yield the chunks of an answer. The usage is counted meanwhile, since it may be cancelled."""
+        chunk_tokens = 0
         self.finish_reason = None
         if self.cancelled:
             raise LocalRequestError(self._model_name, "The answer was broken off.")
         with _request_errors(self._model_name), closing(self._engine.answer(request)) as self._answer:
-            async for piece in self._answer:
-                if isinstance(piece, End):
-                    self.finish_reason = "length" if piece.finish == "length" else "stop"
-                    self._usage.output_tokens += piece.output_tokens - counted
-                    self._usage.cache_read_tokens += piece.cached_tokens
+            async for chunk in self._answer:
+                if isinstance(chunk, End):
+                    self.finish_reason = "length" if chunk.finish == "length" else "stop"
+                    self._usage.output_tokens += chunk.output_tokens - chunk_tokens
+                    self._usage.cache_read_tokens += chunk.cached_tokens
                     return
-                self._usage.input_tokens += piece.input_tokens
-                if piece.text or piece.thinking:
-                    counted += 1
+                self._usage.input_tokens += chunk.input_tokens
+                if chunk.text or chunk.thinking:
+                    chunk_tokens += 1
                     self._usage.output_tokens += 1
-                    yield piece
+                    yield chunk
 
     def get_stream_cancel_errors(self) -> tuple[type[BaseException], ...]:
         return (LocalModelError,)
@@ -281,7 +290,3 @@ class LocalStreamedResponse(StreamedResponse):
     @property
     def timestamp(self) -> datetime:
         return self._timestamp
-
-
-def _other_way(attempt: int) -> dict[str, Any]:
-    return {**_ANOTHER_WAY, "seed": attempt} if attempt else {}

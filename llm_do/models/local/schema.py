@@ -1,8 +1,7 @@
-"""The part of a JSON Schema that llama.cpp makes a grammar of, in the form in which it takes it.
+"""The subset of JSON Schema that llama.cpp can enforce with a grammar.
 
-Schemas come from anywhere, MCP servers too, and llama.cpp is not made for strangers: some of them make it eat all
-memory, and of others it drops a half. So nothing is passed on that is not known here, and what is generated is checked
-against the whole schema afterwards.
+Schemas come from anywhere, MCP servers too, and llama.cpp is not hardened: some schemas exhaust the memory, and others
+are enforced in part. So only known keywords are passed on, and values are checked against the whole schema afterwards.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from pydantic_ai.exceptions import UserError
 from ...arguments.validation import schema_validator
 
 _LARGEST_COUNT = 256
-"""A grammar spells repetitions out."""
+"""The largest number of repetitions: a grammar spells them out."""
 _LARGEST_INTEGER = 2**53
 _MOST_PARTS = 5_000
 _FORMATS = {"date", "date-time", "time", "uuid"}
-# Only what is taken as it is meant: a dot, for instance, could be the quote that ends the string.
+# Only what llama.cpp reads like other engines: a dot, for instance, could match the quote that ends the string.
 _LITERAL, _SET = r"[A-Za-z0-9 _,:/@#-]|\\[dw.\-/]", r"\[(?:[A-Za-z0-9_. -]|\\[dw.\-])+\]"
 _PLAIN_PATTERN = re.compile(rf"\^(?:{_LITERAL}|{_SET}|[()|?*+]|\{{\d{{1,2}}(?:,\d{{1,2}})?\}})*\$")
 _HUNDREDTHS = 100
 
 
-def problem_finder(schema: Mapping[str, Any]) -> Callable[[Any], str | None]:
-    """A function that says what is wrong with a value. A schema that is none has nothing against any."""
-    validate: Callable[[Any], str | None] = lambda value: None  # noqa: E731 - it is replaced by another
-    with suppress(Exception):  # jsonschema has many ways to say that a schema is none
+def make_validator(schema: Mapping[str, Any]) -> Callable[[Any], str | None]:
+    """Return a function that returns the error of a value, or `None`. An invalid schema accepts any value."""
+    validate: Callable[[Any], str | None] = lambda value: None  # noqa: E731 - a default
+    with suppress(Exception):  # jsonschema raises many kinds of errors for invalid schemas
         validate = schema_validator(dict(schema), foreign=True)
 
     def problem(value: Any) -> str | None:
@@ -44,18 +43,20 @@ def problem_finder(schema: Mapping[str, Any]) -> Callable[[Any], str | None]:
     return problem
 
 
-class Enforceable:
-    """A schema, as a grammar can hold it. Whatever it refers to becomes a definition with a name of its own."""
+class GrammarSchema:
+    """The part of a schema that a grammar can enforce. Each target of a `$ref` becomes a definition."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._root = schema
         self._names: dict[str, str] = {}
         self._definitions: dict[str, Any] = {}
-        self._left = _MOST_PARTS
+        self._parts_left = _MOST_PARTS
         try:
-            converted = self._convert(_with({"type": "object"}, schema) if "$ref" not in schema else schema)
+            converted = self._convert(_add_defaults({"type": "object"}, schema) if "$ref" not in schema else schema)
         except RecursionError:
-            raise UserError("A schema that is nested this deep is too much for a local model.") from None
+            raise UserError(
+                "A schema is nested too deeply for a local model. Simplify it, or use another model."
+            ) from None
         self.schema = {**converted, "$defs": self._definitions} if self._definitions else converted
 
     def _convert(self, schema: Any) -> dict[str, Any]:
@@ -65,7 +66,7 @@ class Enforceable:
         if isinstance(schema.get("$ref"), str):
             return self._refer(schema["$ref"])
         if isinstance(schema.get("allOf"), list):
-            return self._convert(self._merged(schema))
+            return self._convert(self._merge_all_of(schema))
         if "const" in schema:
             return {"const": schema["const"]}
         if isinstance(schema.get("enum"), list) and schema["enum"]:
@@ -76,15 +77,15 @@ class Enforceable:
         if not isinstance(schema.get("properties"), Mapping):
             for key in ("anyOf", "oneOf"):
                 if isinstance(schema.get(key), list) and schema[key]:
-                    given = {"type": kind} if isinstance(kind, str) else {}
-                    return {"anyOf": [self._convert(_with(given, each)) for each in schema[key]]}
+                    defaults = {"type": kind} if isinstance(kind, str) else {}
+                    return {"anyOf": [self._convert(_add_defaults(defaults, each)) for each in schema[key]]}
         return self._of_type(kind, schema)
 
     def _count(self) -> None:
-        """Count a part of the schema. One that refers to itself many times would have no end of them."""
-        self._left -= 1
-        if self._left < 0:
-            raise UserError("A schema with that many parts is too much for a local model.")
+        """Count a part of the schema, and raise if there are too many, as in a recursive schema."""
+        self._parts_left -= 1
+        if self._parts_left < 0:
+            raise UserError("A schema has too many parts for a local model. Simplify it, or use another model.")
 
     def _of_type(self, kind: Any, schema: Mapping[str, Any]) -> dict[str, Any]:
         if kind == "object" or isinstance(schema.get("properties"), Mapping):
@@ -98,8 +99,8 @@ class Enforceable:
         return {"type": kind} if kind in ("boolean", "null") else {}
 
     def _object(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        given = schema.get("properties")
-        properties = given if isinstance(given, Mapping) else {}
+        declared = schema.get("properties")
+        properties = declared if isinstance(declared, Mapping) else {}
         converted = {str(name): self._convert(each) for name, each in properties.items() if each is not False}
         required = schema.get("required")
         needed = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
@@ -108,8 +109,8 @@ class Enforceable:
         others = schema.get("additionalProperties")
         if isinstance(others, Mapping):
             others = self._convert(others)
-        elif converted or others is False or properties is given:
-            others = False  # nothing is to be made up
+        elif converted or others is False or properties is declared:
+            others = False  # the model must not invent fields
         else:
             others = True
         return {"type": "object", "properties": converted, "required": needed, "additionalProperties": others}
@@ -136,7 +137,7 @@ class Enforceable:
                 self._definitions[name] = self._convert(target)
                 return {"$ref": f"#/$defs/{name}"}
             pointer = target["$ref"]
-        return {}  # it refers to itself, and so to nothing
+        return {}  # a cycle
 
     def _find(self, pointer: str) -> Any:
         start, *path = pointer.split("/")
@@ -146,8 +147,8 @@ class Enforceable:
             found = found.get(key) if isinstance(found, Mapping) else None
         return found
 
-    def _merged(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """A schema and all that it adds to itself by `allOf`, as one."""
+    def _merge_all_of(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a schema with all schemas of its `allOf` merged into it."""
         merged: dict[str, Any] = {}
         for part in self._parts(schema, depth=8):
             for key, value in part.items():
@@ -170,20 +171,20 @@ class Enforceable:
             yield from self._parts(part, depth - 1)
 
 
-def _with(given: Mapping[str, Any], schema: Any) -> Any:
-    return {**given, **schema} if isinstance(schema, Mapping) else schema
+def _add_defaults(defaults: Mapping[str, Any], schema: Any) -> Any:
+    return {**defaults, **schema} if isinstance(schema, Mapping) else schema
 
 
 def _string(schema: Mapping[str, Any]) -> dict[str, Any]:
-    if (pattern := _plain(schema.get("pattern"))) is not None:
+    if (pattern := _supported_pattern(schema.get("pattern"))) is not None:
         return {"type": "string", "pattern": pattern}
     if str(schema.get("format")) in _FORMATS:
         return {"type": "string", "format": schema["format"]}
     return {"type": "string", **_counts(schema, "minLength", "maxLength")}
 
 
-def _plain(pattern: Any) -> str | None:
-    r"""A pattern that llama.cpp knows, or nothing. It does not know `\d` and `\w`, and then holds nothing at all."""
+def _supported_pattern(pattern: Any) -> str | None:
+    r"""Return a pattern in the form that llama.cpp supports, or `None`. It ignores a pattern with `\d` or `\w`."""
     if not isinstance(pattern, str) or not _PLAIN_PATTERN.fullmatch(pattern):
         return None
     try:
@@ -195,7 +196,7 @@ def _plain(pattern: Any) -> str | None:
 
 
 def _counts(schema: Mapping[str, Any], *keys: str) -> dict[str, int]:
-    """The least and the most, where both can be meant."""
+    """Return the bounds of a length that are valid together."""
     counts: dict[str, int] = {key: schema[key] for key in keys if _is_count(schema.get(key))}
     return counts if list(counts.values()) == sorted(counts.values()) else {}
 
@@ -227,7 +228,7 @@ def _integer(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """llama.cpp knows no bounds of fractions. For a share, or a confidence, hundredths will do."""
+    """Return hundredths for a range of up to 1, such as a confidence: llama.cpp has no bounds of fractions."""
     low, high = _bounds(schema)
     if not 0 < high - low <= 1:
         return {"type": "number"}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from llm_do import LocalModel
 from llm_do.models.local.catalogue import EMBEDDED, lookup
 from llm_do.models.local.engine import close_engines
 from llm_do.models.local.store import models_folder, pull
@@ -19,6 +20,18 @@ def smollm2() -> Path:
         patch.setenv("LLM_DO_CACHE", USERS_CACHE)  # empty is like not set
         pull(lookup(EMBEDDED))
         return models_folder().parent
+
+
+@pytest.fixture
+def model(smollm2: Path, monkeypatch: pytest.MonkeyPatch) -> LocalModel:
+    monkeypatch.setenv("LLM_DO_CACHE", str(smollm2))
+    return LocalModel("smollm2-135m")
+
+
+@pytest.fixture
+def file(smollm2: Path) -> Path:
+    (found,) = (smollm2 / "models").glob("SmolLM2*.gguf")
+    return found
 
 
 @pytest.fixture(scope="module", autouse=True)

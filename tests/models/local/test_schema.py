@@ -8,8 +8,8 @@ import pytest
 from pydantic import BaseModel, Field
 from pydantic_ai.exceptions import UserError
 
-from llm_do.models.local.engine import End, engine_of
-from llm_do.models.local.schema import Enforceable, problem_finder
+from llm_do.models.local.engine import End, get_engine
+from llm_do.models.local.schema import GrammarSchema, make_validator
 
 INTEGER, STRING = {"type": "integer"}, {"type": "string"}
 
@@ -103,9 +103,9 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
 async def test_llama_cpp_makes_a_grammar_of_it(schema: dict[str, Any], smollm2: Path) -> None:
     (file,) = (smollm2 / "models").glob("SmolLM2*.gguf")
-    wanted = {"type": "json_schema", "json_schema": {"name": "answer", "schema": Enforceable(schema).schema}}
+    wanted = {"type": "json_schema", "json_schema": {"name": "answer", "schema": GrammarSchema(schema).schema}}
     request = {"messages": [{"role": "user", "content": "Fill it in."}], "response_format": wanted, "max_tokens": 2}
-    *_, end = [piece async for piece in engine_of(file, 8192).answer(request)]
+    *_, end = [piece async for piece in get_engine(file, 8192).answer(request)]
     assert isinstance(end, End) and end.output_tokens
 
 
@@ -125,17 +125,17 @@ async def test_llama_cpp_makes_a_grammar_of_it(schema: dict[str, Any], smollm2: 
     ],
 )
 def test_patterns_that_are_taken_as_they_are_meant(pattern: str, taken: str | None) -> None:
-    (schema,) = Enforceable(record(a={"type": "string", "pattern": pattern})).schema["properties"].values()
+    (schema,) = GrammarSchema(record(a={"type": "string", "pattern": pattern})).schema["properties"].values()
     assert schema.get("pattern") == taken
 
 
 @pytest.mark.parametrize("name", sorted(set(SCHEMAS) - {"recursion"}))
 def test_arguments_are_always_an_object(name: str) -> None:
-    assert Enforceable(SCHEMAS[name]).schema["type"] == "object"
+    assert GrammarSchema(SCHEMAS[name]).schema["type"] == "object"
 
 
 def test_what_is_added_is_merged() -> None:
-    assert Enforceable(SCHEMAS["allOf beside properties"]).schema == {
+    assert GrammarSchema(SCHEMAS["allOf beside properties"]).schema == {
         "type": "object",
         "properties": {"z": {"type": "boolean"}, "x": {"type": "integer"}},
         "required": ["z", "x"],
@@ -144,29 +144,29 @@ def test_what_is_added_is_merged() -> None:
 
 
 def test_bounds_that_cross_are_left_to_the_check_afterwards() -> None:
-    assert Enforceable(SCHEMAS["bounds that cross"]).schema["properties"] == {
+    assert GrammarSchema(SCHEMAS["bounds that cross"]).schema["properties"] == {
         "a": {"type": "string"},
         "b": {"type": "integer"},
         "c": {"type": "array", "items": {}},
     }
-    assert "too short" in str(problem_finder(SCHEMAS["bounds that cross"])({"a": "", "b": 9, "c": []}))
+    assert "too short" in str(make_validator(SCHEMAS["bounds that cross"])({"a": "", "b": 9, "c": []}))
 
 
 def test_what_a_grammar_holds_of_numbers() -> None:
-    properties = Enforceable(SCHEMAS["bounds"]).schema["properties"]
+    properties = GrammarSchema(SCHEMAS["bounds"]).schema["properties"]
     assert properties == {"a": {"type": "integer", "minimum": 5, "maximum": 8}, "b": {"type": "integer"}}
-    shares = Enforceable(SCHEMAS["shares"]).schema["properties"]
+    shares = GrammarSchema(SCHEMAS["shares"]).schema["properties"]
     assert shares["b"] == {"type": "number"}
     assert len(shares["a"]["enum"]) == 101 and all(0 <= share <= 1 for share in shares["a"]["enum"])
 
 
 def test_a_tool_without_parameters_gets_none() -> None:
-    assert Enforceable(SCHEMAS["no properties"]).schema["additionalProperties"] is False
+    assert GrammarSchema(SCHEMAS["no properties"]).schema["additionalProperties"] is False
 
 
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
 def test_checking_is_no_crash(schema: dict[str, Any]) -> None:
-    problem = problem_finder(schema)
+    problem = make_validator(schema)
     assert all(isinstance(problem(value), str | None) for value in ({}, {"a": 1}, [], None, 3))
 
 
@@ -175,4 +175,4 @@ def test_what_is_nested_too_deep_is_told() -> None:
     for _ in range(2000):
         schema = record(a=schema)
     with pytest.raises(UserError, match="nested"):
-        Enforceable(schema)
+        GrammarSchema(schema)

@@ -5,11 +5,11 @@ The second argument is the repr of a `Weights`. It prints each new stage of the 
 
 import sys
 
-from llm_do.models.local.catalogue import FromHub, FromPackage, Weights
+from llm_do.models.local.catalogue import HubSource, PackageSource, Weights
 from llm_do.models.local.fetch import Progress
 from llm_do.models.local.store import pull
 
-NAMES = {"FromHub": FromHub, "FromPackage": FromPackage, "Weights": Weights}
+NAMES = {"HubSource": HubSource, "PackageSource": PackageSource, "Weights": Weights}
 
 
 def main(python: str, weights: str) -> None:

@@ -1,4 +1,4 @@
-"""Models of providers that a project brings along: `[providers]` of `llm-do.toml` maps a prefix to `module:factory`."""
+"""Models of a project's custom providers: `[providers]` of `llm-do.toml` maps a prefix to `module:factory`."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from .servers import server_of
 _PREFIX = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _REFERENCE = re.compile(r"[^\s:]+:[^\s:]+")
 _RESERVED = frozenset({"local", "test", "function", "fallback", "gateway", "none", "google-gla", "google-vertex"})
-"""Prefixes that mean something without being the name of a provider."""
+"""Prefixes with a meaning that are no names of providers."""
 
 
 @runtime_checkable
 class HasProviders(Protocol):
-    """Entries with providers of their own."""
+    """Entries of a project with custom providers."""
 
     def providers(self) -> Mapping[str, str]: ...
 
     def make_model(self, name: str) -> Model | None:
-        """Return the model of this name, if its prefix is one of these providers. Code of the project runs."""
+        """Return the model of this name, if its prefix is one of these providers. This runs code of the project."""
 
 
-class OwnModel(WrapperModel):
-    """A model that a project's factory made, under the name that it was asked for: in records, usage and prices."""
+class CustomModel(WrapperModel):
+    """A model that a project's factory made, under the name by which it was requested: in records, usage and prices."""
 
     def __init__(self, wrapped: Model, provider: str, name: str) -> None:
         super().__init__(wrapped)
         self._prefix = provider
-        self._asked_for = name
+        self._requested_name = name
 
     @property
     def system(self) -> str:
@@ -46,11 +46,11 @@ class OwnModel(WrapperModel):
 
     @property
     def model_name(self) -> str:
-        return self._asked_for
+        return self._requested_name
 
 
-def why_no_provider(prefix: str, reference: str) -> str | None:
-    """Say why a project cannot have such a provider; `None` if it can. Nothing of the project is imported."""
+def invalid_provider_reason(prefix: str, reference: str) -> str | None:
+    """Return why a project cannot have such a provider, or `None`. This imports nothing of the project."""
     if not _PREFIX.fullmatch(prefix):
         return f"{prefix!r} cannot be a provider's prefix: use lower-case letters, digits, '-' and '_'."
     if _is_taken(prefix):
@@ -65,21 +65,21 @@ def _is_taken(prefix: str) -> bool:
         return True
     try:
         infer_provider_class(prefix)
-    except ImportError:  # PydanticAI knows it, and its package is not installed
+    except ImportError:  # a provider of PydanticAI whose package is not installed
         return True
     except ValueError:
         return False
     return True
 
 
-def own_provider(name: str | None, providers: Mapping[str, str]) -> str | None:
+def custom_provider(name: str | None, providers: Mapping[str, str]) -> str | None:
     """Return the prefix of a model's name, if it is one of these providers."""
     prefix, colon, rest = (name or "").strip().partition(":")
     return prefix if colon and rest.strip() and prefix in providers else None
 
 
 def load_factory(prefix: str, reference: str, load: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return the factory of a provider. `load` imports it, as all code of the project is imported.
+    """Return the factory of a provider, imported by `load`.
 
     Raises:
         ProjectCodeError: It cannot be imported, or is no function.
@@ -98,31 +98,31 @@ def load_factory(prefix: str, reference: str, load: Callable[[str], Any]) -> Cal
     return checked
 
 
-def make_own_model(name: str, providers: Mapping[str, str], load: Callable[[str], Any], root: Path) -> Model | None:
+def make_custom_model(name: str, providers: Mapping[str, str], load: Callable[[str], Any], root: Path) -> Model | None:
     """Return the model that a provider of the project makes; `None` for the names of other providers.
 
     Raises:
         ProjectCodeError: The factory cannot be imported, or is no function.
         ModelChoiceError: It raises an error, or returns no model.
     """
-    prefix = own_provider(name, providers)
+    prefix = custom_provider(name, providers)
     if prefix is None:
         return None
     reference, rest = providers[prefix], name.strip().partition(":")[2].strip()
     factory = load_factory(prefix, reference, load)
     try:
-        made = factory(rest)
+        model = factory(rest)
     except Exception as exc:
-        said = traceback.format_exception_only(exc)[-1].strip()
-        raise ModelChoiceError(f"{_whose(prefix, reference)} failed{_line(exc, root)}: {said}") from exc
-    if inspect.iscoroutine(made):
-        made.close()
+        error = traceback.format_exception_only(exc)[-1].strip()
+        raise ModelChoiceError(f"{_whose(prefix, reference)} failed{_line(exc, root)}: {error}") from exc
+    if inspect.iscoroutine(model):
+        model.close()
         raise ModelChoiceError(f"{_whose(prefix, reference)} is async. Write `def`, without `async`.")
-    if not isinstance(made, Model):
+    if not isinstance(model, Model):
         raise ModelChoiceError(
-            f"{_whose(prefix, reference)} returned {made!r:.60}, which is no model. Return a PydanticAI Model."
+            f"{_whose(prefix, reference)} returned {model!r:.60}, which is no model. Return a PydanticAI Model."
         )
-    return OwnModel(made, prefix, rest)
+    return CustomModel(model, prefix, rest)
 
 
 def _whose(prefix: str, reference: str) -> str:
@@ -130,6 +130,6 @@ def _whose(prefix: str, reference: str) -> str:
 
 
 def _line(exc: Exception, root: Path) -> str:
-    """Return the last line of the project's own code that an error came through, in brackets."""
-    own = [at for at in traceback.extract_tb(exc.__traceback__) if Path(at.filename).is_relative_to(root)]
-    return f" ({Path(own[-1].filename).relative_to(root)}:{own[-1].lineno})" if own else ""
+    """Return the innermost line of the project's code in the traceback, in brackets."""
+    frames = [at for at in traceback.extract_tb(exc.__traceback__) if Path(at.filename).is_relative_to(root)]
+    return f" ({Path(frames[-1].filename).relative_to(root)}:{frames[-1].lineno})" if frames else ""
