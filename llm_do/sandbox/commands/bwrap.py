@@ -24,12 +24,13 @@ from types import MappingProxyType
 
 from ...errors import PathDenied, PathFailed
 from ...machine import pool
+from ...machine.waiting import wait_shielded
 from ..excerpts import MakeCleaner
 from ..roots.states import FileState
 from .bwrap_program import WORK, in_memory, start_bubble
 from .command_line import Command
 from .mounts import Mount, RepositoryGuard, open_mount, plan_mounts
-from .processes import Argv, CommandResult, Running, ShellLimits, run, to_the_end
+from .processes import Argv, CommandResult, Running, ShellLimits, run
 from .seccomp import no_filter, system_call_filter
 from .unsandboxed import run_unsandboxed
 
@@ -97,7 +98,7 @@ async def run_sandboxed(
         raise PathDenied("Two mounts have one name.")
     with ExitStack() as stack:
         opened = [open_mount(mount, stack) for mount in mounts]
-        guard = await to_the_end(pool.run(RepositoryGuard, opened))
+        guard = await wait_shielded(pool.run(RepositoryGuard, opened))
         plan = plan_mounts(opened, guard, stack, copies)
         options = [*_base_options(limits), *plan.options, "--chdir", WORK, "--remount-ro", "/"]
 
@@ -108,7 +109,7 @@ async def run_sandboxed(
             result = await run(command, start, limits, make_cleaner)
         finally:
             # Also when time is up or the run is cancelled: all processes are gone by now.
-            left = await to_the_end(pool.run(guard.disable_new))
+            left = await wait_shielded(pool.run(guard.disable_new))
         return replace(result, disabled=left)
 
 

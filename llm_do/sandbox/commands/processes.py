@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 import anyio
 
 from ...errors import LlmDoError, PathFailed
+from ...machine.waiting import wait_shielded
 from ..excerpts import HeadAndTail, MakeCleaner
 from .command_line import Command
 
-T = TypeVar("T")
 Argv = tuple[str, ...]
 
 LATE, NOT_FOUND = 124, 127
@@ -105,7 +105,7 @@ async def _pipeline(
     readers = [asyncio.ensure_future(_drain(out_read, out)), asyncio.ensure_future(_drain(err_read, err))]
     try:
         try:
-            await to_the_end(_start_all(argvs, start, out_write, err_write, started))
+            await wait_shielded(_start_all(argvs, start, out_write, err_write, started))
         finally:
             os.close(out_write)
             os.close(err_write)
@@ -113,11 +113,11 @@ async def _pipeline(
         for one in started[first:]:
             code = await one.wait()
             # What a program leaves behind would hold its end of the pipe, and the next one would wait for more.
-            await to_the_end(one.stop())
+            await wait_shielded(one.stop())
         return NOT_FOUND if code is None else code
     finally:
         try:
-            await to_the_end(_stop_all(started[first:], readers))
+            await wait_shielded(_stop_all(started[first:], readers))
         finally:
             os.close(out_read)
             os.close(err_read)
@@ -165,23 +165,6 @@ async def _drain(fd: int, captured: HeadAndTail) -> None:
         captured.add(chunk)
         if captured.left_out:
             await anyio.sleep(0.002)
-
-
-async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Wait for something that must not stop halfway. A cancellation meanwhile takes effect afterwards."""
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            # The scope holds off a cancellation by anyio; one by asyncio comes through, and is kept for later.
-            with anyio.CancelScope(shield=True):
-                await asyncio.wait([task])
-        except asyncio.CancelledError as exc:
-            cancelled = exc
-    if cancelled is not None:
-        task.exception()  # looked at, or asyncio would complain
-        raise cancelled
-    return task.result()
 
 
 async def wait_exit(pid: int, handle: int | None) -> None:
