@@ -20,7 +20,7 @@ from ..errors import CommandError, PathChanged, PathDenied, PathFailed, PathMiss
 from ..policy.plan import Plan
 from ..policy.rules import Case, Grant, Places, Ruling
 from ..sandbox import Pins, SandboxManager
-from ..sandbox.commands.bwrap import CommandResult, Mount, ShellLimits, run_sandboxed, run_unsandboxed, why_not
+from ..sandbox.commands.bwrap import CommandResult, Mount, ShellLimits, run_sandboxed, run_unsandboxed, unavailable_reason
 from ..sandbox.commands.command_line import WRAPPERS, Command, parse
 from .approved_scripts import check_no_others, check_programs, pin_programs, with_programs
 
@@ -148,7 +148,7 @@ class _ShellPlan(Plan):
     def _runs(self, ruling: Ruling) -> dict[str, Any]:
         if ruling.unsandboxed:
             return {"runs": "OUTSIDE of the sandbox, with all that you may do"}
-        if problem := why_not():
+        if problem := unavailable_reason():
             raise PathDenied(
                 f"{problem} Without a sandbox no command runs, unless a rule allows that very command unsandboxed."
             )

@@ -23,7 +23,14 @@ import pytest
 
 from llm_do.errors import PathDenied, PathFailed
 from llm_do.sandbox.commands import bwrap as bubble
-from llm_do.sandbox.commands.bwrap import CommandResult, Mount, ShellLimits, run_sandboxed, run_unsandboxed, why_not
+from llm_do.sandbox.commands.bwrap import (
+    CommandResult,
+    Mount,
+    ShellLimits,
+    run_sandboxed,
+    run_unsandboxed,
+    unavailable_reason,
+)
 from llm_do.sandbox.commands.command_line import parse
 from llm_do.sandbox.commands.seccomp import MACHINES, system_call_filter
 
@@ -81,11 +88,11 @@ def rw(path: Path, *protected: Path, name: str = "data", fd: int | None = None) 
 
 
 def test_it_works_here() -> None:
-    assert why_not() is None
+    assert unavailable_reason() is None
 
 
 def test_why_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    check = bubble.why_not.__wrapped__
+    check = bubble.unavailable_reason.__wrapped__
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "`bwrap` is not on PATH" in check() and "apt-get install" in check()
     fake = tmp_path / "bwrap"

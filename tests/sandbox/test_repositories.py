@@ -22,7 +22,7 @@ from llm_do import (
     WorkerFileError,
     WorkerRegistry,
 )
-from llm_do.sandbox.commands.bwrap import CommandResult, Mount, ShellLimits, run_sandboxed, why_not
+from llm_do.sandbox.commands.bwrap import CommandResult, Mount, ShellLimits, run_sandboxed, unavailable_reason
 from llm_do.sandbox.commands.command_line import parse
 from llm_do.sandbox.commands.mounts import RepositoryGuard, open_mount, plan_mounts
 from llm_do.sandbox.roots import renames
@@ -268,7 +268,7 @@ async def test_a_repository_that_is_moved_while_a_command_starts_is_not_left_ope
     bwrap.parent.mkdir()
     bwrap.write_text(f'#!/bin/sh\nif [ -e {out}/repo ]; then /bin/mv {out}/repo {out}/moved; fi\nexec {real} "$@"\n')
     bwrap.chmod(0o755)
-    assert why_not() is None  # which is found out with the real one
+    assert unavailable_reason() is None  # which is found out with the real one
     monkeypatch.setenv("PATH", f"{bwrap.parent}:{os.environ['PATH']}")
     with pytest.raises(PathFailed, match="changed while the sandbox was set up"):
         await command(out, script("echo planted >> out/moved/.git/config"))

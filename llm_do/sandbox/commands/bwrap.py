@@ -34,7 +34,7 @@ from .processes import Argv, CommandResult, Running, ShellLimits, run
 from .seccomp import no_filter, system_call_filter
 from .unsandboxed import run_unsandboxed
 
-__all__ = ["CommandResult", "Mount", "ShellLimits", "run_sandboxed", "run_unsandboxed", "why_not"]
+__all__ = ["CommandResult", "Mount", "ShellLimits", "run_sandboxed", "run_unsandboxed", "unavailable_reason"]
 
 _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "TERM": "dumb"}  # noqa: S108
 _TOP_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -50,7 +50,7 @@ _INSTALL = "Install it (Debian, Ubuntu: apt-get install bubblewrap; Fedora: dnf 
 
 
 @cache
-def why_not() -> str | None:
+def unavailable_reason() -> str | None:
     """Why commands cannot be sandboxed here, found out by trying it once; `None` if they can."""
     if sys.platform != "linux":
         return f"Commands are sandboxed with bubblewrap, which needs Linux; this is {sys.platform}."
@@ -92,7 +92,7 @@ async def run_sandboxed(
     `copies` are files, by their path below /work, in whose place a private copy of that content is mounted.
     `make_cleaner` takes secrets out of what it prints.
     """
-    if problem := why_not():
+    if problem := unavailable_reason():
         raise PathFailed(problem)
     if len({mount.name for mount in mounts}) < len(mounts):
         raise PathDenied("Two mounts have one name.")

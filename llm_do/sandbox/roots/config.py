@@ -47,7 +47,7 @@ class RootConfig(BaseModel):
     max_file_bytes: int = Field(default=10_000_000, gt=0)
     """How large a file may be that is read or written."""
 
-    # Set by `cut`, which compared this very folder: a symlink put in its place later must not be followed.
+    # Set by `restrict_to`, which compared this very folder: a symlink put in its place later must not be followed.
     _resolved: Path | None = PrivateAttr(default=None)
 
     def folder(self, base: Path) -> Path:
@@ -66,7 +66,7 @@ class RootConfig(BaseModel):
         """Whether a file may be called so."""
         return self.suffixes is None or name.casefold().endswith(self.suffixes)
 
-    def cut(self, other: RootConfig, folder: Path) -> RootConfig:
+    def restrict_to(self, other: RootConfig, folder: Path) -> RootConfig:
         """What is left of this root, which is at `folder`, when it has no more than `other` allows."""
         suffixes = self.suffixes if other.suffixes is None else other.suffixes
         if self.suffixes is not None and other.suffixes is not None:
@@ -94,7 +94,7 @@ class SandboxConfig(BaseModel):
 
     paths: dict[Annotated[str, AfterValidator(_check_name)], RootConfig] = {}
 
-    def within(self, other: SandboxConfig, base: Path) -> SandboxConfig:
+    def restrict_to(self, other: SandboxConfig, base: Path) -> SandboxConfig:
         """What is left of this configuration when it has no more than `other` allows.
 
         A root stays only if it is at or below a root of `other`. If it is below several, the deepest decides;
@@ -109,6 +109,6 @@ class SandboxConfig(BaseModel):
                 deepest = max(depth for depth, _ in around)
                 for depth, one in around:
                     if depth == deepest:
-                        root = root.cut(one, folder)
+                        root = root.restrict_to(one, folder)
                 paths[name] = root
         return SandboxConfig(paths=paths)
