@@ -22,7 +22,7 @@ from types import SimpleNamespace
 import pytest
 
 from llm_do.errors import PathDenied, PathFailed
-from llm_do.sandbox.commands import bwrap as bubble
+from llm_do.sandbox.commands import bwrap
 from llm_do.sandbox.commands.bwrap import (
     CommandResult,
     Mount,
@@ -91,8 +91,8 @@ def test_it_works_here() -> None:
     assert unavailable_reason() is None
 
 
-def test_why_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    check = bubble.unavailable_reason.__wrapped__
+def test_unavailable_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    check = bwrap.unavailable_reason.__wrapped__
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "`bwrap` is not on PATH" in check() and "apt-get install" in check()
     fake = tmp_path / "bwrap"
