@@ -239,7 +239,7 @@ class HeadAndTail:
         self._characters = self._line_ends = 0
 
     @property
-    def left_out(self) -> int:
+    def omitted(self) -> int:
         """How many characters are not kept."""
         return max(0, self._characters - self._limit)
 
@@ -264,7 +264,7 @@ class HeadAndTail:
         text, cleaner = self._decoder.decode(b"", True), self._cleaner
         self._keep(text if cleaner is None else cleaner.add(text) + cleaner.rest())
         self._decoder.reset()
-        if not self.left_out:
+        if not self.omitted:
             return self._head + self._tail
         head = self._head[: self._head.rfind("\n") + 1] or self._head
         tail = self._tail[self._tail.find("\n") + 1 :] or self._tail

@@ -15,26 +15,21 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 
 from ...errors import PathDenied, PathFailed
 from ...machine import pool
 from ...machine.waiting import wait_shielded
 from ..excerpts import MakeCleaner
-from ..roots.states import FileState
-from .bwrap_program import WORK, in_memory, start_bubble
+from .bwrap_program import WORK, BwrapProgram, in_memory, start_program
 from .command_line import Command
-from .mounts import Mount, RepositoryGuard, open_mount, plan_mounts
-from .processes import Argv, CommandResult, Running, ShellLimits, run
+from .mounts import RepositoryGuard, open_mount, plan_mounts
+from .processes import Argv, run
+from .runner import CommandResult, CommandRunner, ShellLimits, Workspace
 from .seccomp import no_filter, system_call_filter
-from .unsandboxed import run_unsandboxed
-
-__all__ = ["CommandResult", "Mount", "ShellLimits", "run_sandboxed", "run_unsandboxed", "unavailable_reason"]
 
 _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "TERM": "dumb"}  # noqa: S108
 _TOP_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -45,13 +40,12 @@ _PROC = (
 """What /proc tells of the host and not of the processes there."""
 _ETC = ("/etc/ld.so.cache", "/etc/alternatives")
 _NEEDED = ("--bind-fd", "--disable-userns", "--size", "--json-status-fd", "--seccomp")
-_NO_COPIES: Mapping[str, FileState] = MappingProxyType({})
 _INSTALL = "Install it (Debian, Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap)."
 
 
 @cache
-def unavailable_reason() -> str | None:
-    """Why commands cannot be sandboxed here, found out by trying it once; `None` if they can."""
+def find_problem() -> str | None:
+    """Try once whether commands can be sandboxed here. Return why not, or `None` if they can."""
     if sys.platform != "linux":
         return f"Commands are sandboxed with bubblewrap, which needs Linux; this is {sys.platform}."
     if problem := no_filter():
@@ -79,38 +73,34 @@ def unavailable_reason() -> str | None:
     return None
 
 
-async def run_sandboxed(
-    command: Command,
-    mounts: Sequence[Mount],
-    limits: ShellLimits,
-    copies: Mapping[str, FileState] = _NO_COPIES,
-    *,
-    make_cleaner: MakeCleaner | None = None,
-) -> CommandResult:
-    """Run a command in /work, where each mount is under its name. What needs a shell has one, inside.
+class BwrapRunner(CommandRunner):
+    """Runs commands in /work, where each mount is under its name. What needs a shell has one, inside."""
 
-    `copies` are files, by their path below /work, in whose place a private copy of that content is mounted.
-    `make_cleaner` takes secrets out of what it prints.
-    """
-    if problem := unavailable_reason():
-        raise PathFailed(problem)
-    if len({mount.name for mount in mounts}) < len(mounts):
-        raise PathDenied("Two mounts have one name.")
-    with ExitStack() as stack:
-        opened = [open_mount(mount, stack) for mount in mounts]
-        guard = await wait_shielded(pool.run(RepositoryGuard, opened))
-        plan = plan_mounts(opened, guard, stack, copies)
-        options = [*_base_options(limits), *plan.options, "--chdir", WORK, "--remount-ro", "/"]
+    def unavailable_reason(self) -> str | None:
+        return find_problem()
 
-        async def start(argv: Argv, stdin: int, stdout: int, stderr: int) -> Running:
-            return await start_bubble(argv, (stdin, stdout, stderr), replace(plan, options=options), limits)
+    async def run(
+        self, command: Command, workspace: Workspace, limits: ShellLimits, make_cleaner: MakeCleaner | None = None
+    ) -> CommandResult:
+        if problem := self.unavailable_reason():
+            raise PathFailed(problem)
+        if len({mount.name for mount in workspace.mounts}) < len(workspace.mounts):
+            raise PathDenied("Two mounts have one name.")
+        with ExitStack() as stack:
+            opened = [open_mount(mount, stack) for mount in workspace.mounts]
+            guard = await wait_shielded(pool.run(RepositoryGuard, opened))
+            plan = plan_mounts(opened, guard, stack, workspace.copies)
+            options = [*_base_options(limits), *plan.options, "--chdir", WORK, "--remount-ro", "/"]
 
-        try:
-            result = await run(command, start, limits, make_cleaner)
-        finally:
-            # Also when time is up or the run is cancelled: all processes are gone by now.
-            left = await wait_shielded(pool.run(guard.disable_new))
-        return replace(result, disabled=left)
+            async def start(argv: Argv, *streams: int) -> BwrapProgram:
+                return await start_program(argv, streams, replace(plan, options=options), limits)
+
+            try:
+                result = await run(command, start, limits, make_cleaner)
+            finally:
+                # Also when time is up or the run is cancelled: all processes are gone by now.
+                left = await wait_shielded(pool.run(guard.disable_new))
+            return replace(result, disabled=left)
 
 
 def _base_options(limits: ShellLimits) -> list[str]:

@@ -20,7 +20,8 @@ import anyio
 from ...errors import PathFailed
 from ..roots.states import FileState
 from .masks import host_mounts, mounted_on_themselves
-from .processes import Argv, ShellLimits, close_all, exit_code, wait_exit
+from .processes import Argv, close_all, exit_code, wait_exit
+from .runner import ShellLimits
 from .seccomp import system_call_filter
 
 WORK = "/work"
@@ -47,7 +48,7 @@ class Plan:
     """Files in whose place a private copy is mounted, with this content."""
 
 
-async def start_bubble(argv: Argv, streams: tuple[int, int, int], plan: Plan, limits: ShellLimits) -> Bubble:
+async def start_program(argv: Argv, streams: tuple[int, ...], plan: Plan, limits: ShellLimits) -> BwrapProgram:
     """Set up a sandbox, put limits on it and let the program in it go. Not to be cancelled."""
     status, status_write = os.pipe()
     block_read, block = os.pipe()
@@ -63,7 +64,7 @@ async def start_bubble(argv: Argv, streams: tuple[int, int, int], plan: Plan, li
             options += ["--ro-bind-data", str(passed[-1]), file]
         passed.append(in_memory(system_call_filter()))
         options += ["--seccomp", str(passed[-1])]
-        # From a file in memory: the program in the sandbox may read the command line of bubblewrap.
+        # From a file in memory: the program in the sandbox may read the command line of programwrap.
         passed.append(in_memory(os.fsencode("\0".join(options))))
         stdin, stdout, stderr = streams
         process = subprocess.Popen(  # noqa: S603, ASYNC220
@@ -81,16 +82,16 @@ async def start_bubble(argv: Argv, streams: tuple[int, int, int], plan: Plan, li
         raise
     finally:
         close_all(*passed)
-    bubble = Bubble(argv, process, status, plan)
+    program = BwrapProgram(argv, process, status, plan)
     try:
-        await bubble.release(block, limits)
+        await program.release(block, limits)
     except BaseException:
-        await bubble.stop()
+        await program.stop()
         raise
-    return bubble
+    return program
 
 
-class Bubble:
+class BwrapProgram:
     """A program in its sandbox."""
 
     def __init__(self, argv: Argv, process: subprocess.Popen[bytes], status: int, plan: Plan) -> None:
@@ -115,7 +116,7 @@ class Bubble:
             while b"\n" not in self._said:
                 await anyio.wait_readable(self._status)
                 if not (chunk := os.read(self._status, 4096)):
-                    return  # bubblewrap failed, and ends
+                    return  # programwrap failed, and ends
                 self._said += chunk
             pid = int(json.loads(self._said.split(b"\n")[0])["child-pid"])
             with suppress(ProcessLookupError):  # it may have failed meanwhile
@@ -133,12 +134,12 @@ class Bubble:
         assert self._init is not None
         while not _is_set_up(self._init_pid):
             if select.select([self._init], [], [], 0)[0]:
-                return  # bubblewrap failed, and tells why
+                return  # programwrap failed, and tells why
             await anyio.sleep(0.001)
         mounts = host_mounts(self._init_pid)
         mounted, on_themselves = {str(mount.at) for mount in mounts}, mounted_on_themselves(mounts)
         missing = [place for place in self._plan.places if place not in mounted]
-        # Bubblewrap makes a folder where there is none, while what was there is elsewhere and not covered.
+        # BwrapProgramwrap makes a folder where there is none, while what was there is elsewhere and not covered.
         missing += [place for place in self._plan.on_themselves if place not in on_themselves]
         if missing:
             raise PathFailed(f"{missing[0]!r} changed while the sandbox was set up, so nothing was run. Try again.")
@@ -148,9 +149,9 @@ class Bubble:
     async def wait(self) -> int | None:
         await wait_exit(self._process.pid, self._outer)
         returned = self._process.wait()
-        while chunk := os.read(self._status, 4096):  # bubblewrap is gone, and so is its end
+        while chunk := os.read(self._status, 4096):  # programwrap is gone, and so is its end
             self._said += chunk
-        # Only of a program that was really started, bubblewrap reports an exit code.
+        # Only of a program that was really started, programwrap reports an exit code.
         self._failed = b"exit-code" not in self._said and self._crowded is None
         return None if self._failed else exit_code(returned)
 
@@ -193,7 +194,7 @@ class Bubble:
                 return f"{before}{name}: not found. {where}\n{after}"
             return f"{before}{name}: cannot be run: {why}. {where}\n{after}"
         if found := re.search(r"^bwrap: .*$", said, re.MULTILINE):
-            raise PathFailed(f"The sandbox of {name!r} could not be set up. Bubblewrap says: {found[0][7:]}")
+            raise PathFailed(f"The sandbox of {name!r} could not be set up. BwrapProgramwrap says: {found[0][7:]}")
         return said
 
     async def _watch(self, most: int) -> None:
@@ -241,7 +242,7 @@ class MountedCopies:
 
 
 def _is_set_up(pid: int) -> bool:
-    """Whether bubblewrap has made the sandbox's root its own, which it does when all is mounted."""
+    """Whether programwrap has made the sandbox's root its own, which it does when all is mounted."""
     try:
         root = _open_root(pid)
     except OSError:

@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Protocol
 
 import anyio
@@ -15,42 +14,13 @@ from ...errors import LlmDoError, PathFailed
 from ...machine.waiting import wait_shielded
 from ..excerpts import HeadAndTail, MakeCleaner
 from .command_line import Command
+from .runner import CommandResult, ShellLimits
 
 Argv = tuple[str, ...]
 
 LATE, NOT_FOUND = 124, 127
 _CHUNK = 65536
 _LAST_WORDS = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShellLimits:
-    """What one command may use. Time and output count for all of it, processes for each program of a pipeline, memory
-    and files for each process.
-    """
-
-    seconds: float = 60
-    memory_bytes: int = 1 << 30
-    processes: int = 64
-    output_characters: int = 50_000
-    """Of standard output and of standard error, each."""
-    file_bytes: int = 100_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandResult:
-    """What became of a command."""
-
-    exit_code: int
-    """Of the last program. 124 when time was up, 127 when the program was not found, 128 + n for signal n."""
-    stdout: str
-    stderr: str
-    truncated: bool
-    timed_out: bool
-    left_out: int = 0
-    """How many characters of the output are not here, at least."""
-    disabled: tuple[str, ...] = ()
-    """The repositories that it left in folders that it could write, and what was done about each."""
 
 
 class Running(Protocol):
@@ -90,9 +60,9 @@ async def run(
         exit_code=LATE if time.cancelled_caught else code,
         stdout=out.text(),
         stderr=said,
-        truncated=bool(out.left_out or err.left_out),
+        truncated=bool(out.omitted or err.omitted),
         timed_out=time.cancelled_caught,
-        left_out=out.left_out + err.left_out,
+        omitted=out.omitted + err.omitted,
     )
 
 
@@ -163,7 +133,7 @@ async def _drain(fd: int, captured: HeadAndTail) -> None:
         if not (chunk := os.read(fd, _CHUNK)):
             return
         captured.add(chunk)
-        if captured.left_out:
+        if captured.omitted:
             await anyio.sleep(0.002)
 
 

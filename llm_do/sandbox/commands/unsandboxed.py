@@ -19,7 +19,8 @@ import anyio
 from ...machine import pool
 from ..excerpts import MakeCleaner
 from .command_line import Command
-from .processes import Argv, CommandResult, Running, ShellLimits, close_all, exit_code, run, wait_exit
+from .processes import Argv, close_all, exit_code, run, wait_exit
+from .runner import CommandResult, CommandRunner, ShellLimits, Workspace
 
 _PASSED_ON = ("PATH", "HOME", "LANG")
 _MARK = "LLM_DO_COMMAND"
@@ -30,21 +31,25 @@ _LOOKS = 3
 _LIMITED = 'for limit in $1; do ulimit "${limit%=*}" "${limit#*=}" 2>/dev/null; done; shift; exec "$@"'
 
 
-async def run_unsandboxed(
-    command: Command, cwd: Path, limits: ShellLimits, *, make_cleaner: MakeCleaner | None = None
-) -> CommandResult:
-    """Run a command in a folder of the host. Its number of processes is not limited."""
+class UnsandboxedRunner(CommandRunner):
+    """Runs commands in the base folder of a workspace. Their number of processes is not limited."""
 
-    async def start(argv: Argv, stdin: int, stdout: int, stderr: int) -> Running:
-        return Plain(argv, cwd, (stdin, stdout, stderr), limits)
+    def unavailable_reason(self) -> None:
+        return None
 
-    return await run(command, start, limits, make_cleaner)
+    async def run(
+        self, command: Command, workspace: Workspace, limits: ShellLimits, make_cleaner: MakeCleaner | None = None
+    ) -> CommandResult:
+        async def start(argv: Argv, *streams: int) -> UnsandboxedProgram:
+            return UnsandboxedProgram(argv, workspace.base, streams, limits)
+
+        return await run(command, start, limits, make_cleaner)
 
 
-class Plain:
+class UnsandboxedProgram:
     """A program in its own session."""
 
-    def __init__(self, argv: Argv, cwd: Path, streams: tuple[int, int, int], limits: ShellLimits) -> None:
+    def __init__(self, argv: Argv, cwd: Path, streams: tuple[int, ...], limits: ShellLimits) -> None:
         self._argv = argv
         self._mark = secrets.token_hex(16)
         self._process: subprocess.Popen[bytes] | None = None
