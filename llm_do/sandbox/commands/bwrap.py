@@ -22,6 +22,7 @@ from pathlib import Path
 
 from ...errors import PathDenied, PathFailed
 from ...machine import pool
+from ...machine.files import closing_fd
 from ...machine.waiting import wait_shielded
 from ..excerpts import MakeCleaner
 from .bwrap_program import WORK, BwrapProgram, in_memory, start_program
@@ -55,16 +56,14 @@ def find_problem() -> str | None:
     offers = subprocess.run([bwrap, "--help"], capture_output=True, text=True, check=False)  # noqa: S603
     if missing := [option for option in _NEEDED if option not in offers.stdout + offers.stderr]:
         return f"This bubblewrap is too old: it has no {', '.join(missing)}. Use 0.10, or 0.8 with Debian's fixes."
-    fd = in_memory(system_call_filter())
-    options = [*_base_options(ShellLimits()), "--remount-ro", "/", "--seccomp", str(fd), "--", "/bin/sh", "-c", ":"]
-    try:
-        tried = subprocess.run(  # noqa: S603
-            [bwrap, *options], capture_output=True, text=True, timeout=30, check=False, pass_fds=[fd]
-        )
-    except subprocess.TimeoutExpired:
-        return "Bubblewrap does not work here: it did not finish an empty command."
-    finally:
-        os.close(fd)
+    with closing_fd(in_memory(system_call_filter())) as fd:
+        options = [*_base_options(ShellLimits()), "--remount-ro", "/", "--seccomp", str(fd), "--", "/bin/sh", "-c", ":"]
+        try:
+            tried = subprocess.run(  # noqa: S603
+                [bwrap, *options], capture_output=True, text=True, timeout=30, check=False, pass_fds=[fd]
+            )
+        except subprocess.TimeoutExpired:
+            return "Bubblewrap does not work here: it did not finish an empty command."
     if tried.returncode:
         return (
             f"The kernel does not let bubblewrap make a sandbox; it says: {tried.stderr.strip()!r}. User namespaces "

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 import anyio
 
 from ...errors import PathFailed
+from ...machine.files import closing_fd, write_all
+from ..roots.openat import FOLDER_FLAGS
 from ..roots.states import FileState
 from .masks import host_mounts, mounted_on_themselves
 from .processes import Argv, close_all, exit_code, wait_exit
@@ -247,11 +249,9 @@ def _is_set_up(pid: int) -> bool:
         root = _open_root(pid)
     except OSError:
         return False
-    try:
+    with closing_fd(root):
         # Before that it has our root, in which there may be such a folder, too.
         return not os.path.samestat(os.fstat(root), os.stat("/")) and WORK.lstrip("/") in os.listdir(root)  # noqa: PTH116, PTH208
-    finally:
-        os.close(root)
 
 
 def _open_root(pid: int) -> int:
@@ -263,9 +263,7 @@ def in_memory(content: bytes) -> int:
     """A file that only its descriptor leads to. Who reads it moves in it, so it is for one reader."""
     fd = os.memfd_create("for-bwrap")
     try:
-        rest = memoryview(content)
-        while rest:
-            rest = rest[os.write(fd, rest) :]
+        write_all(fd, content)
         os.lseek(fd, 0, os.SEEK_SET)
     except BaseException:
         os.close(fd)
@@ -297,14 +295,11 @@ def _kernel() -> tuple[int, ...]:
 
 def _count(pid: int, most: int) -> int:
     """How many processes and threads there are in a sandbox besides the first, as its own /proc shows them."""
-    root = _open_root(pid)
-    try:
+    with closing_fd(_open_root(pid)) as root:
         if os.path.samestat(os.fstat(root), os.stat("/")):  # noqa: PTH116
             return 0  # not set up yet: it still has our /proc
-        proc = os.open("proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root)
-    finally:
-        os.close(root)
-    try:
+        proc = os.open("proc", FOLDER_FLAGS, dir_fd=root)
+    with closing_fd(proc):
         processes = [name for name in os.listdir(proc) if name.isdigit() and name != "1"]  # noqa: PTH208
         if len(processes) > most:
             return len(processes)
@@ -313,5 +308,3 @@ def _count(pid: int, most: int) -> int:
             with suppress(OSError):  # it ended meanwhile
                 threads += os.stat(f"{name}/task", dir_fd=proc).st_nlink - 2
         return threads
-    finally:
-        os.close(proc)

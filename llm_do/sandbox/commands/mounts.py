@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import PathChanged, PathDenied, PathFailed
+from ...machine.files import closing_fd
 from ...privacy.display import visible
 from ..roots.openat import FOLDER_FLAGS, best_opener
 from ..roots.repositories import Identity, Names, disable_new, find_repositories
@@ -133,12 +134,9 @@ def _is_covered(name: Path, covered: Iterable[Path]) -> bool:
 def _check_file(top: int, name: Path, path: str) -> None:
     """Refuse to put a copy where no file is: bubblewrap would make one, for everybody to see."""
     with suppress(OSError):
-        folder = best_opener()(top, name.parts[:-1])
-        try:
+        with closing_fd(best_opener()(top, name.parts[:-1])) as folder:
             if stat.S_ISREG(os.stat(name.name, dir_fd=folder, follow_symlinks=False).st_mode):
                 return
-        finally:
-            os.close(folder)
     raise PathChanged(f"{path!r} has changed since it was looked at, and nothing was run.")
 
 
@@ -149,11 +147,8 @@ def _open_place(top: int, names: Names, identity: Identity | None) -> Iterator[t
     """
     for end in range(len(names), 0, -1):
         try:
-            parent = best_opener()(top, names[: end - 1])
-            try:
+            with closing_fd(best_opener()(top, names[: end - 1])) as parent:
                 fd = os.open(names[end - 1], os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-            finally:
-                os.close(parent)
         except PermissionError:
             continue
         except OSError:
@@ -183,13 +178,11 @@ def open_mount(mount: Mount, stack: ExitStack) -> OpenMount:
 def _open_folder(mount: Mount) -> int:
     if mount.fd is not None:
         return os.dup(mount.fd)
-    slash = os.open("/", FOLDER_FLAGS)
-    try:
-        return best_opener()(slash, mount.folder.parts[1:])
-    except OSError as exc:
-        raise PathDenied(f"The folder of {mount.name!r} cannot be mounted: {exc.strerror}.") from None
-    finally:
-        os.close(slash)
+    with closing_fd(os.open("/", FOLDER_FLAGS)) as slash:
+        try:
+            return best_opener()(slash, mount.folder.parts[1:])
+        except OSError as exc:
+            raise PathDenied(f"The folder of {mount.name!r} cannot be mounted: {exc.strerror}.") from None
 
 
 def _protected(mounts: Sequence[OpenMount], mount: OpenMount) -> set[Path]:

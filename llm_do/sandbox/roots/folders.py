@@ -15,6 +15,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TypeVar
 
+from ...machine.files import closing_fd, write_all
 from .renames import exchange, rename_to_free_name
 from .states import ABSENT, FileState
 
@@ -170,14 +171,11 @@ class Folder:
 
     def scan(self, name: str, limit: int, consume: Callable[[Iterator[bytes]], _T]) -> _T:
         """Return what a function makes of the content of a file, which it gets piece by piece."""
-        fd = os.open(name, _READ_FLAGS, dir_fd=self.fd)
-        try:
+        with closing_fd(os.open(name, _READ_FLAGS, dir_fd=self.fd)) as fd:
             status = self._check(os.fstat(fd))
             if status.st_nlink > 1:
                 raise Refused("it is a hard link, perhaps another name of a file outside the root; use a copy")
             return consume(_content(fd, status, limit))
-        finally:
-            os.close(fd)
 
     def state(self, name: str, limit: int) -> FileState:
         """A file as it is now, with its content if that has at most `limit` bytes."""
@@ -187,14 +185,12 @@ class Folder:
             return ABSENT
         except OSError:  # a symlink, a socket, or not for us to read
             return FileState.of_status(os.stat(name, dir_fd=self.fd, follow_symlinks=False))
-        try:
+        with closing_fd(fd):
             status = os.fstat(fd)
             check_inode(status, self.protected)
             if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
                 return FileState.of_status(status)
             return FileState.of_content(b"".join(_content(fd, status, limit)), status.st_mode)
-        finally:
-            os.close(fd)
 
     def replace(self, name: str, data: bytes, mode: int | None, expected: FileState | None, limit: int) -> None:
         """Put a new file in the place of an old one or of none. It is there whole or not at all.
@@ -204,15 +200,11 @@ class Folder:
         temporary = _temporary_name()
         fd = os.open(temporary, _CREATE_FLAGS, 0o644 if mode is None else 0o600, dir_fd=self.fd)
         try:
-            try:
-                rest = memoryview(data)
-                while rest:
-                    rest = rest[os.write(fd, rest) :]
+            with closing_fd(fd):
+                write_all(fd, data)
                 if mode is not None:
                     os.fchmod(fd, mode & 0o777)
                 made = _inode(os.fstat(fd))
-            finally:
-                os.close(fd)
             if expected is None:
                 os.replace(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
             elif expected == ABSENT:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 
+from ...machine.files import closing_fd
+
 Opener = Callable[[int, Sequence[str]], int]
 """From the descriptor of a folder and the names below it to a new descriptor of the folder there."""
 
@@ -83,11 +85,9 @@ def best_opener() -> Opener:
     """`openat2` where this kernel has it and nothing forbids it (old container runtimes do), else `walk`."""
     if sys.platform != "linux":
         return walk
-    slash = os.open("/", FOLDER_FLAGS)
-    try:
-        os.close(openat2(slash, ()))
-    except OSError:
-        return walk
-    finally:
-        os.close(slash)
+    with closing_fd(os.open("/", FOLDER_FLAGS)) as slash:
+        try:
+            os.close(openat2(slash, ()))
+        except OSError:
+            return walk
     return openat2

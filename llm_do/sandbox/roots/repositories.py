@@ -16,6 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
+from ...machine.files import closing_fd
 from .openat import FOLDER_FLAGS, best_opener
 from .renames import rename_to_free_name
 
@@ -76,13 +77,9 @@ def repository_around(folder: Path) -> Path | None:
             return above
         if above != folder and folder.relative_to(above).parts[0] not in _OWN_FOLDERS:
             continue
-        with suppress(OSError):
-            fd = os.open(above, FOLDER_FLAGS)
-            try:
-                if is_repository(fd):
-                    return above
-            finally:
-                os.close(fd)
+        with suppress(OSError), closing_fd(os.open(above, FOLDER_FLAGS)) as fd:
+            if is_repository(fd):
+                return above
     return None
 
 
@@ -183,14 +180,12 @@ def _walk(
             fd = opened
         except OSError:  # gone meanwhile, or replaced
             continue
-        try:
+        with closing_fd(fd):
             if skip and _identity(fd, ".") in skip:
                 continue
             with os.scandir(fd) as entries:
                 listed = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
             yield names, fd, listed
-        finally:
-            os.close(fd)
         below = ((*names, name) for name, is_folder in listed.items() if is_folder)
         waiting += [each for each in below if sum(map(len, map(os.fsencode, each))) + len(each) - 1 <= _LONGEST]
 
