@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
@@ -248,12 +249,34 @@ class Folder:
         """Rename a file to a name that is free. With `expected`, only if it is that very one."""
         if expected is not None and self.state(name, limit) != expected:
             raise Changed
-        rename_to_free_name(self.fd, name, target.fd, new_name)
+        try:
+            rename_to_free_name(self.fd, name, target.fd, new_name)
+        except OSError as exc:
+            if exc.errno != errno.EXDEV:
+                raise
+            self._move_by_copy(name, target, new_name, expected, limit)
+            return
         if expected is not None and target.state(new_name, limit) != expected:
             with suppress(FileExistsError):  # then a newer one is there
                 rename_to_free_name(target.fd, new_name, self.fd, name)
             target.unlink(new_name)
             raise Changed
+
+    def _move_by_copy(self, name: str, target: Folder, new_name: str, expected: FileState | None, limit: int) -> None:
+        """Move a file to another disk, if it stays as it is meanwhile."""
+        mode = self.status(name).st_mode
+        state = FileState.of_content(content := self.read(name, limit), mode)
+        if expected not in (None, state):
+            raise Changed
+        try:
+            target.replace(new_name, content, mode, ABSENT, limit)
+        except Changed:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+        try:
+            self.remove(name, state, limit)
+        except (Changed, OSError):
+            target.unlink(new_name)
+            raise
 
     def remove(self, name: str, expected: FileState | None, limit: int) -> None:
         """Remove a file. With `expected`, only that very one: it is compared when it is out of its place."""

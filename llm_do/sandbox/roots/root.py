@@ -198,10 +198,6 @@ class Root:
                 source.move(source_name, folder, name, expected, limit)
             except Changed:
                 return False
-            except OSError as exc:
-                if exc.errno != errno.EXDEV:
-                    raise
-                return _move_by_copy(source, source_name, folder, name, expected, limit)
         return True
 
     @_explained
@@ -213,10 +209,7 @@ class Root:
         They are relative to the root. What cannot be read is not listed: other suffixes, symlinks, devices, protected
         paths. `keep` decides about each of the others.
         """
-        steps = list(split_path(pattern))
-        with self._folder(self._names(path)) as folder:
-            found = self._matches(folder, steps, _skip(steps, {0}), with_folders=True)
-            return list(islice(filter(keep, found), limit))
+        return self._list(self._names(path), pattern, limit, keep, with_folders=True)
 
     @_explained
     def find(self, pattern: str, limit: int | None = None, *, keep: Keep | None = None) -> list[str]:
@@ -224,13 +217,16 @@ class Root:
 
         `keep` decides about each of them.
         """
-        steps = list(split_path(pattern))
-        with self._folder(()) as folder:
-            return list(islice(filter(keep, self._matches(folder, steps, _skip(steps, {0}))), limit))
+        return self._list((), pattern, limit, keep, with_folders=False)
 
-    def _matches(
-        self, folder: Folder, steps: list[str], done: set[int], *, with_folders: bool = False
-    ) -> Iterator[str]:
+    def _list(
+        self, names: tuple[str, ...], pattern: str, limit: int | None, keep: Keep | None, *, with_folders: bool
+    ) -> list[str]:
+        steps = list(split_path(pattern))
+        with self._folder(names) as folder:
+            return list(islice(filter(keep, self._matches(folder, steps, _skip(steps, {0}), with_folders)), limit))
+
+    def _matches(self, folder: Folder, steps: list[str], done: set[int], with_folders: bool) -> Iterator[str]:
         """Files below a folder whose path may have used up any number in `done` of the steps."""
         for name, is_folder in self._visible(folder):
             after = _after(steps, done, name)
@@ -240,7 +236,7 @@ class Root:
             if is_folder and after - {len(steps)} and len(names) < MAX_DEPTH:
                 with suppress(OSError):  # removed or replaced meanwhile, or not for us to read
                     with Folder(open_in(folder.fd, name), names, folder.protected) as below:
-                        yield from self._matches(below, steps, after, with_folders=with_folders)
+                        yield from self._matches(below, steps, after, with_folders)
 
     def _visible(self, folder: Folder) -> list[tuple[str, bool]]:
         """Names in a folder that may be used, and whether each is a folder."""
@@ -363,29 +359,6 @@ class Root:
         return f"The folder of root {self.name!r} is not there" + (
             ": the first file that is written makes it." if self.config.mode == "rw" else "."
         )
-
-
-def _move_by_copy(
-    source: Folder, source_name: str, folder: Folder, name: str, expected: FileState | None, limit: int
-) -> bool:
-    """Move a file to another disk, and tell whether it was the expected one and stayed so."""
-    mode = source.status(source_name).st_mode
-    state = FileState.of_content(source.read(source_name, limit), mode)
-    assert state.content is not None
-    if expected not in (None, state):
-        return False
-    try:
-        folder.replace(name, state.content, mode, ABSENT, limit)
-    except Changed:
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
-    try:
-        source.remove(source_name, state, limit)
-    except (Changed, OSError) as exc:
-        folder.unlink(name)
-        if isinstance(exc, Changed):
-            return False
-        raise
-    return True
 
 
 def _after(steps: list[str], done: set[int], name: str) -> set[int]:
