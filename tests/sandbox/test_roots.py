@@ -19,16 +19,8 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from pydantic import ValidationError
 
-from llm_do.sandbox import (
-    ContentError,
-    PathDenied,
-    PathFailed,
-    PathMissing,
-    RootConfig,
-    SandboxConfig,
-    SandboxManager,
-    SandboxToolset,
-)
+from llm_do.errors import ContentError, PathDenied, PathFailed, PathMissing
+from llm_do.sandbox import RootConfig, SandboxConfig, SandboxManager, SandboxToolset
 from llm_do.sandbox.roots.openat import Opener, best_opener, openat2, walk
 
 from ..processes import PATIENCE
@@ -498,6 +490,7 @@ class TestRefusals:
         program = f"""
             import resource, signal
             from pathlib import Path
+            from llm_do.errors import PathFailed
             from llm_do.sandbox import *
             from llm_do.sandbox.roots.openat import openat2, walk
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
