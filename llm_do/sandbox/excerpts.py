@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-MOST_LINES = 2_000
+MAX_LINES = 2_000
 """How many lines are read at once, unless more are asked for."""
-MOST_CHARACTERS = 100_000
+MAX_CHARACTERS = 100_000
 """How long a text for a model is at most, with the sentence at its end."""
-_SENTENCE = 300
+_NOTE_CHARACTERS = 300
 """Room for that sentence."""
-_COUNTED_AHEAD = 64_000_000
+_MAX_LOOKAHEAD = 64_000_000
 """How many bytes behind a range are read to count the lines in them."""
 
 
@@ -34,7 +34,7 @@ class Cleaner(Protocol):
 MakeCleaner: TypeAlias = Callable[[], Cleaner]
 
 
-def cleaned(text: str, make_cleaner: MakeCleaner | None) -> str:
+def clean(text: str, make_cleaner: MakeCleaner | None) -> str:
     """Return a text without secrets."""
     if make_cleaner is None:
         return text
@@ -89,16 +89,16 @@ class LineRange:
             begins = f", from character {self.column} on" if self.column > 1 else ""
             start = f"{lines} of {total}{begins}."
             then = "The file ends here." if self.at_end else f"Call read_file with offset={self.last + 1} to read on."
-        return f"{_ended(self.text)}[{start} {then}]"
+        return f"{_with_line_end(self.text)}[{start} {then}]"
 
 
 def read_range(
     chunks: Iterable[bytes],
     *,
     offset: int = 1,
-    limit: int = MOST_LINES,
+    limit: int = MAX_LINES,
     column: int = 1,
-    most: int = MOST_CHARACTERS,
+    max_characters: int = MAX_CHARACTERS,
     make_cleaner: MakeCleaner | None = None,
 ) -> LineRange:
     """Return lines of a text from its bytes, of which no more are held in memory than are returned.
@@ -111,10 +111,10 @@ def read_range(
         most: How many characters. Lines that do not fit are left out as a whole, but for the first.
         make_cleaner: Takes secrets out before anything is cut.
     """
-    counted = _Counted(chunks)
-    room = most - _SENTENCE
-    text = _window(_texts(counted, make_cleaner), offset, column, room + 1, limit)
-    counted.count_on(_COUNTED_AHEAD)
+    chunks_read = _CountedChunks(chunks)
+    room = max_characters - _NOTE_CHARACTERS
+    text = _slice_lines(_texts(chunks_read, make_cleaner), offset, column, room + 1, limit)
+    chunks_read.read_ahead(_MAX_LOOKAHEAD)
     next_column = None
     if len(text) > room:
         whole_lines = text.rfind("\n", 0, room) + 1
@@ -125,8 +125,8 @@ def read_range(
         first=offset,
         column=column,
         next_column=next_column,
-        lines=counted.lines,
-        counted_all=counted.ended,
+        lines=chunks_read.lines,
+        counted_all=chunks_read.is_exhausted,
     )
 
 
@@ -144,14 +144,14 @@ def is_text(chunks: Iterable[bytes]) -> bool:
     return True
 
 
-class _Counted:
+class _CountedChunks:
     """Bytes, whose lines are counted as they are read."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = iter(chunks)
         self._line_ends = 0
         self._last = b"\n"
-        self.ended = False
+        self.is_exhausted = False
 
     @property
     def lines(self) -> int:
@@ -164,13 +164,13 @@ class _Counted:
                 self._line_ends += chunk.count(b"\n")
                 self._last = chunk[-1:]
             yield chunk
-        self.ended = True
+        self.is_exhausted = True
 
-    def count_on(self, most: int) -> None:
-        """Read on to the end, or for about `most` bytes."""
+    def read_ahead(self, max_bytes: int) -> None:
+        """Read on to the end, or for about `max_bytes`."""
         for chunk in self:
-            most -= len(chunk)
-            if most < 0:
+            max_bytes -= len(chunk)
+            if max_bytes < 0:
                 return
 
 
@@ -194,8 +194,8 @@ def _texts(chunks: Iterable[bytes], make_cleaner: MakeCleaner | None) -> Iterato
     yield text if cleaner is None else cleaner.add(text) + cleaner.rest()
 
 
-def _window(pieces: Iterable[str], offset: int, column: int, most: int, limit: int) -> str:
-    """Return the text from a place on: as many whole lines as wanted, or `most` characters."""
+def _slice_lines(pieces: Iterable[str], offset: int, column: int, max_characters: int, limit: int) -> str:
+    """Return the text from a place on: as many whole lines as wanted, or `max_characters` characters."""
     lines, characters = offset - 1, column - 1
     window, size = list[str](), 0
     for piece in pieces:
@@ -214,9 +214,9 @@ def _window(pieces: Iterable[str], offset: int, column: int, most: int, limit: i
         if (ends := piece.count("\n")) >= limit:
             piece = piece[: _after_line_end(piece, limit)]
         limit -= ends
-        window.append(piece[: most - size])
+        window.append(piece[: max_characters - size])
         size += len(window[-1])
-        if limit <= 0 or size >= most:
+        if limit <= 0 or size >= max_characters:
             break
     return "".join(window)
 
@@ -271,10 +271,10 @@ class HeadAndTail:
         characters = self._characters - len(head) - len(tail)
         lines = self._line_ends - head.count("\n") - tail.count("\n")
         what = f"{lines:,} lines ({characters:,} characters)" if lines > 1 else f"{characters:,} characters"
-        return f"{_ended(head)}[{what} are left out here.]\n{tail}"
+        return f"{_with_line_end(head)}[{what} are left out here.]\n{tail}"
 
 
-def first_entries(entries: Iterable[str], *, more: bool, narrow: str, most: int = MOST_CHARACTERS) -> str:
+def first_entries(entries: Iterable[str], *, more: bool, narrow: str, max_characters: int = MAX_CHARACTERS) -> str:
     """Return a list, an entry in each line, as far as there is room. `narrow` says how to get a shorter one.
 
     Args:
@@ -283,7 +283,7 @@ def first_entries(entries: Iterable[str], *, more: bool, narrow: str, most: int 
         narrow: What to do if some are left out, as a sentence.
         most: How many characters.
     """
-    room, kept = most - _SENTENCE, list[str]()
+    room, kept = max_characters - _NOTE_CHARACTERS, list[str]()
     for entry in entries:
         room -= len(entry) + 1
         if room < 0:
@@ -295,6 +295,6 @@ def first_entries(entries: Iterable[str], *, more: bool, narrow: str, most: int 
     return "\n".join([*kept, f"[The first {len(kept):,}. There are more: {narrow}]"])
 
 
-def _ended(text: str) -> str:
+def _with_line_end(text: str) -> str:
     """Return a text whose last line has an end."""
     return text if not text or text.endswith("\n") else f"{text}\n"

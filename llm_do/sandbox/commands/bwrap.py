@@ -30,7 +30,7 @@ from .command_line import Command
 from .mounts import RepositoryGuard, open_mount, plan_mounts
 from .processes import Argv, run
 from .runner import CommandResult, CommandRunner, ShellLimits, Workspace
-from .seccomp import no_filter, system_call_filter
+from .seccomp import system_call_filter, unsupported_reason
 
 _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "TERM": "dumb"}  # noqa: S108
 _TOP_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -49,7 +49,7 @@ def find_problem() -> str | None:
     """Try once whether commands can be sandboxed here. Return why not, or `None` if they can."""
     if sys.platform != "linux":
         return f"Commands are sandboxed with bubblewrap, which needs Linux; this is {sys.platform}."
-    if problem := no_filter():
+    if problem := unsupported_reason():
         return problem
     if (bwrap := shutil.which("bwrap")) is None:
         return f"Commands are sandboxed with bubblewrap, and `bwrap` is not on PATH. {_INSTALL}"

@@ -21,7 +21,7 @@ from ...errors import PathFailed
 from ...machine.files import closing_fd, write_all
 from ..roots.openat import FOLDER_FLAGS
 from ..roots.states import FileState
-from .masks import host_mounts, mounted_on_themselves
+from .masks import find_self_mounts, host_mounts
 from .processes import Argv, close_all, exit_code, wait_exit
 from .runner import ShellLimits
 from .seccomp import system_call_filter
@@ -44,7 +44,7 @@ class Plan:
     """Files that are covered by an empty one."""
     places: Sequence[str]
     """Where something must be mounted before the program starts."""
-    on_themselves: Sequence[str]
+    self_mounts: Sequence[str]
     """Where that is what is there anyway, with other rights."""
     copies: Mapping[str, FileState] = field(default_factory=dict)
     """Files in whose place a private copy is mounted, with this content."""
@@ -105,9 +105,9 @@ class BwrapProgram:
         self._init: int | None = None  # the first process inside
         self._init_pid = 0
         self._status = status
-        self._said = b""
+        self._status_output = b""
         self._watcher: asyncio.Task[None] | None = None
-        self._crowded: int | None = None
+        self._excess_count: int | None = None
         self._failed = False
         self._stopped = False
         self._replaced: list[str] = []
@@ -115,15 +115,15 @@ class BwrapProgram:
     async def release(self, block: int, limits: ShellLimits) -> None:
         """Limit the sandbox as soon as it is there, then let the program start."""
         try:
-            while b"\n" not in self._said:
+            while b"\n" not in self._status_output:
                 await anyio.wait_readable(self._status)
                 if not (chunk := os.read(self._status, 4096)):
                     return  # programwrap failed, and ends
-                self._said += chunk
-            pid = int(json.loads(self._said.split(b"\n")[0])["child-pid"])
+                self._status_output += chunk
+            pid = int(json.loads(self._status_output.split(b"\n")[0])["child-pid"])
             with suppress(ProcessLookupError):  # it may have failed meanwhile
                 self._init, self._init_pid = os.pidfd_open(pid), pid
-                _limit(pid, limits)
+                _set_limits(pid, limits)
                 await self._check_places()
                 self._watcher = asyncio.ensure_future(self._watch(limits.processes))
             with suppress(BrokenPipeError):
@@ -139,10 +139,10 @@ class BwrapProgram:
                 return  # programwrap failed, and tells why
             await anyio.sleep(0.001)
         mounts = host_mounts(self._init_pid)
-        mounted, on_themselves = {str(mount.at) for mount in mounts}, mounted_on_themselves(mounts)
+        mounted, self_mounts = {str(mount.at) for mount in mounts}, find_self_mounts(mounts)
         missing = [place for place in self._plan.places if place not in mounted]
         # BwrapProgramwrap makes a folder where there is none, while what was there is elsewhere and not covered.
-        missing += [place for place in self._plan.on_themselves if place not in on_themselves]
+        missing += [place for place in self._plan.self_mounts if place not in self_mounts]
         if missing:
             raise PathFailed(f"{missing[0]!r} changed while the sandbox was set up, so nothing was run. Try again.")
         if self._plan.copies:
@@ -152,9 +152,9 @@ class BwrapProgram:
         await wait_exit(self._process.pid, self._outer)
         returned = self._process.wait()
         while chunk := os.read(self._status, 4096):  # programwrap is gone, and so is its end
-            self._said += chunk
+            self._status_output += chunk
         # Only of a program that was really started, programwrap reports an exit code.
-        self._failed = b"exit-code" not in self._said and self._crowded is None
+        self._failed = b"exit-code" not in self._status_output and self._excess_count is None
         return None if self._failed else exit_code(returned)
 
     async def stop(self) -> None:
@@ -179,33 +179,33 @@ class BwrapProgram:
                 self._copies.close()
             close_all(self._init, self._outer, self._status)
 
-    def explain(self, said: str) -> str:
-        if self._crowded:
-            said += f"\nstopped: the program had {self._crowded} processes and threads, which is too many\n"
+    def explain(self, stderr: str) -> str:
+        if self._excess_count:
+            stderr += f"\nstopped: the program had {self._excess_count} processes and threads, which is too many\n"
         for place in self._replaced:
-            said += f"\n{place} was replaced while it ran, so it may not have run what was approved\n"
+            stderr += f"\n{place} was replaced while it ran, so it may not have run what was approved\n"
         if not self._failed:
-            return said
+            return stderr
         name = self._argv[0]
         failed = f"bwrap: execvp {name}: "
-        if failed in said:
-            before, _, rest = said.partition(failed)
+        if failed in stderr:
+            before, _, rest = stderr.partition(failed)
             why, _, after = rest.partition("\n")
             where = "Of the host, only what is under /usr exists here."
             if why.startswith("No such file"):
                 return f"{before}{name}: not found. {where}\n{after}"
             return f"{before}{name}: cannot be run: {why}. {where}\n{after}"
-        if found := re.search(r"^bwrap: .*$", said, re.MULTILINE):
+        if found := re.search(r"^bwrap: .*$", stderr, re.MULTILINE):
             raise PathFailed(f"The sandbox of {name!r} could not be set up. BwrapProgramwrap says: {found[0][7:]}")
-        return said
+        return stderr
 
     async def _watch(self, most: int) -> None:
         """End the program when it has too many processes. The kernel does not count those of root."""
         while True:
             await anyio.sleep(_WATCH)
             with suppress(OSError):
-                if (count := _count(self._init_pid, most)) > most:
-                    self._crowded = count
+                if (count := _count_processes(self._init_pid, most)) > most:
+                    self._excess_count = count
                     self._kill()
                     return
 
@@ -271,7 +271,7 @@ def in_memory(content: bytes) -> int:
     return fd
 
 
-def _limit(pid: int, limits: ShellLimits) -> None:
+def _set_limits(pid: int, limits: ShellLimits) -> None:
     """Put limits on a process that waits. What it starts later has them too."""
     most = {
         resource.RLIMIT_AS: limits.memory_bytes,
@@ -281,7 +281,7 @@ def _limit(pid: int, limits: ShellLimits) -> None:
     }
     if os.geteuid() == 0:
         os.setpriority(os.PRIO_PROCESS, pid, 10)  # so that a crowd cannot keep us from ending it
-    elif _kernel() >= _PER_NAMESPACE:
+    elif _kernel_version() >= _PER_NAMESPACE:
         most[resource.RLIMIT_NPROC] = limits.processes + 1  # the first process is not theirs
     for kind, value in most.items():
         _, hard = resource.prlimit(pid, kind)
@@ -289,11 +289,11 @@ def _limit(pid: int, limits: ShellLimits) -> None:
         resource.prlimit(pid, kind, (value, value))
 
 
-def _kernel() -> tuple[int, ...]:
+def _kernel_version() -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
 
 
-def _count(pid: int, most: int) -> int:
+def _count_processes(pid: int, most: int) -> int:
     """How many processes and threads there are in a sandbox besides the first, as its own /proc shows them."""
     with closing_fd(_open_root(pid)) as root:
         if os.path.samestat(os.fstat(root), os.stat("/")):  # noqa: PTH116

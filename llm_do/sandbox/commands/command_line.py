@@ -90,7 +90,7 @@ def parse(text: str) -> Command:
     if not line.strip(" \t"):
         raise CommandError("The command is empty. Write a program and its arguments, such as: ls -l")
     try:
-        pipelines = _read(line)
+        pipelines = _parse_line(line)
         for argv in (argv for pipeline in pipelines for argv in pipeline):
             _check_program(argv)
     except _NeedsShell as exc:
@@ -104,7 +104,7 @@ def is_wrapper(program: str) -> bool:
     return name in WRAPPERS or _LOADER.fullmatch(name) is not None
 
 
-def unwrapped(argv: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def unwrap(argv: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """What a command may come down to, each time with the bare name of the program.
 
     `timeout 5 /bin/rm x` is `timeout ...`, and perhaps `5 ...`, `rm x` or `x`: which argument is the program, only
@@ -118,10 +118,10 @@ def unwrapped(argv: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
             yield (basename(argv[i]),) + argv[i + 1 :]  # noqa: RUF005
 
 
-def _read(line: str) -> tuple[tuple[tuple[str, ...], ...], ...]:
+def _parse_line(line: str) -> tuple[tuple[tuple[str, ...], ...], ...]:
     pipelines: list[list[list[str]]] = [[[]]]
     at = count = 0
-    while (at := _end(_BLANK.match(line, at))) < len(line):
+    while (at := _match_end(_BLANK.match(line, at))) < len(line):
         pipeline = pipelines[-1]
         if line[at] in "|&":
             two = line[at : at + 2]
@@ -135,7 +135,7 @@ def _read(line: str) -> tuple[tuple[tuple[str, ...], ...], ...]:
                 pipeline.append([])
             at += len(operator)
             continue
-        word, end = _word(line, at)
+        word, end = _read_word(line, at)
         # A line may assign to variables before its program.
         if not pipeline[-1] and _ASSIGNMENT.match(line, at, end):
             raise _NeedsShell(f"an assignment `{line[at : min(end, at + 40)]}`")
@@ -147,11 +147,11 @@ def _read(line: str) -> tuple[tuple[tuple[str, ...], ...], ...]:
     return tuple(tuple(map(tuple, pipeline)) for pipeline in pipelines)
 
 
-def _word(line: str, at: int) -> tuple[str, int]:
+def _read_word(line: str, at: int) -> tuple[str, int]:
     """The word that starts at a place, without its quotes, and where it ends."""
-    end = _end(_WORD.match(line, at))
+    end = _match_end(_WORD.match(line, at))
     if end < len(line) and line[end] not in " \t|&":
-        _refuse(line, end)
+        _raise_unreadable(line, end)
     return _QUOTED.sub(_unquote, line[at:end]), end
 
 
@@ -160,14 +160,14 @@ def _unquote(found: re.Match[str]) -> str:
     return _ESCAPED.sub(r"\1", text) if found.lastindex == 2 and "\\" in text else text
 
 
-def _refuse(line: str, at: int) -> NoReturn:
+def _raise_unreadable(line: str, at: int) -> NoReturn:
     """Say why a word cannot go on at a place."""
     char = line[at]
     if char in ("'", '"'):
         # Where a double quote does not come to its end, something stands in the way.
-        stop = _end(_DOUBLE.match(line, at)) if char == '"' else len(line)
+        stop = _match_end(_DOUBLE.match(line, at)) if char == '"' else len(line)
         if line[stop : stop + 1] in ("$", "`"):
-            raise _NeedsShell(f"{_special(line[stop])} in double quotes")
+            raise _NeedsShell(f"{_describe_character(line[stop])} in double quotes")
         if line[stop : stop + 2] == "\\\n":
             raise _NeedsShell("a line that goes on")
         raise CommandError(
@@ -178,16 +178,16 @@ def _refuse(line: str, at: int) -> NoReturn:
         if at + 1 < len(line):
             raise _NeedsShell("a line that goes on")
         raise CommandError("The command ends with a backslash. Write it in quotes, such as '\\'.")
-    raise _NeedsShell(_special(char))
+    raise _NeedsShell(_describe_character(char))
 
 
-def _special(char: str) -> str:
+def _describe_character(char: str) -> str:
     if char in "*?[]":
         return f"a glob `{char}`"
     return {"\n": "a line break", "#": "a comment `#`", "`": "a backtick"}.get(char, f"`{char}`")
 
 
-def _end(found: re.Match[str] | None) -> int:
+def _match_end(found: re.Match[str] | None) -> int:
     assert found is not None
     return found.end()
 

@@ -36,7 +36,7 @@ def host_mounts(pid: int | str = "self") -> list[HostMount]:
     return found
 
 
-def mounted_on_themselves(mounts: Sequence[HostMount]) -> set[str]:
+def find_self_mounts(mounts: Sequence[HostMount]) -> set[str]:
     """Where a file or a folder is mounted on itself, and not on another that has taken its path."""
     numbered = {mount.number: mount for mount in mounts}
     found = set()
@@ -61,7 +61,7 @@ def masks(folder: Path, protected: Iterable[Path], mounts: Sequence[HostMount], 
         if writable and link.is_symlink() and link.is_relative_to(folder):
             shown = str(link.relative_to(folder))
             raise PathDenied(f"No command can run here: {shown!r} is protected, and a symlink cannot be covered.")
-        for name in _names(path.resolve(), folder, mounts):
+        for name in _visible_names(path.resolve(), folder, mounts):
             if os.path.lexists(folder / name):
                 found.add(name)
             elif writable:
@@ -73,9 +73,9 @@ def masks(folder: Path, protected: Iterable[Path], mounts: Sequence[HostMount], 
     return {name for name in found if not any(other in name.parents for other in found)}
 
 
-def _names(real: Path, folder: Path, mounts: Sequence[HostMount]) -> set[Path]:
+def _visible_names(real: Path, folder: Path, mounts: Sequence[HostMount]) -> set[Path]:
     """Under which names a path is visible in a folder: by its own, and by every mount that has it too."""
-    home = _around(real, mounts)
+    home = _mount_of(real, mounts)
     if home is None:
         return {real.relative_to(folder)} if real.is_relative_to(folder) else set()
     inside = home.inside / real.relative_to(home.at)
@@ -90,14 +90,14 @@ def _names(real: Path, folder: Path, mounts: Sequence[HostMount]) -> set[Path]:
         else:
             continue
         if folder.is_relative_to(seen):
-            if folder == seen or _around(folder, mounts) == mount:
+            if folder == seen or _mount_of(folder, mounts) == mount:
                 found.add(Path())
-        elif seen.is_relative_to(folder) and _around(seen, mounts) == mount:
+        elif seen.is_relative_to(folder) and _mount_of(seen, mounts) == mount:
             found.add(seen.relative_to(folder))
     return found
 
 
-def _around(path: Path, mounts: Sequence[HostMount]) -> HostMount | None:
+def _mount_of(path: Path, mounts: Sequence[HostMount]) -> HostMount | None:
     """The mount that a path is on: the deepest, and of two in one place the later."""
     around = [mount for mount in mounts if path.is_relative_to(mount.at)]
     return max(enumerate(around), key=lambda item: (len(item[1].at.parts), item[0]))[1] if around else None

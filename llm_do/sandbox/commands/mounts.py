@@ -22,7 +22,7 @@ from .runner import Mount
 
 logger = logging.getLogger("llm_do")
 
-_MOST_REPOSITORIES = 200
+_MAX_REPOSITORIES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,40 +45,40 @@ class RepositoryGuard:
 
     def __init__(self, mounts: Sequence[OpenMount]) -> None:
         self._mounts = [mount for mount in mounts if mount.mount.writable]
-        self._found = {mount.mount.name: find_repositories(mount.fd) for mount in self._mounts}
-        for name, found in self._found.items():
-            if len(found.places) > _MOST_REPOSITORIES:
+        self._repositories = {mount.mount.name: find_repositories(mount.fd) for mount in self._mounts}
+        for name, found in self._repositories.items():
+            if len(found.places) > _MAX_REPOSITORIES:
                 raise PathDenied(
-                    f"No command can run here: {name!r} has {len(found.places)} repositories, and {_MOST_REPOSITORIES} "
+                    f"No command can run here: {name!r} has {len(found.places)} repositories, and {_MAX_REPOSITORIES} "
                     "can be kept read only. Make the root read only, or a smaller one."
                 )
-            for place in found.shared:
+            for place in found.with_commondir:
                 raise PathDenied(
                     f"No command can run here: {'/'.join((name, *place))!r} is a repository whose file 'commondir' "
                     "names another folder for its settings, and a command could put one there. Remove that file, or "
                     "make the root read only."
                 )
-        self._known = frozenset(each for found in self._found.values() for each in found.known)
+        self._known = frozenset(each for found in self._repositories.values() for each in found.known)
 
     def places(self, mount: OpenMount) -> Mapping[Names, Identity | None]:
         """Where there are repositories in a mount, and what they are."""
-        found = self._found.get(mount.mount.name)
+        found = self._repositories.get(mount.mount.name)
         return {} if found is None else found.places
 
     def disable_new(self) -> tuple[str, ...]:
         """Make harmless what has become a repository meanwhile, and tell what it was."""
-        told = list[str]()
+        notes = list[str]()
         for mount in self._mounts:
             root = mount.mount.name
             renamed, failed = disable_new(mount.fd, self._known)
-            told += [f"{root}/{visible(name)} was renamed: a repository that a command made" for name in renamed]
-            told += [
+            notes += [f"{root}/{visible(name)} was renamed: a repository that a command made" for name in renamed]
+            notes += [
                 f"{root}/{visible(name)}: {why}, so a repository there may run programs of its own"
                 for name, why in failed.items()
             ]
-        for each in told:
+        for each in notes:
             logger.warning("A command left a repository: %s.", each)
-        return tuple(told)
+        return tuple(notes)
 
 
 def plan_mounts(
@@ -86,7 +86,7 @@ def plan_mounts(
 ) -> Plan:
     """Options for the mounts, the descriptors that they name, and the files that are to be covered."""
     options, fds, files, places = list[str](), list[int](), list[str](), list[str]()
-    placed, on_themselves = dict[str, FileState](), list[str]()
+    copies_at, self_mounts = dict[str, FileState](), list[str]()
     seen = host_mounts()
 
     def bind(fd: int, to: str, writable: bool) -> None:
@@ -97,38 +97,38 @@ def plan_mounts(
 
     for each in mounts:
         mount, to = each.mount, each.to
-        covered = masks(each.folder, _protected(mounts, each), seen, writable=mount.writable)
-        if Path() in covered:
-            options += _empty(to)
+        masked = masks(each.folder, _protected_paths(mounts, each), seen, writable=mount.writable)
+        if Path() in masked:
+            options += _empty_folder(to)
             continue
         bind(os.dup(each.fd), to, mount.writable)
         # A folder around a mask must not be moved away, for another could take its place. A mount point cannot be.
-        around = {above for name in covered for above in name.parents if above.parts} if mount.writable else set()
+        around = {above for name in masked for above in name.parents if above.parts} if mount.writable else set()
         for name in sorted(around):
             bind(best_opener()(each.fd, name.parts), f"{to}/{name}", True)
         for names, identity in guard.places(each).items():
             name = Path(*names)
-            if not _is_covered(name, covered):
+            if not _is_masked(name, masked):
                 for fd, below in _open_place(each.fd, names, identity):
                     bind(fd, "/".join((to, *below)), False)
-                    on_themselves.append(places[-1])
+                    self_mounts.append(places[-1])
         for path, state in copies.items():
             name, at = Path(*path.split("/")[1:]), f"{WORK}/{path}"
-            if path.partition("/")[0] == mount.name and not _is_covered(name, covered):
+            if path.partition("/")[0] == mount.name and not _is_masked(name, masked):
                 _check_file(each.fd, name, path)
-                placed[at] = state
+                copies_at[at] = state
                 places.append(at)
-        for name in sorted(covered):
+        for name in sorted(masked):
             places.append(f"{to}/{name}")
             if (each.folder / name).is_dir():
-                options += _empty(f"{to}/{name}")
+                options += _empty_folder(f"{to}/{name}")
             else:
                 files.append(f"{to}/{name}")
-    return Plan(options, fds, files, places, on_themselves, placed)
+    return Plan(options, fds, files, places, self_mounts, copies_at)
 
 
-def _is_covered(name: Path, covered: Iterable[Path]) -> bool:
-    return any(name == mask or mask in name.parents for mask in covered)
+def _is_masked(name: Path, masked: Iterable[Path]) -> bool:
+    return any(name == mask or mask in name.parents for mask in masked)
 
 
 def _check_file(top: int, name: Path, path: str) -> None:
@@ -185,7 +185,7 @@ def _open_folder(mount: Mount) -> int:
             raise PathDenied(f"The folder of {mount.name!r} cannot be mounted: {exc.strerror}.") from None
 
 
-def _protected(mounts: Sequence[OpenMount], mount: OpenMount) -> set[Path]:
+def _protected_paths(mounts: Sequence[OpenMount], mount: OpenMount) -> set[Path]:
     """All protected paths, and, if the folder of this mount was moved, where those in it are now."""
     found = {path for one in mounts for path in one.mount.protected}
     before = mount.mount.folder
@@ -193,5 +193,5 @@ def _protected(mounts: Sequence[OpenMount], mount: OpenMount) -> set[Path]:
     return found | {mount.folder / name for name in inside}
 
 
-def _empty(folder: str) -> list[str]:
+def _empty_folder(folder: str) -> list[str]:
     return ["--size", "4096", "--tmpfs", folder, "--remount-ro", folder]

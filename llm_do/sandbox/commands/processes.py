@@ -18,12 +18,12 @@ from .runner import CommandResult, ShellLimits
 
 Argv = tuple[str, ...]
 
-LATE, NOT_FOUND = 124, 127
+TIMED_OUT, NOT_FOUND = 124, 127
 _CHUNK = 65536
-_LAST_WORDS = 1.0
+_DRAIN_SECONDS = 1.0
 
 
-class Running(Protocol):
+class RunningProgram(Protocol):
     """A program that was started."""
 
     async def wait(self) -> int | None:
@@ -32,11 +32,11 @@ class Running(Protocol):
     async def stop(self) -> None:
         """End it with all that it started. Nothing of it is left afterwards, and once more does nothing."""
 
-    def explain(self, said: str) -> str:
+    def explain(self, stderr: str) -> str:
         """What it said on standard error, with what only the one who started it knows."""
 
 
-Start = Callable[[Argv, int, int, int], Awaitable[Running]]
+Start = Callable[[Argv, int, int, int], Awaitable[RunningProgram]]
 """Start a program with these descriptors as its input, output and standard error."""
 
 
@@ -48,18 +48,18 @@ async def run(
     `make_cleaner` takes secrets out of what they print, before it is cut.
     """
     out, err = (HeadAndTail(limits.output_characters, make_cleaner) for _ in range(2))
-    code, started = LATE, list[Running]()
+    code, programs = TIMED_OUT, list[RunningProgram]()
     with anyio.move_on_after(limits.seconds) as time:
         for pipeline in command.pipelines or ((("/bin/sh", "-c", "--", command.text),),):
-            if code := await _pipeline(pipeline, start, out, err, started):
+            if code := await _pipeline(pipeline, start, out, err, programs):
                 break
-    said = err.text()
-    for one in started:
-        said = one.explain(said)
+    stderr = err.text()
+    for one in programs:
+        stderr = one.explain(stderr)
     return CommandResult(
-        exit_code=LATE if time.cancelled_caught else code,
+        exit_code=TIMED_OUT if time.cancelled_caught else code,
         stdout=out.text(),
-        stderr=said,
+        stderr=stderr,
         truncated=bool(out.omitted or err.omitted),
         timed_out=time.cancelled_caught,
         omitted=out.omitted + err.omitted,
@@ -67,46 +67,46 @@ async def run(
 
 
 async def _pipeline(
-    argvs: Sequence[Argv], start: Start, out: HeadAndTail, err: HeadAndTail, started: list[Running]
+    argvs: Sequence[Argv], start: Start, out: HeadAndTail, err: HeadAndTail, programs: list[RunningProgram]
 ) -> int:
-    first = len(started)
+    first = len(programs)
     out_read, out_write = os.pipe()
     err_read, err_write = os.pipe()
     readers = [asyncio.ensure_future(_drain(out_read, out)), asyncio.ensure_future(_drain(err_read, err))]
     try:
         try:
-            await wait_shielded(_start_all(argvs, start, out_write, err_write, started))
+            await wait_shielded(_start_all(argvs, start, out_write, err_write, programs))
         finally:
             os.close(out_write)
             os.close(err_write)
         code: int | None = None
-        for one in started[first:]:
+        for one in programs[first:]:
             code = await one.wait()
             # What a program leaves behind would hold its end of the pipe, and the next one would wait for more.
             await wait_shielded(one.stop())
         return NOT_FOUND if code is None else code
     finally:
         try:
-            await wait_shielded(_stop_all(started[first:], readers))
+            await wait_shielded(_stop_all(programs[first:], readers))
         finally:
             os.close(out_read)
             os.close(err_read)
 
 
-async def _start_all(argvs: Sequence[Argv], start: Start, out: int, err: int, started: list[Running]) -> None:
+async def _start_all(argvs: Sequence[Argv], start: Start, out: int, err: int, programs: list[RunningProgram]) -> None:
     stdin = os.open(os.devnull, os.O_RDONLY)
     argv = argvs[0]
     try:
         for argv in argvs[:-1]:
             below, stdout = os.pipe()
             try:
-                started.append(await start(argv, stdin, stdout, err))
+                programs.append(await start(argv, stdin, stdout, err))
             finally:
                 os.close(stdout)
                 os.close(stdin)
                 stdin = below
         argv = argvs[-1]
-        started.append(await start(argv, stdin, out, err))
+        programs.append(await start(argv, stdin, out, err))
     except LlmDoError:
         raise
     except OSError as exc:
@@ -115,12 +115,12 @@ async def _start_all(argvs: Sequence[Argv], start: Start, out: int, err: int, st
         os.close(stdin)
 
 
-async def _stop_all(running: Sequence[Running], readers: Sequence[asyncio.Future[None]]) -> None:
+async def _stop_all(running: Sequence[RunningProgram], readers: Sequence[asyncio.Future[None]]) -> None:
     try:
         await asyncio.gather(*(one.stop() for one in running))
     finally:
         # Everything that could write is gone, so the streams end. If something did escape, nobody waits for it.
-        await asyncio.wait(readers, timeout=_LAST_WORDS)
+        await asyncio.wait(readers, timeout=_DRAIN_SECONDS)
         for reader in readers:
             reader.cancel()
         await asyncio.wait(readers)

@@ -81,10 +81,10 @@ _LOADED = re.compile(
 _FOLDER = re.compile(r"(?:-[CX]|--chdir=|--directory=|--cwd=)(.+)|-[CX]|--chdir|--directory|--cwd", re.DOTALL)
 _VERSION = re.compile(r"(?<=[\w+])[-.]?\d.*", re.DOTALL)
 _PIECE = re.compile(r"[=:,;@]")
-_LONGEST_CLUSTER = 8
-_DEEPEST = 8
-_MOST = 16
-_MOST_TEXTS = 500
+_MAX_CLUSTER = 8
+_MAX_DEPTH = 8
+_MAX_PLACES = 16
+_MAX_TEXTS = 500
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _OPENING = word_set("if then else elif do while until ! time exec command builtin eval coproc trap")
 _CHANGES_FOLDER = word_set("cd pushd")
@@ -95,16 +95,16 @@ ModeOf = Callable[[str], int | None]
 """The mode of the file that a word names, if it names one."""
 
 
-def files_run(command: Command, mode_of: ModeOf) -> list[str]:
+def find_executed_files(command: Command, mode_of: ModeOf) -> list[str]:
     """Return the words, or parts of words, that name files which a command runs, as far as the words tell."""
-    look = _Look(mode_of)
+    search = _Search(mode_of)
     if not command.pipelines:
-        return list(dict.fromkeys(look.in_text(command.text, "", 0)))
+        return list(dict.fromkeys(search.in_text(command.text, "", 0)))
     programs = (words for pipeline in command.pipelines for words in pipeline)
-    return list(dict.fromkeys(file for words in programs for file in look.in_program(words, "", 0)))
+    return list(dict.fromkeys(file for words in programs for file in search.in_program(words, "", 0)))
 
 
-class _Look:
+class _Search:
     """A search for files that are run. Words are looked for in the folder in which their program starts."""
 
     def __init__(self, mode_of: ModeOf) -> None:
@@ -116,14 +116,14 @@ class _Look:
         """Find what a text for a shell runs. After `cd`, words are looked for in both folders: it may not last."""
         if (text, folder) in self._texts:
             return
-        _check_number(range(depth), _DEEPEST, "has", "command lines inside of each other")
+        _check_count(range(depth), _MAX_DEPTH, "has", "command lines inside of each other")
         self._texts.add((text, folder))
-        _check_number(self._texts, _MOST_TEXTS, "has", "command lines in its words")
+        _check_count(self._texts, _MAX_TEXTS, "has", "command lines in its words")
         folders = {folder: None}
         for words in _shell_programs(text):
             if not _CHANGES_FOLDER.isdisjoint(words[:-1]):
                 folders[join(list(folders)[-1], words[-1])] = None
-                _check_number(folders, _MOST, "works in", "folders")
+                _check_count(folders, _MAX_PLACES, "works in", "folders")
             for each in folders:
                 yield from self.in_program(words, each, depth)
                 yield from self._in_texts(words, each, depth)
@@ -134,9 +134,9 @@ class _Look:
             return
         if "/" in words[0] and self._mode_of(join(folder, words[0])) is not None:
             yield join(folder, words[0])
-        name = _name(words[0])
-        folders = {folder: None, **{join(folder, each): None for each in _folders(words)}}
-        _check_number(folders, _MOST, "works in", "folders")
+        name = _program_name(words[0])
+        folders = {folder: None, **{join(folder, each): None for each in _working_folders(words)}}
+        _check_count(folders, _MAX_PLACES, "works in", "folders")
         for each in folders:
             yield from self._in_interpreter(name, words[1:], each)
             if name in SHELLS or name in _STARTERS or is_wrapper(words[0]):
@@ -164,18 +164,18 @@ class _Look:
                 may_run = mode & 0o111 and (is_value or not S_ISLNK(mode) or file != join(folder, word))
                 if may_run or _LOADED.match(word) or _LOADED.fullmatch(before):
                     yield file
-            if _name(word) in _AMONG_ARGUMENTS:
+            if _program_name(word) in _AMONG_ARGUMENTS:
                 places.append(number)
-        _check_number(places, _MOST, "names", "interpreters")
+        _check_count(places, _MAX_PLACES, "names", "interpreters")
         for number in places:
-            yield from self._in_interpreter(_name(words[number]), words[number + 1 :], folder)
+            yield from self._in_interpreter(_program_name(words[number]), words[number + 1 :], folder)
 
     def _in_interpreter(self, name: str, words: tuple[str, ...], folder: str) -> Iterator[str]:
         """Find the scripts of an interpreter."""
         if name in _OPTIONS_ONLY:
             yield from self._after_options(_FILE_OPTIONS.get(name, _FILE_OPTION), words, folder)
         elif name in _RUN_ALL or (name in ("node", "nodejs") and not _NODE_RUNS_ALL.isdisjoint(words)):
-            yield from self._all(words, folder)
+            yield from self._all_files(words, folder)
         elif name in _FLAGS_OF:
             yield from self._up_to_script(name, words, folder)
 
@@ -189,7 +189,7 @@ class _Look:
             if not is_option and not values:
                 if not has_code:
                     yield from self._files(word, folder)
-                    yield from self._present(f"{word}/__main__.py", folder) if is_python else ()
+                    yield from self._existing(f"{word}/__main__.py", folder) if is_python else ()
                 return
             yield from self._files(word, folder)
             if is_python and (found := _PYTHON_ENDS.fullmatch(word)):
@@ -200,7 +200,7 @@ class _Look:
                 if not values:
                     return
             if not is_option:
-                yield from self._present(f"{word}/__main__.py", folder) if is_python else ()
+                yield from self._existing(f"{word}/__main__.py", folder) if is_python else ()
                 values -= 1
             elif not values and name in _CODE and _CODE[name].fullmatch(word):
                 has_code, values = True, 1
@@ -214,13 +214,13 @@ class _Look:
         parts = words[0].split(".") if words else []
         inits = ["/".join([*parts[:end], "__init__.py"]) for end in range(1, len(parts) + 1)]
         path = "/".join(parts)
-        found = [file for each in (f"{path}/__main__.py", f"{path}.py") for file in self._present(each, folder)]
-        yield from (file for each in inits for file in self._present(each, folder))
+        found = [file for each in (f"{path}/__main__.py", f"{path}.py") for file in self._existing(each, folder)]
+        yield from (file for each in inits for file in self._existing(each, folder))
         yield from found
         if not is_certain or not (found or "".join(words[:1]) in _DATA_MODULES):
-            yield from self._all(words, folder)
+            yield from self._all_files(words, folder)
 
-    def _all(self, words: tuple[str, ...], folder: str) -> Iterator[str]:
+    def _all_files(self, words: tuple[str, ...], folder: str) -> Iterator[str]:
         for word in words:
             yield from self._files(word, folder)
 
@@ -235,28 +235,28 @@ class _Look:
         names = [word, *_PIECE.split(word)]
         names += [word[at + 1 :] for at, char in enumerate(word[:200]) if char == "="]
         if word.startswith("-"):
-            names += [word[at:] for at in range(2, min(len(word), _LONGEST_CLUSTER))]
-        return tuple(file for name in dict.fromkeys(names) if name for file in self._present(name, folder))
+            names += [word[at:] for at in range(2, min(len(word), _MAX_CLUSTER))]
+        return tuple(file for name in dict.fromkeys(names) if name for file in self._existing(name, folder))
 
-    def _present(self, name: str, folder: str) -> tuple[str, ...]:
+    def _existing(self, name: str, folder: str) -> tuple[str, ...]:
         file = join(folder, name)
         return (file,) if self._mode_of(file) is not None else ()
 
 
-def _name(program: str) -> str:
+def _program_name(program: str) -> str:
     """Return the name of a program without its folder and its version."""
     name = basename(program)
     return name if name in _RUN_ALL or name in _OPTIONS_ONLY else _VERSION.sub("", name)
 
 
-def _folders(words: tuple[str, ...]) -> Iterator[str]:
+def _working_folders(words: tuple[str, ...]) -> Iterator[str]:
     """Return the folders in which a program is told to work, as in `env -C` and `make -C`."""
     for word, after in zip(words, (*words[1:], ""), strict=True):
         if found := _FOLDER.fullmatch(word):
             yield found[1] or after
 
 
-def _check_number(found: Collection[object], most: int, verb: str, what: str) -> None:
+def _check_count(found: Collection[object], most: int, verb: str, what: str) -> None:
     """Refuse a command that would take long to look through."""
     if len(found) > most:
         raise CommandError(

@@ -28,8 +28,8 @@ _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 _RUNS_AS = stat.S_ISUID | stat.S_ISGID
 _CREATES = 0o100 | 0o20000000  # O_CREAT, O_TMPFILE: without, the mode has no meaning
 _NAMESPACES = 0x7E020000  # CLONE_NEW...
-_KIND = 0xF  # of a socket, without its flags
-_UNKNOWN = 470
+_SOCKET_TYPE = 0xF  # of a socket, without its flags
+_FIRST_UNKNOWN = 470
 """The first number that is not looked at here. On x86_64, those of the x32 interface are above it, too."""
 
 _MISSING = (
@@ -83,7 +83,7 @@ MACHINES = {"x86_64": Machine(0xC000003E, _X86_64), "aarch64": Machine(0xC00000B
 _Code = list[bytes]
 
 
-def no_filter() -> str | None:
+def unsupported_reason() -> str | None:
     """Why there is no filter for this machine; `None` if there is one."""
     if (name := os.uname().machine) in MACHINES:
         return None
@@ -94,52 +94,57 @@ def no_filter() -> str | None:
 def system_call_filter(name: str | None = None) -> bytes:
     """The filter for a machine, by default this one, as the kernel takes it."""
     machine = MACHINES[name or os.uname().machine]
-    code = [_do(_LOAD, _ARCHITECTURE), _do(_EQUAL, machine.architecture, yes=1), _do(_RETURN, _KILL)]
-    code += [_do(_LOAD, _NUMBER), _do(_AT_LEAST, _UNKNOWN, no=1), _fail(errno.ENOSYS)]
+    code = [_op(_LOAD, _ARCHITECTURE), _op(_EQUAL, machine.architecture, yes=1), _op(_RETURN, _KILL)]
+    code += [_op(_LOAD, _NUMBER), _op(_AT_LEAST, _FIRST_UNKNOWN, no=1), _error(errno.ENOSYS)]
     rules = _rules()
     for call, number in machine.numbers().items():
-        code += _when(number, rules[call])
-    return b"".join([*code, _do(_RETURN, _ALLOW)])
+        code += _if_equal(number, rules[call])
+    return b"".join([*code, _op(_RETURN, _ALLOW)])
 
 
 def _rules() -> dict[str, _Code]:
     """What is done about each call. Whatever the code, it ends with an answer."""
-    rules = {call: [_fail(errno.ENOSYS)] for call in _MISSING}
-    rules |= {call: [_fail(errno.EPERM)] for call in _DENIED}
-    rules |= {call: _if_any(mode, _RUNS_AS) for mode, calls in _MODES.items() for call in calls}
+    rules = {call: [_error(errno.ENOSYS)] for call in _MISSING}
+    rules |= {call: [_error(errno.EPERM)] for call in _DENIED}
+    rules |= {call: _deny_if_any(mode, _RUNS_AS) for mode, calls in _MODES.items() for call in calls}
     for call, (flags, mode) in _OPENS.items():
-        rules[call] = [_argument(flags), _do(_ANY_BIT, _CREATES, yes=1), _do(_RETURN, _ALLOW), *_if_any(mode, _RUNS_AS)]
-    rules["clone"] = _if_any(0, _NAMESPACES)
-    allow, foreign = [_do(_RETURN, _ALLOW)], _fail(errno.EAFNOSUPPORT)
+        rules[call] = [
+            _argument(flags),
+            _op(_ANY_BIT, _CREATES, yes=1),
+            _op(_RETURN, _ALLOW),
+            *_deny_if_any(mode, _RUNS_AS),
+        ]
+    rules["clone"] = _deny_if_any(0, _NAMESPACES)
+    allow, foreign = [_op(_RETURN, _ALLOW)], _error(errno.EAFNOSUPPORT)
     # Of netlink only routes: some programs ask there which addresses they have.
-    routes = [_argument(2), *_when(0, allow), foreign]
-    internet = [*_when(socket.AF_INET, allow), *_when(socket.AF_INET6, allow)]
-    rules["socket"] = [_argument(0), *internet, *_when(socket.AF_NETLINK, routes), foreign]
+    routes = [_argument(2), *_if_equal(0, allow), foreign]
+    internet = [*_if_equal(socket.AF_INET, allow), *_if_equal(socket.AF_INET6, allow)]
+    rules["socket"] = [_argument(0), *internet, *_if_equal(socket.AF_NETLINK, routes), foreign]
     # One of a pair for datagrams could leave its partner, and send to any address. One for streams cannot.
-    stream = [*_when(socket.SOCK_STREAM, allow), *_when(socket.SOCK_SEQPACKET, allow)]
-    pair = [_argument(1), _do(_AND, _KIND), *stream, foreign]
-    rules["socketpair"] = [_argument(0), *_when(socket.AF_UNIX, pair), foreign]
+    stream = [*_if_equal(socket.SOCK_STREAM, allow), *_if_equal(socket.SOCK_SEQPACKET, allow)]
+    pair = [_argument(1), _op(_AND, _SOCKET_TYPE), *stream, foreign]
+    rules["socketpair"] = [_argument(0), *_if_equal(socket.AF_UNIX, pair), foreign]
     return rules
 
 
-def _when(value: int, then: _Code) -> _Code:
+def _if_equal(value: int, then: _Code) -> _Code:
     """Code that is for one value only; it is skipped with any other."""
-    return [_do(_EQUAL, value, no=len(then)), *then]
+    return [_op(_EQUAL, value, no=len(then)), *then]
 
 
-def _if_any(argument: int, bits: int) -> _Code:
-    return [_argument(argument), _do(_ANY_BIT, bits, no=1), _fail(errno.EPERM), _do(_RETURN, _ALLOW)]
+def _deny_if_any(argument: int, bits: int) -> _Code:
+    return [_argument(argument), _op(_ANY_BIT, bits, no=1), _error(errno.EPERM), _op(_RETURN, _ALLOW)]
 
 
 def _argument(index: int) -> bytes:
     """Load an argument: its lower half, and the kernel looks at no more of those that matter here."""
-    return _do(_LOAD, _ARGUMENTS + 8 * index)
+    return _op(_LOAD, _ARGUMENTS + 8 * index)
 
 
-def _fail(number: int) -> bytes:
-    return _do(_RETURN, _ERRNO | number)
+def _error(number: int) -> bytes:
+    return _op(_RETURN, _ERRNO | number)
 
 
-def _do(what: int, operand: int, *, yes: int = 0, no: int = 0) -> bytes:
+def _op(what: int, operand: int, *, yes: int = 0, no: int = 0) -> bytes:
     """An instruction, with how many of the next ones to skip after a comparison."""
     return struct.pack("<HBBI", what, yes, no, operand)

@@ -22,13 +22,13 @@ from .command_line import Command
 from .processes import Argv, close_all, exit_code, run, wait_exit
 from .runner import CommandResult, CommandRunner, ShellLimits, Workspace
 
-_PASSED_ON = ("PATH", "HOME", "LANG")
+_INHERITED = ("PATH", "HOME", "LANG")
 _MARK = "LLM_DO_COMMAND"
-_GRACE = 0.5
-_SEARCH = 3.0
-_LOOKS = 3
+_GRACE_SECONDS = 0.5
+_SEARCH_SECONDS = 3.0
+_EMPTY_LOOKS = 3
 # A shell sets its own limits, and then becomes the program: nothing of ours runs between fork and exec.
-_LIMITED = 'for limit in $1; do ulimit "${limit%=*}" "${limit#*=}" 2>/dev/null; done; shift; exec "$@"'
+_LIMIT_SCRIPT = 'for limit in $1; do ulimit "${limit%=*}" "${limit#*=}" 2>/dev/null; done; shift; exec "$@"'
 
 
 class UnsandboxedRunner(CommandRunner):
@@ -55,14 +55,14 @@ class UnsandboxedProgram:
         self._process: subprocess.Popen[bytes] | None = None
         self._handle: int | None = None
         self._stopped = False
-        environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-        if not _exists(argv[0], cwd, environment.get("PATH", os.defpath)):
+        environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+        if not _is_on_path(argv[0], cwd, environment.get("PATH", os.defpath)):
             return
         # Blocks of 512 bytes for files, and of 1024 for memory, as POSIX and everybody else has it.
         most = f"-c=0 -f={limits.file_bytes // 512} -v={limits.memory_bytes // 1024} -n=1024"
         stdin, stdout, stderr = streams
         self._process = subprocess.Popen(  # noqa: S603
-            ["/bin/sh", "-c", _LIMITED, "sh", most, *argv],
+            ["/bin/sh", "-c", _LIMIT_SCRIPT, "sh", most, *argv],
             cwd=cwd,
             env={**environment, _MARK: self._mark},
             stdin=stdin,
@@ -88,25 +88,25 @@ class UnsandboxedProgram:
         self._stopped = True
         try:
             self._signal(signal.SIGTERM)
-            with anyio.move_on_after(_GRACE):
+            with anyio.move_on_after(_GRACE_SECONDS):
                 await wait_exit(self._process.pid, self._handle)
             self._signal(signal.SIGKILL)
             await wait_exit(self._process.pid, self._handle)
-            with anyio.move_on_after(_SEARCH):
+            with anyio.move_on_after(_SEARCH_SECONDS):
                 await self._end_marked()
             self._process.wait()
         finally:
             close_all(self._handle)
 
-    def explain(self, said: str) -> str:
-        return f"{said}{self._argv[0]}: not found.\n" if self._process is None else said
+    def explain(self, stderr: str) -> str:
+        return f"{stderr}{self._argv[0]}: not found.\n" if self._process is None else stderr
 
     async def _end_marked(self) -> None:
         # Who starts another process and ends may not be seen in one look, nor is one that just becomes a program.
-        looks = _LOOKS
+        looks = _EMPTY_LOOKS
         while looks:
-            found = await pool.run(_marked, self._mark)
-            looks = _LOOKS if found else looks - 1
+            found = await pool.run(_find_marked, self._mark)
+            looks = _EMPTY_LOOKS if found else looks - 1
             for pid in found:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
@@ -118,13 +118,13 @@ class UnsandboxedProgram:
             os.killpg(self._process.pid, number)
 
 
-def _exists(program: str, cwd: Path, path: str) -> bool:
+def _is_on_path(program: str, cwd: Path, path: str) -> bool:
     if program.startswith("-"):
         return False
     return shutil.which(str(cwd / program) if "/" in program else program, path=path) is not None
 
 
-def _marked(mark: str) -> list[int]:
+def _find_marked(mark: str) -> list[int]:
     """The processes that carry a mark and are not over yet."""
     wanted, found = f"{_MARK}={mark}".encode(), []
     with suppress(OSError):  # without /proc, none is found

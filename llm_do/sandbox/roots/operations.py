@@ -11,13 +11,13 @@ from typing import TypeVar
 
 from ...errors import ContentError, LlmDoError
 from ...values.texts import quoted
-from ..excerpts import MOST_LINES, LineRange, MakeCleaner, NotText, cleaned, is_text, read_range
+from ..excerpts import MAX_LINES, LineRange, MakeCleaner, NotText, clean, is_text, read_range
 from .manager import SandboxManager
 from .root import CHANGES, Keep
 from .states import FileState
 
 _T = TypeVar("_T")
-_SHOWN = 400
+_MAX_LINE = 400
 
 
 class Listing(list[_T]):
@@ -56,8 +56,8 @@ class SandboxToolset:
         try:
             return self.read_bytes(root, path).decode()
         except UnicodeDecodeError as exc:
-            shown = self.manager.root(root).shown(path)
-            raise ContentError(f"{shown} is not UTF-8 text (byte {exc.start}). read_bytes reads it.") from None
+            quoted_path = self.manager.root(root).quoted_path(path)
+            raise ContentError(f"{quoted_path} is not UTF-8 text (byte {exc.start}). read_bytes reads it.") from None
 
     def is_text(self, root: str, path: str) -> bool:
         """Return whether a file is UTF-8 text: without null bytes, and no PDF, which may be written in ASCII."""
@@ -69,7 +69,7 @@ class SandboxToolset:
         path: str,
         *,
         offset: int = 1,
-        limit: int = MOST_LINES,
+        limit: int = MAX_LINES,
         column: int = 1,
         make_cleaner: MakeCleaner | None = None,
     ) -> LineRange:
@@ -83,7 +83,7 @@ class SandboxToolset:
             column: The first character of the first line, counted from 1.
             make_cleaner: Takes secrets out, before anything is cut.
         """
-        shown = self.manager.root(root).shown(path)
+        quoted_path = self.manager.root(root).quoted_path(path)
 
         def read(chunks: Iterator[bytes]) -> LineRange:
             return read_range(chunks, offset=offset, limit=limit, column=column, make_cleaner=make_cleaner)
@@ -92,15 +92,17 @@ class SandboxToolset:
             found = self.manager.root(root).scan(path, read)
         except NotText as exc:
             raise ContentError(
-                f"{shown} is not UTF-8 text (byte {exc.position}), so it has no lines to read."
+                f"{quoted_path} is not UTF-8 text (byte {exc.position}), so it has no lines to read."
             ) from None
         if offset > max(1, found.lines):
             raise ContentError(
-                f"offset={offset} is behind the end of {shown}, which has {found.lines:,} lines. "
+                f"offset={offset} is behind the end of {quoted_path}, which has {found.lines:,} lines. "
                 f"Use an offset from 1 to {max(1, found.lines)}."
             )
         if column > 1 and found.text in ("", "\n"):
-            raise ContentError(f"column={column} is behind the end of line {offset} of {shown}. Use a smaller column.")
+            raise ContentError(
+                f"column={column} is behind the end of line {offset} of {quoted_path}. Use a smaller column."
+            )
         return found
 
     def stat(self, root: str, path: str) -> os.stat_result:
@@ -120,8 +122,8 @@ class SandboxToolset:
         try:
             data = content.encode()
         except UnicodeEncodeError as exc:
-            shown = self.manager.root(root).shown(path)
-            raise ContentError(f"The text for {shown} is no Unicode text at {exc.start}, so not UTF-8.") from None
+            quoted_path = self.manager.root(root).quoted_path(path)
+            raise ContentError(f"The text for {quoted_path} is no Unicode text at {exc.start}, so not UTF-8.") from None
         self.write_bytes(root, path, data, expected=expected)
 
     def edit_text(self, root: str, path: str, old: str, new: str, *, expected: FileState | None = None) -> None:
@@ -129,12 +131,15 @@ class SandboxToolset:
         with CHANGES:
             text = self.read_text(root, path)
             if expected is not None and text.encode() != expected.content:
-                raise self.manager.root(root).changed(path)
+                raise self.manager.root(root).change_error(path)
             # Two occurrences may overlap, so that counting finds one of them.
             if not old or (at := text.find(old)) < 0 or at != text.rfind(old):
-                shown, times = self.manager.root(root).shown(path), "more than once" if old and old in text else "not"
+                quoted_path, times = (
+                    self.manager.root(root).quoted_path(path),
+                    "more than once" if old and old in text else "not",
+                )
                 raise ContentError(
-                    f"{shown} was not edited: the text to replace must be in it exactly once, with the same spaces and "
+                    f"{quoted_path} was not edited: the text to replace must be in it exactly once, with the same spaces and "
                     f"line ends, and {quoted(old)} is {times} there."
                 )
             self.write_text(root, path, text.replace(old, new), expected=expected)
@@ -189,7 +194,7 @@ class SandboxToolset:
             with suppress(LlmDoError):  # not text, too large, gone
                 content = self.read_text(root, path)
                 if text in content:
-                    lines = _lines(path, cleaned(content, make_cleaner), text)
+                    lines = _lines(path, clean(content, make_cleaner), text)
                     found.extend(islice(lines, limit + 1 - len(found)))
             if len(found) > limit:
                 break
@@ -203,7 +208,7 @@ def _lines(path: str, content: str, text: str) -> Iterator[FoundLine]:
         begin, at = content.rfind("\n", at, hit) + 1, content.find("\n", hit)
         at = at if at >= 0 else len(content)
         line, column = content[begin:at], hit - begin
-        start = max(0, column - _SHOWN // 2) if len(line) > _SHOWN else 0
-        end = start + _SHOWN
+        start = max(0, column - _MAX_LINE // 2) if len(line) > _MAX_LINE else 0
+        end = start + _MAX_LINE
         part = f"{'...' * (start > 0)}{line[start:end]}{'...' * (end < len(line))}"
         yield FoundLine(path=path, line=number, text=part.rstrip("\r"))

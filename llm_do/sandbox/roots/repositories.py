@@ -38,9 +38,9 @@ DISABLED = ".disabled-by-llm-do"
 HEAD = "head"
 _PATH_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC if hasattr(os, "O_PATH") else FOLDER_FLAGS
 _PARTS = frozenset(("config", "objects", "refs", "commondir"))
-_LONGEST_PART = max(map(len, _PARTS))
+_MAX_PART = max(map(len, _PARTS))
 _OWN_FOLDERS = frozenset(("hooks", "info", "logs", "modules", "objects", "refs", "worktrees"))
-_LONGEST = 4095
+_MAX_PATH_BYTES = 4095
 """Of a path, in bytes: the system's limit. Git does not get into a folder whose path is longer."""
 
 # What some file systems take for the same name, as git guards against it (`core.protectHFS`, `core.protectNTFS`):
@@ -59,7 +59,7 @@ def is_repository_name(name: str) -> bool:
 
 def makes_repository(names: Iterable[str]) -> bool:
     """Whether git takes a folder with these names in it for a repository, whatever the folder is called."""
-    folded = {name.casefold() for name in names if len(name) <= _LONGEST_PART}
+    folded = {name.casefold() for name in names if len(name) <= _MAX_PART}
     return HEAD in folded and not folded.isdisjoint(_PARTS)
 
 
@@ -84,12 +84,12 @@ def repository_around(folder: Path) -> Path | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Repositories:
     """The repositories below a folder."""
 
     places: Mapping[Names, Identity | None]
     """Where they are, and what. A folder that cannot be looked into counts as one; of some, no more is known."""
-    shared: Sequence[Names]
+    with_commondir: Sequence[Names]
     """Those that name another folder, which has their settings, in a file `commondir`."""
 
     @property
@@ -98,26 +98,26 @@ class Found:
         return frozenset(filter(None, self.places.values()))
 
 
-def find_repositories(top: int) -> Found:
+def find_repositories(top: int) -> Repositories:
     """Find the repositories below an open folder."""
-    places, closed, shared = dict[Names, Identity | None](), list[Names](), list[Names]()
-    for names, fd, listed in _walk(top, frozenset(), closed, repair=False):
-        if names and makes_repository(listed):
+    places, unreadable, with_commondir = dict[Names, Identity | None](), list[Names](), list[Names]()
+    for names, fd, entries in _walk(top, frozenset(), unreadable, repair=False):
+        if names and makes_repository(entries):
             places[names] = _identity(fd, ".")
-            shared += [names] if _is_shared(fd, ".") else []
-            listed.clear()  # what is inside goes with it
-        for name in [name for name in listed if is_repository_name(name)]:
-            del listed[name]
+            with_commondir += [names] if _has_commondir(fd, ".") else []
+            entries.clear()  # what is inside goes with it
+        for name in [name for name in entries if is_repository_name(name)]:
+            del entries[name]
             with suppress(FileNotFoundError):
                 # A pipe or a socket is no repository, and nothing keeps it from being replaced by one.
                 if (found := _identity(fd, name)).mode in (stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK):
                     places[*names, name] = found
-                    shared += [(*names, name)] if _is_shared(fd, name) else []
-    for names in closed:
+                    with_commondir += [(*names, name)] if _has_commondir(fd, name) else []
+    for names in unreadable:
         places[names] = None
         with suppress(OSError):
             places[names] = _identity(top, "/".join(names))
-    return Found(places, shared)
+    return Repositories(places, with_commondir)
 
 
 def disable_new(top: int, known: frozenset[Identity]) -> tuple[list[str], dict[str, str]]:
@@ -126,29 +126,29 @@ def disable_new(top: int, known: frozenset[Identity]) -> tuple[list[str], dict[s
     The paths have names as a command left them, which may be no text, and each that failed has the reason. A folder
     that cannot be read is made readable: its owner could get into it by name.
     """
-    renamed, failed, closed = list[str](), dict[str, str](), list[Names]()
-    for names, fd, listed in _walk(top, known, closed, repair=True):
-        wrong = {name for name in listed if is_repository_name(name)}
-        if makes_repository(listed):
-            wrong |= {name for name in listed if name.casefold() == HEAD}
+    renamed, failed, unreadable = list[str](), dict[str, str](), list[Names]()
+    for names, fd, entries in _walk(top, known, unreadable, repair=True):
+        wrong = {name for name in entries if is_repository_name(name)}
+        if makes_repository(entries):
+            wrong |= {name for name in entries if name.casefold() == HEAD}
         for name in sorted(wrong):
             path = "/".join((*names, name))
             try:
-                is_folder = listed.pop(name)
+                is_folder = entries.pop(name)
                 if _identity(fd, name) not in known:
-                    listed[_disable(fd, name)] = is_folder  # there may be more inside
+                    entries[_disable(fd, name)] = is_folder  # there may be more inside
                     renamed.append(path)
             except FileNotFoundError:
                 continue
             except OSError as exc:
                 failed[path] = exc.strerror or type(exc).__name__
-    return renamed, failed | {"/".join(names): "it cannot be read" for names in closed}
+    return renamed, failed | {"/".join(names): "it cannot be read" for names in unreadable}
 
 
 def _disable(folder: int, name: str) -> str:
     """Rename something so that it means nothing, and return its new name."""
     if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder):
-        _open_up(folder)
+        _grant_owner_access(folder)
     for number in count():
         new = f"{name}{DISABLED}{number or ''}"
         with suppress(FileExistsError):
@@ -158,12 +158,12 @@ def _disable(folder: int, name: str) -> str:
 
 
 def _walk(
-    top: int, skip: frozenset[Identity], closed: list[Names], *, repair: bool
+    top: int, skip: frozenset[Identity], unreadable: list[Names], *, repair: bool
 ) -> Iterator[tuple[Names, int, dict[str, bool]]]:
     """Yield every folder below an open one, with its names and whether each is a folder. Those that are left are next.
 
     Symlinks are not followed, and paths that are too long for git are left out. Folders that are not for us to read are
-    made readable, or noted as `closed`.
+    made readable, or noted as `unreadable`.
     """
     waiting: list[Names] = [()]
     while waiting:
@@ -174,8 +174,8 @@ def _walk(
             with suppress(OSError):
                 if _identity(top, "/".join(names)) in skip:
                     continue
-            if not repair or (opened := _open_closed(top, names)) is None:
-                closed.append(names)
+            if not repair or (opened := _open_unreadable(top, names)) is None:
+                unreadable.append(names)
                 continue
             fd = opened
         except OSError:  # gone meanwhile, or replaced
@@ -183,14 +183,14 @@ def _walk(
         with closing_fd(fd):
             if skip and _identity(fd, ".") in skip:
                 continue
-            with os.scandir(fd) as entries:
-                listed = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
-            yield names, fd, listed
-        below = ((*names, name) for name, is_folder in listed.items() if is_folder)
-        waiting += [each for each in below if sum(map(len, map(os.fsencode, each))) + len(each) - 1 <= _LONGEST]
+            with os.scandir(fd) as found:
+                entries = {entry.name: entry.is_dir(follow_symlinks=False) for entry in found}
+            yield names, fd, entries
+        below = ((*names, name) for name, is_folder in entries.items() if is_folder)
+        waiting += [each for each in below if sum(map(len, map(os.fsencode, each))) + len(each) - 1 <= _MAX_PATH_BYTES]
 
 
-def _open_closed(top: int, names: Names) -> int | None:
+def _open_unreadable(top: int, names: Names) -> int | None:
     """Open a folder for reading that is closed to us, or is inside of one that is, if they belong to us."""
     fd = os.open(".", _PATH_FLAGS, dir_fd=top)
     try:
@@ -199,7 +199,7 @@ def _open_closed(top: int, names: Names) -> int | None:
             try:
                 below = os.open(name, flags, dir_fd=fd)
             except PermissionError:
-                _open_up(fd)
+                _grant_owner_access(fd)
                 below = os.open(name, flags, dir_fd=fd)
             os.close(fd)
             fd = below
@@ -209,7 +209,7 @@ def _open_closed(top: int, names: Names) -> int | None:
     return fd
 
 
-def _open_up(folder: int) -> None:
+def _grant_owner_access(folder: int) -> None:
     """Give the owner of a folder all rights to it."""
     # By its path: a descriptor that does not read has no fchmod.
     os.chmod(f"/proc/self/fd/{folder}", stat.S_IMODE(os.fstat(folder).st_mode) | 0o700)  # noqa: PTH101
@@ -223,7 +223,7 @@ def _exists(folder: int, name: str) -> bool:
     return True
 
 
-def _is_shared(folder: int, name: str) -> bool:
+def _has_commondir(folder: int, name: str) -> bool:
     """Whether a repository has its settings in another folder. One that git cannot look into has none."""
     try:
         return _exists(folder, f"{name}/commondir")

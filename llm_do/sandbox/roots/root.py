@@ -37,7 +37,7 @@ from .openat import FOLDER_FLAGS, Opener, open_in, walk
 from .repositories import is_repository, is_repository_name, repository_around
 from .states import ABSENT, FileState
 
-_LONGEST_PATH = 4096
+_MAX_PATH = 4096
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -104,13 +104,13 @@ class Root:
     def __del__(self) -> None:
         self.close()
 
-    def shown(self, path: str) -> str:
+    def quoted_path(self, path: str) -> str:
         """A path in this root as messages name it."""
-        return quoted(f"{self.name}/{path}" if path else self.name, _LONGEST_PATH)
+        return quoted(f"{self.name}/{path}" if path else self.name, _MAX_PATH)
 
-    def changed(self, path: str) -> PathChanged:
+    def change_error(self, path: str) -> PathChanged:
         """The error for a file that is not the expected one."""
-        return PathChanged(f"{self.shown(path)} has changed since it was looked at, and is left as it is.")
+        return PathChanged(f"{self.quoted_path(path)} has changed since it was looked at, and is left as it is.")
 
     @_explained
     def normalize(self, path: str) -> str:
@@ -224,12 +224,14 @@ class Root:
     ) -> list[str]:
         steps = list(split_path(pattern))
         with self._folder(names) as folder:
-            return list(islice(filter(keep, self._matches(folder, steps, _skip(steps, {0}), with_folders)), limit))
+            return list(
+                islice(filter(keep, self._matches(folder, steps, _skip_stars(steps, {0}), with_folders)), limit)
+            )
 
     def _matches(self, folder: Folder, steps: list[str], done: set[int], with_folders: bool) -> Iterator[str]:
         """Files below a folder whose path may have used up any number in `done` of the steps."""
         for name, is_folder in self._visible(folder):
-            after = _after(steps, done, name)
+            after = _advance(steps, done, name)
             names = (*folder.names, name)
             if len(steps) in after and (with_folders or not is_folder):
                 yield "/".join(names) + "/" * is_folder
@@ -331,44 +333,44 @@ class Root:
         return folder
 
     def _explain(self, exc: Refused | Changed | OSError, path: str) -> LlmDoError:
-        shown = self.shown(path)
+        quoted_path = self.quoted_path(path)
         if isinstance(exc, Changed):
-            return self.changed(path)
+            return self.change_error(path)
         if isinstance(exc, FileNotFoundError):
-            missing = PathMissing(f"{shown} does not exist. {self._whats_there(split_path(path))}")
-            missing.brief = f"{shown} does not exist."
+            missing = PathMissing(f"{quoted_path} does not exist. {self._describe_nearby(split_path(path))}")
+            missing.brief = f"{quoted_path} does not exist."
             return missing
         if why := str(exc) if isinstance(exc, Refused) else _WHY.get(exc.errno or 0):
-            denied = PathDenied(f"{shown} is refused: {why}.")
+            denied = PathDenied(f"{quoted_path} is refused: {why}.")
             if isinstance(exc, NotADirectoryError):  # so there is a file
-                denied.brief = f"{shown} does not exist."
+                denied.brief = f"{quoted_path} does not exist."
             return denied
         assert isinstance(exc, OSError)
-        failed = PathFailed(f"{shown} failed: {exc.strerror}. A file that was there is unchanged.")
+        failed = PathFailed(f"{quoted_path} failed: {exc.strerror}. A file that was there is unchanged.")
         failed.errno = exc.errno
         return failed
 
-    def _whats_there(self, names: tuple[str, ...]) -> str:
+    def _describe_nearby(self, names: tuple[str, ...]) -> str:
         """Close names in the last folder of a path that is there."""
         for depth in reversed(range(len(names))):
             with suppress(OSError, Refused):
                 with self._folder(names[:depth]) as folder:
                     known = [name for name, _ in self._visible(folder)]
-                where = self.shown("/".join(names[:depth]))
+                where = self.quoted_path("/".join(names[:depth]))
                 return f"In {where}:{did_you_mean(names[depth], known) or ' nothing.'}"
         return f"The folder of root {self.name!r} is not there" + (
             ": the first file that is written makes it." if self.config.mode == "rw" else "."
         )
 
 
-def _after(steps: list[str], done: set[int], name: str) -> set[int]:
+def _advance(steps: list[str], done: set[int], name: str) -> set[int]:
     """How many steps of a pattern may be used up after one more name."""
     after = {i for i in done if steps[i : i + 1] == ["**"]}
     after |= {i + 1 for i in done - after if i < len(steps) and fnmatchcase(name, steps[i])}
-    return _skip(steps, after)
+    return _skip_stars(steps, after)
 
 
-def _skip(steps: list[str], done: set[int]) -> set[int]:
+def _skip_stars(steps: list[str], done: set[int]) -> set[int]:
     """`done`, and what it is if `**` stands for no folder."""
     for i, step in enumerate(steps):
         if step == "**" and i in done:
