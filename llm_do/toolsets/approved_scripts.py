@@ -136,8 +136,8 @@ def _state(root: Root, path: str) -> FileState:
     state = root.state(path)
     if state.content is None:
         raise PathDenied(
-            f"{root.quoted_path(path)} cannot be approved as a program, since another one could run in its place: it is "
-            f"a symlink, or has more than {root.config.max_file_bytes} bytes. Name the file itself."
+            f"{root.quoted_path(path)} cannot be approved as a program, since another one could run in its place: it "
+            f"is a symlink, or has more than {root.config.max_file_bytes} bytes. Name the file itself."
         )
     return state
 

@@ -1,12 +1,11 @@
 """Commands in a sandbox of the kernel (bubblewrap): the roots, what is under /usr, and nothing else of the host.
 
 Each program has a sandbox of its own: no network, no other processes, no capabilities, its own /tmp, and a filter of
-what it asks the kernel for (see `seccomp`). The sandbox is set up first and waits; its limits are put on it from
-outside; then the program starts. Its first process is the one of a process namespace, so the kernel ends all others
-with it.
+its system calls (see `seccomp`). The sandbox is set up first and waits; its limits are set from outside; then the
+program starts. Its first process is that of a process namespace, so the kernel ends all others with it.
 
-What it still sees of the host is what /proc tells of the kernel, the load and the memory, and, in its mountinfo, where
-its folders really are. Nothing can be mounted on the files of a process, so that cannot be covered.
+Of the host it still sees the kernel, the load and the memory in /proc, and, in its mountinfo, where its folders really
+are. Nothing can be mounted on the files of a process, so that cannot be masked.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from ..excerpts import MakeCleaner
 from .bwrap_program import WORK, BwrapProgram, in_memory, start_program
 from .command_line import Command
 from .mounts import RepositoryGuard, open_mount, plan_mounts
-from .processes import Argv, run
+from .processes import Argv, run_pipelines
 from .runner import CommandResult, CommandRunner, ShellLimits, Workspace
 from .seccomp import system_call_filter, unsupported_reason
 
@@ -38,7 +37,7 @@ _PROC = (
     *("cmdline", "bootconfig", "keys", "key-users", "modules", "kallsyms", "interrupts", "timer_list"),
     *("partitions", "diskstats", "swaps", "iomem", "ioports"),
 )
-"""What /proc tells of the host and not of the processes there."""
+"""Files in /proc about the host and not about the processes there."""
 _ETC = ("/etc/ld.so.cache", "/etc/alternatives")
 _NEEDED = ("--bind-fd", "--disable-userns", "--size", "--json-status-fd", "--seccomp")
 _INSTALL = "Install it (Debian, Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap)."
@@ -73,7 +72,7 @@ def find_problem() -> str | None:
 
 
 class BwrapRunner(CommandRunner):
-    """Runs commands in /work, where each mount is under its name. What needs a shell has one, inside."""
+    """Runs commands in /work, where each mount has its name. A command that needs a shell has one inside."""
 
     def unavailable_reason(self) -> str | None:
         return find_problem()
@@ -95,7 +94,7 @@ class BwrapRunner(CommandRunner):
                 return await start_program(argv, streams, replace(plan, options=options), limits)
 
             try:
-                result = await run(command, start, limits, make_cleaner)
+                result = await run_pipelines(command, start, limits, make_cleaner)
             finally:
                 # Also when time is up or the run is cancelled: all processes are gone by now.
                 left = await wait_shielded(pool.run(guard.disable_new))
@@ -116,7 +115,7 @@ def _base_options(limits: ShellLimits) -> list[str]:
             options += ["--ro-bind", str(path), str(path)]
     for path in map(Path, _ETC):
         options += ["--ro-bind-try", str(path), str(path)]
-    # Who is root outside could write to parts of /proc without any capability.
+    # Root outside could write to parts of /proc without any capability.
     options += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
     for path in (Path("/proc", name) for name in _PROC):
         if path.exists():

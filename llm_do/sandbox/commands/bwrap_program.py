@@ -1,4 +1,4 @@
-"""One program in its sandbox: started under limits, watched, and gone with everything that it started."""
+"""One program in its sandbox: started under limits, watched, and ended with everything that it started."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ _PER_NAMESPACE = (5, 14)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a sandbox is set up."""
+    """The options of a sandbox, and the descriptors and files that they need."""
 
     options: Sequence[str]
     fds: Sequence[int]
     """Descriptors that the options name."""
     files: Sequence[str]
-    """Files that are covered by an empty one."""
+    """Files that an empty one masks."""
     places: Sequence[str]
     """Where something must be mounted before the program starts."""
     self_mounts: Sequence[str]
-    """Where that is what is there anyway, with other rights."""
+    """Those of them where a file or folder is mounted on itself, with other rights."""
     copies: Mapping[str, FileState] = field(default_factory=dict)
-    """Files in whose place a private copy is mounted, with this content."""
+    """Files in whose place a private copy with this content is mounted."""
 
 
 async def start_program(argv: Argv, streams: tuple[int, ...], plan: Plan, limits: ShellLimits) -> BwrapProgram:
-    """Set up a sandbox, put limits on it and let the program in it go. Not to be cancelled."""
+    """Set up a sandbox, set its limits and start the program in it. Must not be cancelled."""
     status, status_write = os.pipe()
     block_read, block = os.pipe()
     passed = [status_write, block_read]
@@ -66,7 +66,7 @@ async def start_program(argv: Argv, streams: tuple[int, ...], plan: Plan, limits
             options += ["--ro-bind-data", str(passed[-1]), file]
         passed.append(in_memory(system_call_filter()))
         options += ["--seccomp", str(passed[-1])]
-        # From a file in memory: the program in the sandbox may read the command line of programwrap.
+        # From a file in memory: the program in the sandbox may read the command line of bubblewrap.
         passed.append(in_memory(os.fsencode("\0".join(options))))
         stdin, stdout, stderr = streams
         process = subprocess.Popen(  # noqa: S603, ASYNC220
@@ -113,12 +113,12 @@ class BwrapProgram:
         self._replaced: list[str] = []
 
     async def release(self, block: int, limits: ShellLimits) -> None:
-        """Limit the sandbox as soon as it is there, then let the program start."""
+        """Set the limits of the sandbox as soon as it is there, then let the program start."""
         try:
             while b"\n" not in self._status_output:
                 await anyio.wait_readable(self._status)
                 if not (chunk := os.read(self._status, 4096)):
-                    return  # programwrap failed, and ends
+                    return  # bubblewrap failed, and ends
                 self._status_output += chunk
             pid = int(json.loads(self._status_output.split(b"\n")[0])["child-pid"])
             with suppress(ProcessLookupError):  # it may have failed meanwhile
@@ -132,16 +132,16 @@ class BwrapProgram:
             os.close(block)
 
     async def _check_places(self) -> None:
-        """Wait until all is mounted, and see that it is where it belongs: a folder on the way may have been moved."""
+        """Wait until all is mounted, and check that it is in its place: a folder on the way may have been moved."""
         assert self._init is not None
         while not _is_set_up(self._init_pid):
             if select.select([self._init], [], [], 0)[0]:
-                return  # programwrap failed, and tells why
+                return  # bubblewrap failed, and says why
             await anyio.sleep(0.001)
         mounts = host_mounts(self._init_pid)
         mounted, self_mounts = {str(mount.at) for mount in mounts}, find_self_mounts(mounts)
         missing = [place for place in self._plan.places if place not in mounted]
-        # BwrapProgramwrap makes a folder where there is none, while what was there is elsewhere and not covered.
+        # Bubblewrap makes a folder where there is none, while what was there is elsewhere and not covered.
         missing += [place for place in self._plan.self_mounts if place not in self_mounts]
         if missing:
             raise PathFailed(f"{missing[0]!r} changed while the sandbox was set up, so nothing was run. Try again.")
@@ -151,9 +151,9 @@ class BwrapProgram:
     async def wait(self) -> int | None:
         await wait_exit(self._process.pid, self._outer)
         returned = self._process.wait()
-        while chunk := os.read(self._status, 4096):  # programwrap is gone, and so is its end
+        while chunk := os.read(self._status, 4096):  # bubblewrap is gone, and so is its end
             self._status_output += chunk
-        # Only of a program that was really started, programwrap reports an exit code.
+        # Only of a program that was really started, bubblewrap reports an exit code.
         self._failed = b"exit-code" not in self._status_output and self._excess_count is None
         return None if self._failed else exit_code(returned)
 
@@ -196,7 +196,7 @@ class BwrapProgram:
                 return f"{before}{name}: not found. {where}\n{after}"
             return f"{before}{name}: cannot be run: {why}. {where}\n{after}"
         if found := re.search(r"^bwrap: .*$", stderr, re.MULTILINE):
-            raise PathFailed(f"The sandbox of {name!r} could not be set up. BwrapProgramwrap says: {found[0][7:]}")
+            raise PathFailed(f"The sandbox of {name!r} could not be set up. Bubblewrap says: {found[0][7:]}")
         return stderr
 
     async def _watch(self, most: int) -> None:
@@ -218,7 +218,7 @@ class BwrapProgram:
 
 
 class MountedCopies:
-    """The private copies in a sandbox, to see afterwards whether they were there all the time.
+    """The private copies in a sandbox, to check afterwards whether they were there all the time.
 
     A file that is replaced by a program outside of the sandbox takes the mount on it away, and no mount comes back.
     """
@@ -230,7 +230,7 @@ class MountedCopies:
         self._inodes = {place: self._inode(place) for place in places}
 
     def replaced(self) -> list[str]:
-        """The places where something else is by now."""
+        """Return the places where something else is by now."""
         return [place for place, inode in self._inodes.items() if self._inode(place) != inode]
 
     def close(self) -> None:
@@ -244,7 +244,7 @@ class MountedCopies:
 
 
 def _is_set_up(pid: int) -> bool:
-    """Whether programwrap has made the sandbox's root its own, which it does when all is mounted."""
+    """Return whether bubblewrap has made the sandbox's root its own, which it does when all is mounted."""
     try:
         root = _open_root(pid)
     except OSError:
@@ -260,7 +260,7 @@ def _open_root(pid: int) -> int:
 
 
 def in_memory(content: bytes) -> int:
-    """A file that only its descriptor leads to. Who reads it moves in it, so it is for one reader."""
+    """Return a file without a name. Reading moves its position, so it is for one reader."""
     fd = os.memfd_create("for-bwrap")
     try:
         write_all(fd, content)
@@ -272,7 +272,7 @@ def in_memory(content: bytes) -> int:
 
 
 def _set_limits(pid: int, limits: ShellLimits) -> None:
-    """Put limits on a process that waits. What it starts later has them too."""
+    """Set the limits of a process that waits. Its later children inherit them."""
     most = {
         resource.RLIMIT_AS: limits.memory_bytes,
         resource.RLIMIT_FSIZE: limits.file_bytes,
@@ -294,7 +294,7 @@ def _kernel_version() -> tuple[int, ...]:
 
 
 def _count_processes(pid: int, most: int) -> int:
-    """How many processes and threads there are in a sandbox besides the first, as its own /proc shows them."""
+    """Count the processes and threads in a sandbox besides the first, as its own /proc shows them."""
     with closing_fd(_open_root(pid)) as root:
         if os.path.samestat(os.fstat(root), os.stat("/")):  # noqa: PTH116
             return 0  # not set up yet: it still has our /proc

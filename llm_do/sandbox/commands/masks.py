@@ -1,4 +1,4 @@
-"""Where protected paths show up in a mounted folder, under whatever name the host's own mounts give them."""
+"""Masks: the places in a mounted folder where protected paths show up, by any name that a mount of the host gives."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True, slots=True)
 class HostMount:
-    """A mount of the host: the path `inside` a disk, and the path `at` which people see it."""
+    """A mount of the host: the path `inside` a disk, and the path `at` which it is mounted."""
 
     disk: str
     inside: PurePosixPath
     at: PurePosixPath
     number: int
     parent: int
-    """The number of the mount that it is in."""
+    """The number of the mount around it."""
 
 
 def host_mounts(pid: int | str = "self") -> list[HostMount]:
-    """The mounts of a process, the topmost last."""
+    """Return the mounts of a process, the topmost last."""
     found = []
     # Only at "\n": names may have other characters in them that Python takes for the end of a line.
     for line in Path(f"/proc/{pid}/mountinfo").read_bytes().decode(errors="surrogateescape").rstrip("\n").split("\n"):
@@ -37,7 +37,7 @@ def host_mounts(pid: int | str = "self") -> list[HostMount]:
 
 
 def find_self_mounts(mounts: Sequence[HostMount]) -> set[str]:
-    """Where a file or a folder is mounted on itself, and not on another that has taken its path."""
+    """Return where a file or a folder is mounted on itself, and not on another that has taken its path."""
     numbered = {mount.number: mount for mount in mounts}
     found = set()
     for mount in mounts:
@@ -49,11 +49,11 @@ def find_self_mounts(mounts: Sequence[HostMount]) -> set[str]:
     return found
 
 
-def masks(folder: Path, protected: Iterable[Path], mounts: Sequence[HostMount], *, writable: bool) -> set[Path]:
-    """The paths below a folder, relative to it, behind which protected ones are. `.` is the folder as a whole.
+def find_masks(folder: Path, protected: Iterable[Path], mounts: Sequence[HostMount], *, writable: bool) -> set[Path]:
+    """Return the paths below a folder, relative to it, that lead to protected ones. `.` is the folder as a whole.
 
-    A path that is not there cannot be covered. A command could create it in a folder that it may write, so that is
-    refused; and so is a symlink, which it could replace.
+    A missing path cannot be masked. A command could create it in a folder that it can write, so that is refused; and
+    so is a symlink, which it could replace.
     """
     found: set[Path] = set()
     for path in protected:
@@ -74,7 +74,7 @@ def masks(folder: Path, protected: Iterable[Path], mounts: Sequence[HostMount], 
 
 
 def _visible_names(real: Path, folder: Path, mounts: Sequence[HostMount]) -> set[Path]:
-    """Under which names a path is visible in a folder: by its own, and by every mount that has it too."""
+    """Return the names of a path in a folder: its own, and that in every mount which has it too."""
     home = _mount_of(real, mounts)
     if home is None:
         return {real.relative_to(folder)} if real.is_relative_to(folder) else set()
@@ -98,7 +98,7 @@ def _visible_names(real: Path, folder: Path, mounts: Sequence[HostMount]) -> set
 
 
 def _mount_of(path: Path, mounts: Sequence[HostMount]) -> HostMount | None:
-    """The mount that a path is on: the deepest, and of two in one place the later."""
+    """Return the mount that a path is on: the deepest, and of two in one place the later."""
     around = [mount for mount in mounts if path.is_relative_to(mount.at)]
     return max(enumerate(around), key=lambda item: (len(item[1].at.parts), item[0]))[1] if around else None
 

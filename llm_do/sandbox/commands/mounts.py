@@ -1,4 +1,4 @@
-"""Folders as commands see them: with what is protected in them covered, and with their repositories read only."""
+"""Folders as commands see them: protected paths in them are masked, and their repositories are read only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..roots.openat import FOLDER_FLAGS, best_opener
 from ..roots.repositories import Identity, Names, disable_new, find_repositories
 from ..roots.states import FileState
 from .bwrap_program import WORK, Plan
-from .masks import host_mounts, masks
+from .masks import find_masks, host_mounts
 from .runner import Mount
 
 logger = logging.getLogger("llm_do")
@@ -32,16 +32,16 @@ class OpenMount:
     mount: Mount
     fd: int
     folder: Path
-    """Where the open folder is now: it may have been moved, with what is protected in it."""
+    """The path of the open folder now: it may have been moved, with the protected paths in it."""
 
     @property
     def to(self) -> str:
-        """Where commands see it."""
+        """The path at which commands see it."""
         return f"{WORK}/{self.mount.name}"
 
 
 class RepositoryGuard:
-    """The repositories in the folders that a command can write, before it runs and afterwards."""
+    """Finds the repositories in the folders that a command can write, and disables those that the command makes."""
 
     def __init__(self, mounts: Sequence[OpenMount]) -> None:
         self._mounts = [mount for mount in mounts if mount.mount.writable]
@@ -61,12 +61,12 @@ class RepositoryGuard:
         self._known = frozenset(each for found in self._repositories.values() for each in found.known)
 
     def places(self, mount: OpenMount) -> Mapping[Names, Identity | None]:
-        """Where there are repositories in a mount, and what they are."""
+        """Return the repositories in a mount by their path."""
         found = self._repositories.get(mount.mount.name)
         return {} if found is None else found.places
 
     def disable_new(self) -> tuple[str, ...]:
-        """Make harmless what has become a repository meanwhile, and tell what it was."""
+        """Disable the repositories that are new, and return what was done about each."""
         notes = list[str]()
         for mount in self._mounts:
             root = mount.mount.name
@@ -84,7 +84,7 @@ class RepositoryGuard:
 def plan_mounts(
     mounts: Sequence[OpenMount], guard: RepositoryGuard, stack: ExitStack, copies: Mapping[str, FileState]
 ) -> Plan:
-    """Options for the mounts, the descriptors that they name, and the files that are to be covered."""
+    """Return the options for the mounts, the descriptors that they name, and the files to mask."""
     options, fds, files, places = list[str](), list[int](), list[str](), list[str]()
     copies_at, self_mounts = dict[str, FileState](), list[str]()
     seen = host_mounts()
@@ -97,7 +97,7 @@ def plan_mounts(
 
     for each in mounts:
         mount, to = each.mount, each.to
-        masked = masks(each.folder, _protected_paths(mounts, each), seen, writable=mount.writable)
+        masked = find_masks(each.folder, _protected_paths(mounts, each), seen, writable=mount.writable)
         if Path() in masked:
             options += _empty_folder(to)
             continue
@@ -132,7 +132,7 @@ def _is_masked(name: Path, masked: Iterable[Path]) -> bool:
 
 
 def _check_file(top: int, name: Path, path: str) -> None:
-    """Refuse to put a copy where no file is: bubblewrap would make one, for everybody to see."""
+    """Refuse to mount a copy where no file is: bubblewrap would create one on the host."""
     with suppress(OSError):
         with closing_fd(best_opener()(top, name.parts[:-1])) as folder:
             if stat.S_ISREG(os.stat(name.name, dir_fd=folder, follow_symlinks=False).st_mode):
@@ -186,7 +186,7 @@ def _open_folder(mount: Mount) -> int:
 
 
 def _protected_paths(mounts: Sequence[OpenMount], mount: OpenMount) -> set[Path]:
-    """All protected paths, and, if the folder of this mount was moved, where those in it are now."""
+    """Return all protected paths and, if the folder of a mount was moved, where those in it are now."""
     found = {path for one in mounts for path in one.mount.protected}
     before = mount.mount.folder
     inside = (path.relative_to(before) for path in found if path.is_relative_to(before))

@@ -1,4 +1,4 @@
-"""Processes of a command: pipes between them, what they print, and that none of them is left."""
+"""The processes of a command: started, connected by pipes, read, and ended with all that they started."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ class RunningProgram(Protocol):
     """A program that was started."""
 
     async def wait(self) -> int | None:
-        """Its exit code, or `None` if it could not be started after all."""
+        """Wait for its end and return its exit code, or `None` if it could not be started after all."""
 
     async def stop(self) -> None:
-        """End it with all that it started. Nothing of it is left afterwards, and once more does nothing."""
+        """End it with all that it started. Stopping twice is harmless."""
 
     def explain(self, stderr: str) -> str:
-        """What it said on standard error, with what only the one who started it knows."""
+        """Return its standard error with what that does not say: why it did not start or was stopped."""
 
 
 Start = Callable[[Argv, int, int, int], Awaitable[RunningProgram]]
-"""Start a program with these descriptors as its input, output and standard error."""
+"""Starts a program with these descriptors as its input, output and standard error."""
 
 
-async def run(
+async def run_pipelines(
     command: Command, start: Start, limits: ShellLimits, make_cleaner: MakeCleaner | None = None
 ) -> CommandResult:
-    """Run a command's pipelines one after the other, as long as they succeed.
+    """Run the pipelines of a command one after the other, as long as they succeed.
 
-    `make_cleaner` takes secrets out of what they print, before it is cut.
+    `make_cleaner` removes secrets from their output before it is truncated.
     """
     out, err = (HeadAndTail(limits.output_characters, make_cleaner) for _ in range(2))
     code, programs = TIMED_OUT, list[RunningProgram]()
@@ -119,7 +119,7 @@ async def _stop_all(running: Sequence[RunningProgram], readers: Sequence[asyncio
     try:
         await asyncio.gather(*(one.stop() for one in running))
     finally:
-        # Everything that could write is gone, so the streams end. If something did escape, nobody waits for it.
+        # Everything that could write is gone, so the streams end. What did escape is not waited for.
         await asyncio.wait(readers, timeout=_DRAIN_SECONDS)
         for reader in readers:
             reader.cancel()
@@ -147,7 +147,7 @@ async def wait_exit(pid: int, handle: int | None) -> None:
 
 
 def exit_code(returncode: int) -> int:
-    """A return code as a shell counts it."""
+    """Convert a return code to the exit code that a shell has."""
     return returncode if returncode >= 0 else 128 - returncode
 
 

@@ -1,7 +1,7 @@
-"""Which words of a command name a file that it runs: the program itself, the scripts of interpreters, helpers.
+"""Find the words of a command that name a file which it executes: the program, the scripts of interpreters, helpers.
 
-Where an interpreter cannot be told from its words, all files that they name count as run. Only of interpreters whose
-options are known does the script end the search: the words after it are its arguments, which it may write.
+Where the words do not tell which file is the script, all files that they name count as executed. Only for interpreters
+whose options are known does the script end the search: the words after it are its arguments, which it may write.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _DATA_MODULES = word_set(
     "json.tool zipfile tarfile gzip base64 venv compileall py_compile tokenize ast dis http.server "
     "black isort ruff autopep8 yapf autoflake pyupgrade"
 )
-"""Modules of Python that run no file which is named among their arguments, and may write it."""
+"""Modules of Python whose arguments name files that they do not run and may write."""
 _PYTHONS = word_set("python pypy jython")
 _RUN_ALL = word_set(
     "ipython pytest py.test uv deno bun tsx ts-node raku julia guile racket octave gnuplot groovy scala kotlin swift "
@@ -54,7 +54,7 @@ _RUN_ALL = word_set(
     "pwsh elvish nu xonsh nose2 tox nox behave robot pydoc prove jshell jrunscript irb erb rake bundle runghc "
     "runhaskell ocaml erl iex mix crystal nim dart R csi zx"
 )
-"""Interpreters of which every file that is named counts as run."""
+"""Interpreters for which every file among their arguments counts as executed."""
 _NODE_RUNS_ALL = word_set("--test inspect")
 _OPTIONS_ONLY = word_set("awk gawk mawk nawk sed make gmake bmake jq sqlite3 psql gdb vim nvim vi ex emacs ninja cmake")
 """Programs that run only a file which an option names: other words are data, which they may write."""
@@ -72,7 +72,7 @@ _STARTERS = word_set(
     "gawk awk sed sqlite3 psql fzf bat at batch ctags dpkg rpm 7z tcpdump cargo npm yarn pnpm "
     "xvfb-run faketime eatmydata torsocks proxychains bwrap chpst cpulimit rlwrap hyperfine ccache distcc"
 )
-"""Programs that run another one if an option or a word tells them to. So do wrappers."""
+"""Programs that run another one if an option or a word names it. So do wrappers."""
 _LOADED = re.compile(
     r"(?:LD_PRELOAD|LD_AUDIT|BASH_ENV|ENV|MAKEFILES|PYTHONSTARTUP|NODE_OPTIONS|RUBYOPT|PERL5OPT|include\.path|"
     r"includeIf\..*\.path|--?specs|-fplugin|--preload|--audit)(?:=|$)"
@@ -92,11 +92,11 @@ _REDIRECTION = re.compile(r"&>>?|[<>]+[&|]?")
 _DESCRIPTOR = re.compile(r"(?<![^\s;&|()])\d+(?=[<>])|\$(?=['\"])")
 
 ModeOf = Callable[[str], int | None]
-"""The mode of the file that a word names, if it names one."""
+"""Returns the mode of the file that a word names, if it names one."""
 
 
 def find_executed_files(command: Command, mode_of: ModeOf) -> list[str]:
-    """Return the words, or parts of words, that name files which a command runs, as far as the words tell."""
+    """Return the words, or parts of words, that name files which a command executes."""
     search = _Search(mode_of)
     if not command.pipelines:
         return list(dict.fromkeys(search.in_text(command.text, "", 0)))
@@ -105,7 +105,7 @@ def find_executed_files(command: Command, mode_of: ModeOf) -> list[str]:
 
 
 class _Search:
-    """A search for files that are run. Words are looked for in the folder in which their program starts."""
+    """A search for executed files. Words are looked up in the folder in which their program starts."""
 
     def __init__(self, mode_of: ModeOf) -> None:
         self._mode_of = cache(mode_of)
@@ -113,7 +113,7 @@ class _Search:
         self._texts = set[tuple[str, str]]()
 
     def in_text(self, text: str, folder: str, depth: int) -> Iterator[str]:
-        """Find what a text for a shell runs. After `cd`, words are looked for in both folders: it may not last."""
+        """Find what a text for a shell runs. After `cd`, words are looked up in both folders: it may not last."""
         if (text, folder) in self._texts:
             return
         _check_count(range(depth), _MAX_DEPTH, "has", "command lines inside of each other")
@@ -152,7 +152,7 @@ class _Search:
                     yield from self.in_text(text, folder, depth + 1)
 
     def _in_arguments(self, words: tuple[str, ...], folder: str) -> Iterator[str]:
-        """Find the programs among arguments. Which of them is one, only the program knows that starts it."""
+        """Find the programs among arguments. Which of them is one, only the program that starts it knows."""
         wraps = is_wrapper(words[0])
         places = list[int]()  # of interpreters
         for number, word in enumerate(words[1:], 1):
@@ -160,7 +160,7 @@ class _Search:
             is_value = wraps or (before.startswith("-") and "=" not in before)
             for file in self._files(word, folder):
                 mode = self._mode_of(file) or 0
-                # Of a symlink among plain words, nothing tells that it is run.
+                # Nothing tells that a symlink among plain words is run.
                 may_run = mode & 0o111 and (is_value or not S_ISLNK(mode) or file != join(folder, word))
                 if may_run or _LOADED.match(word) or _LOADED.fullmatch(before):
                     yield file
@@ -210,7 +210,7 @@ class _Search:
                 values = max(1, word.lower().count("o")) if is_shell else 1
 
     def _in_module(self, words: tuple[str, ...], folder: str, *, is_certain: bool) -> Iterator[str]:
-        """Find what `python -m` runs: a module, and, unless that is known to do something else, files it is given."""
+        """Find what `python -m` runs: a module and, unless that is known to run none, the files among its arguments."""
         parts = words[0].split(".") if words else []
         inits = ["/".join([*parts[:end], "__init__.py"]) for end in range(1, len(parts) + 1)]
         path = "/".join(parts)
@@ -250,14 +250,14 @@ def _program_name(program: str) -> str:
 
 
 def _working_folders(words: tuple[str, ...]) -> Iterator[str]:
-    """Return the folders in which a program is told to work, as in `env -C` and `make -C`."""
+    """Yield the folders in which options make a program work, as in `env -C` and `make -C`."""
     for word, after in zip(words, (*words[1:], ""), strict=True):
         if found := _FOLDER.fullmatch(word):
             yield found[1] or after
 
 
 def _check_count(found: Collection[object], most: int, verb: str, what: str) -> None:
-    """Refuse a command that would take long to look through."""
+    """Refuse a command that would take long to search."""
     if len(found) > most:
         raise CommandError(
             f"The command {verb} more than {most} {what}, so what it runs cannot be told. "
@@ -266,7 +266,7 @@ def _check_count(found: Collection[object], most: int, verb: str, what: str) -> 
 
 
 def _shell_programs(text: str) -> Iterator[tuple[str, ...]]:
-    """Yield the programs in a text for a shell, as far as they can be told without one."""
+    """Yield the programs in a text for a shell, as far as they can be found without one."""
     text = _DESCRIPTOR.sub("", text.replace("\\\n", "").replace("\n", " ; ").replace("`", " ; "))
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
     lexer.whitespace_split, lexer.commenters = True, ""

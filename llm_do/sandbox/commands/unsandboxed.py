@@ -1,7 +1,7 @@
-"""Commands without a sandbox, for whoever allows them: a program may do what its user may.
+"""Commands without a sandbox, where a rule allows them: a program may do what its user may.
 
 It has a session of its own and a mark in its environment, which its children inherit. By these it is found with
-all that it started, also when that left the session. Only who removes the mark and leaves the session escapes.
+all that it started, also when that left the session. Only a process that removes the mark as well escapes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import anyio
 from ...machine import pool
 from ..excerpts import MakeCleaner
 from .command_line import Command
-from .processes import Argv, close_all, exit_code, run, wait_exit
+from .processes import Argv, close_all, exit_code, run_pipelines, wait_exit
 from .runner import CommandResult, CommandRunner, ShellLimits, Workspace
 
 _INHERITED = ("PATH", "HOME", "LANG")
@@ -43,7 +43,7 @@ class UnsandboxedRunner(CommandRunner):
         async def start(argv: Argv, *streams: int) -> UnsandboxedProgram:
             return UnsandboxedProgram(argv, workspace.base, streams, limits)
 
-        return await run(command, start, limits, make_cleaner)
+        return await run_pipelines(command, start, limits, make_cleaner)
 
 
 class UnsandboxedProgram:
@@ -58,7 +58,7 @@ class UnsandboxedProgram:
         environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         if not _is_on_path(argv[0], cwd, environment.get("PATH", os.defpath)):
             return
-        # Blocks of 512 bytes for files, and of 1024 for memory, as POSIX and everybody else has it.
+        # Blocks of 512 bytes for files, and of 1024 for memory, as in POSIX and in every shell.
         most = f"-c=0 -f={limits.file_bytes // 512} -v={limits.memory_bytes // 1024} -n=1024"
         stdin, stdout, stderr = streams
         self._process = subprocess.Popen(  # noqa: S603
@@ -102,7 +102,7 @@ class UnsandboxedProgram:
         return f"{stderr}{self._argv[0]}: not found.\n" if self._process is None else stderr
 
     async def _end_marked(self) -> None:
-        # Who starts another process and ends may not be seen in one look, nor is one that just becomes a program.
+        # A process that starts another and ends may be missed in one look, and so may one that just becomes a program.
         looks = _EMPTY_LOOKS
         while looks:
             found = await pool.run(_find_marked, self._mark)
@@ -125,7 +125,7 @@ def _is_on_path(program: str, cwd: Path, path: str) -> bool:
 
 
 def _find_marked(mark: str) -> list[int]:
-    """The processes that carry a mark and are not over yet."""
+    """Return the processes that carry a mark and have not ended."""
     wanted, found = f"{_MARK}={mark}".encode(), []
     with suppress(OSError):  # without /proc, none is found
         for folder in Path("/proc").glob("[0-9]*"):

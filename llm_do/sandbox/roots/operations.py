@@ -56,8 +56,8 @@ class SandboxToolset:
         try:
             return self.read_bytes(root, path).decode()
         except UnicodeDecodeError as exc:
-            quoted_path = self.manager.root(root).quoted_path(path)
-            raise ContentError(f"{quoted_path} is not UTF-8 text (byte {exc.start}). read_bytes reads it.") from None
+            file = self.manager.root(root).quoted_path(path)
+            raise ContentError(f"{file} is not UTF-8 text (byte {exc.start}). read_bytes reads it.") from None
 
     def is_text(self, root: str, path: str) -> bool:
         """Return whether a file is UTF-8 text: without null bytes, and no PDF, which may be written in ASCII."""
@@ -83,7 +83,7 @@ class SandboxToolset:
             column: The first character of the first line, counted from 1.
             make_cleaner: Takes secrets out, before anything is cut.
         """
-        quoted_path = self.manager.root(root).quoted_path(path)
+        file = self.manager.root(root).quoted_path(path)
 
         def read(chunks: Iterator[bytes]) -> LineRange:
             return read_range(chunks, offset=offset, limit=limit, column=column, make_cleaner=make_cleaner)
@@ -91,18 +91,14 @@ class SandboxToolset:
         try:
             found = self.manager.root(root).scan(path, read)
         except NotText as exc:
-            raise ContentError(
-                f"{quoted_path} is not UTF-8 text (byte {exc.position}), so it has no lines to read."
-            ) from None
+            raise ContentError(f"{file} is not UTF-8 text (byte {exc.position}), so it has no lines to read.") from None
         if offset > max(1, found.lines):
             raise ContentError(
-                f"offset={offset} is behind the end of {quoted_path}, which has {found.lines:,} lines. "
+                f"offset={offset} is behind the end of {file}, which has {found.lines:,} lines. "
                 f"Use an offset from 1 to {max(1, found.lines)}."
             )
         if column > 1 and found.text in ("", "\n"):
-            raise ContentError(
-                f"column={column} is behind the end of line {offset} of {quoted_path}. Use a smaller column."
-            )
+            raise ContentError(f"column={column} is behind the end of line {offset} of {file}. Use a smaller column.")
         return found
 
     def stat(self, root: str, path: str) -> os.stat_result:
@@ -122,8 +118,8 @@ class SandboxToolset:
         try:
             data = content.encode()
         except UnicodeEncodeError as exc:
-            quoted_path = self.manager.root(root).quoted_path(path)
-            raise ContentError(f"The text for {quoted_path} is no Unicode text at {exc.start}, so not UTF-8.") from None
+            file = self.manager.root(root).quoted_path(path)
+            raise ContentError(f"The text for {file} is no Unicode text at {exc.start}, so not UTF-8.") from None
         self.write_bytes(root, path, data, expected=expected)
 
     def edit_text(self, root: str, path: str, old: str, new: str, *, expected: FileState | None = None) -> None:
@@ -134,12 +130,12 @@ class SandboxToolset:
                 raise self.manager.root(root).change_error(path)
             # Two occurrences may overlap, so that counting finds one of them.
             if not old or (at := text.find(old)) < 0 or at != text.rfind(old):
-                quoted_path, times = (
+                file, times = (
                     self.manager.root(root).quoted_path(path),
                     "more than once" if old and old in text else "not",
                 )
                 raise ContentError(
-                    f"{quoted_path} was not edited: the text to replace must be in it exactly once, with the same spaces and "
+                    f"{file} was not edited: the text to replace must be in it exactly once, with the same spaces and "
                     f"line ends, and {quoted(old)} is {times} there."
                 )
             self.write_text(root, path, text.replace(old, new), expected=expected)
