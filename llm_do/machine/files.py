@@ -76,21 +76,21 @@ def _check(status: os.stat_result, path: Path) -> None:
         raise OSError(errno.EINVAL, "it is a pipe, a device or a socket, not a regular file", str(path))
 
 
-def write_atomically(path: Path, text: str, *, replace: bool) -> None:
-    """Write a file so that a reader finds all of it or nothing, whatever fails. Only its owner can read it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with written_beside(path, text) as temporary:
-        put_in_place(temporary, path, replace=replace)
+def write_atomically(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Write or replace a file so that a reader finds all of it or nothing, whatever fails."""
+    with written_beside(path, data, mode) as temporary:
+        temporary.replace(path)
 
 
 @contextmanager
-def written_beside(path: Path, text: str) -> Iterator[Path]:
+def written_beside(path: Path, data: bytes, mode: int = 0o600) -> Iterator[Path]:
     """Write the new content of a file to a temporary one beside it, which is removed if it is not put in place."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
     temporary = Path(name)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with closing_fd(handle):
+            write_all(handle, data)
+            os.fchmod(handle, mode)
         yield temporary
     finally:
         temporary.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Named folders for workers: `input/deck.pdf` is the file `deck.pdf` in the root `input`, and in no other place."""
+"""Named folders of workers, and the commands that run in them: `input/deck.pdf` is `deck.pdf` in the root `input`."""
 
 from .roots.config import RootConfig, SandboxConfig
 from .roots.manager import SandboxManager

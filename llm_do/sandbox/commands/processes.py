@@ -77,8 +77,7 @@ async def _pipeline(
         try:
             await wait_shielded(_start_all(argvs, start, out_write, err_write, programs))
         finally:
-            os.close(out_write)
-            os.close(err_write)
+            close_all(out_write, err_write)
         code: int | None = None
         for one in programs[first:]:
             code = await one.wait()
@@ -89,8 +88,7 @@ async def _pipeline(
         try:
             await wait_shielded(_stop_all(programs[first:], readers))
         finally:
-            os.close(out_read)
-            os.close(err_read)
+            close_all(out_read, err_read)
 
 
 async def _start_all(argvs: Sequence[Argv], start: Start, out: int, err: int, programs: list[RunningProgram]) -> None:
@@ -102,8 +100,7 @@ async def _start_all(argvs: Sequence[Argv], start: Start, out: int, err: int, pr
             try:
                 programs.append(await start(argv, stdin, stdout, err))
             finally:
-                os.close(stdout)
-                os.close(stdin)
+                close_all(stdout, stdin)
                 stdin = below
         argv = argvs[-1]
         programs.append(await start(argv, stdin, out, err))

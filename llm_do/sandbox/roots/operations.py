@@ -1,4 +1,4 @@
-"""File operations by root and path: the same object serves the tools of a model and Python code."""
+"""File operations by root and path, for the tools of a model and for Python code."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _MAX_LINE = 400
 
 
 class Listing(list[_T]):
-    """A list that knows whether it is the whole of it."""
+    """A list that knows whether it is complete."""
 
     def __init__(self, items: Sequence[_T], limit: int) -> None:
         super().__init__(items[:limit])
         self.truncated = len(items) > limit
-        """Whether there is more than the limit let through."""
+        """There are more items than the limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundLine:
-    """A line of a file that holds the text that was searched for."""
+    """A line of a file with the text of a search."""
 
     path: str
     """Relative to the root."""
@@ -42,17 +42,17 @@ class FoundLine:
 
 
 class SandboxToolset:
-    """Reads and changes files in the roots of a manager. Paths are relative to the root that comes first."""
+    """Reads and changes files in the roots of a manager. Paths are relative to their root."""
 
     def __init__(self, manager: SandboxManager) -> None:
         self.manager = manager
 
     def read_bytes(self, root: str, path: str) -> bytes:
-        """The content of a file."""
+        """Return the content of a file."""
         return self.manager.root(root).read(path)
 
     def read_text(self, root: str, path: str) -> str:
-        """The content of a UTF-8 text file, with its line ends as they are."""
+        """Return the content of a UTF-8 text file, with its line ends as they are."""
         try:
             return self.read_bytes(root, path).decode()
         except UnicodeDecodeError as exc:
@@ -81,7 +81,7 @@ class SandboxToolset:
             offset: The first line, counted from 1.
             limit: How many lines.
             column: The first character of the first line, counted from 1.
-            make_cleaner: Takes secrets out, before anything is cut.
+            make_cleaner: Removes secrets before the text is truncated.
         """
         file = self.manager.root(root).quoted_path(path)
 
@@ -102,11 +102,11 @@ class SandboxToolset:
         return found
 
     def stat(self, root: str, path: str) -> os.stat_result:
-        """Size, time and the like of a file."""
+        """Return the status of a file: its size, time and the like."""
         return self.manager.root(root).stat(path)
 
     def state(self, root: str, path: str) -> FileState:
-        """A file as it is now. As `expected` of a change, it is for this very file, else it raises `PathChanged`."""
+        """Return the state of a file. As `expected` of a change, any other file raises `PathChanged`."""
         return self.manager.root(root).state(path)
 
     def write_bytes(self, root: str, path: str, data: bytes, *, expected: FileState | None = None) -> None:
@@ -147,22 +147,21 @@ class SandboxToolset:
     def move(
         self, root: str, source: str, destination_root: str, destination: str, *, expected: FileState | None = None
     ) -> None:
-        """Move a file to where nothing is yet."""
+        """Move a file to a path where nothing is yet."""
         self.manager.root(root).move(source, self.manager.root(destination_root), destination, expected)
 
     def list_files(
         self, root: str, path: str = "", *, pattern: str = "*", limit: int = 1000, keep: Keep | None = None
     ) -> Listing[str]:
-        """The files and folders in a folder, relative to the root; folders end with a slash.
+        """Return the files and folders in a folder, relative to the root; folders end with a slash.
 
-        `pattern` is for their path below the folder; with `**`, which stands for any number of folders, also those
-        below are looked into. What cannot be read is not listed: other suffixes, symlinks, devices, protected paths.
-        `keep` decides about each of the others.
+        `pattern` is for their path below the folder; `**` stands for any number of folders. Unreadable ones are not
+        listed: other suffixes, symlinks, devices, protected paths. `keep` decides about each of the others.
         """
         return Listing(self.manager.root(root).entries(path, limit + 1, pattern=pattern, keep=keep), limit)
 
     def find(self, root: str, pattern: str, *, limit: int = 1000, keep: Keep | None = None) -> Listing[str]:
-        """The files whose path below the root matches a pattern; `**` stands for any number of folders.
+        """Return the files whose path below the root matches a pattern; `**` stands for any number of folders.
 
         `keep` decides about each of them.
         """
@@ -178,10 +177,10 @@ class SandboxToolset:
         keep: Keep | None = None,
         make_cleaner: MakeCleaner | None = None,
     ) -> Listing[FoundLine]:
-        """Lines that hold `text`, in the files that match a pattern. What is no text file is passed over.
+        """Return the lines that contain `text`, in the text files that match a pattern.
 
         One file is in memory at a time, and it has no more than the `max_file_bytes` of its root. `keep` decides which
-        files are read. `make_cleaner` takes secrets out of the files before they are searched.
+        files are read. `make_cleaner` removes secrets from the files before they are searched.
         """
         if not text or "\n" in text:
             raise ContentError("Search for a part of one line: the text is empty or has a line end.")

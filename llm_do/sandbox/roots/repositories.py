@@ -1,7 +1,7 @@
-"""Repositories in a folder that commands can write: what git and Mercurial would take for one, found and made harmless.
+"""Repositories of git and Mercurial in a folder that commands can write: found, and disabled if they are new.
 
 A repository's configuration names programs, which run at the next `git status` of its owner, outside of any sandbox. So
-those that are there are read only for commands, and one that a command leaves is renamed when the command ends.
+existing ones are read only for commands, and one that a command leaves is renamed when the command ends.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Names = tuple[str, ...]
 
 
 class Identity(NamedTuple):
-    """What something is, whatever its name."""
+    """A file or folder, independent of its name."""
 
     device: int
     inode: int
     mode: int
-    """Whether it is a folder, a file or something else."""
+    """Its type: a folder, a file or something else."""
     target: str
-    """Where a symlink leads."""
+    """The target of a symlink."""
 
 
 DISABLED = ".disabled-by-llm-do"
@@ -41,37 +41,37 @@ _PARTS = frozenset(("config", "objects", "refs", "commondir"))
 _MAX_PART = max(map(len, _PARTS))
 _OWN_FOLDERS = frozenset(("hooks", "info", "logs", "modules", "objects", "refs", "worktrees"))
 _MAX_PATH_BYTES = 4095
-"""Of a path, in bytes: the system's limit. Git does not get into a folder whose path is longer."""
+"""The system's limit. Git does not get into a folder whose path is longer."""
 
-# What some file systems take for the same name, as git guards against it (`core.protectHFS`, `core.protectNTFS`):
-# characters that are ignored, dots and spaces at the end, streams, short names.
+# Variants that some file systems take for the same name, as git guards against them (`core.protectHFS`,
+# `core.protectNTFS`): ignored characters, dots and spaces at the end, streams, short names.
 _IGNORED = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
 _FIRST = frozenset(".gGhH")
 _NAME = re.compile(r"\.(git|hg)[. ]*(:.*)?|git~[0-9]+|hg~[0-9]+", re.IGNORECASE | re.DOTALL)
 
 
 def is_repository_name(name: str) -> bool:
-    """Whether something of this name is taken for a repository: `.git`, and what some disk takes for the same."""
+    """Return whether this is the name of a repository: `.git`, or a variant that some disk takes for the same."""
     if name.isascii() and name[:1] not in _FIRST:  # most names, of which there may be many
         return False
     return _NAME.fullmatch(_IGNORED.sub("", name)) is not None
 
 
 def makes_repository(names: Iterable[str]) -> bool:
-    """Whether git takes a folder with these names in it for a repository, whatever the folder is called."""
+    """Return whether git takes a folder with these names in it for a repository."""
     folded = {name.casefold() for name in names if len(name) <= _MAX_PART}
     return HEAD in folded and not folded.isdisjoint(_PARTS)
 
 
 def is_repository(folder: int, *, also: str = "") -> bool:
-    """Whether git takes an open folder for a repository, or would if it had one more name in it."""
+    """Return whether git takes an open folder for a repository, or would with one more name in it."""
     if also.casefold() != HEAD and not _exists(folder, "HEAD"):
         return False
     return makes_repository(["HEAD", also, *(name for name in _PARTS if _exists(folder, name))])
 
 
 def repository_around(folder: Path) -> Path | None:
-    """The repository that a folder is, or is a part of. A work tree of it is no part, also where it lies inside."""
+    """Return the repository that a folder is, or is a part of. A work tree is no part, also where it lies inside."""
     for above in (folder, *folder.parents):
         if is_repository_name(above.name):
             return above
@@ -88,13 +88,13 @@ class Repositories:
     """The repositories below a folder."""
 
     places: Mapping[Names, Identity | None]
-    """Where they are, and what. A folder that cannot be looked into counts as one; of some, no more is known."""
+    """By path. An unreadable folder counts as one; `None` stands for one of which only the path is known."""
     with_commondir: Sequence[Names]
-    """Those that name another folder, which has their settings, in a file `commondir`."""
+    """Those with a file `commondir`, which names another folder for their settings."""
 
     @property
     def known(self) -> frozenset[Identity]:
-        """What they are, wherever they are moved to."""
+        """Their identities, to know them also where they are moved to."""
         return frozenset(filter(None, self.places.values()))
 
 
@@ -105,7 +105,7 @@ def find_repositories(top: int) -> Repositories:
         if names and makes_repository(entries):
             places[names] = _identity(fd, ".")
             with_commondir += [names] if _has_commondir(fd, ".") else []
-            entries.clear()  # what is inside goes with it
+            entries.clear()  # those inside belong to it
         for name in [name for name in entries if is_repository_name(name)]:
             del entries[name]
             with suppress(FileNotFoundError):
@@ -121,10 +121,10 @@ def find_repositories(top: int) -> Repositories:
 
 
 def disable_new(top: int, known: frozenset[Identity]) -> tuple[list[str], dict[str, str]]:
-    """Rename what makes repositories below an open folder, but for known ones. Return what was renamed and what failed.
+    """Rename what makes repositories below an open folder, but for known ones.
 
-    The paths have names as a command left them, which may be no text, and each that failed has the reason. A folder
-    that cannot be read is made readable: its owner could get into it by name.
+    Return the renamed paths, which may be no text, and the reason for each that failed. An unreadable folder is made
+    readable: its owner could get into it by name.
     """
     renamed, failed, unreadable = list[str](), dict[str, str](), list[Names]()
     for names, fd, entries in _walk(top, known, unreadable, repair=True):
@@ -146,7 +146,7 @@ def disable_new(top: int, known: frozenset[Identity]) -> tuple[list[str], dict[s
 
 
 def _disable(folder: int, name: str) -> str:
-    """Rename something so that it means nothing, and return its new name."""
+    """Rename something so that it is no repository, and return its new name."""
     if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder):
         _grant_owner_access(folder)
     for number in count():
@@ -160,10 +160,10 @@ def _disable(folder: int, name: str) -> str:
 def _walk(
     top: int, skip: frozenset[Identity], unreadable: list[Names], *, repair: bool
 ) -> Iterator[tuple[Names, int, dict[str, bool]]]:
-    """Yield every folder below an open one, with its names and whether each is a folder. Those that are left are next.
+    """Yield every folder below an open one, with its names and whether each is a folder.
 
-    Symlinks are not followed, and paths that are too long for git are left out. Folders that are not for us to read are
-    made readable, or noted as `unreadable`.
+    The walk goes on to the folders that the caller leaves among the names. Symlinks are not followed, and paths that
+    are too long for git are skipped. Unreadable folders are made readable, or added to `unreadable`.
     """
     waiting: list[Names] = [()]
     while waiting:
@@ -191,7 +191,7 @@ def _walk(
 
 
 def _open_unreadable(top: int, names: Names) -> int | None:
-    """Open a folder for reading that is closed to us, or is inside of one that is, if they belong to us."""
+    """Open a folder although it, or one around it, is unreadable, if they belong to this user."""
     fd = os.open(".", _PATH_FLAGS, dir_fd=top)
     try:
         for name in (*names, "."):
@@ -210,7 +210,7 @@ def _open_unreadable(top: int, names: Names) -> int | None:
 
 
 def _grant_owner_access(folder: int) -> None:
-    """Give the owner of a folder all rights to it."""
+    """Give the owner all rights to a folder."""
     # By its path: a descriptor that does not read has no fchmod.
     os.chmod(f"/proc/self/fd/{folder}", stat.S_IMODE(os.fstat(folder).st_mode) | 0o700)  # noqa: PTH101
 
@@ -224,7 +224,7 @@ def _exists(folder: int, name: str) -> bool:
 
 
 def _has_commondir(folder: int, name: str) -> bool:
-    """Whether a repository has its settings in another folder. One that git cannot look into has none."""
+    """Return whether a repository has its settings in another folder. One that git cannot read has none."""
     try:
         return _exists(folder, f"{name}/commondir")
     except OSError:

@@ -1,6 +1,6 @@
-"""One root: every operation opens the folder of its file, checks what is open, and acts inside that folder.
+"""One root: every operation opens the folder of its file, checks the open folder, and acts inside it.
 
-Nothing is looked up twice by its path, so nothing can be put in its place in between.
+No path is looked up twice, so nothing can be put in its place in between.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 Keep: TypeAlias = Callable[[str], bool]
-"""Whether a path below a root is among what a list or a search gives. One that is left out counts for no limit."""
+"""Returns whether a list or a search includes a path below a root. Excluded ones do not count for a limit."""
 
 CHANGES = threading.RLock()
 """Held while a file changes: an edit reads and then writes, and two workers may edit one file by two roots."""
@@ -64,7 +64,7 @@ _WHY = {
 
 
 def _explained(method: Callable[Concatenate[Root, str, _P], _T]) -> Callable[Concatenate[Root, str, _P], _T]:
-    """Make every error of a root's method name the path as the caller wrote it, and no path of the host."""
+    """Make the errors of a method name the path as the caller wrote it, and no path of the host."""
 
     @wraps(method)
     def call(self: Root, path: str, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -88,7 +88,7 @@ class Root:
         self.name = name
         self.config = sandbox.paths[name]
         self.folder = self.config.folder(base)
-        """Its real path now. A symlink that takes its place later is not followed."""
+        """Its real path at this moment. A symlink that takes its place later is not followed."""
         self._open = opener
         self._protected = protected
         self._protected_names = protected.names_below(self.folder)
@@ -105,45 +105,45 @@ class Root:
         self.close()
 
     def quoted_path(self, path: str) -> str:
-        """A path in this root as messages name it."""
+        """Return a path in this root as messages name it."""
         return quoted(f"{self.name}/{path}" if path else self.name, _MAX_PATH)
 
     def change_error(self, path: str) -> PathChanged:
-        """The error for a file that is not the expected one."""
+        """Return the error for a file that is not the expected one."""
         return PathChanged(f"{self.quoted_path(path)} has changed since it was looked at, and is left as it is.")
 
     @_explained
     def normalize(self, path: str) -> str:
-        """A path that this root may have, without empty names and dots. Nothing is opened."""
+        """Return a path that this root may have, without empty names and dots. Nothing is opened."""
         return "/".join(self._names(path))
 
     @_explained
     def open(self, path: str) -> Folder:
-        """A folder, which whoever asked closes. One that can be written is made if it is not there."""
+        """Open a folder, which the caller closes. In a writable root, a missing one is made."""
         return self._folder(self._names(path), make=self.config.mode == "rw")
 
     @_explained
     def read(self, path: str) -> bytes:
-        """The content of a file."""
+        """Return the content of a file."""
         return self.scan(path, b"".join)
 
     @_explained
     def scan(self, path: str, consume: Callable[[Iterator[bytes]], _T]) -> _T:
-        """Return what a function makes of the content of a file, which it gets piece by piece."""
+        """Return the result of a function that gets the content of a file piece by piece."""
         folder, name = self._locate(path)
         with folder:
             return folder.scan(name, self.config.max_file_bytes, consume)
 
     @_explained
     def stat(self, path: str) -> os.stat_result:
-        """Size, time and the like of a file."""
+        """Return the status of a file: its size, time and the like."""
         folder, name = self._locate(path)
         with folder:
             return folder.status(name)
 
     @_explained
     def mode(self, path: str) -> int:
-        """The type and the mode of whatever is at a path, which may be no file at all."""
+        """Return the type and the mode of anything at a path, also of what is no regular file."""
         names = self._names(path)
         try:
             with self._folder(names[:-1]) as folder:
@@ -153,7 +153,7 @@ class Root:
 
     @_explained
     def state(self, path: str) -> FileState:
-        """A file as it is now, to be compared later."""
+        """Return the state of a file, to compare it later."""
         try:
             folder, name = self._locate(path)
         except FileNotFoundError:
@@ -204,19 +204,12 @@ class Root:
     def entries(
         self, path: str, limit: int | None = None, *, pattern: str = "*", keep: Keep | None = None
     ) -> list[str]:
-        """The files and folders whose path below a folder matches a pattern, in order; folders end with a slash.
-
-        They are relative to the root. What cannot be read is not listed: other suffixes, symlinks, devices, protected
-        paths. `keep` decides about each of the others.
-        """
+        """Return the files and folders whose path below a folder matches a pattern, as `SandboxToolset.list_files`."""
         return self._list(self._names(path), pattern, limit, keep, with_folders=True)
 
     @_explained
     def find(self, pattern: str, limit: int | None = None, *, keep: Keep | None = None) -> list[str]:
-        """The files whose path below the root matches a pattern; `**` stands for any number of folders.
-
-        `keep` decides about each of them.
-        """
+        """Return the files whose path below the root matches a pattern, as `SandboxToolset.find`."""
         return self._list((), pattern, limit, keep, with_folders=False)
 
     def _list(
@@ -229,7 +222,7 @@ class Root:
             )
 
     def _matches(self, folder: Folder, steps: list[str], done: set[int], with_folders: bool) -> Iterator[str]:
-        """Files below a folder whose path may have used up any number in `done` of the steps."""
+        """Yield files below a folder whose path has matched as many steps as any number in `done` says."""
         for name, is_folder in self._visible(folder):
             after = _advance(steps, done, name)
             names = (*folder.names, name)
@@ -241,7 +234,7 @@ class Root:
                         yield from self._matches(below, steps, after, with_folders)
 
     def _visible(self, folder: Folder) -> list[tuple[str, bool]]:
-        """Names in a folder that may be used, and whether each is a folder."""
+        """Return the visible names in a folder, and whether each is a folder."""
         listed = ((name, stat.S_ISDIR(status.st_mode)) for name, status in folder.entries())
         return [
             (name, is_folder)
@@ -256,7 +249,7 @@ class Root:
         return names
 
     def _is_protected(self, names: tuple[str, ...]) -> bool:
-        """Whether names lead to a protected path, which need not exist: nobody may create it either."""
+        """Return whether names lead to a protected path, which need not exist: it must not be created either."""
         if not self._protected_names:
             return False
         folded = tuple(name.casefold() for name in names)
@@ -268,7 +261,7 @@ class Root:
         check_size(size, self.config.max_file_bytes)
 
     def _locate(self, path: str, *, make: bool = False) -> tuple[Folder, str]:
-        """The open folder of a file, and the file's name in it."""
+        """Return the open folder of a file, and the file's name in it."""
         names = self._names(path)
         if not names:
             raise Refused("it is a folder, not a file")
@@ -279,7 +272,7 @@ class Root:
 
     @contextmanager
     def _locate_to_change(self, path: str, *, make: bool = False) -> Iterator[tuple[Folder, str]]:
-        """The same for a file that is to be made, changed or removed: none of a repository, and none that makes one."""
+        """Locate a file to create, change or remove: none of a repository, and none that makes one."""
         names = self._names(path)
         for depth, name in enumerate(names):
             with suppress(FileNotFoundError), self._folder(names[:depth]) as above:
@@ -297,7 +290,7 @@ class Root:
             return self._enter(self._top(protected, make), names, protected, make)
 
     def _top(self, protected: set[Inode], make: bool) -> int:
-        if self._fd is not None and os.fstat(self._fd).st_nlink == 0:  # somebody removed the folder
+        if self._fd is not None and os.fstat(self._fd).st_nlink == 0:  # the folder was removed
             os.close(self._fd)
             self._fd = None
         if self._fd is None:
@@ -351,7 +344,7 @@ class Root:
         return failed
 
     def _describe_nearby(self, names: tuple[str, ...]) -> str:
-        """Close names in the last folder of a path that is there."""
+        """Say which similar names there are in the deepest existing folder of a path."""
         for depth in reversed(range(len(names))):
             with suppress(OSError, Refused):
                 with self._folder(names[:depth]) as folder:
@@ -364,14 +357,14 @@ class Root:
 
 
 def _advance(steps: list[str], done: set[int], name: str) -> set[int]:
-    """How many steps of a pattern may be used up after one more name."""
+    """Return how many steps of a pattern may have matched after one more name."""
     after = {i for i in done if steps[i : i + 1] == ["**"]}
     after |= {i + 1 for i in done - after if i < len(steps) and fnmatchcase(name, steps[i])}
     return _skip_stars(steps, after)
 
 
 def _skip_stars(steps: list[str], done: set[int]) -> set[int]:
-    """`done`, and what it is if `**` stands for no folder."""
+    """Add the steps that have matched if `**` stands for no folder."""
     for i, step in enumerate(steps):
         if step == "**" and i in done:
             done.add(i + 1)
