@@ -85,9 +85,9 @@ class BwrapRunner(CommandRunner):
         if len({mount.name for mount in workspace.mounts}) < len(workspace.mounts):
             raise PathDenied("Two mounts have one name.")
         with ExitStack() as stack:
-            opened = [open_mount(mount, stack) for mount in workspace.mounts]
-            guard = await wait_shielded(pool.run(RepositoryGuard, opened))
-            plan = plan_mounts(opened, guard, stack, workspace.copies)
+            open_mounts = [open_mount(mount, stack) for mount in workspace.mounts]
+            guard = await wait_shielded(pool.run(RepositoryGuard, open_mounts))
+            plan = plan_mounts(open_mounts, guard, stack, workspace.copies)
             options = [*_base_options(limits), *plan.options, "--chdir", WORK, "--remount-ro", "/"]
 
             async def start(argv: Argv, *streams: int) -> BwrapProgram:
@@ -97,8 +97,8 @@ class BwrapRunner(CommandRunner):
                 result = await run_pipelines(command, start, limits, make_cleaner)
             finally:
                 # Also when time is up or the run is cancelled: all processes are gone by now.
-                left = await wait_shielded(pool.run(guard.disable_new))
-            return replace(result, disabled=left)
+                disabled = await wait_shielded(pool.run(guard.disable_new))
+            return replace(result, disabled=disabled)
 
 
 def _base_options(limits: ShellLimits) -> list[str]:

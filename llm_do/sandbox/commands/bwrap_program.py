@@ -68,13 +68,12 @@ async def start_program(argv: Argv, streams: tuple[int, ...], plan: Plan, limits
         options += ["--seccomp", str(passed[-1])]
         # From a file in memory: the program in the sandbox may read the command line of bubblewrap.
         passed.append(in_memory(os.fsencode("\0".join(options))))
-        stdin, stdout, stderr = streams
         process = subprocess.Popen(  # noqa: S603, ASYNC220
             ["bwrap", "--args", str(passed[-1]), "--", *argv],  # noqa: S607
             executable=shutil.which("bwrap"),
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
+            stdin=streams[0],
+            stdout=streams[1],
+            stderr=streams[2],
             pass_fds=[*passed, *plan.fds],
             env={},
             start_new_session=True,  # an interrupt from the terminal is for us, and we end it
@@ -191,10 +190,8 @@ class BwrapProgram:
         if failed in stderr:
             before, _, rest = stderr.partition(failed)
             why, _, after = rest.partition("\n")
-            where = "Of the host, only what is under /usr exists here."
-            if why.startswith("No such file"):
-                return f"{before}{name}: not found. {where}\n{after}"
-            return f"{before}{name}: cannot be run: {why}. {where}\n{after}"
+            problem = "not found" if why.startswith("No such file") else f"cannot be run: {why}"
+            return f"{before}{name}: {problem}. Of the host, only what is under /usr exists here.\n{after}"
         if found := re.search(r"^bwrap: .*$", stderr, re.MULTILINE):
             raise PathFailed(f"The sandbox of {name!r} could not be set up. Bubblewrap says: {found[0][7:]}")
         return stderr

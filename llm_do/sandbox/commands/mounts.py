@@ -58,7 +58,9 @@ class RepositoryGuard:
                     "names another folder for its settings, and a command could put one there. Remove that file, or "
                     "make the root read only."
                 )
-        self._known = frozenset(each for found in self._repositories.values() for each in found.known)
+        # By identity, to know them also where they are moved to.
+        identities = (each for found in self._repositories.values() for each in found.places.values())
+        self._known = frozenset(filter(None, identities))
 
     def places(self, mount: OpenMount) -> Mapping[Names, Identity | None]:
         """Return the repositories in a mount by their path."""

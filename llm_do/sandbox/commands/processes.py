@@ -62,7 +62,6 @@ async def run_pipelines(
         stderr=stderr,
         truncated=bool(out.omitted or err.omitted),
         timed_out=time.cancelled_caught,
-        omitted=out.omitted + err.omitted,
     )
 
 

@@ -61,8 +61,6 @@ class CommandResult:
     stderr: str
     truncated: bool
     timed_out: bool
-    omitted: int = 0
-    """At least how many characters of the output are not here."""
     disabled: tuple[str, ...] = ()
     """The repositories that it left in folders that it could write, and what was done about each."""
 

@@ -60,14 +60,13 @@ class UnsandboxedProgram:
             return
         # Blocks of 512 bytes for files, and of 1024 for memory, as in POSIX and in every shell.
         most = f"-c=0 -f={limits.file_bytes // 512} -v={limits.memory_bytes // 1024} -n=1024"
-        stdin, stdout, stderr = streams
         self._process = subprocess.Popen(  # noqa: S603
             ["/bin/sh", "-c", _LIMIT_SCRIPT, "sh", most, *argv],
             cwd=cwd,
             env={**environment, _MARK: self._mark},
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
+            stdin=streams[0],
+            stdout=streams[1],
+            stderr=streams[2],
             start_new_session=True,
         )
         if hasattr(os, "pidfd_open"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -71,8 +72,8 @@ class RootConfig(BaseModel):
         suffixes = self.suffixes if other.suffixes is None else other.suffixes
         if self.suffixes is not None and other.suffixes is not None:
             # Of '.gz' and '.tar.gz', what both allow is the longer one.
-            longer = {max(a, b, key=len) for a in self.suffixes for b in other.suffixes if _one_ends_other(a, b)}
-            suffixes = tuple(sorted(longer))
+            pairs = product(self.suffixes, other.suffixes)
+            suffixes = tuple(sorted({max(a, b, key=len) for a, b in pairs if a.endswith(b) or b.endswith(a)}))
         result = RootConfig(
             root=str(folder),
             mode="rw" if self.mode == other.mode == "rw" else "ro",
@@ -81,10 +82,6 @@ class RootConfig(BaseModel):
         )
         result._resolved = folder
         return result
-
-
-def _one_ends_other(a: str, b: str) -> bool:
-    return a.endswith(b) or b.endswith(a)
 
 
 class SandboxConfig(BaseModel):

@@ -166,12 +166,8 @@ class Folder:
                     found.append((entry.name, status))
         return sorted(found, key=itemgetter(0))  # a thread that compares more keeps all others waiting
 
-    def read(self, name: str, limit: int) -> bytes:
-        """Return the content of a file of at most `limit` bytes."""
-        return self.scan(name, limit, b"".join)
-
     def scan(self, name: str, limit: int, consume: Callable[[Iterator[bytes]], _T]) -> _T:
-        """Return the result of a function that gets the content of a file piece by piece."""
+        """Return the result of a function that gets the content of a file of at most `limit` bytes piece by piece."""
         with closing_fd(os.open(name, _READ_FLAGS, dir_fd=self.fd)) as fd:
             status = self._check(os.fstat(fd))
             if status.st_nlink > 1:
@@ -202,24 +198,21 @@ class Folder:
                 write_all(fd, data)
                 if mode is not None:
                     os.fchmod(fd, mode & 0o777)
-                made = _inode(os.fstat(fd))
+                new = _inode(os.fstat(fd))
             if expected is None:
                 os.replace(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
             elif expected == ABSENT:
-                self._fill(temporary, name)
+                try:
+                    rename_to_free_name(self.fd, temporary, self.fd, name)
+                except FileExistsError:
+                    raise Changed from None
             else:
-                self._exchange(temporary, name, made, expected, limit)
+                self._exchange(temporary, name, new, expected, limit)
         except BaseException:
             self.unlink(temporary)
             raise
 
-    def _fill(self, temporary: str, name: str) -> None:
-        try:
-            rename_to_free_name(self.fd, temporary, self.fd, name)
-        except FileExistsError:
-            raise Changed from None
-
-    def _exchange(self, temporary: str, name: str, made: Inode, expected: FileState, limit: int) -> None:
+    def _exchange(self, temporary: str, name: str, new: Inode, expected: FileState, limit: int) -> None:
         """Replace the expected file.
 
         The old one is compared once more after the exchange, where no other can get in between. A process that has it
@@ -236,7 +229,7 @@ class Folder:
                 self.unlink(temporary)
                 return
             exchange(self.fd, temporary, name)
-            if _inode(os.stat(temporary, dir_fd=self.fd, follow_symlinks=False)) != made:
+            if _inode(os.stat(temporary, dir_fd=self.fd, follow_symlinks=False)) != new:
                 exchange(self.fd, temporary, name)  # a third one came meanwhile, and is the newest
         except FileNotFoundError:
             pass
@@ -262,7 +255,7 @@ class Folder:
     def _move_by_copy(self, name: str, target: Folder, new_name: str, expected: FileState | None, limit: int) -> None:
         """Move a file to another disk, if it stays as it is meanwhile."""
         mode = self.status(name).st_mode
-        state = FileState.of_content(content := self.read(name, limit), mode)
+        state = FileState.of_content(content := self.scan(name, limit, b"".join), mode)
         if expected not in (None, state):
             raise Changed
         try:

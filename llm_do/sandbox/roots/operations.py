@@ -130,10 +130,8 @@ class SandboxToolset:
                 raise self.manager.root(root).change_error(path)
             # Two occurrences may overlap, so that counting finds one of them.
             if not old or (at := text.find(old)) < 0 or at != text.rfind(old):
-                file, times = (
-                    self.manager.root(root).quoted_path(path),
-                    "more than once" if old and old in text else "not",
-                )
+                file = self.manager.root(root).quoted_path(path)
+                times = "more than once" if old and old in text else "not"
                 raise ContentError(
                     f"{file} was not edited: the text to replace must be in it exactly once, with the same spaces and "
                     f"line ends, and {quoted(old)} is {times} there."

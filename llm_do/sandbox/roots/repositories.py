@@ -92,11 +92,6 @@ class Repositories:
     with_commondir: Sequence[Names]
     """Those with a file `commondir`, which names another folder for their settings."""
 
-    @property
-    def known(self) -> frozenset[Identity]:
-        """Their identities, to know them also where they are moved to."""
-        return frozenset(filter(None, self.places.values()))
-
 
 def find_repositories(top: int) -> Repositories:
     """Find the repositories below an open folder."""

@@ -56,8 +56,7 @@ _WHY = {
     errno.EISDIR: "it is a folder, not a file",
     errno.ENXIO: "it is a socket, not a regular file",
     errno.EEXIST: "something is there already, and nothing is overwritten",
-    errno.EACCES: "the operating system does not permit it",
-    errno.EPERM: "the operating system does not permit it",
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "the operating system does not permit it"),
     errno.EROFS: "the disk is read only",
     errno.ENAMETOOLONG: "it is too long",
 }
