@@ -180,11 +180,11 @@ def _texts(chunks: Iterable[bytes], make_cleaner: MakeCleaner | None) -> Iterato
     position = 0
 
     def decode(chunk: bytes, *, final: bool) -> str:
-        held = len(decoder.getstate()[0])
+        pending = len(decoder.getstate()[0])
         try:
             return decoder.decode(chunk, final)
         except UnicodeDecodeError as exc:
-            raise NotText(position - held + exc.start) from None
+            raise NotText(position - pending + exc.start) from None
 
     for chunk in chunks:
         text = decode(chunk, final=False)
@@ -283,16 +283,16 @@ def first_entries(entries: Iterable[str], *, more: bool, narrow: str, max_charac
         narrow: A sentence on how to get a shorter list, if some are omitted.
         max_characters: The length of the text.
     """
-    room, kept = max_characters - _NOTE_CHARACTERS, list[str]()
+    room, lines = max_characters - _NOTE_CHARACTERS, list[str]()
     for entry in entries:
         room -= len(entry) + 1
         if room < 0:
             more = True
             break
-        kept.append(entry)
+        lines.append(entry)
     if not more:
-        return "\n".join(kept) or "(nothing)"
-    return "\n".join([*kept, f"[The first {len(kept):,}. There are more: {narrow}]"])
+        return "\n".join(lines) or "(nothing)"
+    return "\n".join([*lines, f"[The first {len(lines):,}. There are more: {narrow}]"])
 
 
 def _with_line_end(text: str) -> str:

@@ -140,7 +140,7 @@ class BwrapProgram:
         mounts = host_mounts(self._init_pid)
         mounted, self_mounts = {str(mount.at) for mount in mounts}, find_self_mounts(mounts)
         missing = [place for place in self._plan.places if place not in mounted]
-        # Bubblewrap makes a folder where there is none, while what was there is elsewhere and not covered.
+        # Bubblewrap makes a folder where there is none, while what was there is elsewhere and not masked.
         missing += [place for place in self._plan.self_mounts if place not in self_mounts]
         if missing:
             raise PathFailed(f"{missing[0]!r} changed while the sandbox was set up, so nothing was run. Try again.")

@@ -59,8 +59,8 @@ def find_masks(folder: Path, protected: Iterable[Path], mounts: Sequence[HostMou
     for path in protected:
         link = path.parent.resolve() / path.name
         if writable and link.is_symlink() and link.is_relative_to(folder):
-            shown = str(link.relative_to(folder))
-            raise PathDenied(f"No command can run here: {shown!r} is protected, and a symlink cannot be covered.")
+            link_name = str(link.relative_to(folder))
+            raise PathDenied(f"No command can run here: {link_name!r} is protected, and a symlink cannot be covered.")
         for name in _visible_names(path.resolve(), folder, mounts):
             if os.path.lexists(folder / name):
                 found.add(name)
@@ -84,16 +84,16 @@ def _visible_names(real: Path, folder: Path, mounts: Sequence[HostMount]) -> set
         if mount.disk != home.disk:
             continue
         if inside.is_relative_to(mount.inside):
-            seen = Path(mount.at / inside.relative_to(mount.inside))
+            visible = Path(mount.at / inside.relative_to(mount.inside))
         elif mount.inside.is_relative_to(inside):
-            seen = Path(mount.at)  # the mount shows a part of it
+            visible = Path(mount.at)  # the mount shows a part of it
         else:
             continue
-        if folder.is_relative_to(seen):
-            if folder == seen or _mount_of(folder, mounts) == mount:
+        if folder.is_relative_to(visible):
+            if folder == visible or _mount_of(folder, mounts) == mount:
                 found.add(Path())
-        elif seen.is_relative_to(folder) and _mount_of(seen, mounts) == mount:
-            found.add(seen.relative_to(folder))
+        elif visible.is_relative_to(folder) and _mount_of(visible, mounts) == mount:
+            found.add(visible.relative_to(folder))
     return found
 
 

@@ -88,8 +88,8 @@ def plan_mounts(
 ) -> Plan:
     """Return the options for the mounts, the descriptors that they name, and the files to mask."""
     options, fds, files, places = list[str](), list[int](), list[str](), list[str]()
-    copies_at, self_mounts = dict[str, FileState](), list[str]()
-    seen = host_mounts()
+    mounted_copies, self_mounts = dict[str, FileState](), list[str]()
+    mounts_of_host = host_mounts()
 
     def bind(fd: int, to: str, writable: bool) -> None:
         stack.callback(os.close, fd)
@@ -99,38 +99,38 @@ def plan_mounts(
 
     for each in mounts:
         mount, to = each.mount, each.to
-        masked = find_masks(each.folder, _protected_paths(mounts, each), seen, writable=mount.writable)
-        if Path() in masked:
+        masks = find_masks(each.folder, _protected_paths(mounts, each), mounts_of_host, writable=mount.writable)
+        if Path() in masks:
             options += _empty_folder(to)
             continue
         bind(os.dup(each.fd), to, mount.writable)
         # A folder around a mask must not be moved away, for another could take its place. A mount point cannot be.
-        around = {above for name in masked for above in name.parents if above.parts} if mount.writable else set()
+        around = {above for name in masks for above in name.parents if above.parts} if mount.writable else set()
         for name in sorted(around):
             bind(best_opener()(each.fd, name.parts), f"{to}/{name}", True)
         for names, identity in guard.places(each).items():
             name = Path(*names)
-            if not _is_masked(name, masked):
+            if not _is_masked(name, masks):
                 for fd, below in _open_place(each.fd, names, identity):
                     bind(fd, "/".join((to, *below)), False)
                     self_mounts.append(places[-1])
         for path, state in copies.items():
             name, at = Path(*path.split("/")[1:]), f"{WORK}/{path}"
-            if path.partition("/")[0] == mount.name and not _is_masked(name, masked):
+            if path.partition("/")[0] == mount.name and not _is_masked(name, masks):
                 _check_file(each.fd, name, path)
-                copies_at[at] = state
+                mounted_copies[at] = state
                 places.append(at)
-        for name in sorted(masked):
+        for name in sorted(masks):
             places.append(f"{to}/{name}")
             if (each.folder / name).is_dir():
                 options += _empty_folder(f"{to}/{name}")
             else:
                 files.append(f"{to}/{name}")
-    return Plan(options, fds, files, places, self_mounts, copies_at)
+    return Plan(options, fds, files, places, self_mounts, mounted_copies)
 
 
-def _is_masked(name: Path, masked: Iterable[Path]) -> bool:
-    return any(name == mask or mask in name.parents for mask in masked)
+def _is_masked(name: Path, masks: Iterable[Path]) -> bool:
+    return any(name == mask or mask in name.parents for mask in masks)
 
 
 def _check_file(top: int, name: Path, path: str) -> None:

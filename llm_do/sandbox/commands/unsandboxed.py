@@ -59,9 +59,9 @@ class UnsandboxedProgram:
         if not _is_on_path(argv[0], cwd, environment.get("PATH", os.defpath)):
             return
         # Blocks of 512 bytes for files, and of 1024 for memory, as in POSIX and in every shell.
-        most = f"-c=0 -f={limits.file_bytes // 512} -v={limits.memory_bytes // 1024} -n=1024"
+        ulimits = f"-c=0 -f={limits.file_bytes // 512} -v={limits.memory_bytes // 1024} -n=1024"
         self._process = subprocess.Popen(  # noqa: S603
-            ["/bin/sh", "-c", _LIMIT_SCRIPT, "sh", most, *argv],
+            ["/bin/sh", "-c", _LIMIT_SCRIPT, "sh", ulimits, *argv],
             cwd=cwd,
             env={**environment, _MARK: self._mark},
             stdin=streams[0],
@@ -125,10 +125,10 @@ def _is_on_path(program: str, cwd: Path, path: str) -> bool:
 
 def _find_marked(mark: str) -> list[int]:
     """Return the processes that carry a mark and have not ended."""
-    wanted, found = f"{_MARK}={mark}".encode(), []
+    variable, found = f"{_MARK}={mark}".encode(), []
     with suppress(OSError):  # without /proc, none is found
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                if variable in (folder / "environ").read_bytes().split(b"\0"):
                     found.append(int(folder.name))
     return found

@@ -169,10 +169,10 @@ def _walk(
             with suppress(OSError):
                 if _identity(top, "/".join(names)) in skip:
                     continue
-            if not repair or (opened := _open_unreadable(top, names)) is None:
+            if not repair or (reopened := _open_unreadable(top, names)) is None:
                 unreadable.append(names)
                 continue
-            fd = opened
+            fd = reopened
         except OSError:  # gone meanwhile, or replaced
             continue
         with closing_fd(fd):

@@ -234,10 +234,10 @@ class Root:
 
     def _visible(self, folder: Folder) -> list[tuple[str, bool]]:
         """Return the visible names in a folder, and whether each is a folder."""
-        listed = ((name, stat.S_ISDIR(status.st_mode)) for name, status in folder.entries())
+        entries_here = ((name, stat.S_ISDIR(status.st_mode)) for name, status in folder.entries())
         return [
             (name, is_folder)
-            for name, is_folder in listed
+            for name, is_folder in entries_here
             if (is_folder or self.config.allows_name(name)) and not self._is_protected((*folder.names, name))
         ]
 
@@ -347,9 +347,9 @@ class Root:
         for depth in reversed(range(len(names))):
             with suppress(OSError, Refused):
                 with self._folder(names[:depth]) as folder:
-                    known = [name for name, _ in self._visible(folder)]
+                    names_there = [name for name, _ in self._visible(folder)]
                 where = self.quoted_path("/".join(names[:depth]))
-                return f"In {where}:{did_you_mean(names[depth], known) or ' nothing.'}"
+                return f"In {where}:{did_you_mean(names[depth], names_there) or ' nothing.'}"
         return f"The folder of root {self.name!r} is not there" + (
             ": the first file that is written makes it." if self.config.mode == "rw" else "."
         )
