@@ -51,6 +51,7 @@ from ..errors import (
     raised_in_nested_call,
     summarize,
 )
+from ..machine.waiting import wait_shielded
 from ..models.compatibility import candidates, capability_for, id_of, lacks
 from ..privacy.secrets import StreamedText
 from ..values.canonical import SameObject
@@ -121,7 +122,10 @@ class CallScope(Generic[T]):
         self._closed = True  # so that nobody starts another turn
         if self._turn is not None and self._idle is not None:  # of another task, which nobody waits for any more
             self._turn.cancel()
-            await settle(asyncio.create_task(self._idle.wait(), name=f"a turn of {self._worker.name}"))
+            try:
+                await wait_shielded(asyncio.wait_for(self._idle.wait(), CLOSING_SECONDS))
+            except TimeoutError:
+                logger.error("A turn of worker %r does not end; the scope is closed without it.", self._worker.name)
         await self.close(in_time=exc_type is None or not issubclass(exc_type, asyncio.CancelledError))
 
     async def open(self) -> None:
@@ -502,25 +506,6 @@ async def _all_started(toolsets: Sequence[AbstractToolset[Any]]) -> None:
         for task in starting:
             task.cancel()
         await asyncio.gather(*starting, return_exceptions=True)
-
-
-async def settle(task: asyncio.Task[Any]) -> None:
-    """Wait until a task is over, also when the waiting one is cancelled meanwhile. A task that hangs is cancelled."""
-    cancelled: asyncio.CancelledError | None = None
-    patience: float | None = anyio.current_time() + CLOSING_SECONDS
-    with anyio.CancelScope(shield=True):
-        while not task.done():
-            left = None if patience is None else max(0.0, patience - anyio.current_time())
-            try:
-                await asyncio.wait([task], timeout=left)
-            except asyncio.CancelledError as exc:
-                cancelled = exc
-            if patience is not None and anyio.current_time() >= patience and not task.done():
-                logger.error("%s does not end; it is cancelled.", task.get_name())
-                task.cancel()
-                patience = None
-    if cancelled is not None:
-        raise cancelled
 
 
 def type_in_words(wanted: Any) -> str:

@@ -34,7 +34,7 @@ def cut(
         key: None if isinstance(getattr(wanted, key), str) and getattr(wanted, key) != getattr(have, key) else value
         for key, value in (("input", wanted.input), ("output", wanted.output))
     }
-    sandbox = wanted.sandbox.within(have.sandbox or SandboxConfig(), base) if wanted.sandbox is not None else None
+    sandbox = wanted.sandbox.restrict_to(have.sandbox or SandboxConfig(), base) if wanted.sandbox is not None else None
     runs_code = names_model_file(wanted.model) or custom_provider(wanted.model, providers) is not None
     return wanted.model_copy(
         update={

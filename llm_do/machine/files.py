@@ -26,6 +26,22 @@ MAX_CODE = 10_000_000
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
+@contextmanager
+def closing_fd(fd: int) -> Iterator[int]:
+    """Close a descriptor at the end of a block."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of some bytes to a descriptor, which may take fewer at once."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
 def read_file(path: Path, limit: int = MAX_BYTES) -> bytes:
     """Return the content of a regular file of at most `limit` bytes. Anything else is an `OSError` that says why."""
     return read_with_status(path, limit)[0]
@@ -34,8 +50,7 @@ def read_file(path: Path, limit: int = MAX_BYTES) -> bytes:
 def read_with_status(path: Path, limit: int = MAX_BYTES) -> tuple[bytes, os.stat_result]:
     """Return the content of a regular file, as `read_file` does, and the status of the very file that was read."""
     check_regular(path)  # opening a device may do something already
-    handle = os.open(path, _FLAGS)
-    try:
+    with closing_fd(os.open(path, _FLAGS)) as handle:
         status = os.fstat(handle)
         _check(status, path)
         chunks, size = [], 0
@@ -47,8 +62,6 @@ def read_with_status(path: Path, limit: int = MAX_BYTES) -> tuple[bytes, os.stat
             many = max(size, status.st_size)
             raise OSError(errno.EFBIG, f"it has {many:,} bytes, and a file here has {limit:,} at most", str(path))
         return b"".join(chunks), status
-    finally:
-        os.close(handle)
 
 
 def check_regular(path: Path) -> None:
@@ -63,21 +76,21 @@ def _check(status: os.stat_result, path: Path) -> None:
         raise OSError(errno.EINVAL, "it is a pipe, a device or a socket, not a regular file", str(path))
 
 
-def write_atomically(path: Path, text: str, *, replace: bool) -> None:
-    """Write a file so that a reader finds all of it or nothing, whatever fails. Only its owner can read it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with written_beside(path, text) as temporary:
-        put_in_place(temporary, path, replace=replace)
+def write_atomically(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Write or replace a file so that a reader finds all of it or nothing, whatever fails."""
+    with written_beside(path, data, mode) as temporary:
+        temporary.replace(path)
 
 
 @contextmanager
-def written_beside(path: Path, text: str) -> Iterator[Path]:
+def written_beside(path: Path, data: bytes, mode: int = 0o600) -> Iterator[Path]:
     """Write the new content of a file to a temporary one beside it, which is removed if it is not put in place."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
     temporary = Path(name)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with closing_fd(handle):
+            write_all(handle, data)
+            os.fchmod(handle, mode)
         yield temporary
     finally:
         temporary.unlink(missing_ok=True)
@@ -94,12 +107,9 @@ def put_in_place(temporary: Path, path: Path, *, replace: bool) -> None:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keep other threads and processes out of a folder that they lock as well. The lock ends with its process."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with closing_fd(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(handle)
 
 
 def foreign_part(path: Path, folder: Path, users: Collection[int]) -> Path | None:

@@ -104,7 +104,8 @@ class Remembered:
                 answers = _read(self.path)
                 yield answers
                 yes = {kind: sorted(subjects) for kind, subjects in sorted(answers.items()) if subjects}
-                write_atomically(self.path, json.dumps({"version": VERSION, "yes": yes}, indent=2) + "\n", replace=True)
+                text = json.dumps({"version": VERSION, "yes": yes}, indent=2)
+                write_atomically(self.path, f"{text}\n".encode())
         except RememberedError:
             raise
         except OSError as exc:

@@ -165,7 +165,7 @@ class WorkerFiles:
     def store(self, definition: WorkerDefinition, *, force: bool, by_model: bool) -> None:
         """Write the file of a generated worker, all of it or nothing, and the seal that tells who created it."""
         file = self.generated(definition.name)
-        shown, text = self.shown(file.path), dump_worker(definition)
+        shown, data = self.shown(file.path), dump_worker(definition).encode()
         file.path.parent.mkdir(parents=True, exist_ok=True)
         with locked(file.path.parent):
             exists = file.path.exists()
@@ -181,9 +181,9 @@ class WorkerFiles:
             sealed = definition.created_by
             if by_model and sealed == BY_PROJECT:
                 sealed = None
-            seal_text = "" if sealed is None else seal_of(text.encode(), sealed)
+            seal_data = b"" if sealed is None else seal_of(data, sealed).encode()
             # Both are on the disk before one is put in place: a full disk leaves all as it was.
-            with written_beside(file.path, text) as new, written_beside(file.seal, seal_text) as new_seal:
+            with written_beside(file.path, data) as new, written_beside(file.seal, seal_data) as new_seal:
                 # The seal comes second: of a file that could not be replaced, the old seal stays good.
                 try:
                     put_in_place(new, file.path, replace=force)

@@ -1,6 +1,5 @@
-"""Named folders for workers: `input/deck.pdf` is the file `deck.pdf` in the root `input`, and in no other place."""
+"""Named folders of workers, and the commands that run in them: `input/deck.pdf` is `deck.pdf` in the root `input`."""
 
-from ..errors import ContentError, PathChanged, PathDenied, PathFailed, PathMissing
 from .roots.config import RootConfig, SandboxConfig
 from .roots.manager import SandboxManager
 from .roots.operations import FoundLine, Listing, SandboxToolset
@@ -8,14 +7,9 @@ from .roots.root import Root
 from .roots.states import FileState, Pins
 
 __all__ = [
-    "ContentError",
     "FileState",
     "FoundLine",
     "Listing",
-    "PathChanged",
-    "PathDenied",
-    "PathFailed",
-    "PathMissing",
     "Pins",
     "Root",
     "RootConfig",

@@ -1,7 +1,7 @@
 """Bounded parts of long texts, for models: a range of lines, both ends of a stream, the beginning of a list.
 
-Each says in a sentence what is left out, and how to go on. Secrets are taken out of a text before it is cut: half of
-one would not be found any more.
+Each ends with a sentence on what is omitted and how to read on. Secrets are removed from a text before it is truncated:
+half of one would not be found any more.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-MOST_LINES = 2_000
-"""How many lines are read at once, unless more are asked for."""
-MOST_CHARACTERS = 100_000
-"""How long a text for a model is at most, with the sentence at its end."""
-_SENTENCE = 300
+MAX_LINES = 2_000
+"""The number of lines that are read at once by default."""
+MAX_CHARACTERS = 100_000
+"""The greatest length of a text for a model, with the sentence at its end."""
+_NOTE_CHARACTERS = 300
 """Room for that sentence."""
-_COUNTED_AHEAD = 64_000_000
-"""How many bytes behind a range are read to count the lines in them."""
+_MAX_LOOKAHEAD = 64_000_000
+"""The number of bytes behind a range in which lines are counted."""
 
 
 class Cleaner(Protocol):
-    """Takes secrets out of a text that comes in pieces, and leaves its line ends where they are."""
+    """Removes secrets from a text that comes in pieces, and keeps its line ends."""
 
     def add(self, piece: str) -> str:
-        """Return what can be told of the text so far."""
+        """Return as much of the text so far as cannot be the start of a secret."""
 
     def rest(self) -> str:
-        """Return what is left when the text is over."""
+        """Return the rest at the end of the text."""
 
 
 MakeCleaner: TypeAlias = Callable[[], Cleaner]
 
 
-def cleaned(text: str, make_cleaner: MakeCleaner | None) -> str:
+def clean(text: str, make_cleaner: MakeCleaner | None) -> str:
     """Return a text without secrets."""
     if make_cleaner is None:
         return text
@@ -48,36 +48,36 @@ class NotText(ValueError):
     def __init__(self, position: int) -> None:
         super().__init__(position)
         self.position = position
-        """The first byte that is not."""
+        """The position of the first invalid byte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineRange:
-    """Lines of a text file, as they are in it. Lines end with a line feed and are counted from 1."""
+    """Lines of a text file. They end with a line feed and are counted from 1."""
 
     text: str
     first: int
     column: int
-    """The character of the first line with which the text begins, counted from 1."""
+    """The first character of the first line, counted from 1."""
     next_column: int | None
-    """Where the line goes on, if it is a single one and too long to be read at once."""
+    """The next character of the line, if it is a single one that is too long to be read at once."""
     lines: int
-    """How many lines the file has, as far as they were counted."""
+    """The number of lines in the file, as far as they were counted."""
     counted_all: bool
-    """Whether all lines were counted."""
+    """All lines were counted."""
 
     @property
     def last(self) -> int:
-        """The last line of which there is anything."""
+        """The last line, of which at least a part is here."""
         return self.first + self.text.count("\n") - self.text.endswith("\n")
 
     @property
     def at_end(self) -> bool:
-        """Whether it goes to the end of the file."""
+        """Return whether the range goes to the end of the file."""
         return self.counted_all and self.last >= self.lines and self.next_column is None
 
     def for_model(self) -> str:
-        """Return the text and, if it is not the whole file, a sentence that says how to read on."""
+        """Return the text and, if it is not the whole file, a sentence on how to read on."""
         if self.at_end and self.first == self.column == 1:
             return self.text
         total = f"{self.lines:,}" if self.counted_all else f"more than {self.lines:,}"
@@ -89,32 +89,32 @@ class LineRange:
             begins = f", from character {self.column} on" if self.column > 1 else ""
             start = f"{lines} of {total}{begins}."
             then = "The file ends here." if self.at_end else f"Call read_file with offset={self.last + 1} to read on."
-        return f"{_ended(self.text)}[{start} {then}]"
+        return f"{_with_line_end(self.text)}[{start} {then}]"
 
 
 def read_range(
     chunks: Iterable[bytes],
     *,
     offset: int = 1,
-    limit: int = MOST_LINES,
+    limit: int = MAX_LINES,
     column: int = 1,
-    most: int = MOST_CHARACTERS,
+    max_characters: int = MAX_CHARACTERS,
     make_cleaner: MakeCleaner | None = None,
 ) -> LineRange:
-    """Return lines of a text from its bytes, of which no more are held in memory than are returned.
+    """Return lines of a text from its bytes, with no more of them in memory than are returned.
 
     Args:
         chunks: The bytes of the text.
         offset: The first line.
-        limit: How many lines.
+        limit: The number of lines.
         column: The first character in the first line.
-        most: How many characters. Lines that do not fit are left out as a whole, but for the first.
-        make_cleaner: Takes secrets out before anything is cut.
+        max_characters: The length of the text. Lines that do not fit are omitted as a whole, but for the first.
+        make_cleaner: Removes secrets before the text is truncated.
     """
-    counted = _Counted(chunks)
-    room = most - _SENTENCE
-    text = _window(_texts(counted, make_cleaner), offset, column, room + 1, limit)
-    counted.count_on(_COUNTED_AHEAD)
+    chunks_read = _CountedChunks(chunks)
+    room = max_characters - _NOTE_CHARACTERS
+    text = _slice_lines(_texts(chunks_read, make_cleaner), offset, column, room + 1, limit)
+    chunks_read.read_ahead(_MAX_LOOKAHEAD)
     next_column = None
     if len(text) > room:
         whole_lines = text.rfind("\n", 0, room) + 1
@@ -125,8 +125,8 @@ def read_range(
         first=offset,
         column=column,
         next_column=next_column,
-        lines=counted.lines,
-        counted_all=counted.ended,
+        lines=chunks_read.lines,
+        counted_all=chunks_read.is_exhausted,
     )
 
 
@@ -144,18 +144,18 @@ def is_text(chunks: Iterable[bytes]) -> bool:
     return True
 
 
-class _Counted:
-    """Bytes, whose lines are counted as they are read."""
+class _CountedChunks:
+    """Chunks of bytes whose lines are counted as they are read."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = iter(chunks)
         self._line_ends = 0
         self._last = b"\n"
-        self.ended = False
+        self.is_exhausted = False
 
     @property
     def lines(self) -> int:
-        """How many lines there are so far. What comes behind the last line end is one too, unless it is empty."""
+        """The number of lines so far. The rest behind the last line end is one too, unless it is empty."""
         return self._line_ends + (self._last != b"\n")
 
     def __iter__(self) -> Iterator[bytes]:
@@ -164,13 +164,13 @@ class _Counted:
                 self._line_ends += chunk.count(b"\n")
                 self._last = chunk[-1:]
             yield chunk
-        self.ended = True
+        self.is_exhausted = True
 
-    def count_on(self, most: int) -> None:
-        """Read on to the end, or for about `most` bytes."""
+    def read_ahead(self, max_bytes: int) -> None:
+        """Read on to the end, or for about `max_bytes`."""
         for chunk in self:
-            most -= len(chunk)
-            if most < 0:
+            max_bytes -= len(chunk)
+            if max_bytes < 0:
                 return
 
 
@@ -180,11 +180,11 @@ def _texts(chunks: Iterable[bytes], make_cleaner: MakeCleaner | None) -> Iterato
     position = 0
 
     def decode(chunk: bytes, *, final: bool) -> str:
-        held = len(decoder.getstate()[0])
+        pending = len(decoder.getstate()[0])
         try:
             return decoder.decode(chunk, final)
         except UnicodeDecodeError as exc:
-            raise NotText(position - held + exc.start) from None
+            raise NotText(position - pending + exc.start) from None
 
     for chunk in chunks:
         text = decode(chunk, final=False)
@@ -194,8 +194,8 @@ def _texts(chunks: Iterable[bytes], make_cleaner: MakeCleaner | None) -> Iterato
     yield text if cleaner is None else cleaner.add(text) + cleaner.rest()
 
 
-def _window(pieces: Iterable[str], offset: int, column: int, most: int, limit: int) -> str:
-    """Return the text from a place on: as many whole lines as wanted, or `most` characters."""
+def _slice_lines(pieces: Iterable[str], offset: int, column: int, max_characters: int, limit: int) -> str:
+    """Return the text from a place on: up to `limit` whole lines, or `max_characters`."""
     lines, characters = offset - 1, column - 1
     window, size = list[str](), 0
     for piece in pieces:
@@ -214,9 +214,9 @@ def _window(pieces: Iterable[str], offset: int, column: int, most: int, limit: i
         if (ends := piece.count("\n")) >= limit:
             piece = piece[: _after_line_end(piece, limit)]
         limit -= ends
-        window.append(piece[: most - size])
+        window.append(piece[: max_characters - size])
         size += len(window[-1])
-        if limit <= 0 or size >= most:
+        if limit <= 0 or size >= max_characters:
             break
     return "".join(window)
 
@@ -229,7 +229,7 @@ def _after_line_end(text: str, number: int) -> int:
 
 
 class HeadAndTail:
-    """The beginning and the end of a stream of text, in bounded memory; what is between them is counted."""
+    """The beginning and the end of a stream of text, in bounded memory; the characters between them are counted."""
 
     def __init__(self, limit: int, make_cleaner: MakeCleaner | None = None) -> None:
         self._decoder = getincrementaldecoder("utf-8")("replace")
@@ -239,8 +239,8 @@ class HeadAndTail:
         self._characters = self._line_ends = 0
 
     @property
-    def left_out(self) -> int:
-        """How many characters are not kept."""
+    def omitted(self) -> int:
+        """The number of characters that are not kept."""
         return max(0, self._characters - self._limit)
 
     def add(self, chunk: bytes) -> None:
@@ -260,41 +260,41 @@ class HeadAndTail:
             self._tail = (self._tail + text)[-(self._limit - half) :]
 
     def text(self) -> str:
-        """Return what is kept of the stream, which is over, with a sentence where something is missing."""
+        """Return the kept parts of a stream that has ended, with a sentence where something is omitted."""
         text, cleaner = self._decoder.decode(b"", True), self._cleaner
         self._keep(text if cleaner is None else cleaner.add(text) + cleaner.rest())
         self._decoder.reset()
-        if not self.left_out:
+        if not self.omitted:
             return self._head + self._tail
         head = self._head[: self._head.rfind("\n") + 1] or self._head
         tail = self._tail[self._tail.find("\n") + 1 :] or self._tail
         characters = self._characters - len(head) - len(tail)
         lines = self._line_ends - head.count("\n") - tail.count("\n")
         what = f"{lines:,} lines ({characters:,} characters)" if lines > 1 else f"{characters:,} characters"
-        return f"{_ended(head)}[{what} are left out here.]\n{tail}"
+        return f"{_with_line_end(head)}[{what} are left out here.]\n{tail}"
 
 
-def first_entries(entries: Iterable[str], *, more: bool, narrow: str, most: int = MOST_CHARACTERS) -> str:
-    """Return a list, an entry in each line, as far as there is room. `narrow` says how to get a shorter one.
+def first_entries(entries: Iterable[str], *, more: bool, narrow: str, max_characters: int = MAX_CHARACTERS) -> str:
+    """Return a list with one entry in each line, as far as there is room.
 
     Args:
-        entries: Each of them in one line.
-        more: Whether there are others that are not among them.
-        narrow: What to do if some are left out, as a sentence.
-        most: How many characters.
+        entries: The entries, each in one line.
+        more: There are others that are not among them.
+        narrow: A sentence on how to get a shorter list, if some are omitted.
+        max_characters: The length of the text.
     """
-    room, kept = most - _SENTENCE, list[str]()
+    room, lines = max_characters - _NOTE_CHARACTERS, list[str]()
     for entry in entries:
         room -= len(entry) + 1
         if room < 0:
             more = True
             break
-        kept.append(entry)
+        lines.append(entry)
     if not more:
-        return "\n".join(kept) or "(nothing)"
-    return "\n".join([*kept, f"[The first {len(kept):,}. There are more: {narrow}]"])
+        return "\n".join(lines) or "(nothing)"
+    return "\n".join([*lines, f"[The first {len(lines):,}. There are more: {narrow}]"])
 
 
-def _ended(text: str) -> str:
-    """Return a text whose last line has an end."""
+def _with_line_end(text: str) -> str:
+    """Add the line end that the last line of a text may lack."""
     return text if not text or text.endswith("\n") else f"{text}\n"

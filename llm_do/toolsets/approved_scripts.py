@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import PathChanged, PathDenied, PathMissing
 from ..sandbox import FileState, Pins, Root, SandboxManager
 from ..sandbox.commands.command_line import Command
-from ..sandbox.commands.scripts import files_run
+from ..sandbox.commands.scripts import find_executed_files
 
 _WORK = "/work"
 _SYSTEM = frozenset(
@@ -44,7 +44,7 @@ def check_no_others(pins: Pins, command: Command, manager: SandboxManager, *, un
 def _found(command: Command, manager: SandboxManager, *, unsandboxed: bool) -> dict[str, tuple[Root, str]]:
     """Return where the files are that a command runs, by the names that a person is shown."""
     place = _on_host(manager) if unsandboxed else _in_sandbox(manager)
-    found = filter(None, map(place, files_run(command, lambda word: _mode(place(word)))))
+    found = filter(None, map(place, find_executed_files(command, lambda word: _mode(place(word)))))
     return {f"{root.name}/{path}": (root, path) for root, path in found}
 
 
@@ -136,8 +136,8 @@ def _state(root: Root, path: str) -> FileState:
     state = root.state(path)
     if state.content is None:
         raise PathDenied(
-            f"{root.shown(path)} cannot be approved as a program, since another one could run in its place: it is a "
-            f"symlink, or has more than {root.config.max_file_bytes} bytes. Name the file itself."
+            f"{root.quoted_path(path)} cannot be approved as a program, since another one could run in its place: it "
+            f"is a symlink, or has more than {root.config.max_file_bytes} bytes. Name the file itself."
         )
     return state
 

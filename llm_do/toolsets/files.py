@@ -22,7 +22,7 @@ from ..errors import ContentError, LlmDoError, PathChanged, PathDenied, PathFail
 from ..policy.plan import Plan
 from ..policy.rules import UNKNOWN, Case, Grant, Places, Ruling, denies_any, judge
 from ..sandbox import FileState, Listing, Pins, Root, SandboxManager
-from ..sandbox.excerpts import MOST_LINES, MakeCleaner, first_entries
+from ..sandbox.excerpts import MAX_LINES, MakeCleaner, first_entries
 
 T = TypeVar("T")
 
@@ -188,7 +188,7 @@ def read_file(
     ctx: RunContext[Context],
     path: str,
     offset: Annotated[int, Field(ge=1)] = 1,
-    limit: Annotated[int, Field(ge=1)] = MOST_LINES,
+    limit: Annotated[int, Field(ge=1)] = MAX_LINES,
     column: Annotated[int, Field(ge=1)] = 1,
 ) -> str | BinaryContent:
     """Read a file. Of a long text file you get a part, and a last line in brackets that says how to read on.

@@ -20,8 +20,9 @@ from ..errors import CommandError, PathChanged, PathDenied, PathFailed, PathMiss
 from ..policy.plan import Plan
 from ..policy.rules import Case, Grant, Places, Ruling
 from ..sandbox import Pins, SandboxManager
-from ..sandbox.commands.bwrap import CommandResult, Mount, ShellLimits, run_sandboxed, run_unsandboxed, why_not
 from ..sandbox.commands.command_line import WRAPPERS, Command, parse
+from ..sandbox.commands.runner import CommandResult, Mount, ShellLimits, Workspace
+from ..sandbox.commands.selection import select_runner
 from .approved_scripts import check_no_others, check_programs, pin_programs, with_programs
 
 _WORD = re.compile(r"[A-Za-z][\w.-]*")
@@ -38,21 +39,21 @@ async def _shell(ctx: RunContext[Context], command: str, timeout: Annotated[floa
         timeout: Seconds after which it is stopped.
     """
     frame = ctx.deps.frame
-    plan, manager = frame.plan, frame.files.manager
+    plan, manager, unsandboxed = frame.plan, frame.files.manager, _is_unsandboxed(frame)
     # What was judged is what runs: the line is not read a second time.
     parsed = plan.command if isinstance(plan, _ShellPlan) and plan.command.text == command else parse(command)
     limits = ShellLimits(seconds=timeout, file_bytes=_file_bytes(manager))
     programs = frame.pins.files if frame.pins is not None else {}
     make_cleaner = ctx.deps.runtime.recorder.secrets.make_cleaner()
     if frame.pins is not None:
-        check_no_others(frame.pins, parsed, manager, unsandboxed=_is_unsandboxed(frame))
-    if _is_unsandboxed(frame):
+        check_no_others(frame.pins, parsed, manager, unsandboxed=unsandboxed)
+    if unsandboxed:
         check_programs(programs, manager)
-        return _told(await run_unsandboxed(parsed, manager.base, limits, make_cleaner=make_cleaner), "", frame)
     with _mounts(manager, frame) as (mounts, left_out):
-        missing = f"\n(not there: {'; '.join(left_out)})" if left_out else ""
-        done = await run_sandboxed(parsed, mounts, limits, programs, make_cleaner=make_cleaner)
-        return _told(done, missing, frame, next((mount.name for mount in mounts if mount.writable), None))
+        workspace = Workspace(base=manager.base, mounts=mounts, copies=programs)
+        result = await select_runner(sandboxed=not unsandboxed).run(parsed, workspace, limits, make_cleaner)
+    missing = f"\n(not there: {'; '.join(left_out)})" if left_out else ""
+    return _told(result, missing, frame, next((mount.name for mount in mounts if mount.writable), None))
 
 
 def _is_unsandboxed(frame: CallFrame) -> bool:
@@ -69,7 +70,10 @@ def _file_bytes(manager: SandboxManager) -> int:
 @contextmanager
 def _mounts(manager: SandboxManager, frame: CallFrame) -> Iterator[tuple[list[Mount], list[str]]]:
     """The roots as a command sees them, and what it does not see, and why."""
-    mounts, left_out = [], []
+    mounts, left_out = list[Mount](), list[str]()
+    if _is_unsandboxed(frame):
+        yield mounts, left_out
+        return
     hidden, kept = _denied("sandbox.read", frame), _denied("sandbox.write", frame)
     masked = [place for place in map(_folder_of, hidden) if place is not None]
     with ExitStack() as stack:
@@ -148,7 +152,7 @@ class _ShellPlan(Plan):
     def _runs(self, ruling: Ruling) -> dict[str, Any]:
         if ruling.unsandboxed:
             return {"runs": "OUTSIDE of the sandbox, with all that you may do"}
-        if problem := why_not():
+        if problem := select_runner(sandboxed=True).unavailable_reason():
             raise PathDenied(
                 f"{problem} Without a sandbox no command runs, unless a rule allows that very command unsandboxed."
             )

@@ -22,9 +22,11 @@ from llm_do import (
     WorkerFileError,
     WorkerRegistry,
 )
-from llm_do.sandbox.commands.bwrap import CommandResult, Mount, ShellLimits, run_sandboxed, why_not
+from llm_do.sandbox.commands.bwrap import find_problem
 from llm_do.sandbox.commands.command_line import parse
 from llm_do.sandbox.commands.mounts import RepositoryGuard, open_mount, plan_mounts
+from llm_do.sandbox.commands.runner import CommandResult, Mount, ShellLimits, Workspace
+from llm_do.sandbox.commands.selection import select_runner
 from llm_do.sandbox.roots import renames
 from llm_do.sandbox.roots.repositories import DISABLED, disable_new, is_repository_name, repository_around
 
@@ -54,7 +56,8 @@ def git(folder: Path, *words: str) -> str:
 
 async def command(out: Path, text: str, **limits: Any) -> CommandResult:
     mounts = [Mount(name="out", folder=out, writable=True)]
-    return await run_sandboxed(parse(text), mounts, ShellLimits(**limits))
+    workspace = Workspace(base=Path("/nowhere"), mounts=mounts)
+    return await select_runner(sandboxed=True).run(parse(text), workspace, ShellLimits(**limits))
 
 
 def script(*lines: str) -> str:
@@ -268,7 +271,7 @@ async def test_a_repository_that_is_moved_while_a_command_starts_is_not_left_ope
     bwrap.parent.mkdir()
     bwrap.write_text(f'#!/bin/sh\nif [ -e {out}/repo ]; then /bin/mv {out}/repo {out}/moved; fi\nexec {real} "$@"\n')
     bwrap.chmod(0o755)
-    assert why_not() is None  # which is found out with the real one
+    assert find_problem() is None  # which is found out with the real one
     monkeypatch.setenv("PATH", f"{bwrap.parent}:{os.environ['PATH']}")
     with pytest.raises(PathFailed, match="changed while the sandbox was set up"):
         await command(out, script("echo planted >> out/moved/.git/config"))

@@ -6,7 +6,7 @@ import pytest
 
 from llm_do.errors import CommandError
 from llm_do.sandbox.commands.command_line import parse
-from llm_do.sandbox.commands.scripts import files_run
+from llm_do.sandbox.commands.scripts import find_executed_files
 
 FILES = {
     **dict.fromkeys(("out/build.py", "out/x.awk", "out/data.csv", "out/hook.js", "out/a.js", "out/x.sh"), 0o644),
@@ -181,29 +181,29 @@ DATA = [
 
 @pytest.mark.parametrize("command", RUN)
 def test_files_that_are_run_are_found(command: str) -> None:
-    assert files_run(parse(command), FILES.get) == RUN[command]
+    assert find_executed_files(parse(command), FILES.get) == RUN[command]
 
 
 @pytest.mark.parametrize("command", DECOYS)
 def test_no_other_word_keeps_a_script_from_being_found(command: str) -> None:
     """The value of an option may look like the script, and an option like the value of another."""
-    assert "out/build.py" in files_run(parse(command), FILES.get)
+    assert "out/build.py" in find_executed_files(parse(command), FILES.get)
 
 
 @pytest.mark.parametrize("command", HELPERS)
 def test_programs_that_another_one_is_told_to_run_are_found(command: str) -> None:
-    assert files_run(parse(command), FILES.get) == ["out/tool"]
+    assert find_executed_files(parse(command), FILES.get) == ["out/tool"]
 
 
 def test_a_symlink_that_an_option_names_counts_as_a_program() -> None:
     """It is refused then, and one among plain words is data."""
-    assert files_run(parse("sort --compress-program=out/link in/x"), FILES.get) == ["out/link"]
-    assert files_run(parse("sort --compress-program out/link in/x"), FILES.get) == ["out/link"]
+    assert find_executed_files(parse("sort --compress-program=out/link in/x"), FILES.get) == ["out/link"]
+    assert find_executed_files(parse("sort --compress-program out/link in/x"), FILES.get) == ["out/link"]
 
 
 def test_only_the_script_is_found_where_the_options_before_it_have_no_values() -> None:
     commands = ("python3 -uB -- out/build.py out/data.csv", "java -jar out/build.py out/data.csv")
-    assert [files_run(parse(command), FILES.get) for command in commands] == [["out/build.py"]] * 2
+    assert [find_executed_files(parse(command), FILES.get) for command in commands] == [["out/build.py"]] * 2
 
 
 @pytest.mark.parametrize(
@@ -211,10 +211,10 @@ def test_only_the_script_is_found_where_the_options_before_it_have_no_values() -
 )
 def test_a_command_that_would_take_long_to_look_through_is_refused(command: str) -> None:
     with pytest.raises(CommandError, match="Give several commands"):
-        files_run(parse(command), FILES.get)
+        find_executed_files(parse(command), FILES.get)
 
 
 @pytest.mark.parametrize("command", DATA)
 def test_data_is_not_taken_for_a_program(command: str) -> None:
     """A copy of it that cannot be written would break commands that write it."""
-    assert files_run(parse(command), FILES.get) == []
+    assert find_executed_files(parse(command), FILES.get) == []

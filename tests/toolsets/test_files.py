@@ -646,7 +646,7 @@ def test_no_range_and_no_end_of_a_text_shows_a_part_of_a_secret(
     data = f"{before}{write(secret)}{after}".encode()
     chunks = [data[at : at + size] for at in range(0, len(data), size)]
     make = secrets.make_cleaner()
-    found = read_range(chunks, offset=offset, limit=limit, column=column, most=most, make_cleaner=make)
+    found = read_range(chunks, offset=offset, limit=limit, column=column, max_characters=most, make_cleaner=make)
     ends = HeadAndTail(most - 300, make)
     for chunk in chunks:
         ends.add(chunk)

@@ -256,13 +256,13 @@ def test_only_the_very_command_runs_outside_of_the_sandbox(shell: Shell, project
 def test_without_bubblewrap_nothing_runs_and_nobody_is_asked(
     shell: Shell, project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    from llm_do.sandbox.commands.bwrap import why_not
+    from llm_do.sandbox.commands.bwrap import find_problem
 
     programs = tmp_path_factory.mktemp("bin")
     for name in ("cat", "env"):
         (programs / name).symlink_to(f"/bin/{name}")
     monkeypatch.setenv("PATH", str(programs))
-    why_not.cache_clear()
+    find_problem.cache_clear()
     try:
         person = Person(*[ApprovalDecision(approved=True)] * 3)
         rules = rule("[{rule: allow, when: {command: 'cat in/names.txt'}, unsandboxed: true}]")
@@ -273,7 +273,7 @@ def test_without_bubblewrap_nothing_runs_and_nobody_is_asked(
         assert not (project / "out" / "x").exists()
         assert printed(result)[1] == "b\na\nb\n"
     finally:
-        why_not.cache_clear()
+        find_problem.cache_clear()
 
 
 def test_a_grant_for_a_command_shows_what_it_covers(shell: Shell) -> None:

@@ -84,9 +84,9 @@ def _packages() -> Iterator[Finding]:
 
 
 def _sandbox() -> Iterator[Finding]:
-    from ...sandbox.commands.bwrap import why_not  # noqa: PLC0415 - it imports pydantic
+    from ...sandbox.commands.selection import select_runner  # noqa: PLC0415 - it imports pydantic
 
-    problem = why_not()
+    problem = select_runner(sandboxed=True).unavailable_reason()
     where = shutil.which("bwrap")
     yield Finding("bubblewrap", "ok" if problem is None else "missing", problem or f"{where}: commands are sandboxed")
 

@@ -33,7 +33,7 @@ from ...projects.discovery import is_name, worker_files
 from ...projects.layout import CONFIG, tools_file
 from ...projects.registry import ProjectTools, WorkerRegistry
 from ...sandbox import RootConfig
-from ...sandbox.commands.bwrap import why_not
+from ...sandbox.commands.selection import select_runner
 from ...values.names import AMONG_FILES
 from .call_graph import circles, mentioned, way_round
 from .providers import ModelProblem, look_at_model
@@ -225,7 +225,8 @@ class _Checker:
                 yield Problem("note", "no-folder", message, where, _line_of(path, root.root, "sandbox"), (entry.name,))
         if definition is None:
             return
-        if "shell" in definition.toolsets and (problem := why_not()):
+        runner = select_runner(sandboxed=True)
+        if "shell" in definition.toolsets and (problem := runner.unavailable_reason()):
             yield Problem("warning", "no-sandbox", problem, where, _line_of(path, "shell", "toolsets"), (entry.name,))
         for toolset in definition.toolsets:
             if isinstance(toolset, McpToolset) and (why := _unreachable(toolset)):

@@ -21,7 +21,7 @@ from uuid import UUID
 from pydantic import AnyUrl
 
 from ...errors import RuleError, did_you_mean
-from ...sandbox.commands.command_line import unwrapped
+from ...sandbox.commands.command_line import unwrap
 from ...values.texts import shown
 
 RANGES: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -287,7 +287,7 @@ def _command_matcher(pattern: str) -> Match:
 
     def any_inner(value: tuple[str, ...]) -> bool:
         tried = 0
-        for inner in unwrapped(value):
+        for inner in unwrap(value):
             if first is None or _match_step(first, inner[0]):
                 tried += 1
                 if tried > _MOST_INNER or match_steps(steps, inner):

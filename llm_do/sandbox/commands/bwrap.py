@@ -1,12 +1,11 @@
 """Commands in a sandbox of the kernel (bubblewrap): the roots, what is under /usr, and nothing else of the host.
 
 Each program has a sandbox of its own: no network, no other processes, no capabilities, its own /tmp, and a filter of
-what it asks the kernel for (see `seccomp`). The sandbox is set up first and waits; its limits are put on it from
-outside; then the program starts. Its first process is the one of a process namespace, so the kernel ends all others
-with it.
+its system calls (see `seccomp`). The sandbox is set up first and waits; its limits are set from outside; then the
+program starts. Its first process is that of a process namespace, so the kernel ends all others with it.
 
-What it still sees of the host is what /proc tells of the kernel, the load and the memory, and, in its mountinfo, where
-its folders really are. Nothing can be mounted on the files of a process, so that cannot be covered.
+Of the host it still sees the kernel, the load and the memory in /proc, and, in its mountinfo, where its folders really
+are. Nothing can be mounted on the files of a process, so that cannot be masked.
 """
 
 from __future__ import annotations
@@ -15,25 +14,22 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 
 from ...errors import PathDenied, PathFailed
 from ...machine import pool
+from ...machine.files import closing_fd
+from ...machine.waiting import wait_shielded
 from ..excerpts import MakeCleaner
-from ..roots.states import FileState
-from .bwrap_program import WORK, in_memory, start_bubble
+from .bwrap_program import WORK, BwrapProgram, in_memory, start_program
 from .command_line import Command
-from .mounts import Mount, RepositoryGuard, open_mount, plan_mounts
-from .processes import Argv, CommandResult, Running, ShellLimits, run, to_the_end
-from .seccomp import no_filter, system_call_filter
-from .unsandboxed import run_unsandboxed
-
-__all__ = ["CommandResult", "Mount", "ShellLimits", "run_sandboxed", "run_unsandboxed", "why_not"]
+from .mounts import RepositoryGuard, open_mount, plan_mounts
+from .processes import Argv, run_pipelines
+from .runner import CommandResult, CommandRunner, ShellLimits, Workspace
+from .seccomp import system_call_filter, unsupported_reason
 
 _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "TERM": "dumb"}  # noqa: S108
 _TOP_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -41,35 +37,32 @@ _PROC = (
     *("cmdline", "bootconfig", "keys", "key-users", "modules", "kallsyms", "interrupts", "timer_list"),
     *("partitions", "diskstats", "swaps", "iomem", "ioports"),
 )
-"""What /proc tells of the host and not of the processes there."""
+"""Files in /proc about the host and not about the processes there."""
 _ETC = ("/etc/ld.so.cache", "/etc/alternatives")
 _NEEDED = ("--bind-fd", "--disable-userns", "--size", "--json-status-fd", "--seccomp")
-_NO_COPIES: Mapping[str, FileState] = MappingProxyType({})
 _INSTALL = "Install it (Debian, Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap)."
 
 
 @cache
-def why_not() -> str | None:
-    """Why commands cannot be sandboxed here, found out by trying it once; `None` if they can."""
+def find_problem() -> str | None:
+    """Try once whether commands can be sandboxed here. Return why not, or `None` if they can."""
     if sys.platform != "linux":
         return f"Commands are sandboxed with bubblewrap, which needs Linux; this is {sys.platform}."
-    if problem := no_filter():
+    if problem := unsupported_reason():
         return problem
     if (bwrap := shutil.which("bwrap")) is None:
         return f"Commands are sandboxed with bubblewrap, and `bwrap` is not on PATH. {_INSTALL}"
     offers = subprocess.run([bwrap, "--help"], capture_output=True, text=True, check=False)  # noqa: S603
     if missing := [option for option in _NEEDED if option not in offers.stdout + offers.stderr]:
         return f"This bubblewrap is too old: it has no {', '.join(missing)}. Use 0.10, or 0.8 with Debian's fixes."
-    fd = in_memory(system_call_filter())
-    options = [*_base_options(ShellLimits()), "--remount-ro", "/", "--seccomp", str(fd), "--", "/bin/sh", "-c", ":"]
-    try:
-        tried = subprocess.run(  # noqa: S603
-            [bwrap, *options], capture_output=True, text=True, timeout=30, check=False, pass_fds=[fd]
-        )
-    except subprocess.TimeoutExpired:
-        return "Bubblewrap does not work here: it did not finish an empty command."
-    finally:
-        os.close(fd)
+    with closing_fd(in_memory(system_call_filter())) as fd:
+        options = [*_base_options(ShellLimits()), "--remount-ro", "/", "--seccomp", str(fd), "--", "/bin/sh", "-c", ":"]
+        try:
+            tried = subprocess.run(  # noqa: S603
+                [bwrap, *options], capture_output=True, text=True, timeout=30, check=False, pass_fds=[fd]
+            )
+        except subprocess.TimeoutExpired:
+            return "Bubblewrap does not work here: it did not finish an empty command."
     if tried.returncode:
         return (
             f"The kernel does not let bubblewrap make a sandbox; it says: {tried.stderr.strip()!r}. User namespaces "
@@ -78,38 +71,34 @@ def why_not() -> str | None:
     return None
 
 
-async def run_sandboxed(
-    command: Command,
-    mounts: Sequence[Mount],
-    limits: ShellLimits,
-    copies: Mapping[str, FileState] = _NO_COPIES,
-    *,
-    make_cleaner: MakeCleaner | None = None,
-) -> CommandResult:
-    """Run a command in /work, where each mount is under its name. What needs a shell has one, inside.
+class BwrapRunner(CommandRunner):
+    """Runs commands in /work, where each mount has its name. A command that needs a shell has one inside."""
 
-    `copies` are files, by their path below /work, in whose place a private copy of that content is mounted.
-    `make_cleaner` takes secrets out of what it prints.
-    """
-    if problem := why_not():
-        raise PathFailed(problem)
-    if len({mount.name for mount in mounts}) < len(mounts):
-        raise PathDenied("Two mounts have one name.")
-    with ExitStack() as stack:
-        opened = [open_mount(mount, stack) for mount in mounts]
-        guard = await to_the_end(pool.run(RepositoryGuard, opened))
-        plan = plan_mounts(opened, guard, stack, copies)
-        options = [*_base_options(limits), *plan.options, "--chdir", WORK, "--remount-ro", "/"]
+    def unavailable_reason(self) -> str | None:
+        return find_problem()
 
-        async def start(argv: Argv, stdin: int, stdout: int, stderr: int) -> Running:
-            return await start_bubble(argv, (stdin, stdout, stderr), replace(plan, options=options), limits)
+    async def run(
+        self, command: Command, workspace: Workspace, limits: ShellLimits, make_cleaner: MakeCleaner | None = None
+    ) -> CommandResult:
+        if problem := self.unavailable_reason():
+            raise PathFailed(problem)
+        if len({mount.name for mount in workspace.mounts}) < len(workspace.mounts):
+            raise PathDenied("Two mounts have one name.")
+        with ExitStack() as stack:
+            open_mounts = [open_mount(mount, stack) for mount in workspace.mounts]
+            guard = await wait_shielded(pool.run(RepositoryGuard, open_mounts))
+            plan = plan_mounts(open_mounts, guard, stack, workspace.copies)
+            options = [*_base_options(limits), *plan.options, "--chdir", WORK, "--remount-ro", "/"]
 
-        try:
-            result = await run(command, start, limits, make_cleaner)
-        finally:
-            # Also when time is up or the run is cancelled: all processes are gone by now.
-            left = await to_the_end(pool.run(guard.disable_new))
-        return replace(result, disabled=left)
+            async def start(argv: Argv, *streams: int) -> BwrapProgram:
+                return await start_program(argv, streams, replace(plan, options=options), limits)
+
+            try:
+                result = await run_pipelines(command, start, limits, make_cleaner)
+            finally:
+                # Also when time is up or the run is cancelled: all processes are gone by now.
+                disabled = await wait_shielded(pool.run(guard.disable_new))
+            return replace(result, disabled=disabled)
 
 
 def _base_options(limits: ShellLimits) -> list[str]:
@@ -126,7 +115,7 @@ def _base_options(limits: ShellLimits) -> list[str]:
             options += ["--ro-bind", str(path), str(path)]
     for path in map(Path, _ETC):
         options += ["--ro-bind-try", str(path), str(path)]
-    # Who is root outside could write to parts of /proc without any capability.
+    # Root outside could write to parts of /proc without any capability.
     options += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
     for path in (Path("/proc", name) for name in _PROC):
         if path.exists():

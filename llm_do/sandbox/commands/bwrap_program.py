@@ -1,4 +1,4 @@
-"""One program in its sandbox: started under limits, watched, and gone with everything that it started."""
+"""One program in its sandbox: started under limits, watched, and ended with everything that it started."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ from dataclasses import dataclass, field
 import anyio
 
 from ...errors import PathFailed
+from ...machine.files import closing_fd, write_all
+from ..roots.openat import FOLDER_FLAGS
 from ..roots.states import FileState
-from .masks import host_mounts, mounted_on_themselves
-from .processes import Argv, ShellLimits, close_all, exit_code, wait_exit
+from .masks import find_self_mounts, host_mounts
+from .processes import Argv, close_all, exit_code, wait_exit
+from .runner import ShellLimits
 from .seccomp import system_call_filter
 
 WORK = "/work"
@@ -32,23 +35,23 @@ _PER_NAMESPACE = (5, 14)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a sandbox is set up."""
+    """The options of a sandbox, and the descriptors and files that they need."""
 
     options: Sequence[str]
     fds: Sequence[int]
     """Descriptors that the options name."""
     files: Sequence[str]
-    """Files that are covered by an empty one."""
+    """Files that an empty one masks."""
     places: Sequence[str]
     """Where something must be mounted before the program starts."""
-    on_themselves: Sequence[str]
-    """Where that is what is there anyway, with other rights."""
+    self_mounts: Sequence[str]
+    """Those of them where a file or folder is mounted on itself, with other rights."""
     copies: Mapping[str, FileState] = field(default_factory=dict)
-    """Files in whose place a private copy is mounted, with this content."""
+    """Files in whose place a private copy with this content is mounted."""
 
 
-async def start_bubble(argv: Argv, streams: tuple[int, int, int], plan: Plan, limits: ShellLimits) -> Bubble:
-    """Set up a sandbox, put limits on it and let the program in it go. Not to be cancelled."""
+async def start_program(argv: Argv, streams: tuple[int, ...], plan: Plan, limits: ShellLimits) -> BwrapProgram:
+    """Set up a sandbox, set its limits and start the program in it. Must not be cancelled."""
     status, status_write = os.pipe()
     block_read, block = os.pipe()
     passed = [status_write, block_read]
@@ -65,13 +68,12 @@ async def start_bubble(argv: Argv, streams: tuple[int, int, int], plan: Plan, li
         options += ["--seccomp", str(passed[-1])]
         # From a file in memory: the program in the sandbox may read the command line of bubblewrap.
         passed.append(in_memory(os.fsencode("\0".join(options))))
-        stdin, stdout, stderr = streams
         process = subprocess.Popen(  # noqa: S603, ASYNC220
             ["bwrap", "--args", str(passed[-1]), "--", *argv],  # noqa: S607
             executable=shutil.which("bwrap"),
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
+            stdin=streams[0],
+            stdout=streams[1],
+            stderr=streams[2],
             pass_fds=[*passed, *plan.fds],
             env={},
             start_new_session=True,  # an interrupt from the terminal is for us, and we end it
@@ -81,16 +83,16 @@ async def start_bubble(argv: Argv, streams: tuple[int, int, int], plan: Plan, li
         raise
     finally:
         close_all(*passed)
-    bubble = Bubble(argv, process, status, plan)
+    program = BwrapProgram(argv, process, status, plan)
     try:
-        await bubble.release(block, limits)
+        await program.release(block, limits)
     except BaseException:
-        await bubble.stop()
+        await program.stop()
         raise
-    return bubble
+    return program
 
 
-class Bubble:
+class BwrapProgram:
     """A program in its sandbox."""
 
     def __init__(self, argv: Argv, process: subprocess.Popen[bytes], status: int, plan: Plan) -> None:
@@ -102,25 +104,25 @@ class Bubble:
         self._init: int | None = None  # the first process inside
         self._init_pid = 0
         self._status = status
-        self._said = b""
+        self._status_output = b""
         self._watcher: asyncio.Task[None] | None = None
-        self._crowded: int | None = None
+        self._excess_count: int | None = None
         self._failed = False
         self._stopped = False
         self._replaced: list[str] = []
 
     async def release(self, block: int, limits: ShellLimits) -> None:
-        """Limit the sandbox as soon as it is there, then let the program start."""
+        """Set the limits of the sandbox as soon as it is there, then let the program start."""
         try:
-            while b"\n" not in self._said:
+            while b"\n" not in self._status_output:
                 await anyio.wait_readable(self._status)
                 if not (chunk := os.read(self._status, 4096)):
                     return  # bubblewrap failed, and ends
-                self._said += chunk
-            pid = int(json.loads(self._said.split(b"\n")[0])["child-pid"])
+                self._status_output += chunk
+            pid = int(json.loads(self._status_output.split(b"\n")[0])["child-pid"])
             with suppress(ProcessLookupError):  # it may have failed meanwhile
                 self._init, self._init_pid = os.pidfd_open(pid), pid
-                _limit(pid, limits)
+                _set_limits(pid, limits)
                 await self._check_places()
                 self._watcher = asyncio.ensure_future(self._watch(limits.processes))
             with suppress(BrokenPipeError):
@@ -129,17 +131,17 @@ class Bubble:
             os.close(block)
 
     async def _check_places(self) -> None:
-        """Wait until all is mounted, and see that it is where it belongs: a folder on the way may have been moved."""
+        """Wait until all is mounted, and check that it is in its place: a folder on the way may have been moved."""
         assert self._init is not None
         while not _is_set_up(self._init_pid):
             if select.select([self._init], [], [], 0)[0]:
-                return  # bubblewrap failed, and tells why
+                return  # bubblewrap failed, and says why
             await anyio.sleep(0.001)
         mounts = host_mounts(self._init_pid)
-        mounted, on_themselves = {str(mount.at) for mount in mounts}, mounted_on_themselves(mounts)
+        mounted, self_mounts = {str(mount.at) for mount in mounts}, find_self_mounts(mounts)
         missing = [place for place in self._plan.places if place not in mounted]
-        # Bubblewrap makes a folder where there is none, while what was there is elsewhere and not covered.
-        missing += [place for place in self._plan.on_themselves if place not in on_themselves]
+        # Bubblewrap makes a folder where there is none, while what was there is elsewhere and not masked.
+        missing += [place for place in self._plan.self_mounts if place not in self_mounts]
         if missing:
             raise PathFailed(f"{missing[0]!r} changed while the sandbox was set up, so nothing was run. Try again.")
         if self._plan.copies:
@@ -149,9 +151,9 @@ class Bubble:
         await wait_exit(self._process.pid, self._outer)
         returned = self._process.wait()
         while chunk := os.read(self._status, 4096):  # bubblewrap is gone, and so is its end
-            self._said += chunk
+            self._status_output += chunk
         # Only of a program that was really started, bubblewrap reports an exit code.
-        self._failed = b"exit-code" not in self._said and self._crowded is None
+        self._failed = b"exit-code" not in self._status_output and self._excess_count is None
         return None if self._failed else exit_code(returned)
 
     async def stop(self) -> None:
@@ -176,33 +178,31 @@ class Bubble:
                 self._copies.close()
             close_all(self._init, self._outer, self._status)
 
-    def explain(self, said: str) -> str:
-        if self._crowded:
-            said += f"\nstopped: the program had {self._crowded} processes and threads, which is too many\n"
+    def explain(self, stderr: str) -> str:
+        if self._excess_count:
+            stderr += f"\nstopped: the program had {self._excess_count} processes and threads, which is too many\n"
         for place in self._replaced:
-            said += f"\n{place} was replaced while it ran, so it may not have run what was approved\n"
+            stderr += f"\n{place} was replaced while it ran, so it may not have run what was approved\n"
         if not self._failed:
-            return said
+            return stderr
         name = self._argv[0]
         failed = f"bwrap: execvp {name}: "
-        if failed in said:
-            before, _, rest = said.partition(failed)
+        if failed in stderr:
+            before, _, rest = stderr.partition(failed)
             why, _, after = rest.partition("\n")
-            where = "Of the host, only what is under /usr exists here."
-            if why.startswith("No such file"):
-                return f"{before}{name}: not found. {where}\n{after}"
-            return f"{before}{name}: cannot be run: {why}. {where}\n{after}"
-        if found := re.search(r"^bwrap: .*$", said, re.MULTILINE):
+            problem = "not found" if why.startswith("No such file") else f"cannot be run: {why}"
+            return f"{before}{name}: {problem}. Of the host, only what is under /usr exists here.\n{after}"
+        if found := re.search(r"^bwrap: .*$", stderr, re.MULTILINE):
             raise PathFailed(f"The sandbox of {name!r} could not be set up. Bubblewrap says: {found[0][7:]}")
-        return said
+        return stderr
 
     async def _watch(self, most: int) -> None:
         """End the program when it has too many processes. The kernel does not count those of root."""
         while True:
             await anyio.sleep(_WATCH)
             with suppress(OSError):
-                if (count := _count(self._init_pid, most)) > most:
-                    self._crowded = count
+                if (count := _count_processes(self._init_pid, most)) > most:
+                    self._excess_count = count
                     self._kill()
                     return
 
@@ -215,7 +215,7 @@ class Bubble:
 
 
 class MountedCopies:
-    """The private copies in a sandbox, to see afterwards whether they were there all the time.
+    """The private copies in a sandbox, to check afterwards whether they were there all the time.
 
     A file that is replaced by a program outside of the sandbox takes the mount on it away, and no mount comes back.
     """
@@ -227,7 +227,7 @@ class MountedCopies:
         self._inodes = {place: self._inode(place) for place in places}
 
     def replaced(self) -> list[str]:
-        """The places where something else is by now."""
+        """Return the places where something else is by now."""
         return [place for place, inode in self._inodes.items() if self._inode(place) != inode]
 
     def close(self) -> None:
@@ -241,16 +241,14 @@ class MountedCopies:
 
 
 def _is_set_up(pid: int) -> bool:
-    """Whether bubblewrap has made the sandbox's root its own, which it does when all is mounted."""
+    """Return whether bubblewrap has made the sandbox's root its own, which it does when all is mounted."""
     try:
         root = _open_root(pid)
     except OSError:
         return False
-    try:
+    with closing_fd(root):
         # Before that it has our root, in which there may be such a folder, too.
         return not os.path.samestat(os.fstat(root), os.stat("/")) and WORK.lstrip("/") in os.listdir(root)  # noqa: PTH116, PTH208
-    finally:
-        os.close(root)
 
 
 def _open_root(pid: int) -> int:
@@ -259,12 +257,10 @@ def _open_root(pid: int) -> int:
 
 
 def in_memory(content: bytes) -> int:
-    """A file that only its descriptor leads to. Who reads it moves in it, so it is for one reader."""
+    """Return a file without a name. Reading moves its position, so it is for one reader."""
     fd = os.memfd_create("for-bwrap")
     try:
-        rest = memoryview(content)
-        while rest:
-            rest = rest[os.write(fd, rest) :]
+        write_all(fd, content)
         os.lseek(fd, 0, os.SEEK_SET)
     except BaseException:
         os.close(fd)
@@ -272,8 +268,8 @@ def in_memory(content: bytes) -> int:
     return fd
 
 
-def _limit(pid: int, limits: ShellLimits) -> None:
-    """Put limits on a process that waits. What it starts later has them too."""
+def _set_limits(pid: int, limits: ShellLimits) -> None:
+    """Set the limits of a process that waits. Its later children inherit them."""
     most = {
         resource.RLIMIT_AS: limits.memory_bytes,
         resource.RLIMIT_FSIZE: limits.file_bytes,
@@ -282,7 +278,7 @@ def _limit(pid: int, limits: ShellLimits) -> None:
     }
     if os.geteuid() == 0:
         os.setpriority(os.PRIO_PROCESS, pid, 10)  # so that a crowd cannot keep us from ending it
-    elif _kernel() >= _PER_NAMESPACE:
+    elif _kernel_version() >= _PER_NAMESPACE:
         most[resource.RLIMIT_NPROC] = limits.processes + 1  # the first process is not theirs
     for kind, value in most.items():
         _, hard = resource.prlimit(pid, kind)
@@ -290,20 +286,17 @@ def _limit(pid: int, limits: ShellLimits) -> None:
         resource.prlimit(pid, kind, (value, value))
 
 
-def _kernel() -> tuple[int, ...]:
+def _kernel_version() -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
 
 
-def _count(pid: int, most: int) -> int:
-    """How many processes and threads there are in a sandbox besides the first, as its own /proc shows them."""
-    root = _open_root(pid)
-    try:
+def _count_processes(pid: int, most: int) -> int:
+    """Count the processes and threads in a sandbox besides the first, as its own /proc shows them."""
+    with closing_fd(_open_root(pid)) as root:
         if os.path.samestat(os.fstat(root), os.stat("/")):  # noqa: PTH116
             return 0  # not set up yet: it still has our /proc
-        proc = os.open("proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root)
-    finally:
-        os.close(root)
-    try:
+        proc = os.open("proc", FOLDER_FLAGS, dir_fd=root)
+    with closing_fd(proc):
         processes = [name for name in os.listdir(proc) if name.isdigit() and name != "1"]  # noqa: PTH208
         if len(processes) > most:
             return len(processes)
@@ -312,5 +305,3 @@ def _count(pid: int, most: int) -> int:
             with suppress(OSError):  # it ended meanwhile
                 threads += os.stat(f"{name}/task", dir_fd=proc).st_nlink - 2
         return threads
-    finally:
-        os.close(proc)

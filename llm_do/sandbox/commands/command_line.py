@@ -1,7 +1,7 @@
-"""Command lines, read without a shell: words, quotes, `|` and `&&`, and nothing else.
+"""Command lines, parsed without a shell: words, quotes, `|` and `&&`, and nothing else.
 
-What a rule allows must be what runs. So a line is read here, once, and its programs are started with exactly these
-words. A line that only a shell can read is not read at all: it says why, and a rule for shells decides.
+Exactly the words that a rule allows must run. So a line is parsed here, once, and its programs are started with these
+words. A line that only a shell can parse is left as it is, with the reason, and a rule for shells decides.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def word_set(text: str) -> frozenset[str]:
 SHELLS = word_set(
     "sh bash rbash dash zsh rzsh ksh rksh mksh lksh ash posh yash fish csh tcsh pwsh elvish nu xonsh busybox toybox"
 )
-# They hand their argument to a shell, or start one when there is none.
+# They pass their argument to a shell, or start one when there is none.
 _STARTERS = word_set("su sudo doas runuser chroot unshare nsenter watch script parallel")
 WRAPPERS = _STARTERS | word_set(
     "env timeout nice nohup setsid stdbuf unbuffer xargs ionice taskset find command chrt flock setpriv prlimit choom "
@@ -42,11 +42,11 @@ _KEYWORDS = word_set("if then else elif fi for while until do done case esac in 
 _LOADER = re.compile(r"ld[-.].*so[.0-9]*|ld")
 _EXECUTES = frozenset(("-exec", "-execdir", "-ok", "-okdir"))
 
-# Besides control characters: marks that turn the direction of text, and what cannot be encoded. With them, what a
-# person approves would not be what they read.
+# Besides control characters: marks of text direction, and surrogates. With them, a person would not read what they
+# approve.
 _UNREADABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _BLANK = re.compile(r"[ \t]*")
-# Runs are possessive and alternatives start differently, so nothing is tried twice. A `#` or `~` in a word is plain.
+# Runs are possessive and alternatives start differently, so nothing is tried twice. A `#` or `~` inside a word is text.
 _DOUBLE = re.compile(r'"(?:[^"\\$`]++|\\[^\n])*')
 _WORD = re.compile(
     r"""(?:[^ \t\n'"\\|&;<>()$`{}*?\[\]!~#]++|'[^']*+'|"""
@@ -61,21 +61,21 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command line that was read."""
+    """A parsed command line."""
 
     text: str
     pipelines: tuple[tuple[tuple[str, ...], ...], ...]
-    """Lists of programs with their arguments, connected by pipes. Each starts if the one before it succeeded."""
+    """Programs with their arguments, connected by pipes. Each pipeline starts if the one before it succeeded."""
     needs_shell: str | None = None
-    """Why only a shell can run it. Nothing is known of its programs then."""
+    """The reason why only a shell can run it. Its programs are unknown then."""
 
 
 class _NeedsShell(Exception):
-    """Why a line is not read further."""
+    """The reason why only a shell can parse a line."""
 
 
 def parse(text: str) -> Command:
-    """Read a command line."""
+    """Parse a command line. One that no shell could run either is a `CommandError`."""
     if len(text) > MAX_CHARACTERS:
         raise CommandError(
             f"The command has {len(text)} characters, and {MAX_CHARACTERS} are allowed. "
@@ -90,7 +90,7 @@ def parse(text: str) -> Command:
     if not line.strip(" \t"):
         raise CommandError("The command is empty. Write a program and its arguments, such as: ls -l")
     try:
-        pipelines = _read(line)
+        pipelines = _parse_line(line)
         for argv in (argv for pipeline in pipelines for argv in pipeline):
             _check_program(argv)
     except _NeedsShell as exc:
@@ -99,13 +99,13 @@ def parse(text: str) -> Command:
 
 
 def is_wrapper(program: str) -> bool:
-    """Whether a program runs the program among its arguments."""
+    """Return whether a program runs the program among its arguments."""
     name = basename(program)
     return name in WRAPPERS or _LOADER.fullmatch(name) is not None
 
 
-def unwrapped(argv: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """What a command may come down to, each time with the bare name of the program.
+def unwrap(argv: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield the commands that a command may run, each with the bare name of its program.
 
     `timeout 5 /bin/rm x` is `timeout ...`, and perhaps `5 ...`, `rm x` or `x`: which argument is the program, only
     the wrapper knows. A rule that denies sees them all.
@@ -118,10 +118,10 @@ def unwrapped(argv: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
             yield (basename(argv[i]),) + argv[i + 1 :]  # noqa: RUF005
 
 
-def _read(line: str) -> tuple[tuple[tuple[str, ...], ...], ...]:
+def _parse_line(line: str) -> tuple[tuple[tuple[str, ...], ...], ...]:
     pipelines: list[list[list[str]]] = [[[]]]
     at = count = 0
-    while (at := _end(_BLANK.match(line, at))) < len(line):
+    while (at := _match_end(_BLANK.match(line, at))) < len(line):
         pipeline = pipelines[-1]
         if line[at] in "|&":
             two = line[at : at + 2]
@@ -135,7 +135,7 @@ def _read(line: str) -> tuple[tuple[tuple[str, ...], ...], ...]:
                 pipeline.append([])
             at += len(operator)
             continue
-        word, end = _word(line, at)
+        word, end = _read_word(line, at)
         # A line may assign to variables before its program.
         if not pipeline[-1] and _ASSIGNMENT.match(line, at, end):
             raise _NeedsShell(f"an assignment `{line[at : min(end, at + 40)]}`")
@@ -147,11 +147,11 @@ def _read(line: str) -> tuple[tuple[tuple[str, ...], ...], ...]:
     return tuple(tuple(map(tuple, pipeline)) for pipeline in pipelines)
 
 
-def _word(line: str, at: int) -> tuple[str, int]:
-    """The word that starts at a place, without its quotes, and where it ends."""
-    end = _end(_WORD.match(line, at))
+def _read_word(line: str, at: int) -> tuple[str, int]:
+    """Return the word that starts at a place, without its quotes, and where it ends."""
+    end = _match_end(_WORD.match(line, at))
     if end < len(line) and line[end] not in " \t|&":
-        _refuse(line, end)
+        _raise_unreadable(line, end)
     return _QUOTED.sub(_unquote, line[at:end]), end
 
 
@@ -160,14 +160,14 @@ def _unquote(found: re.Match[str]) -> str:
     return _ESCAPED.sub(r"\1", text) if found.lastindex == 2 and "\\" in text else text
 
 
-def _refuse(line: str, at: int) -> NoReturn:
-    """Say why a word cannot go on at a place."""
+def _raise_unreadable(line: str, at: int) -> NoReturn:
+    """Raise the reason why a word cannot go on at a place."""
     char = line[at]
     if char in ("'", '"'):
         # Where a double quote does not come to its end, something stands in the way.
-        stop = _end(_DOUBLE.match(line, at)) if char == '"' else len(line)
+        stop = _match_end(_DOUBLE.match(line, at)) if char == '"' else len(line)
         if line[stop : stop + 1] in ("$", "`"):
-            raise _NeedsShell(f"{_special(line[stop])} in double quotes")
+            raise _NeedsShell(f"{_describe_character(line[stop])} in double quotes")
         if line[stop : stop + 2] == "\\\n":
             raise _NeedsShell("a line that goes on")
         raise CommandError(
@@ -178,16 +178,16 @@ def _refuse(line: str, at: int) -> NoReturn:
         if at + 1 < len(line):
             raise _NeedsShell("a line that goes on")
         raise CommandError("The command ends with a backslash. Write it in quotes, such as '\\'.")
-    raise _NeedsShell(_special(char))
+    raise _NeedsShell(_describe_character(char))
 
 
-def _special(char: str) -> str:
+def _describe_character(char: str) -> str:
     if char in "*?[]":
         return f"a glob `{char}`"
     return {"\n": "a line break", "#": "a comment `#`", "`": "a backtick"}.get(char, f"`{char}`")
 
 
-def _end(found: re.Match[str] | None) -> int:
+def _match_end(found: re.Match[str] | None) -> int:
     assert found is not None
     return found.end()
 
@@ -200,7 +200,7 @@ def _check_part(words: list[str], where: str) -> None:
 
 
 def _check_program(argv: tuple[str, ...]) -> None:
-    """Refuse what is part of a shell or starts one, also behind a wrapper."""
+    """Require a shell for a program that is a part of one or starts one, also behind a wrapper."""
     if argv[0] in _KEYWORDS or argv[0] in _BUILTINS:
         raise _NeedsShell(f"a part of the shell: {argv[0]}")
     for words in (argv[:1], argv[1:] if _wraps(argv) else ()):

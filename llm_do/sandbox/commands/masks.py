@@ -1,4 +1,4 @@
-"""Where protected paths show up in a mounted folder, under whatever name the host's own mounts give them."""
+"""Masks: the places in a mounted folder where protected paths show up, by any name that a mount of the host gives."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True, slots=True)
 class HostMount:
-    """A mount of the host: the path `inside` a disk, and the path `at` which people see it."""
+    """A mount of the host: the path `inside` a disk, and the path `at` which it is mounted."""
 
     disk: str
     inside: PurePosixPath
     at: PurePosixPath
     number: int
     parent: int
-    """The number of the mount that it is in."""
+    """The number of the mount around it."""
 
 
 def host_mounts(pid: int | str = "self") -> list[HostMount]:
-    """The mounts of a process, the topmost last."""
+    """Return the mounts of a process, the topmost last."""
     found = []
     # Only at "\n": names may have other characters in them that Python takes for the end of a line.
     for line in Path(f"/proc/{pid}/mountinfo").read_bytes().decode(errors="surrogateescape").rstrip("\n").split("\n"):
@@ -36,8 +36,8 @@ def host_mounts(pid: int | str = "self") -> list[HostMount]:
     return found
 
 
-def mounted_on_themselves(mounts: Sequence[HostMount]) -> set[str]:
-    """Where a file or a folder is mounted on itself, and not on another that has taken its path."""
+def find_self_mounts(mounts: Sequence[HostMount]) -> set[str]:
+    """Return where a file or a folder is mounted on itself, and not on another that has taken its path."""
     numbered = {mount.number: mount for mount in mounts}
     found = set()
     for mount in mounts:
@@ -49,19 +49,19 @@ def mounted_on_themselves(mounts: Sequence[HostMount]) -> set[str]:
     return found
 
 
-def masks(folder: Path, protected: Iterable[Path], mounts: Sequence[HostMount], *, writable: bool) -> set[Path]:
-    """The paths below a folder, relative to it, behind which protected ones are. `.` is the folder as a whole.
+def find_masks(folder: Path, protected: Iterable[Path], mounts: Sequence[HostMount], *, writable: bool) -> set[Path]:
+    """Return the paths below a folder, relative to it, that lead to protected ones. `.` is the folder as a whole.
 
-    A path that is not there cannot be covered. A command could create it in a folder that it may write, so that is
-    refused; and so is a symlink, which it could replace.
+    A missing path cannot be masked. A command could create it in a folder that it can write, so that is refused; and
+    so is a symlink, which it could replace.
     """
     found: set[Path] = set()
     for path in protected:
         link = path.parent.resolve() / path.name
         if writable and link.is_symlink() and link.is_relative_to(folder):
-            shown = str(link.relative_to(folder))
-            raise PathDenied(f"No command can run here: {shown!r} is protected, and a symlink cannot be covered.")
-        for name in _names(path.resolve(), folder, mounts):
+            link_name = str(link.relative_to(folder))
+            raise PathDenied(f"No command can run here: {link_name!r} is protected, and a symlink cannot be covered.")
+        for name in _visible_names(path.resolve(), folder, mounts):
             if os.path.lexists(folder / name):
                 found.add(name)
             elif writable:
@@ -73,9 +73,9 @@ def masks(folder: Path, protected: Iterable[Path], mounts: Sequence[HostMount], 
     return {name for name in found if not any(other in name.parents for other in found)}
 
 
-def _names(real: Path, folder: Path, mounts: Sequence[HostMount]) -> set[Path]:
-    """Under which names a path is visible in a folder: by its own, and by every mount that has it too."""
-    home = _around(real, mounts)
+def _visible_names(real: Path, folder: Path, mounts: Sequence[HostMount]) -> set[Path]:
+    """Return the names of a path in a folder: its own, and that in every mount which has it too."""
+    home = _mount_of(real, mounts)
     if home is None:
         return {real.relative_to(folder)} if real.is_relative_to(folder) else set()
     inside = home.inside / real.relative_to(home.at)
@@ -84,21 +84,21 @@ def _names(real: Path, folder: Path, mounts: Sequence[HostMount]) -> set[Path]:
         if mount.disk != home.disk:
             continue
         if inside.is_relative_to(mount.inside):
-            seen = Path(mount.at / inside.relative_to(mount.inside))
+            visible = Path(mount.at / inside.relative_to(mount.inside))
         elif mount.inside.is_relative_to(inside):
-            seen = Path(mount.at)  # the mount shows a part of it
+            visible = Path(mount.at)  # the mount shows a part of it
         else:
             continue
-        if folder.is_relative_to(seen):
-            if folder == seen or _around(folder, mounts) == mount:
+        if folder.is_relative_to(visible):
+            if folder == visible or _mount_of(folder, mounts) == mount:
                 found.add(Path())
-        elif seen.is_relative_to(folder) and _around(seen, mounts) == mount:
-            found.add(seen.relative_to(folder))
+        elif visible.is_relative_to(folder) and _mount_of(visible, mounts) == mount:
+            found.add(visible.relative_to(folder))
     return found
 
 
-def _around(path: Path, mounts: Sequence[HostMount]) -> HostMount | None:
-    """The mount that a path is on: the deepest, and of two in one place the later."""
+def _mount_of(path: Path, mounts: Sequence[HostMount]) -> HostMount | None:
+    """Return the mount that a path is on: the deepest, and of two in one place the later."""
     around = [mount for mount in mounts if path.is_relative_to(mount.at)]
     return max(enumerate(around), key=lambda item: (len(item[1].at.parts), item[0]))[1] if around else None
 

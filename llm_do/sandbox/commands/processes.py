@@ -1,142 +1,108 @@
-"""Processes of a command: pipes between them, what they print, and that none of them is left."""
+"""The processes of a command: started, connected by pipes, read, and ended with all that they started."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 import anyio
 
 from ...errors import LlmDoError, PathFailed
+from ...machine.waiting import wait_shielded
 from ..excerpts import HeadAndTail, MakeCleaner
 from .command_line import Command
+from .runner import CommandResult, ShellLimits
 
-T = TypeVar("T")
 Argv = tuple[str, ...]
 
-LATE, NOT_FOUND = 124, 127
+TIMED_OUT, NOT_FOUND = 124, 127
 _CHUNK = 65536
-_LAST_WORDS = 1.0
+_DRAIN_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShellLimits:
-    """What one command may use. Time and output count for all of it, processes for each program of a pipeline, memory
-    and files for each process.
-    """
-
-    seconds: float = 60
-    memory_bytes: int = 1 << 30
-    processes: int = 64
-    output_characters: int = 50_000
-    """Of standard output and of standard error, each."""
-    file_bytes: int = 100_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandResult:
-    """What became of a command."""
-
-    exit_code: int
-    """Of the last program. 124 when time was up, 127 when the program was not found, 128 + n for signal n."""
-    stdout: str
-    stderr: str
-    truncated: bool
-    timed_out: bool
-    left_out: int = 0
-    """How many characters of the output are not here, at least."""
-    disabled: tuple[str, ...] = ()
-    """The repositories that it left in folders that it could write, and what was done about each."""
-
-
-class Running(Protocol):
+class RunningProgram(Protocol):
     """A program that was started."""
 
     async def wait(self) -> int | None:
-        """Its exit code, or `None` if it could not be started after all."""
+        """Wait for its end and return its exit code, or `None` if it could not be started after all."""
 
     async def stop(self) -> None:
-        """End it with all that it started. Nothing of it is left afterwards, and once more does nothing."""
+        """End it with all that it started. Stopping twice is harmless."""
 
-    def explain(self, said: str) -> str:
-        """What it said on standard error, with what only the one who started it knows."""
-
-
-Start = Callable[[Argv, int, int, int], Awaitable[Running]]
-"""Start a program with these descriptors as its input, output and standard error."""
+    def explain(self, stderr: str) -> str:
+        """Return its standard error with what that does not say: why it did not start or was stopped."""
 
 
-async def run(
+Start = Callable[[Argv, int, int, int], Awaitable[RunningProgram]]
+"""Starts a program with these descriptors as its input, output and standard error."""
+
+
+async def run_pipelines(
     command: Command, start: Start, limits: ShellLimits, make_cleaner: MakeCleaner | None = None
 ) -> CommandResult:
-    """Run a command's pipelines one after the other, as long as they succeed.
+    """Run the pipelines of a command one after the other, as long as they succeed.
 
-    `make_cleaner` takes secrets out of what they print, before it is cut.
+    `make_cleaner` removes secrets from their output before it is truncated.
     """
     out, err = (HeadAndTail(limits.output_characters, make_cleaner) for _ in range(2))
-    code, started = LATE, list[Running]()
+    code, programs = TIMED_OUT, list[RunningProgram]()
     with anyio.move_on_after(limits.seconds) as time:
         for pipeline in command.pipelines or ((("/bin/sh", "-c", "--", command.text),),):
-            if code := await _pipeline(pipeline, start, out, err, started):
+            if code := await _pipeline(pipeline, start, out, err, programs):
                 break
-    said = err.text()
-    for one in started:
-        said = one.explain(said)
+    stderr = err.text()
+    for one in programs:
+        stderr = one.explain(stderr)
     return CommandResult(
-        exit_code=LATE if time.cancelled_caught else code,
+        exit_code=TIMED_OUT if time.cancelled_caught else code,
         stdout=out.text(),
-        stderr=said,
-        truncated=bool(out.left_out or err.left_out),
+        stderr=stderr,
+        truncated=bool(out.omitted or err.omitted),
         timed_out=time.cancelled_caught,
-        left_out=out.left_out + err.left_out,
     )
 
 
 async def _pipeline(
-    argvs: Sequence[Argv], start: Start, out: HeadAndTail, err: HeadAndTail, started: list[Running]
+    argvs: Sequence[Argv], start: Start, out: HeadAndTail, err: HeadAndTail, programs: list[RunningProgram]
 ) -> int:
-    first = len(started)
+    first = len(programs)
     out_read, out_write = os.pipe()
     err_read, err_write = os.pipe()
     readers = [asyncio.ensure_future(_drain(out_read, out)), asyncio.ensure_future(_drain(err_read, err))]
     try:
         try:
-            await to_the_end(_start_all(argvs, start, out_write, err_write, started))
+            await wait_shielded(_start_all(argvs, start, out_write, err_write, programs))
         finally:
-            os.close(out_write)
-            os.close(err_write)
+            close_all(out_write, err_write)
         code: int | None = None
-        for one in started[first:]:
+        for one in programs[first:]:
             code = await one.wait()
             # What a program leaves behind would hold its end of the pipe, and the next one would wait for more.
-            await to_the_end(one.stop())
+            await wait_shielded(one.stop())
         return NOT_FOUND if code is None else code
     finally:
         try:
-            await to_the_end(_stop_all(started[first:], readers))
+            await wait_shielded(_stop_all(programs[first:], readers))
         finally:
-            os.close(out_read)
-            os.close(err_read)
+            close_all(out_read, err_read)
 
 
-async def _start_all(argvs: Sequence[Argv], start: Start, out: int, err: int, started: list[Running]) -> None:
+async def _start_all(argvs: Sequence[Argv], start: Start, out: int, err: int, programs: list[RunningProgram]) -> None:
     stdin = os.open(os.devnull, os.O_RDONLY)
     argv = argvs[0]
     try:
         for argv in argvs[:-1]:
             below, stdout = os.pipe()
             try:
-                started.append(await start(argv, stdin, stdout, err))
+                programs.append(await start(argv, stdin, stdout, err))
             finally:
-                os.close(stdout)
-                os.close(stdin)
+                close_all(stdout, stdin)
                 stdin = below
         argv = argvs[-1]
-        started.append(await start(argv, stdin, out, err))
+        programs.append(await start(argv, stdin, out, err))
     except LlmDoError:
         raise
     except OSError as exc:
@@ -145,12 +111,12 @@ async def _start_all(argvs: Sequence[Argv], start: Start, out: int, err: int, st
         os.close(stdin)
 
 
-async def _stop_all(running: Sequence[Running], readers: Sequence[asyncio.Future[None]]) -> None:
+async def _stop_all(running: Sequence[RunningProgram], readers: Sequence[asyncio.Future[None]]) -> None:
     try:
         await asyncio.gather(*(one.stop() for one in running))
     finally:
-        # Everything that could write is gone, so the streams end. If something did escape, nobody waits for it.
-        await asyncio.wait(readers, timeout=_LAST_WORDS)
+        # Everything that could write is gone, so the streams end. What did escape is not waited for.
+        await asyncio.wait(readers, timeout=_DRAIN_SECONDS)
         for reader in readers:
             reader.cancel()
         await asyncio.wait(readers)
@@ -163,25 +129,8 @@ async def _drain(fd: int, captured: HeadAndTail) -> None:
         if not (chunk := os.read(fd, _CHUNK)):
             return
         captured.add(chunk)
-        if captured.left_out:
+        if captured.omitted:
             await anyio.sleep(0.002)
-
-
-async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Wait for something that must not stop halfway. A cancellation meanwhile takes effect afterwards."""
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            # The scope holds off a cancellation by anyio; one by asyncio comes through, and is kept for later.
-            with anyio.CancelScope(shield=True):
-                await asyncio.wait([task])
-        except asyncio.CancelledError as exc:
-            cancelled = exc
-    if cancelled is not None:
-        task.exception()  # looked at, or asyncio would complain
-        raise cancelled
-    return task.result()
 
 
 async def wait_exit(pid: int, handle: int | None) -> None:
@@ -194,7 +143,7 @@ async def wait_exit(pid: int, handle: int | None) -> None:
 
 
 def exit_code(returncode: int) -> int:
-    """A return code as a shell counts it."""
+    """Convert a return code to the exit code that a shell has."""
     return returncode if returncode >= 0 else 128 - returncode
 
 

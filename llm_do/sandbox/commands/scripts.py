@@ -1,7 +1,7 @@
-"""Which words of a command name a file that it runs: the program itself, the scripts of interpreters, helpers.
+"""Find the words of a command that name a file which it executes: the program, the scripts of interpreters, helpers.
 
-Where an interpreter cannot be told from its words, all files that they name count as run. Only of interpreters whose
-options are known does the script end the search: the words after it are its arguments, which it may write.
+Where the words do not tell which file is the script, all files that they name count as executed. Only for interpreters
+whose options are known does the script end the search: the words after it are its arguments, which it may write.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _DATA_MODULES = word_set(
     "json.tool zipfile tarfile gzip base64 venv compileall py_compile tokenize ast dis http.server "
     "black isort ruff autopep8 yapf autoflake pyupgrade"
 )
-"""Modules of Python that run no file which is named among their arguments, and may write it."""
+"""Modules of Python whose arguments name files that they do not run and may write."""
 _PYTHONS = word_set("python pypy jython")
 _RUN_ALL = word_set(
     "ipython pytest py.test uv deno bun tsx ts-node raku julia guile racket octave gnuplot groovy scala kotlin swift "
@@ -54,7 +54,7 @@ _RUN_ALL = word_set(
     "pwsh elvish nu xonsh nose2 tox nox behave robot pydoc prove jshell jrunscript irb erb rake bundle runghc "
     "runhaskell ocaml erl iex mix crystal nim dart R csi zx"
 )
-"""Interpreters of which every file that is named counts as run."""
+"""Interpreters for which every file among their arguments counts as executed."""
 _NODE_RUNS_ALL = word_set("--test inspect")
 _OPTIONS_ONLY = word_set("awk gawk mawk nawk sed make gmake bmake jq sqlite3 psql gdb vim nvim vi ex emacs ninja cmake")
 """Programs that run only a file which an option names: other words are data, which they may write."""
@@ -72,7 +72,7 @@ _STARTERS = word_set(
     "gawk awk sed sqlite3 psql fzf bat at batch ctags dpkg rpm 7z tcpdump cargo npm yarn pnpm "
     "xvfb-run faketime eatmydata torsocks proxychains bwrap chpst cpulimit rlwrap hyperfine ccache distcc"
 )
-"""Programs that run another one if an option or a word tells them to. So do wrappers."""
+"""Programs that run another one if an option or a word names it. So do wrappers."""
 _LOADED = re.compile(
     r"(?:LD_PRELOAD|LD_AUDIT|BASH_ENV|ENV|MAKEFILES|PYTHONSTARTUP|NODE_OPTIONS|RUBYOPT|PERL5OPT|include\.path|"
     r"includeIf\..*\.path|--?specs|-fplugin|--preload|--audit)(?:=|$)"
@@ -81,10 +81,10 @@ _LOADED = re.compile(
 _FOLDER = re.compile(r"(?:-[CX]|--chdir=|--directory=|--cwd=)(.+)|-[CX]|--chdir|--directory|--cwd", re.DOTALL)
 _VERSION = re.compile(r"(?<=[\w+])[-.]?\d.*", re.DOTALL)
 _PIECE = re.compile(r"[=:,;@]")
-_LONGEST_CLUSTER = 8
-_DEEPEST = 8
-_MOST = 16
-_MOST_TEXTS = 500
+_MAX_CLUSTER = 8
+_MAX_DEPTH = 8
+_MAX_PLACES = 16
+_MAX_TEXTS = 500
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _OPENING = word_set("if then else elif do while until ! time exec command builtin eval coproc trap")
 _CHANGES_FOLDER = word_set("cd pushd")
@@ -92,20 +92,20 @@ _REDIRECTION = re.compile(r"&>>?|[<>]+[&|]?")
 _DESCRIPTOR = re.compile(r"(?<![^\s;&|()])\d+(?=[<>])|\$(?=['\"])")
 
 ModeOf = Callable[[str], int | None]
-"""The mode of the file that a word names, if it names one."""
+"""Returns the mode of the file that a word names, if it names one."""
 
 
-def files_run(command: Command, mode_of: ModeOf) -> list[str]:
-    """Return the words, or parts of words, that name files which a command runs, as far as the words tell."""
-    look = _Look(mode_of)
+def find_executed_files(command: Command, mode_of: ModeOf) -> list[str]:
+    """Return the words, or parts of words, that name files which a command executes."""
+    search = _Search(mode_of)
     if not command.pipelines:
-        return list(dict.fromkeys(look.in_text(command.text, "", 0)))
+        return list(dict.fromkeys(search.in_text(command.text, "", 0)))
     programs = (words for pipeline in command.pipelines for words in pipeline)
-    return list(dict.fromkeys(file for words in programs for file in look.in_program(words, "", 0)))
+    return list(dict.fromkeys(file for words in programs for file in search.in_program(words, "", 0)))
 
 
-class _Look:
-    """A search for files that are run. Words are looked for in the folder in which their program starts."""
+class _Search:
+    """A search for executed files. Words are looked up in the folder in which their program starts."""
 
     def __init__(self, mode_of: ModeOf) -> None:
         self._mode_of = cache(mode_of)
@@ -113,17 +113,17 @@ class _Look:
         self._texts = set[tuple[str, str]]()
 
     def in_text(self, text: str, folder: str, depth: int) -> Iterator[str]:
-        """Find what a text for a shell runs. After `cd`, words are looked for in both folders: it may not last."""
+        """Find what a text for a shell runs. After `cd`, words are looked up in both folders: it may not last."""
         if (text, folder) in self._texts:
             return
-        _check_number(range(depth), _DEEPEST, "has", "command lines inside of each other")
+        _check_count(range(depth), _MAX_DEPTH, "has", "command lines inside of each other")
         self._texts.add((text, folder))
-        _check_number(self._texts, _MOST_TEXTS, "has", "command lines in its words")
+        _check_count(self._texts, _MAX_TEXTS, "has", "command lines in its words")
         folders = {folder: None}
         for words in _shell_programs(text):
             if not _CHANGES_FOLDER.isdisjoint(words[:-1]):
                 folders[join(list(folders)[-1], words[-1])] = None
-                _check_number(folders, _MOST, "works in", "folders")
+                _check_count(folders, _MAX_PLACES, "works in", "folders")
             for each in folders:
                 yield from self.in_program(words, each, depth)
                 yield from self._in_texts(words, each, depth)
@@ -134,9 +134,9 @@ class _Look:
             return
         if "/" in words[0] and self._mode_of(join(folder, words[0])) is not None:
             yield join(folder, words[0])
-        name = _name(words[0])
-        folders = {folder: None, **{join(folder, each): None for each in _folders(words)}}
-        _check_number(folders, _MOST, "works in", "folders")
+        name = _program_name(words[0])
+        folders = {folder: None, **{join(folder, each): None for each in _working_folders(words)}}
+        _check_count(folders, _MAX_PLACES, "works in", "folders")
         for each in folders:
             yield from self._in_interpreter(name, words[1:], each)
             if name in SHELLS or name in _STARTERS or is_wrapper(words[0]):
@@ -152,7 +152,7 @@ class _Look:
                     yield from self.in_text(text, folder, depth + 1)
 
     def _in_arguments(self, words: tuple[str, ...], folder: str) -> Iterator[str]:
-        """Find the programs among arguments. Which of them is one, only the program knows that starts it."""
+        """Find the programs among arguments. Which of them is one, only the program that starts it knows."""
         wraps = is_wrapper(words[0])
         places = list[int]()  # of interpreters
         for number, word in enumerate(words[1:], 1):
@@ -160,22 +160,22 @@ class _Look:
             is_value = wraps or (before.startswith("-") and "=" not in before)
             for file in self._files(word, folder):
                 mode = self._mode_of(file) or 0
-                # Of a symlink among plain words, nothing tells that it is run.
+                # Nothing tells that a symlink among plain words is run.
                 may_run = mode & 0o111 and (is_value or not S_ISLNK(mode) or file != join(folder, word))
                 if may_run or _LOADED.match(word) or _LOADED.fullmatch(before):
                     yield file
-            if _name(word) in _AMONG_ARGUMENTS:
+            if _program_name(word) in _AMONG_ARGUMENTS:
                 places.append(number)
-        _check_number(places, _MOST, "names", "interpreters")
+        _check_count(places, _MAX_PLACES, "names", "interpreters")
         for number in places:
-            yield from self._in_interpreter(_name(words[number]), words[number + 1 :], folder)
+            yield from self._in_interpreter(_program_name(words[number]), words[number + 1 :], folder)
 
     def _in_interpreter(self, name: str, words: tuple[str, ...], folder: str) -> Iterator[str]:
         """Find the scripts of an interpreter."""
         if name in _OPTIONS_ONLY:
             yield from self._after_options(_FILE_OPTIONS.get(name, _FILE_OPTION), words, folder)
         elif name in _RUN_ALL or (name in ("node", "nodejs") and not _NODE_RUNS_ALL.isdisjoint(words)):
-            yield from self._all(words, folder)
+            yield from self._all_files(words, folder)
         elif name in _FLAGS_OF:
             yield from self._up_to_script(name, words, folder)
 
@@ -189,7 +189,7 @@ class _Look:
             if not is_option and not values:
                 if not has_code:
                     yield from self._files(word, folder)
-                    yield from self._present(f"{word}/__main__.py", folder) if is_python else ()
+                    yield from self._existing(f"{word}/__main__.py", folder) if is_python else ()
                 return
             yield from self._files(word, folder)
             if is_python and (found := _PYTHON_ENDS.fullmatch(word)):
@@ -200,7 +200,7 @@ class _Look:
                 if not values:
                     return
             if not is_option:
-                yield from self._present(f"{word}/__main__.py", folder) if is_python else ()
+                yield from self._existing(f"{word}/__main__.py", folder) if is_python else ()
                 values -= 1
             elif not values and name in _CODE and _CODE[name].fullmatch(word):
                 has_code, values = True, 1
@@ -210,17 +210,17 @@ class _Look:
                 values = max(1, word.lower().count("o")) if is_shell else 1
 
     def _in_module(self, words: tuple[str, ...], folder: str, *, is_certain: bool) -> Iterator[str]:
-        """Find what `python -m` runs: a module, and, unless that is known to do something else, files it is given."""
+        """Find what `python -m` runs: a module and, unless that is known to run none, the files among its arguments."""
         parts = words[0].split(".") if words else []
         inits = ["/".join([*parts[:end], "__init__.py"]) for end in range(1, len(parts) + 1)]
         path = "/".join(parts)
-        found = [file for each in (f"{path}/__main__.py", f"{path}.py") for file in self._present(each, folder)]
-        yield from (file for each in inits for file in self._present(each, folder))
+        found = [file for each in (f"{path}/__main__.py", f"{path}.py") for file in self._existing(each, folder)]
+        yield from (file for each in inits for file in self._existing(each, folder))
         yield from found
         if not is_certain or not (found or "".join(words[:1]) in _DATA_MODULES):
-            yield from self._all(words, folder)
+            yield from self._all_files(words, folder)
 
-    def _all(self, words: tuple[str, ...], folder: str) -> Iterator[str]:
+    def _all_files(self, words: tuple[str, ...], folder: str) -> Iterator[str]:
         for word in words:
             yield from self._files(word, folder)
 
@@ -235,29 +235,29 @@ class _Look:
         names = [word, *_PIECE.split(word)]
         names += [word[at + 1 :] for at, char in enumerate(word[:200]) if char == "="]
         if word.startswith("-"):
-            names += [word[at:] for at in range(2, min(len(word), _LONGEST_CLUSTER))]
-        return tuple(file for name in dict.fromkeys(names) if name for file in self._present(name, folder))
+            names += [word[at:] for at in range(2, min(len(word), _MAX_CLUSTER))]
+        return tuple(file for name in dict.fromkeys(names) if name for file in self._existing(name, folder))
 
-    def _present(self, name: str, folder: str) -> tuple[str, ...]:
+    def _existing(self, name: str, folder: str) -> tuple[str, ...]:
         file = join(folder, name)
         return (file,) if self._mode_of(file) is not None else ()
 
 
-def _name(program: str) -> str:
+def _program_name(program: str) -> str:
     """Return the name of a program without its folder and its version."""
     name = basename(program)
     return name if name in _RUN_ALL or name in _OPTIONS_ONLY else _VERSION.sub("", name)
 
 
-def _folders(words: tuple[str, ...]) -> Iterator[str]:
-    """Return the folders in which a program is told to work, as in `env -C` and `make -C`."""
+def _working_folders(words: tuple[str, ...]) -> Iterator[str]:
+    """Yield the folders in which options make a program work, as in `env -C` and `make -C`."""
     for word, after in zip(words, (*words[1:], ""), strict=True):
         if found := _FOLDER.fullmatch(word):
             yield found[1] or after
 
 
-def _check_number(found: Collection[object], most: int, verb: str, what: str) -> None:
-    """Refuse a command that would take long to look through."""
+def _check_count(found: Collection[object], most: int, verb: str, what: str) -> None:
+    """Refuse a command that would take long to search."""
     if len(found) > most:
         raise CommandError(
             f"The command {verb} more than {most} {what}, so what it runs cannot be told. "
@@ -266,7 +266,7 @@ def _check_number(found: Collection[object], most: int, verb: str, what: str) ->
 
 
 def _shell_programs(text: str) -> Iterator[tuple[str, ...]]:
-    """Yield the programs in a text for a shell, as far as they can be told without one."""
+    """Yield the programs in a text for a shell, as far as they can be found without one."""
     text = _DESCRIPTOR.sub("", text.replace("\\\n", "").replace("\n", " ; ").replace("`", " ; "))
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
     lexer.whitespace_split, lexer.commenters = True, ""

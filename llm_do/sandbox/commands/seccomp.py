@@ -1,14 +1,14 @@
-"""What programs in a sandbox may ask of the kernel: a filter of their system calls, assembled for this machine.
+"""A filter of the system calls of programs in a sandbox, assembled for this machine.
 
-A folder that is mounted stays a folder of the host, and namespaces do not cover everything. So no program can
+A mounted folder stays a folder of the host, and namespaces do not isolate everything. So no program can
 
 - set the bits that make a file run as its owner or group, for the file would keep them on the host;
-- talk to whoever listens on a socket that is a file, also in a folder that it may only read;
+- connect to a socket that is a file, also in a folder that it may only read;
 - have a socket of a family that does not keep to its network;
 - use parts of the kernel that ordinary programs do not need, or that would get around this filter.
 
-A call that the filter cannot judge, as what matters is in memory, or that it does not know, does not exist: programs
-take that for an older kernel, and do without.
+A call that the filter does not know, or whose arguments are in memory, where it cannot read them, does not exist:
+programs take that for an older kernel, and do without.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 _RUNS_AS = stat.S_ISUID | stat.S_ISGID
 _CREATES = 0o100 | 0o20000000  # O_CREAT, O_TMPFILE: without, the mode has no meaning
 _NAMESPACES = 0x7E020000  # CLONE_NEW...
-_KIND = 0xF  # of a socket, without its flags
-_UNKNOWN = 470
-"""The first number that is not looked at here. On x86_64, those of the x32 interface are above it, too."""
+_SOCKET_TYPE = 0xF  # of a socket, without its flags
+_FIRST_UNKNOWN = 470
+"""The first number that is unknown here. On x86_64, those of the x32 interface are above it, too."""
 
 _MISSING = (
     *("io_uring_setup", "io_uring_enter", "io_uring_register"),  # opens files where no filter sees it
@@ -44,9 +44,9 @@ _DENIED = (
     *("bpf", "perf_event_open", "userfaultfd"),
 )
 _MODES = {1: ("chmod", "fchmod", "creat", "mkdir", "mknod"), 2: ("fchmodat", "fchmodat2", "mkdirat", "mknodat")}
-"""Which argument is the mode."""
+"""The calls whose argument of this index is the mode."""
 _OPENS = {"open": (1, 2), "openat": (2, 3)}
-"""Which arguments are the flags and the mode."""
+"""The indexes of the arguments that are the flags and the mode."""
 
 _EVERYWHERE = """
     io_uring_setup 425 io_uring_enter 426 io_uring_register 427 open_tree 428 move_mount 429 fsopen 430 fsconfig 431
@@ -68,13 +68,13 @@ _AARCH64 = """
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """How the kernel names a machine, and the calls and their numbers there."""
+    """A machine: its architecture as the kernel names it, and the numbers of its system calls."""
 
     architecture: int
     table: str
 
     def numbers(self) -> dict[str, int]:
-        """The number of each call that is there. Some machines have no `open`, but only `openat`."""
+        """Return the number of each call. Some machines have no `open`, but only `openat`."""
         words = (self.table + _EVERYWHERE).split()
         return dict(zip(words[::2], map(int, words[1::2]), strict=True))
 
@@ -83,8 +83,8 @@ MACHINES = {"x86_64": Machine(0xC000003E, _X86_64), "aarch64": Machine(0xC00000B
 _Code = list[bytes]
 
 
-def no_filter() -> str | None:
-    """Why there is no filter for this machine; `None` if there is one."""
+def unsupported_reason() -> str | None:
+    """Return why there is no filter for this machine; `None` if there is one."""
     if (name := os.uname().machine) in MACHINES:
         return None
     return f"Commands are sandboxed with a filter of system calls, and there is none for {name}."
@@ -92,54 +92,59 @@ def no_filter() -> str | None:
 
 @cache
 def system_call_filter(name: str | None = None) -> bytes:
-    """The filter for a machine, by default this one, as the kernel takes it."""
+    """Return the filter for a machine, by default this one, as the kernel takes it."""
     machine = MACHINES[name or os.uname().machine]
-    code = [_do(_LOAD, _ARCHITECTURE), _do(_EQUAL, machine.architecture, yes=1), _do(_RETURN, _KILL)]
-    code += [_do(_LOAD, _NUMBER), _do(_AT_LEAST, _UNKNOWN, no=1), _fail(errno.ENOSYS)]
+    code = [_op(_LOAD, _ARCHITECTURE), _op(_EQUAL, machine.architecture, yes=1), _op(_RETURN, _KILL)]
+    code += [_op(_LOAD, _NUMBER), _op(_AT_LEAST, _FIRST_UNKNOWN, no=1), _error(errno.ENOSYS)]
     rules = _rules()
     for call, number in machine.numbers().items():
-        code += _when(number, rules[call])
-    return b"".join([*code, _do(_RETURN, _ALLOW)])
+        code += _if_equal(number, rules[call])
+    return b"".join([*code, _op(_RETURN, _ALLOW)])
 
 
 def _rules() -> dict[str, _Code]:
-    """What is done about each call. Whatever the code, it ends with an answer."""
-    rules = {call: [_fail(errno.ENOSYS)] for call in _MISSING}
-    rules |= {call: [_fail(errno.EPERM)] for call in _DENIED}
-    rules |= {call: _if_any(mode, _RUNS_AS) for mode, calls in _MODES.items() for call in calls}
+    """Return the code for each call, which ends with an answer in any case."""
+    rules = {call: [_error(errno.ENOSYS)] for call in _MISSING}
+    rules |= {call: [_error(errno.EPERM)] for call in _DENIED}
+    rules |= {call: _deny_if_any(mode, _RUNS_AS) for mode, calls in _MODES.items() for call in calls}
     for call, (flags, mode) in _OPENS.items():
-        rules[call] = [_argument(flags), _do(_ANY_BIT, _CREATES, yes=1), _do(_RETURN, _ALLOW), *_if_any(mode, _RUNS_AS)]
-    rules["clone"] = _if_any(0, _NAMESPACES)
-    allow, foreign = [_do(_RETURN, _ALLOW)], _fail(errno.EAFNOSUPPORT)
+        rules[call] = [
+            _argument(flags),
+            _op(_ANY_BIT, _CREATES, yes=1),
+            _op(_RETURN, _ALLOW),
+            *_deny_if_any(mode, _RUNS_AS),
+        ]
+    rules["clone"] = _deny_if_any(0, _NAMESPACES)
+    allow, foreign = [_op(_RETURN, _ALLOW)], _error(errno.EAFNOSUPPORT)
     # Of netlink only routes: some programs ask there which addresses they have.
-    routes = [_argument(2), *_when(0, allow), foreign]
-    internet = [*_when(socket.AF_INET, allow), *_when(socket.AF_INET6, allow)]
-    rules["socket"] = [_argument(0), *internet, *_when(socket.AF_NETLINK, routes), foreign]
+    routes = [_argument(2), *_if_equal(0, allow), foreign]
+    internet = [*_if_equal(socket.AF_INET, allow), *_if_equal(socket.AF_INET6, allow)]
+    rules["socket"] = [_argument(0), *internet, *_if_equal(socket.AF_NETLINK, routes), foreign]
     # One of a pair for datagrams could leave its partner, and send to any address. One for streams cannot.
-    stream = [*_when(socket.SOCK_STREAM, allow), *_when(socket.SOCK_SEQPACKET, allow)]
-    pair = [_argument(1), _do(_AND, _KIND), *stream, foreign]
-    rules["socketpair"] = [_argument(0), *_when(socket.AF_UNIX, pair), foreign]
+    stream = [*_if_equal(socket.SOCK_STREAM, allow), *_if_equal(socket.SOCK_SEQPACKET, allow)]
+    pair = [_argument(1), _op(_AND, _SOCKET_TYPE), *stream, foreign]
+    rules["socketpair"] = [_argument(0), *_if_equal(socket.AF_UNIX, pair), foreign]
     return rules
 
 
-def _when(value: int, then: _Code) -> _Code:
-    """Code that is for one value only; it is skipped with any other."""
-    return [_do(_EQUAL, value, no=len(then)), *then]
+def _if_equal(value: int, then: _Code) -> _Code:
+    """Return code that runs for one value only."""
+    return [_op(_EQUAL, value, no=len(then)), *then]
 
 
-def _if_any(argument: int, bits: int) -> _Code:
-    return [_argument(argument), _do(_ANY_BIT, bits, no=1), _fail(errno.EPERM), _do(_RETURN, _ALLOW)]
+def _deny_if_any(argument: int, bits: int) -> _Code:
+    return [_argument(argument), _op(_ANY_BIT, bits, no=1), _error(errno.EPERM), _op(_RETURN, _ALLOW)]
 
 
 def _argument(index: int) -> bytes:
-    """Load an argument: its lower half, and the kernel looks at no more of those that matter here."""
-    return _do(_LOAD, _ARGUMENTS + 8 * index)
+    """Load the lower half of an argument: the kernel uses no more of those that matter here."""
+    return _op(_LOAD, _ARGUMENTS + 8 * index)
 
 
-def _fail(number: int) -> bytes:
-    return _do(_RETURN, _ERRNO | number)
+def _error(number: int) -> bytes:
+    return _op(_RETURN, _ERRNO | number)
 
 
-def _do(what: int, operand: int, *, yes: int = 0, no: int = 0) -> bytes:
-    """An instruction, with how many of the next ones to skip after a comparison."""
+def _op(what: int, operand: int, *, yes: int = 0, no: int = 0) -> bytes:
+    """Return an instruction, with how many of the next ones to skip after a comparison."""
     return struct.pack("<HBBI", what, yes, no, operand)

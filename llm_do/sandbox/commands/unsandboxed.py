@@ -1,7 +1,7 @@
-"""Commands without a sandbox, for whoever allows them: a program may do what its user may.
+"""Commands without a sandbox, where a rule allows them: a program may do what its user may.
 
 It has a session of its own and a mark in its environment, which its children inherit. By these it is found with
-all that it started, also when that left the session. Only who removes the mark and leaves the session escapes.
+all that it started, also when that left the session. Only a process that removes the mark as well escapes.
 """
 
 from __future__ import annotations
@@ -19,50 +19,54 @@ import anyio
 from ...machine import pool
 from ..excerpts import MakeCleaner
 from .command_line import Command
-from .processes import Argv, CommandResult, Running, ShellLimits, close_all, exit_code, run, wait_exit
+from .processes import Argv, close_all, exit_code, run_pipelines, wait_exit
+from .runner import CommandResult, CommandRunner, ShellLimits, Workspace
 
-_PASSED_ON = ("PATH", "HOME", "LANG")
+_INHERITED = ("PATH", "HOME", "LANG")
 _MARK = "LLM_DO_COMMAND"
-_GRACE = 0.5
-_SEARCH = 3.0
-_LOOKS = 3
+_GRACE_SECONDS = 0.5
+_SEARCH_SECONDS = 3.0
+_EMPTY_LOOKS = 3
 # A shell sets its own limits, and then becomes the program: nothing of ours runs between fork and exec.
-_LIMITED = 'for limit in $1; do ulimit "${limit%=*}" "${limit#*=}" 2>/dev/null; done; shift; exec "$@"'
+_LIMIT_SCRIPT = 'for limit in $1; do ulimit "${limit%=*}" "${limit#*=}" 2>/dev/null; done; shift; exec "$@"'
 
 
-async def run_unsandboxed(
-    command: Command, cwd: Path, limits: ShellLimits, *, make_cleaner: MakeCleaner | None = None
-) -> CommandResult:
-    """Run a command in a folder of the host. Its number of processes is not limited."""
+class UnsandboxedRunner(CommandRunner):
+    """Runs commands in the base folder of a workspace. Their number of processes is not limited."""
 
-    async def start(argv: Argv, stdin: int, stdout: int, stderr: int) -> Running:
-        return Plain(argv, cwd, (stdin, stdout, stderr), limits)
+    def unavailable_reason(self) -> None:
+        return None
 
-    return await run(command, start, limits, make_cleaner)
+    async def run(
+        self, command: Command, workspace: Workspace, limits: ShellLimits, make_cleaner: MakeCleaner | None = None
+    ) -> CommandResult:
+        async def start(argv: Argv, *streams: int) -> UnsandboxedProgram:
+            return UnsandboxedProgram(argv, workspace.base, streams, limits)
+
+        return await run_pipelines(command, start, limits, make_cleaner)
 
 
-class Plain:
+class UnsandboxedProgram:
     """A program in its own session."""
 
-    def __init__(self, argv: Argv, cwd: Path, streams: tuple[int, int, int], limits: ShellLimits) -> None:
+    def __init__(self, argv: Argv, cwd: Path, streams: tuple[int, ...], limits: ShellLimits) -> None:
         self._argv = argv
         self._mark = secrets.token_hex(16)
         self._process: subprocess.Popen[bytes] | None = None
         self._handle: int | None = None
         self._stopped = False
-        environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-        if not _exists(argv[0], cwd, environment.get("PATH", os.defpath)):
+        environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+        if not _is_on_path(argv[0], cwd, environment.get("PATH", os.defpath)):
             return
-        # Blocks of 512 bytes for files, and of 1024 for memory, as POSIX and everybody else has it.
-        most = f"-c=0 -f={limits.file_bytes // 512} -v={limits.memory_bytes // 1024} -n=1024"
-        stdin, stdout, stderr = streams
+        # Blocks of 512 bytes for files, and of 1024 for memory, as in POSIX and in every shell.
+        ulimits = f"-c=0 -f={limits.file_bytes // 512} -v={limits.memory_bytes // 1024} -n=1024"
         self._process = subprocess.Popen(  # noqa: S603
-            ["/bin/sh", "-c", _LIMITED, "sh", most, *argv],
+            ["/bin/sh", "-c", _LIMIT_SCRIPT, "sh", ulimits, *argv],
             cwd=cwd,
             env={**environment, _MARK: self._mark},
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
+            stdin=streams[0],
+            stdout=streams[1],
+            stderr=streams[2],
             start_new_session=True,
         )
         if hasattr(os, "pidfd_open"):
@@ -83,25 +87,25 @@ class Plain:
         self._stopped = True
         try:
             self._signal(signal.SIGTERM)
-            with anyio.move_on_after(_GRACE):
+            with anyio.move_on_after(_GRACE_SECONDS):
                 await wait_exit(self._process.pid, self._handle)
             self._signal(signal.SIGKILL)
             await wait_exit(self._process.pid, self._handle)
-            with anyio.move_on_after(_SEARCH):
+            with anyio.move_on_after(_SEARCH_SECONDS):
                 await self._end_marked()
             self._process.wait()
         finally:
             close_all(self._handle)
 
-    def explain(self, said: str) -> str:
-        return f"{said}{self._argv[0]}: not found.\n" if self._process is None else said
+    def explain(self, stderr: str) -> str:
+        return f"{stderr}{self._argv[0]}: not found.\n" if self._process is None else stderr
 
     async def _end_marked(self) -> None:
-        # Who starts another process and ends may not be seen in one look, nor is one that just becomes a program.
-        looks = _LOOKS
+        # A process that starts another and ends may be missed in one look, and so may one that just becomes a program.
+        looks = _EMPTY_LOOKS
         while looks:
-            found = await pool.run(_marked, self._mark)
-            looks = _LOOKS if found else looks - 1
+            found = await pool.run(_find_marked, self._mark)
+            looks = _EMPTY_LOOKS if found else looks - 1
             for pid in found:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
@@ -113,18 +117,18 @@ class Plain:
             os.killpg(self._process.pid, number)
 
 
-def _exists(program: str, cwd: Path, path: str) -> bool:
+def _is_on_path(program: str, cwd: Path, path: str) -> bool:
     if program.startswith("-"):
         return False
     return shutil.which(str(cwd / program) if "/" in program else program, path=path) is not None
 
 
-def _marked(mark: str) -> list[int]:
-    """The processes that carry a mark and are not over yet."""
-    wanted, found = f"{_MARK}={mark}".encode(), []
+def _find_marked(mark: str) -> list[int]:
+    """Return the processes that carry a mark and have not ended."""
+    variable, found = f"{_MARK}={mark}".encode(), []
     with suppress(OSError):  # without /proc, none is found
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                if variable in (folder / "environ").read_bytes().split(b"\0"):
                     found.append(int(folder.name))
     return found

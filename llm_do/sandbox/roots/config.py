@@ -1,9 +1,10 @@
-"""Which folders a worker may use, and how."""
+"""The configuration of the folders that a worker may use."""
 
 from __future__ import annotations
 
 import os
 import re
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -34,7 +35,7 @@ def _check_suffix(suffix: str) -> str:
 
 
 class RootConfig(BaseModel):
-    """One folder that workers reach under a name."""
+    """A folder that workers use under a name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -43,18 +44,18 @@ class RootConfig(BaseModel):
     mode: Literal["ro", "rw"] = "ro"
     """Read only, or writable."""
     suffixes: tuple[Annotated[str, AfterValidator(_check_suffix)], ...] | None = None
-    """How the names of files end, in upper or lower case. `None` is any way, an empty list none at all."""
+    """The suffixes that file names may have, in upper or lower case. `None` allows any, an empty list none."""
     max_file_bytes: int = Field(default=10_000_000, gt=0)
-    """How large a file may be that is read or written."""
+    """The size up to which a file is read or written."""
 
-    # Set by `cut`, which compared this very folder: a symlink put in its place later must not be followed.
+    # Set by `restrict_to`, which compared this very folder: a symlink put in its place later must not be followed.
     _resolved: Path | None = PrivateAttr(default=None)
 
     def folder(self, base: Path) -> Path:
-        """Where the folder is.
+        """Return the path of the folder.
 
         A path of the project is taken as it is written, so that nothing is opened if there is a symlink on its way: a
-        worker may have made it, in another root of its own. An absolute one is whatever it means now.
+        worker may have made it, in another root of its own. An absolute one is resolved now.
         """
         if self._resolved is not None:
             return self._resolved
@@ -63,16 +64,16 @@ class RootConfig(BaseModel):
         return Path(os.path.normpath(base.resolve() / self.root))
 
     def allows_name(self, name: str) -> bool:
-        """Whether a file may be called so."""
+        """Return whether a file may have this name."""
         return self.suffixes is None or name.casefold().endswith(self.suffixes)
 
-    def cut(self, other: RootConfig, folder: Path) -> RootConfig:
-        """What is left of this root, which is at `folder`, when it has no more than `other` allows."""
+    def restrict_to(self, other: RootConfig, folder: Path) -> RootConfig:
+        """Return this root, which is at `folder`, with no more rights than `other` has."""
         suffixes = self.suffixes if other.suffixes is None else other.suffixes
         if self.suffixes is not None and other.suffixes is not None:
             # Of '.gz' and '.tar.gz', what both allow is the longer one.
-            longer = {max(a, b, key=len) for a in self.suffixes for b in other.suffixes if _one_ends_other(a, b)}
-            suffixes = tuple(sorted(longer))
+            pairs = product(self.suffixes, other.suffixes)
+            suffixes = tuple(sorted({max(a, b, key=len) for a, b in pairs if a.endswith(b) or b.endswith(a)}))
         result = RootConfig(
             root=str(folder),
             mode="rw" if self.mode == other.mode == "rw" else "ro",
@@ -83,10 +84,6 @@ class RootConfig(BaseModel):
         return result
 
 
-def _one_ends_other(a: str, b: str) -> bool:
-    return a.endswith(b) or b.endswith(a)
-
-
 class SandboxConfig(BaseModel):
     """The roots of a worker, by name."""
 
@@ -94,8 +91,8 @@ class SandboxConfig(BaseModel):
 
     paths: dict[Annotated[str, AfterValidator(_check_name)], RootConfig] = {}
 
-    def within(self, other: SandboxConfig, base: Path) -> SandboxConfig:
-        """What is left of this configuration when it has no more than `other` allows.
+    def restrict_to(self, other: SandboxConfig, base: Path) -> SandboxConfig:
+        """Return this configuration with no more rights than `other` has.
 
         A root stays only if it is at or below a root of `other`. If it is below several, the deepest decides;
         where one folder has two names there, both do.
@@ -109,6 +106,6 @@ class SandboxConfig(BaseModel):
                 deepest = max(depth for depth, _ in around)
                 for depth, one in around:
                     if depth == deepest:
-                        root = root.cut(one, folder)
+                        root = root.restrict_to(one, folder)
                 paths[name] = root
         return SandboxConfig(paths=paths)

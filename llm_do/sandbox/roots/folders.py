@@ -1,7 +1,8 @@
-"""An open folder, the files in it, and what no folder shows."""
+"""An open folder, the files in it, and the protected paths that no folder shows."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
@@ -15,6 +16,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TypeVar
 
+from ...machine.files import closing_fd, write_all
 from .renames import exchange, rename_to_free_name
 from .states import ABSENT, FileState
 
@@ -33,22 +35,22 @@ _CHUNK = 1 << 20
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
-# Control characters, line separators, marks that turn the direction of text, bytes that are not UTF-8: with them,
-# what a person approves would not be what they read.
+# Control characters, line separators, marks of text direction, bytes that are not UTF-8: with them, a person would not
+# read what they approve.
 _UNREADABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class Refused(Exception):
-    """Why a path is refused. A root, which knows how the caller wrote the path, makes it a `PathDenied`."""
+    """The reason why a path is refused. A root, which knows how the caller wrote the path, makes it a `PathDenied`."""
 
 
 class Changed(Exception):
-    """A file is not the one that is to be changed. A root makes it a `PathChanged`."""
+    """A file is not the expected one. A root makes it a `PathChanged`."""
 
 
 @lru_cache(maxsize=1024)
 def split_path(path: str) -> tuple[str, ...]:
-    """The names in a path below a root."""
+    """Split a path below a root into names."""
     if path.startswith("/"):
         raise Refused("paths are relative to a root, never absolute")
     names = tuple(name for name in path.split("/") if name not in ("", "."))
@@ -73,7 +75,7 @@ def _problem(name: str) -> str | None:
 
 
 def check_size(size: int, limit: int) -> None:
-    """Refuse what is too large."""
+    """Refuse a file that is too large."""
     if size > limit:
         raise Refused(f"it has {size} bytes, and a file here has {limit} at most")
 
@@ -92,16 +94,16 @@ class Protected:
         return sorted(self._paths)
 
     def covers(self, folder: Path) -> bool:
-        """Whether a folder is protected as a whole."""
+        """Return whether a folder is protected as a whole."""
         return any(folder.is_relative_to(path) for path in self._paths)
 
     def names_below(self, folder: Path) -> frozenset[tuple[str, ...]]:
-        """The names of protected paths below a folder, in lower case: some disks take `.GIT` for `.git`."""
+        """Return the names of protected paths below a folder, in lower case: some disks take `.GIT` for `.git`."""
         below = (path.relative_to(folder) for path in self._paths if path.is_relative_to(folder))
         return frozenset(tuple(name.casefold() for name in path.parts) for path in below)
 
     def inodes(self) -> set[Inode]:
-        """What is there now. A bind mount gives a folder another path, and no other inode."""
+        """Return the inodes of those that exist. A bind mount gives a folder another path, and no other inode."""
         found = set()
         for path in self._texts:
             try:  # and not `suppress`, and not `Path.stat`: this is a good part of the time of every operation
@@ -116,18 +118,18 @@ def _inode(status: os.stat_result) -> Inode:
 
 
 def check_inode(status: os.stat_result, protected: set[Inode]) -> None:
-    """Refuse what is protected."""
+    """Refuse a protected file or folder."""
     if _inode(status) in protected:
         raise Refused(PROTECTED)
 
 
 @dataclass(slots=True)
 class Folder:
-    """An open folder. What is done in it is done there, whatever the names above it mean by then."""
+    """An open folder. Operations act in this very folder, also when its path means another one by then."""
 
     fd: int
     names: tuple[str, ...]
-    """Where it is below its root."""
+    """Its path below its root."""
     protected: set[Inode]
 
     def __enter__(self) -> Folder:
@@ -137,7 +139,7 @@ class Folder:
         os.close(self.fd)
 
     def status(self, name: str) -> os.stat_result:
-        """What is known of a file without opening it."""
+        """Return the status of a file without opening it."""
         return self._check(os.stat(name, dir_fd=self.fd, follow_symlinks=False))
 
     def _check(self, status: os.stat_result) -> os.stat_result:
@@ -151,7 +153,7 @@ class Folder:
         return status
 
     def entries(self) -> list[tuple[str, os.stat_result]]:
-        """The files and folders in it, by name, without symlinks, devices and the like."""
+        """Return the files and folders in it, by name, without symlinks, devices and the like."""
         found = []
         with os.scandir(self.fd) as entries:
             for entry in entries:
@@ -164,89 +166,70 @@ class Folder:
                     found.append((entry.name, status))
         return sorted(found, key=itemgetter(0))  # a thread that compares more keeps all others waiting
 
-    def read(self, name: str, limit: int) -> bytes:
-        """The content of a file of at most `limit` bytes."""
-        return self.scan(name, limit, b"".join)
-
     def scan(self, name: str, limit: int, consume: Callable[[Iterator[bytes]], _T]) -> _T:
-        """Return what a function makes of the content of a file, which it gets piece by piece."""
-        fd = os.open(name, _READ_FLAGS, dir_fd=self.fd)
-        try:
+        """Return the result of a function that gets the content of a file of at most `limit` bytes piece by piece."""
+        with closing_fd(os.open(name, _READ_FLAGS, dir_fd=self.fd)) as fd:
             status = self._check(os.fstat(fd))
             if status.st_nlink > 1:
                 raise Refused("it is a hard link, perhaps another name of a file outside the root; use a copy")
             return consume(_content(fd, status, limit))
-        finally:
-            os.close(fd)
 
     def state(self, name: str, limit: int) -> FileState:
-        """A file as it is now, with its content if that has at most `limit` bytes."""
+        """Return the state of a file, with its content if that has at most `limit` bytes."""
         try:
             fd = os.open(name, _READ_FLAGS, dir_fd=self.fd)
         except FileNotFoundError:
             return ABSENT
         except OSError:  # a symlink, a socket, or not for us to read
             return FileState.of_status(os.stat(name, dir_fd=self.fd, follow_symlinks=False))
-        try:
+        with closing_fd(fd):
             status = os.fstat(fd)
             check_inode(status, self.protected)
             if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
                 return FileState.of_status(status)
             return FileState.of_content(b"".join(_content(fd, status, limit)), status.st_mode)
-        finally:
-            os.close(fd)
 
     def replace(self, name: str, data: bytes, mode: int | None, expected: FileState | None, limit: int) -> None:
-        """Put a new file in the place of an old one or of none. It is there whole or not at all.
-
-        With `expected`, only in the place of that very one.
-        """
+        """Write a file atomically. With `expected`, replace only that very one."""
         temporary = _temporary_name()
         fd = os.open(temporary, _CREATE_FLAGS, 0o644 if mode is None else 0o600, dir_fd=self.fd)
         try:
-            try:
-                rest = memoryview(data)
-                while rest:
-                    rest = rest[os.write(fd, rest) :]
+            with closing_fd(fd):
+                write_all(fd, data)
                 if mode is not None:
                     os.fchmod(fd, mode & 0o777)
-                made = _inode(os.fstat(fd))
-            finally:
-                os.close(fd)
+                new = _inode(os.fstat(fd))
             if expected is None:
                 os.replace(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
             elif expected == ABSENT:
-                self._fill(temporary, name)
+                try:
+                    rename_to_free_name(self.fd, temporary, self.fd, name)
+                except FileExistsError:
+                    raise Changed from None
             else:
-                self._exchange(temporary, name, made, expected, limit)
+                self._exchange(temporary, name, new, expected, limit)
         except BaseException:
             self.unlink(temporary)
             raise
 
-    def _fill(self, temporary: str, name: str) -> None:
-        try:
-            rename_to_free_name(self.fd, temporary, self.fd, name)
-        except FileExistsError:
-            raise Changed from None
+    def _exchange(self, temporary: str, name: str, new: Inode, expected: FileState, limit: int) -> None:
+        """Replace the expected file.
 
-    def _exchange(self, temporary: str, name: str, made: Inode, expected: FileState, limit: int) -> None:
-        """Put a file in the place of the expected one, and remove that.
-
-        What was there is compared once more when it is out of its place, where no other can get in between. Only who
-        has it open already can still write to it, and writes to a file that is removed.
+        The old one is compared once more after the exchange, where no other can get in between. A process that has it
+        open already can still write to it, and writes to a removed file.
         """
         if self.state(name, limit) != expected:
             raise Changed
         try:
             if not exchange(self.fd, temporary, name):
-                # Without such a step of the system, a file that takes the place right now is lost.
+                # Without an atomic exchange, a file that takes the place right now is lost.
                 os.replace(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
                 return
             if self.state(temporary, limit) == expected:
                 self.unlink(temporary)
                 return
             exchange(self.fd, temporary, name)
-            if _inode(os.stat(temporary, dir_fd=self.fd, follow_symlinks=False)) != made:
+            if _inode(os.stat(temporary, dir_fd=self.fd, follow_symlinks=False)) != new:
                 exchange(self.fd, temporary, name)  # a third one came meanwhile, and is the newest
         except FileNotFoundError:
             pass
@@ -256,15 +239,37 @@ class Folder:
         """Rename a file to a name that is free. With `expected`, only if it is that very one."""
         if expected is not None and self.state(name, limit) != expected:
             raise Changed
-        rename_to_free_name(self.fd, name, target.fd, new_name)
+        try:
+            rename_to_free_name(self.fd, name, target.fd, new_name)
+        except OSError as exc:
+            if exc.errno != errno.EXDEV:
+                raise
+            self._move_by_copy(name, target, new_name, expected, limit)
+            return
         if expected is not None and target.state(new_name, limit) != expected:
             with suppress(FileExistsError):  # then a newer one is there
                 rename_to_free_name(target.fd, new_name, self.fd, name)
             target.unlink(new_name)
             raise Changed
 
+    def _move_by_copy(self, name: str, target: Folder, new_name: str, expected: FileState | None, limit: int) -> None:
+        """Move a file to another disk, if it stays as it is meanwhile."""
+        mode = self.status(name).st_mode
+        state = FileState.of_content(content := self.scan(name, limit, b"".join), mode)
+        if expected not in (None, state):
+            raise Changed
+        try:
+            target.replace(new_name, content, mode, ABSENT, limit)
+        except Changed:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+        try:
+            self.remove(name, state, limit)
+        except (Changed, OSError):
+            target.unlink(new_name)
+            raise
+
     def remove(self, name: str, expected: FileState | None, limit: int) -> None:
-        """Remove a file. With `expected`, only that very one: it is compared when it is out of its place."""
+        """Remove a file. With `expected`, only that very one, which is compared after it was renamed."""
         if expected is None:
             os.unlink(name, dir_fd=self.fd)
             return
@@ -276,7 +281,7 @@ class Folder:
         self.unlink(temporary)
 
     def unlink(self, name: str) -> None:
-        """Remove a name, if it is there."""
+        """Remove a file, if it exists."""
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self.fd)
 

@@ -25,17 +25,16 @@ class SandboxManager:
         protected: Sequence[Path] = (),
         opener: Opener | None = None,
     ) -> None:
-        """`base` is the project folder; no root reaches what is at or below a path in `protected`.
+        """`base` is the project folder; no root reaches a path that is at or below one in `protected`.
 
-        What the user said yes to once, for all projects, is protected in any case.
+        The remembered answers of the user are always protected.
         """
         self.config = config
         self.base = base
         answers = state_folder()
-        kept = [] if answers is None else [answers]
-        guard = Protected([*(base / path for path in protected), *kept])
+        guard = Protected([*(base / path for path in protected), *([] if answers is None else [answers])])
         self.protected = guard.paths
-        """What no root reaches."""
+        """The paths that no root reaches."""
         self.roots = {
             name: Root(name, config, base=base, protected=guard, opener=opener or best_opener())
             for name in config.paths
@@ -53,7 +52,7 @@ class SandboxManager:
             root.close()
 
     def root(self, name: str) -> Root:
-        """The root of a name."""
+        """Return the root of a name."""
         if name not in self.roots:
             raise PathDenied(f"There is no root {quoted(name)}. {self._how_to_write}")
         return self.roots[name]
@@ -63,7 +62,7 @@ class SandboxManager:
         return f"Roots: {', '.join(map(repr, self.roots)) or 'none'}. Write a path as 'root/path/in/it'."
 
     def parse(self, path: str) -> tuple[Root, str]:
-        """The root that a path like `input/a/b.txt` starts with, and the rest."""
+        """Return the root that a path like `input/a/b.txt` starts with, and the rest."""
         name, _, rest = path.partition("/")
         if not name:
             raise PathDenied(f"{quoted(path)} starts with no root. {self._how_to_write}")
@@ -71,12 +70,12 @@ class SandboxManager:
         return root, root.normalize(rest)
 
     def host_path(self, path: str) -> Path:
-        """Where a path is on this machine, for people to see. Nothing is opened."""
+        """Return the path on this machine, to show it to people. Nothing is opened."""
         root, rest = self.parse(path)
         return root.folder / rest
 
     def describe(self) -> str:
-        """The roots, as a model is told about them."""
+        """Return a description of the roots for a model."""
         if not self.roots:
             return "There are no files to use."
         lines = [f"- {name}: {_describe(config)}" for name, config in self.config.paths.items()]

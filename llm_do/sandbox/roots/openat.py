@@ -1,8 +1,8 @@
-"""Folders opened below a folder that is open already, and never anywhere else.
+"""Open folders below an open folder, and never anywhere else.
 
 A path that is checked and then opened by name may mean something else by then. Here the kernel resolves it
-once (`openat2`), or it is opened name by name, each in the folder opened before (`walk`). Symlinks are not
-followed in either way, so the names in a path are the real ones.
+once (`openat2`), or it is opened name by name, each in the folder opened before (`walk`). Symlinks are followed
+in neither, so the names in a path are the real ones.
 """
 
 import ctypes
@@ -14,8 +14,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 
+from ...machine.files import closing_fd
+
 Opener = Callable[[int, Sequence[str]], int]
-"""From the descriptor of a folder and the names below it to a new descriptor of the folder there."""
+"""Opens the folder at some names below an open one, and returns its descriptor."""
 
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -45,7 +47,7 @@ def openat2(top: int, names: Sequence[str]) -> int:
 
 
 def walk(top: int, names: Sequence[str], check: Callable[[int], None] | None = None) -> int:
-    """Open a folder name by name. With `check`, which sees each folder, also make what is missing."""
+    """Open a folder name by name. With `check`, which gets each folder, also make missing ones."""
     fd = open_in(top, ".")  # not a duplicate, which would share its position with another listing
     try:
         for name in names:
@@ -80,14 +82,12 @@ def open_in(folder: int, name: str) -> int:
 
 @cache
 def best_opener() -> Opener:
-    """`openat2` where this kernel has it and nothing forbids it (old container runtimes do), else `walk`."""
+    """Return `openat2` where this kernel has it and nothing forbids it (old container runtimes do), else `walk`."""
     if sys.platform != "linux":
         return walk
-    slash = os.open("/", FOLDER_FLAGS)
-    try:
-        os.close(openat2(slash, ()))
-    except OSError:
-        return walk
-    finally:
-        os.close(slash)
+    with closing_fd(os.open("/", FOLDER_FLAGS)) as slash:
+        try:
+            os.close(openat2(slash, ()))
+        except OSError:
+            return walk
     return openat2

@@ -1,4 +1,4 @@
-"""File operations by root and path: the same object serves the tools of a model and Python code."""
+"""File operations by root and path, for the tools of a model and for Python code."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import TypeVar
 
 from ...errors import ContentError, LlmDoError
 from ...values.texts import quoted
-from ..excerpts import MOST_LINES, LineRange, MakeCleaner, NotText, cleaned, is_text, read_range
+from ..excerpts import MAX_LINES, LineRange, MakeCleaner, NotText, clean, is_text, read_range
 from .manager import SandboxManager
 from .root import CHANGES, Keep
 from .states import FileState
 
 _T = TypeVar("_T")
-_SHOWN = 400
+_MAX_LINE = 400
 
 
 class Listing(list[_T]):
-    """A list that knows whether it is the whole of it."""
+    """A list that knows whether it is complete."""
 
     def __init__(self, items: Sequence[_T], limit: int) -> None:
         super().__init__(items[:limit])
         self.truncated = len(items) > limit
-        """Whether there is more than the limit let through."""
+        """There are more items than the limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundLine:
-    """A line of a file that holds the text that was searched for."""
+    """A line of a file with the text of a search."""
 
     path: str
     """Relative to the root."""
@@ -42,22 +42,22 @@ class FoundLine:
 
 
 class SandboxToolset:
-    """Reads and changes files in the roots of a manager. Paths are relative to the root that comes first."""
+    """Reads and changes files in the roots of a manager. Paths are relative to their root."""
 
     def __init__(self, manager: SandboxManager) -> None:
         self.manager = manager
 
     def read_bytes(self, root: str, path: str) -> bytes:
-        """The content of a file."""
+        """Return the content of a file."""
         return self.manager.root(root).read(path)
 
     def read_text(self, root: str, path: str) -> str:
-        """The content of a UTF-8 text file, with its line ends as they are."""
+        """Return the content of a UTF-8 text file, with its line ends as they are."""
         try:
             return self.read_bytes(root, path).decode()
         except UnicodeDecodeError as exc:
-            shown = self.manager.root(root).shown(path)
-            raise ContentError(f"{shown} is not UTF-8 text (byte {exc.start}). read_bytes reads it.") from None
+            file = self.manager.root(root).quoted_path(path)
+            raise ContentError(f"{file} is not UTF-8 text (byte {exc.start}). read_bytes reads it.") from None
 
     def is_text(self, root: str, path: str) -> bool:
         """Return whether a file is UTF-8 text: without null bytes, and no PDF, which may be written in ASCII."""
@@ -69,7 +69,7 @@ class SandboxToolset:
         path: str,
         *,
         offset: int = 1,
-        limit: int = MOST_LINES,
+        limit: int = MAX_LINES,
         column: int = 1,
         make_cleaner: MakeCleaner | None = None,
     ) -> LineRange:
@@ -81,9 +81,9 @@ class SandboxToolset:
             offset: The first line, counted from 1.
             limit: How many lines.
             column: The first character of the first line, counted from 1.
-            make_cleaner: Takes secrets out, before anything is cut.
+            make_cleaner: Removes secrets before the text is truncated.
         """
-        shown = self.manager.root(root).shown(path)
+        file = self.manager.root(root).quoted_path(path)
 
         def read(chunks: Iterator[bytes]) -> LineRange:
             return read_range(chunks, offset=offset, limit=limit, column=column, make_cleaner=make_cleaner)
@@ -91,24 +91,22 @@ class SandboxToolset:
         try:
             found = self.manager.root(root).scan(path, read)
         except NotText as exc:
-            raise ContentError(
-                f"{shown} is not UTF-8 text (byte {exc.position}), so it has no lines to read."
-            ) from None
+            raise ContentError(f"{file} is not UTF-8 text (byte {exc.position}), so it has no lines to read.") from None
         if offset > max(1, found.lines):
             raise ContentError(
-                f"offset={offset} is behind the end of {shown}, which has {found.lines:,} lines. "
+                f"offset={offset} is behind the end of {file}, which has {found.lines:,} lines. "
                 f"Use an offset from 1 to {max(1, found.lines)}."
             )
         if column > 1 and found.text in ("", "\n"):
-            raise ContentError(f"column={column} is behind the end of line {offset} of {shown}. Use a smaller column.")
+            raise ContentError(f"column={column} is behind the end of line {offset} of {file}. Use a smaller column.")
         return found
 
     def stat(self, root: str, path: str) -> os.stat_result:
-        """Size, time and the like of a file."""
+        """Return the status of a file: its size, time and the like."""
         return self.manager.root(root).stat(path)
 
     def state(self, root: str, path: str) -> FileState:
-        """A file as it is now. As `expected` of a change, it is for this very file, else it raises `PathChanged`."""
+        """Return the state of a file. As `expected` of a change, any other file raises `PathChanged`."""
         return self.manager.root(root).state(path)
 
     def write_bytes(self, root: str, path: str, data: bytes, *, expected: FileState | None = None) -> None:
@@ -120,8 +118,8 @@ class SandboxToolset:
         try:
             data = content.encode()
         except UnicodeEncodeError as exc:
-            shown = self.manager.root(root).shown(path)
-            raise ContentError(f"The text for {shown} is no Unicode text at {exc.start}, so not UTF-8.") from None
+            file = self.manager.root(root).quoted_path(path)
+            raise ContentError(f"The text for {file} is no Unicode text at {exc.start}, so not UTF-8.") from None
         self.write_bytes(root, path, data, expected=expected)
 
     def edit_text(self, root: str, path: str, old: str, new: str, *, expected: FileState | None = None) -> None:
@@ -129,12 +127,13 @@ class SandboxToolset:
         with CHANGES:
             text = self.read_text(root, path)
             if expected is not None and text.encode() != expected.content:
-                raise self.manager.root(root).changed(path)
+                raise self.manager.root(root).change_error(path)
             # Two occurrences may overlap, so that counting finds one of them.
             if not old or (at := text.find(old)) < 0 or at != text.rfind(old):
-                shown, times = self.manager.root(root).shown(path), "more than once" if old and old in text else "not"
+                file = self.manager.root(root).quoted_path(path)
+                times = "more than once" if old and old in text else "not"
                 raise ContentError(
-                    f"{shown} was not edited: the text to replace must be in it exactly once, with the same spaces and "
+                    f"{file} was not edited: the text to replace must be in it exactly once, with the same spaces and "
                     f"line ends, and {quoted(old)} is {times} there."
                 )
             self.write_text(root, path, text.replace(old, new), expected=expected)
@@ -146,22 +145,21 @@ class SandboxToolset:
     def move(
         self, root: str, source: str, destination_root: str, destination: str, *, expected: FileState | None = None
     ) -> None:
-        """Move a file to where nothing is yet."""
+        """Move a file to a path where nothing is yet."""
         self.manager.root(root).move(source, self.manager.root(destination_root), destination, expected)
 
     def list_files(
         self, root: str, path: str = "", *, pattern: str = "*", limit: int = 1000, keep: Keep | None = None
     ) -> Listing[str]:
-        """The files and folders in a folder, relative to the root; folders end with a slash.
+        """Return the files and folders in a folder, relative to the root; folders end with a slash.
 
-        `pattern` is for their path below the folder; with `**`, which stands for any number of folders, also those
-        below are looked into. What cannot be read is not listed: other suffixes, symlinks, devices, protected paths.
-        `keep` decides about each of the others.
+        `pattern` is for their path below the folder; `**` stands for any number of folders. Unreadable ones are not
+        listed: other suffixes, symlinks, devices, protected paths. `keep` decides about each of the others.
         """
         return Listing(self.manager.root(root).entries(path, limit + 1, pattern=pattern, keep=keep), limit)
 
     def find(self, root: str, pattern: str, *, limit: int = 1000, keep: Keep | None = None) -> Listing[str]:
-        """The files whose path below the root matches a pattern; `**` stands for any number of folders.
+        """Return the files whose path below the root matches a pattern; `**` stands for any number of folders.
 
         `keep` decides about each of them.
         """
@@ -177,10 +175,10 @@ class SandboxToolset:
         keep: Keep | None = None,
         make_cleaner: MakeCleaner | None = None,
     ) -> Listing[FoundLine]:
-        """Lines that hold `text`, in the files that match a pattern. What is no text file is passed over.
+        """Return the lines that contain `text`, in the text files that match a pattern.
 
         One file is in memory at a time, and it has no more than the `max_file_bytes` of its root. `keep` decides which
-        files are read. `make_cleaner` takes secrets out of the files before they are searched.
+        files are read. `make_cleaner` removes secrets from the files before they are searched.
         """
         if not text or "\n" in text:
             raise ContentError("Search for a part of one line: the text is empty or has a line end.")
@@ -189,7 +187,7 @@ class SandboxToolset:
             with suppress(LlmDoError):  # not text, too large, gone
                 content = self.read_text(root, path)
                 if text in content:
-                    lines = _lines(path, cleaned(content, make_cleaner), text)
+                    lines = _lines(path, clean(content, make_cleaner), text)
                     found.extend(islice(lines, limit + 1 - len(found)))
             if len(found) > limit:
                 break
@@ -203,7 +201,7 @@ def _lines(path: str, content: str, text: str) -> Iterator[FoundLine]:
         begin, at = content.rfind("\n", at, hit) + 1, content.find("\n", hit)
         at = at if at >= 0 else len(content)
         line, column = content[begin:at], hit - begin
-        start = max(0, column - _SHOWN // 2) if len(line) > _SHOWN else 0
-        end = start + _SHOWN
+        start = max(0, column - _MAX_LINE // 2) if len(line) > _MAX_LINE else 0
+        end = start + _MAX_LINE
         part = f"{'...' * (start > 0)}{line[start:end]}{'...' * (end < len(line))}"
         yield FoundLine(path=path, line=number, text=part.rstrip("\r"))

@@ -1,4 +1,4 @@
-"""Renaming in one step of the kernel, without overwriting: `renameat2`, and what comes close to it elsewhere."""
+"""Atomic renames that do not overwrite: `renameat2`, and the nearest to it elsewhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if _renameat2 is not None:
 
 
 def exchange(folder: int, one: str, other: str) -> bool:
-    """Let two names in a folder change places. Return False where the system has no such step."""
+    """Exchange two names in a folder atomically. Return False where the system cannot."""
     try:
         _rename(folder, one, folder, other, _EXCHANGE)
     except OSError as exc:
@@ -30,7 +30,7 @@ def exchange(folder: int, one: str, other: str) -> bool:
 
 
 def rename_to_free_name(source: int, name: str, target: int, new_name: str) -> None:
-    """Rename something to a name that is free, or raise `FileExistsError`: of all who try, one succeeds."""
+    """Rename something to a free name, or raise `FileExistsError`: of several processes, one succeeds."""
     try:
         _rename(source, name, target, new_name, _NO_REPLACE)
         return

@@ -1,7 +1,7 @@
-"""Repositories in a folder that commands can write: what git and Mercurial would take for one, found and made harmless.
+"""Repositories of git and Mercurial in a folder that commands can write: found, and disabled if they are new.
 
 A repository's configuration names programs, which run at the next `git status` of its owner, outside of any sandbox. So
-those that are there are read only for commands, and one that a command leaves is renamed when the command ends.
+existing ones are read only for commands, and one that a command leaves is renamed when the command ends.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
+from ...machine.files import closing_fd
 from .openat import FOLDER_FLAGS, best_opener
 from .renames import rename_to_free_name
 
@@ -23,135 +24,126 @@ Names = tuple[str, ...]
 
 
 class Identity(NamedTuple):
-    """What something is, whatever its name."""
+    """A file or folder, independent of its name."""
 
     device: int
     inode: int
     mode: int
-    """Whether it is a folder, a file or something else."""
+    """Its type: a folder, a file or something else."""
     target: str
-    """Where a symlink leads."""
+    """The target of a symlink."""
 
 
 DISABLED = ".disabled-by-llm-do"
 HEAD = "head"
 _PATH_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC if hasattr(os, "O_PATH") else FOLDER_FLAGS
 _PARTS = frozenset(("config", "objects", "refs", "commondir"))
-_LONGEST_PART = max(map(len, _PARTS))
+_MAX_PART = max(map(len, _PARTS))
 _OWN_FOLDERS = frozenset(("hooks", "info", "logs", "modules", "objects", "refs", "worktrees"))
-_LONGEST = 4095
-"""Of a path, in bytes: the system's limit. Git does not get into a folder whose path is longer."""
+_MAX_PATH_BYTES = 4095
+"""The system's limit. Git does not get into a folder whose path is longer."""
 
-# What some file systems take for the same name, as git guards against it (`core.protectHFS`, `core.protectNTFS`):
-# characters that are ignored, dots and spaces at the end, streams, short names.
+# Variants that some file systems take for the same name, as git guards against them (`core.protectHFS`,
+# `core.protectNTFS`): ignored characters, dots and spaces at the end, streams, short names.
 _IGNORED = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
 _FIRST = frozenset(".gGhH")
 _NAME = re.compile(r"\.(git|hg)[. ]*(:.*)?|git~[0-9]+|hg~[0-9]+", re.IGNORECASE | re.DOTALL)
 
 
 def is_repository_name(name: str) -> bool:
-    """Whether something of this name is taken for a repository: `.git`, and what some disk takes for the same."""
+    """Return whether this is the name of a repository: `.git`, or a variant that some disk takes for the same."""
     if name.isascii() and name[:1] not in _FIRST:  # most names, of which there may be many
         return False
     return _NAME.fullmatch(_IGNORED.sub("", name)) is not None
 
 
 def makes_repository(names: Iterable[str]) -> bool:
-    """Whether git takes a folder with these names in it for a repository, whatever the folder is called."""
-    folded = {name.casefold() for name in names if len(name) <= _LONGEST_PART}
+    """Return whether git takes a folder with these names in it for a repository."""
+    folded = {name.casefold() for name in names if len(name) <= _MAX_PART}
     return HEAD in folded and not folded.isdisjoint(_PARTS)
 
 
 def is_repository(folder: int, *, also: str = "") -> bool:
-    """Whether git takes an open folder for a repository, or would if it had one more name in it."""
+    """Return whether git takes an open folder for a repository, or would with one more name in it."""
     if also.casefold() != HEAD and not _exists(folder, "HEAD"):
         return False
     return makes_repository(["HEAD", also, *(name for name in _PARTS if _exists(folder, name))])
 
 
 def repository_around(folder: Path) -> Path | None:
-    """The repository that a folder is, or is a part of. A work tree of it is no part, also where it lies inside."""
+    """Return the repository that a folder is, or is a part of. A work tree is no part, also where it lies inside."""
     for above in (folder, *folder.parents):
         if is_repository_name(above.name):
             return above
         if above != folder and folder.relative_to(above).parts[0] not in _OWN_FOLDERS:
             continue
-        with suppress(OSError):
-            fd = os.open(above, FOLDER_FLAGS)
-            try:
-                if is_repository(fd):
-                    return above
-            finally:
-                os.close(fd)
+        with suppress(OSError), closing_fd(os.open(above, FOLDER_FLAGS)) as fd:
+            if is_repository(fd):
+                return above
     return None
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Repositories:
     """The repositories below a folder."""
 
     places: Mapping[Names, Identity | None]
-    """Where they are, and what. A folder that cannot be looked into counts as one; of some, no more is known."""
-    shared: Sequence[Names]
-    """Those that name another folder, which has their settings, in a file `commondir`."""
-
-    @property
-    def known(self) -> frozenset[Identity]:
-        """What they are, wherever they are moved to."""
-        return frozenset(filter(None, self.places.values()))
+    """By path. An unreadable folder counts as one; `None` stands for one of which only the path is known."""
+    with_commondir: Sequence[Names]
+    """Those with a file `commondir`, which names another folder for their settings."""
 
 
-def find_repositories(top: int) -> Found:
+def find_repositories(top: int) -> Repositories:
     """Find the repositories below an open folder."""
-    places, closed, shared = dict[Names, Identity | None](), list[Names](), list[Names]()
-    for names, fd, listed in _walk(top, frozenset(), closed, repair=False):
-        if names and makes_repository(listed):
+    places, unreadable, with_commondir = dict[Names, Identity | None](), list[Names](), list[Names]()
+    for names, fd, entries in _walk(top, frozenset(), unreadable, repair=False):
+        if names and makes_repository(entries):
             places[names] = _identity(fd, ".")
-            shared += [names] if _is_shared(fd, ".") else []
-            listed.clear()  # what is inside goes with it
-        for name in [name for name in listed if is_repository_name(name)]:
-            del listed[name]
+            with_commondir += [names] if _has_commondir(fd, ".") else []
+            entries.clear()  # those inside belong to it
+        for name in [name for name in entries if is_repository_name(name)]:
+            del entries[name]
             with suppress(FileNotFoundError):
                 # A pipe or a socket is no repository, and nothing keeps it from being replaced by one.
                 if (found := _identity(fd, name)).mode in (stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK):
                     places[*names, name] = found
-                    shared += [(*names, name)] if _is_shared(fd, name) else []
-    for names in closed:
+                    with_commondir += [(*names, name)] if _has_commondir(fd, name) else []
+    for names in unreadable:
         places[names] = None
         with suppress(OSError):
             places[names] = _identity(top, "/".join(names))
-    return Found(places, shared)
+    return Repositories(places, with_commondir)
 
 
 def disable_new(top: int, known: frozenset[Identity]) -> tuple[list[str], dict[str, str]]:
-    """Rename what makes repositories below an open folder, but for known ones. Return what was renamed and what failed.
+    """Rename what makes repositories below an open folder, but for known ones.
 
-    The paths have names as a command left them, which may be no text, and each that failed has the reason. A folder
-    that cannot be read is made readable: its owner could get into it by name.
+    Return the renamed paths, which may be no text, and the reason for each that failed. An unreadable folder is made
+    readable: its owner could get into it by name.
     """
-    renamed, failed, closed = list[str](), dict[str, str](), list[Names]()
-    for names, fd, listed in _walk(top, known, closed, repair=True):
-        wrong = {name for name in listed if is_repository_name(name)}
-        if makes_repository(listed):
-            wrong |= {name for name in listed if name.casefold() == HEAD}
+    renamed, failed, unreadable = list[str](), dict[str, str](), list[Names]()
+    for names, fd, entries in _walk(top, known, unreadable, repair=True):
+        wrong = {name for name in entries if is_repository_name(name)}
+        if makes_repository(entries):
+            wrong |= {name for name in entries if name.casefold() == HEAD}
         for name in sorted(wrong):
             path = "/".join((*names, name))
             try:
-                is_folder = listed.pop(name)
+                is_folder = entries.pop(name)
                 if _identity(fd, name) not in known:
-                    listed[_disable(fd, name)] = is_folder  # there may be more inside
+                    entries[_disable(fd, name)] = is_folder  # there may be more inside
                     renamed.append(path)
             except FileNotFoundError:
                 continue
             except OSError as exc:
                 failed[path] = exc.strerror or type(exc).__name__
-    return renamed, failed | {"/".join(names): "it cannot be read" for names in closed}
+    return renamed, failed | {"/".join(names): "it cannot be read" for names in unreadable}
 
 
 def _disable(folder: int, name: str) -> str:
-    """Rename something so that it means nothing, and return its new name."""
+    """Rename something so that it is no repository, and return its new name."""
     if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder):
-        _open_up(folder)
+        _grant_owner_access(folder)
     for number in count():
         new = f"{name}{DISABLED}{number or ''}"
         with suppress(FileExistsError):
@@ -161,12 +153,12 @@ def _disable(folder: int, name: str) -> str:
 
 
 def _walk(
-    top: int, skip: frozenset[Identity], closed: list[Names], *, repair: bool
+    top: int, skip: frozenset[Identity], unreadable: list[Names], *, repair: bool
 ) -> Iterator[tuple[Names, int, dict[str, bool]]]:
-    """Yield every folder below an open one, with its names and whether each is a folder. Those that are left are next.
+    """Yield every folder below an open one, with its names and whether each is a folder.
 
-    Symlinks are not followed, and paths that are too long for git are left out. Folders that are not for us to read are
-    made readable, or noted as `closed`.
+    The walk goes on to the folders that the caller leaves among the names. Symlinks are not followed, and paths that
+    are too long for git are skipped. Unreadable folders are made readable, or added to `unreadable`.
     """
     waiting: list[Names] = [()]
     while waiting:
@@ -177,26 +169,24 @@ def _walk(
             with suppress(OSError):
                 if _identity(top, "/".join(names)) in skip:
                     continue
-            if not repair or (opened := _open_closed(top, names)) is None:
-                closed.append(names)
+            if not repair or (reopened := _open_unreadable(top, names)) is None:
+                unreadable.append(names)
                 continue
-            fd = opened
+            fd = reopened
         except OSError:  # gone meanwhile, or replaced
             continue
-        try:
+        with closing_fd(fd):
             if skip and _identity(fd, ".") in skip:
                 continue
-            with os.scandir(fd) as entries:
-                listed = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
-            yield names, fd, listed
-        finally:
-            os.close(fd)
-        below = ((*names, name) for name, is_folder in listed.items() if is_folder)
-        waiting += [each for each in below if sum(map(len, map(os.fsencode, each))) + len(each) - 1 <= _LONGEST]
+            with os.scandir(fd) as found:
+                entries = {entry.name: entry.is_dir(follow_symlinks=False) for entry in found}
+            yield names, fd, entries
+        below = ((*names, name) for name, is_folder in entries.items() if is_folder)
+        waiting += [each for each in below if sum(map(len, map(os.fsencode, each))) + len(each) - 1 <= _MAX_PATH_BYTES]
 
 
-def _open_closed(top: int, names: Names) -> int | None:
-    """Open a folder for reading that is closed to us, or is inside of one that is, if they belong to us."""
+def _open_unreadable(top: int, names: Names) -> int | None:
+    """Open a folder although it, or one around it, is unreadable, if they belong to this user."""
     fd = os.open(".", _PATH_FLAGS, dir_fd=top)
     try:
         for name in (*names, "."):
@@ -204,7 +194,7 @@ def _open_closed(top: int, names: Names) -> int | None:
             try:
                 below = os.open(name, flags, dir_fd=fd)
             except PermissionError:
-                _open_up(fd)
+                _grant_owner_access(fd)
                 below = os.open(name, flags, dir_fd=fd)
             os.close(fd)
             fd = below
@@ -214,8 +204,8 @@ def _open_closed(top: int, names: Names) -> int | None:
     return fd
 
 
-def _open_up(folder: int) -> None:
-    """Give the owner of a folder all rights to it."""
+def _grant_owner_access(folder: int) -> None:
+    """Give the owner all rights to a folder."""
     # By its path: a descriptor that does not read has no fchmod.
     os.chmod(f"/proc/self/fd/{folder}", stat.S_IMODE(os.fstat(folder).st_mode) | 0o700)  # noqa: PTH101
 
@@ -228,8 +218,8 @@ def _exists(folder: int, name: str) -> bool:
     return True
 
 
-def _is_shared(folder: int, name: str) -> bool:
-    """Whether a repository has its settings in another folder. One that git cannot look into has none."""
+def _has_commondir(folder: int, name: str) -> bool:
+    """Return whether a repository has its settings in another folder. One that git cannot read has none."""
     try:
         return _exists(folder, f"{name}/commondir")
     except OSError:

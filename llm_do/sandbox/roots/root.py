@@ -1,6 +1,6 @@
-"""One root: every operation opens the folder of its file, checks what is open, and acts inside that folder.
+"""One root: every operation opens the folder of its file, checks the open folder, and acts inside it.
 
-Nothing is looked up twice by its path, so nothing can be put in its place in between.
+No path is looked up twice, so nothing can be put in its place in between.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from .openat import FOLDER_FLAGS, Opener, open_in, walk
 from .repositories import is_repository, is_repository_name, repository_around
 from .states import ABSENT, FileState
 
-_LONGEST_PATH = 4096
+_MAX_PATH = 4096
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 Keep: TypeAlias = Callable[[str], bool]
-"""Whether a path below a root is among what a list or a search gives. One that is left out counts for no limit."""
+"""Returns whether a list or a search includes a path below a root. Excluded ones do not count for a limit."""
 
 CHANGES = threading.RLock()
 """Held while a file changes: an edit reads and then writes, and two workers may edit one file by two roots."""
@@ -56,15 +56,14 @@ _WHY = {
     errno.EISDIR: "it is a folder, not a file",
     errno.ENXIO: "it is a socket, not a regular file",
     errno.EEXIST: "something is there already, and nothing is overwritten",
-    errno.EACCES: "the operating system does not permit it",
-    errno.EPERM: "the operating system does not permit it",
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "the operating system does not permit it"),
     errno.EROFS: "the disk is read only",
     errno.ENAMETOOLONG: "it is too long",
 }
 
 
 def _explained(method: Callable[Concatenate[Root, str, _P], _T]) -> Callable[Concatenate[Root, str, _P], _T]:
-    """Make every error of a root's method name the path as the caller wrote it, and no path of the host."""
+    """Make the errors of a method name the path as the caller wrote it, and no path of the host."""
 
     @wraps(method)
     def call(self: Root, path: str, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -88,7 +87,7 @@ class Root:
         self.name = name
         self.config = sandbox.paths[name]
         self.folder = self.config.folder(base)
-        """Its real path now. A symlink that takes its place later is not followed."""
+        """Its real path at this moment. A symlink that takes its place later is not followed."""
         self._open = opener
         self._protected = protected
         self._protected_names = protected.names_below(self.folder)
@@ -104,46 +103,46 @@ class Root:
     def __del__(self) -> None:
         self.close()
 
-    def shown(self, path: str) -> str:
-        """A path in this root as messages name it."""
-        return quoted(f"{self.name}/{path}" if path else self.name, _LONGEST_PATH)
+    def quoted_path(self, path: str) -> str:
+        """Return a path in this root as messages name it."""
+        return quoted(f"{self.name}/{path}" if path else self.name, _MAX_PATH)
 
-    def changed(self, path: str) -> PathChanged:
-        """The error for a file that is not the expected one."""
-        return PathChanged(f"{self.shown(path)} has changed since it was looked at, and is left as it is.")
+    def change_error(self, path: str) -> PathChanged:
+        """Return the error for a file that is not the expected one."""
+        return PathChanged(f"{self.quoted_path(path)} has changed since it was looked at, and is left as it is.")
 
     @_explained
     def normalize(self, path: str) -> str:
-        """A path that this root may have, without empty names and dots. Nothing is opened."""
+        """Return a path that this root may have, without empty names and dots. Nothing is opened."""
         return "/".join(self._names(path))
 
     @_explained
     def open(self, path: str) -> Folder:
-        """A folder, which whoever asked closes. One that can be written is made if it is not there."""
+        """Open a folder, which the caller closes. In a writable root, a missing one is made."""
         return self._folder(self._names(path), make=self.config.mode == "rw")
 
     @_explained
     def read(self, path: str) -> bytes:
-        """The content of a file."""
+        """Return the content of a file."""
         return self.scan(path, b"".join)
 
     @_explained
     def scan(self, path: str, consume: Callable[[Iterator[bytes]], _T]) -> _T:
-        """Return what a function makes of the content of a file, which it gets piece by piece."""
+        """Return the result of a function that gets the content of a file piece by piece."""
         folder, name = self._locate(path)
         with folder:
             return folder.scan(name, self.config.max_file_bytes, consume)
 
     @_explained
     def stat(self, path: str) -> os.stat_result:
-        """Size, time and the like of a file."""
+        """Return the status of a file: its size, time and the like."""
         folder, name = self._locate(path)
         with folder:
             return folder.status(name)
 
     @_explained
     def mode(self, path: str) -> int:
-        """The type and the mode of whatever is at a path, which may be no file at all."""
+        """Return the type and the mode of anything at a path, also of what is no regular file."""
         names = self._names(path)
         try:
             with self._folder(names[:-1]) as folder:
@@ -153,7 +152,7 @@ class Root:
 
     @_explained
     def state(self, path: str) -> FileState:
-        """A file as it is now, to be compared later."""
+        """Return the state of a file, to compare it later."""
         try:
             folder, name = self._locate(path)
         except FileNotFoundError:
@@ -198,56 +197,47 @@ class Root:
                 source.move(source_name, folder, name, expected, limit)
             except Changed:
                 return False
-            except OSError as exc:
-                if exc.errno != errno.EXDEV:
-                    raise
-                return _move_by_copy(source, source_name, folder, name, expected, limit)
         return True
 
     @_explained
     def entries(
         self, path: str, limit: int | None = None, *, pattern: str = "*", keep: Keep | None = None
     ) -> list[str]:
-        """The files and folders whose path below a folder matches a pattern, in order; folders end with a slash.
-
-        They are relative to the root. What cannot be read is not listed: other suffixes, symlinks, devices, protected
-        paths. `keep` decides about each of the others.
-        """
-        steps = list(split_path(pattern))
-        with self._folder(self._names(path)) as folder:
-            found = self._matches(folder, steps, _skip(steps, {0}), with_folders=True)
-            return list(islice(filter(keep, found), limit))
+        """Return the files and folders whose path below a folder matches a pattern, as `SandboxToolset.list_files`."""
+        return self._list(self._names(path), pattern, limit, keep, with_folders=True)
 
     @_explained
     def find(self, pattern: str, limit: int | None = None, *, keep: Keep | None = None) -> list[str]:
-        """The files whose path below the root matches a pattern; `**` stands for any number of folders.
+        """Return the files whose path below the root matches a pattern, as `SandboxToolset.find`."""
+        return self._list((), pattern, limit, keep, with_folders=False)
 
-        `keep` decides about each of them.
-        """
+    def _list(
+        self, names: tuple[str, ...], pattern: str, limit: int | None, keep: Keep | None, *, with_folders: bool
+    ) -> list[str]:
         steps = list(split_path(pattern))
-        with self._folder(()) as folder:
-            return list(islice(filter(keep, self._matches(folder, steps, _skip(steps, {0}))), limit))
+        with self._folder(names) as folder:
+            return list(
+                islice(filter(keep, self._matches(folder, steps, _skip_stars(steps, {0}), with_folders)), limit)
+            )
 
-    def _matches(
-        self, folder: Folder, steps: list[str], done: set[int], *, with_folders: bool = False
-    ) -> Iterator[str]:
-        """Files below a folder whose path may have used up any number in `done` of the steps."""
+    def _matches(self, folder: Folder, steps: list[str], done: set[int], with_folders: bool) -> Iterator[str]:
+        """Yield files below a folder whose path has matched as many steps as any number in `done` says."""
         for name, is_folder in self._visible(folder):
-            after = _after(steps, done, name)
+            after = _advance(steps, done, name)
             names = (*folder.names, name)
             if len(steps) in after and (with_folders or not is_folder):
                 yield "/".join(names) + "/" * is_folder
             if is_folder and after - {len(steps)} and len(names) < MAX_DEPTH:
                 with suppress(OSError):  # removed or replaced meanwhile, or not for us to read
                     with Folder(open_in(folder.fd, name), names, folder.protected) as below:
-                        yield from self._matches(below, steps, after, with_folders=with_folders)
+                        yield from self._matches(below, steps, after, with_folders)
 
     def _visible(self, folder: Folder) -> list[tuple[str, bool]]:
-        """Names in a folder that may be used, and whether each is a folder."""
-        listed = ((name, stat.S_ISDIR(status.st_mode)) for name, status in folder.entries())
+        """Return the visible names in a folder, and whether each is a folder."""
+        entries_here = ((name, stat.S_ISDIR(status.st_mode)) for name, status in folder.entries())
         return [
             (name, is_folder)
-            for name, is_folder in listed
+            for name, is_folder in entries_here
             if (is_folder or self.config.allows_name(name)) and not self._is_protected((*folder.names, name))
         ]
 
@@ -258,7 +248,7 @@ class Root:
         return names
 
     def _is_protected(self, names: tuple[str, ...]) -> bool:
-        """Whether names lead to a protected path, which need not exist: nobody may create it either."""
+        """Return whether names lead to a protected path, which need not exist: it must not be created either."""
         if not self._protected_names:
             return False
         folded = tuple(name.casefold() for name in names)
@@ -270,7 +260,7 @@ class Root:
         check_size(size, self.config.max_file_bytes)
 
     def _locate(self, path: str, *, make: bool = False) -> tuple[Folder, str]:
-        """The open folder of a file, and the file's name in it."""
+        """Return the open folder of a file, and the file's name in it."""
         names = self._names(path)
         if not names:
             raise Refused("it is a folder, not a file")
@@ -281,7 +271,7 @@ class Root:
 
     @contextmanager
     def _locate_to_change(self, path: str, *, make: bool = False) -> Iterator[tuple[Folder, str]]:
-        """The same for a file that is to be made, changed or removed: none of a repository, and none that makes one."""
+        """Locate a file to create, change or remove: none of a repository, and none that makes one."""
         names = self._names(path)
         for depth, name in enumerate(names):
             with suppress(FileNotFoundError), self._folder(names[:depth]) as above:
@@ -299,7 +289,7 @@ class Root:
             return self._enter(self._top(protected, make), names, protected, make)
 
     def _top(self, protected: set[Inode], make: bool) -> int:
-        if self._fd is not None and os.fstat(self._fd).st_nlink == 0:  # somebody removed the folder
+        if self._fd is not None and os.fstat(self._fd).st_nlink == 0:  # the folder was removed
             os.close(self._fd)
             self._fd = None
         if self._fd is None:
@@ -335,68 +325,45 @@ class Root:
         return folder
 
     def _explain(self, exc: Refused | Changed | OSError, path: str) -> LlmDoError:
-        shown = self.shown(path)
+        quoted_path = self.quoted_path(path)
         if isinstance(exc, Changed):
-            return self.changed(path)
+            return self.change_error(path)
         if isinstance(exc, FileNotFoundError):
-            missing = PathMissing(f"{shown} does not exist. {self._whats_there(split_path(path))}")
-            missing.brief = f"{shown} does not exist."
+            missing = PathMissing(f"{quoted_path} does not exist. {self._describe_nearby(split_path(path))}")
+            missing.brief = f"{quoted_path} does not exist."
             return missing
         if why := str(exc) if isinstance(exc, Refused) else _WHY.get(exc.errno or 0):
-            denied = PathDenied(f"{shown} is refused: {why}.")
+            denied = PathDenied(f"{quoted_path} is refused: {why}.")
             if isinstance(exc, NotADirectoryError):  # so there is a file
-                denied.brief = f"{shown} does not exist."
+                denied.brief = f"{quoted_path} does not exist."
             return denied
         assert isinstance(exc, OSError)
-        failed = PathFailed(f"{shown} failed: {exc.strerror}. A file that was there is unchanged.")
+        failed = PathFailed(f"{quoted_path} failed: {exc.strerror}. A file that was there is unchanged.")
         failed.errno = exc.errno
         return failed
 
-    def _whats_there(self, names: tuple[str, ...]) -> str:
-        """Close names in the last folder of a path that is there."""
+    def _describe_nearby(self, names: tuple[str, ...]) -> str:
+        """Say which similar names there are in the deepest existing folder of a path."""
         for depth in reversed(range(len(names))):
             with suppress(OSError, Refused):
                 with self._folder(names[:depth]) as folder:
-                    known = [name for name, _ in self._visible(folder)]
-                where = self.shown("/".join(names[:depth]))
-                return f"In {where}:{did_you_mean(names[depth], known) or ' nothing.'}"
+                    names_there = [name for name, _ in self._visible(folder)]
+                where = self.quoted_path("/".join(names[:depth]))
+                return f"In {where}:{did_you_mean(names[depth], names_there) or ' nothing.'}"
         return f"The folder of root {self.name!r} is not there" + (
             ": the first file that is written makes it." if self.config.mode == "rw" else "."
         )
 
 
-def _move_by_copy(
-    source: Folder, source_name: str, folder: Folder, name: str, expected: FileState | None, limit: int
-) -> bool:
-    """Move a file to another disk, and tell whether it was the expected one and stayed so."""
-    mode = source.status(source_name).st_mode
-    state = FileState.of_content(source.read(source_name, limit), mode)
-    assert state.content is not None
-    if expected not in (None, state):
-        return False
-    try:
-        folder.replace(name, state.content, mode, ABSENT, limit)
-    except Changed:
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
-    try:
-        source.remove(source_name, state, limit)
-    except (Changed, OSError) as exc:
-        folder.unlink(name)
-        if isinstance(exc, Changed):
-            return False
-        raise
-    return True
-
-
-def _after(steps: list[str], done: set[int], name: str) -> set[int]:
-    """How many steps of a pattern may be used up after one more name."""
+def _advance(steps: list[str], done: set[int], name: str) -> set[int]:
+    """Return how many steps of a pattern may have matched after one more name."""
     after = {i for i in done if steps[i : i + 1] == ["**"]}
     after |= {i + 1 for i in done - after if i < len(steps) and fnmatchcase(name, steps[i])}
-    return _skip(steps, after)
+    return _skip_stars(steps, after)
 
 
-def _skip(steps: list[str], done: set[int]) -> set[int]:
-    """`done`, and what it is if `**` stands for no folder."""
+def _skip_stars(steps: list[str], done: set[int]) -> set[int]:
+    """Add the steps that have matched if `**` stands for no folder."""
     for i, step in enumerate(steps):
         if step == "**" and i in done:
             done.add(i + 1)

@@ -1,4 +1,4 @@
-"""A file as it was at one moment, so that a later change of it can be told."""
+"""The state of a file at one moment, to detect later changes."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ ABSENT = FileState(None)
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """The files that a person is asked about with a call, as they were then."""
+    """The files that a person approves with a call, as they were when they were asked."""
 
     files: Mapping[str, FileState]
-    """By path, as the call names it."""
+    """Their states by path, as the call names it."""
     exact: bool = False
-    """Whether no grant of any kind outlasts a change of these files: they are run, or handed on."""
+    """No grant of any kind outlasts a change of these files: they are run, or passed on."""
 
     @property
     def digests(self) -> dict[str, str | None]:
-        """The states alone, to compare."""
+        """The digests of the files, to compare."""
         return {path: state.digest for path, state in self.files.items()}
 
     def before(self) -> dict[str, str | None]:
-        """Return the texts of the files. Those that are no text are left out; `None` stands for no file."""
-        shown = {path: state.text() for path, state in self.files.items()}
-        return {path: text for path, text in shown.items() if text is not None or self.files[path] == ABSENT}
+        """Return the texts of the files, without those that are not text; `None` stands for no file."""
+        texts = {path: state.text() for path, state in self.files.items()}
+        return {path: text for path, text in texts.items() if text is not None or self.files[path] == ABSENT}
 
     def updated(self, newer: Pins) -> Pins:
         """Return `newer`, with the states of this one for the files that both have."""

@@ -20,7 +20,8 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
-from ...sandbox.commands.processes import close_all, to_the_end, wait_exit
+from ...machine.waiting import wait_shielded
+from ...sandbox.commands.processes import close_all, wait_exit
 
 _CHUNK = 65536
 _FLUSH_SECONDS = 0.5
@@ -58,7 +59,7 @@ async def run_server(
             finally:
                 read.close()
                 write.close()
-                await to_the_end(server.stop())
+                await wait_shielded(server.stop())
                 tasks.cancel_scope.cancel()
     finally:
         server.close()

@@ -19,16 +19,8 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from pydantic import ValidationError
 
-from llm_do.sandbox import (
-    ContentError,
-    PathDenied,
-    PathFailed,
-    PathMissing,
-    RootConfig,
-    SandboxConfig,
-    SandboxManager,
-    SandboxToolset,
-)
+from llm_do.errors import ContentError, PathDenied, PathFailed, PathMissing
+from llm_do.sandbox import RootConfig, SandboxConfig, SandboxManager, SandboxToolset
 from llm_do.sandbox.roots.openat import Opener, best_opener, openat2, walk
 
 from ..processes import PATIENCE
@@ -498,6 +490,7 @@ class TestRefusals:
         program = f"""
             import resource, signal
             from pathlib import Path
+            from llm_do.errors import PathFailed
             from llm_do.sandbox import *
             from llm_do.sandbox.roots.openat import openat2, walk
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -757,7 +750,7 @@ class TestConfig:
                 "e": RootConfig(root="data/../../etc"),
             }
         )
-        left = wanted.within(creator, tmp_path)
+        left = wanted.restrict_to(creator, tmp_path)
         assert left.model_dump() == {
             "paths": {
                 "a": {
@@ -777,7 +770,7 @@ class TestConfig:
         (project.base / "out/link").symlink_to(project.outside)
         (project.base / "out/sub").mkdir()
         wanted = SandboxConfig(paths={"x": RootConfig(root="out/link"), "y": RootConfig(root="out/sub")})
-        left = wanted.within(project.config, project.base)
+        left = wanted.restrict_to(project.config, project.base)
         (project.base / "out/sub").rmdir()
         (project.base / "out/sub").symlink_to(project.outside)
         with SandboxManager(left, base=project.base, opener=opener) as manager:
@@ -816,14 +809,14 @@ def _compare(config: SandboxConfig) -> dict[str, Any]:
 @given(CONFIGS, CONFIGS)
 def test_what_is_left_is_never_more_than_either(wanted: SandboxConfig, creator: SandboxConfig) -> None:
     base = Path("/nowhere/base/x/y")
-    left = wanted.within(creator, base)
+    left = wanted.restrict_to(creator, base)
     folders = [base, base.parent, base / "a", base / "a/b", base / "b/a/a", base.parent / "a", Path("/etc")]
     for file in [folder / name for folder in folders for name in ("f", "f.a", "f.b", "f.c.a")]:
         for mode, size in _may(left, base, file):
             for config in (wanted, creator):
                 assert any(mode in ("ro", other) and size <= limit for other, limit in _may(config, base, file))
-    assert _compare(left.within(creator, base)) == _compare(left)
-    assert wanted.within(SandboxConfig(), base).paths == {}
+    assert _compare(left.restrict_to(creator, base)) == _compare(left)
+    assert wanted.restrict_to(SandboxConfig(), base).paths == {}
 
 
 PIECES = ["..", ".", "", "/", "~", "a", "d", "link", "secret.txt", "outside", "out", "in", "\0", "\n", "\\", "x" * 300]
