@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from .core.runtime import Runtime
     from .core.scope import CallScope
     from .core.trace import Trace, TraceEntry, TraceNode
-    from .definitions.definition import AttachmentPolicy, WorkerCreationDefaults, WorkerDefinition, WorkerSpec
+    from .definitions.attachments import AttachmentPolicy
+    from .definitions.definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec
     from .errors import (
         AnswerCutOff,
         ApprovalDenied,

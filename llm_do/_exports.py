@@ -38,7 +38,8 @@ _NAMES = {
     "core.runtime": ("Runtime",),
     "core.scope": ("CallScope",),
     "core.trace": ("Trace", "TraceEntry", "TraceNode"),
-    "definitions.definition": ("AttachmentPolicy", "WorkerCreationDefaults", "WorkerDefinition", "WorkerSpec"),
+    "definitions.attachments": ("AttachmentPolicy",),
+    "definitions.definition": ("WorkerCreationDefaults", "WorkerDefinition", "WorkerSpec"),
     "errors": (
         "AnswerCutOff",
         "ApprovalDenied",

@@ -10,7 +10,8 @@ from typing import Any
 from ..models import is_own_file, own_provider
 from ..policy.rules import ToolRule, anchored, without_effectless
 from ..sandbox import SandboxConfig
-from .definition import AttachmentPolicy, WorkerDefinition, WorkerLimits, places_of
+from .attachments import AttachmentPolicy
+from .definition import WorkerDefinition, WorkerLimits, places_of
 
 _HARMLESS_SETTINGS = frozenset(
     {

@@ -28,16 +28,9 @@ from ..core.entries import WorkerEntry
 from ..core.entry import Entry, ToolsetFactory
 from ..core.names import index_by_name, no_such_tool
 from ..core.recorder import logger
-from ..definitions.definition import (
-    McpToolset,
-    WorkerCreationDefaults,
-    WorkerDefinition,
-    WorkerSpec,
-    define,
-    native_tool,
-    places_of,
-)
+from ..definitions.definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec, define, places_of
 from ..definitions.inherit import cut
+from ..definitions.toolsets import McpToolset, native_tool
 from ..errors import DuplicateEntryError, LlmDoError, RuleError, UnknownEntryError, WorkerFileError, did_you_mean
 from ..machine.files import Owners, read_file
 from ..models import make_own_model
@@ -45,7 +38,8 @@ from ..policy.catalogue import is_reserved
 from ..policy.rules import RuleBook, Shape, check_rules, shape_of
 from ..sandbox import SandboxConfig
 from ..values.texts import quoted
-from .code import ProjectCode, ProjectConfig, entries_in, explain_public_name, functions_in, read_config
+from .code import ProjectCode, entries_in, explain_public_name, functions_in
+from .config import ProjectConfig, read_config
 from .layout import CONFIG, deciding_files, tools_file
 from .worker_files import BY_PROJECT, Fresh, WorkerFile, WorkerFiles, check_owner
 from .writable import WritableFolders

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from ..definitions.definition import WorkerDefinition, dump_worker, parse_worker
+from ..definitions.definition import WorkerDefinition
+from ..definitions.file_format import dump_worker, parse_worker
 from ..errors import DuplicateEntryError, WorkerFileError
 from ..machine.files import Owners, locked, put_in_place, read_file, written_beside
 from ..policy.catalogue import is_standard_tool

@@ -13,7 +13,8 @@ from pathlib import Path
 from ..errors import LlmDoError, WorkerFileError
 from ..sandbox import RootConfig, SandboxConfig
 from ..sandbox.roots.repositories import repository_around
-from .code import ProjectCode, ProjectConfig
+from .code import ProjectCode
+from .config import ProjectConfig
 from .import_guard import all_around, first_around, is_within, python_code_in
 from .layout import CONFIG
 from .worker_files import BY_PROJECT, Fresh, WorkerFiles

@@ -12,20 +12,17 @@ from inline_snapshot import snapshot
 from pydantic import ValidationError
 from pydantic_ai.native_tools import WebFetchTool
 
+from llm_do.definitions.attachments import AttachmentPolicy
 from llm_do.definitions.definition import (
-    AttachmentPolicy,
-    McpServer,
-    McpToolset,
     WorkerCreationDefaults,
     WorkerDefinition,
     WorkerLimits,
     WorkerSpec,
     define,
-    dump_worker,
     json_schema,
-    native_tool,
-    parse_worker,
 )
+from llm_do.definitions.file_format import dump_worker, parse_worker
+from llm_do.definitions.toolsets import McpServer, McpToolset, native_tool
 from llm_do.errors import WorkerFileError
 from llm_do.policy.rules import ToolRule
 from llm_do.sandbox import RootConfig, SandboxConfig

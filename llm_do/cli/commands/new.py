@@ -102,7 +102,8 @@ def worker_command(
 
     It writes workers/NAME.md, whose path is printed. The text in it is what the model is told: change it.
     """
-    from ...definitions.definition import WorkerDefinition, dump_worker, parse_worker  # noqa: PLC0415 - it imports pydantic
+    from ...definitions.definition import WorkerDefinition  # noqa: PLC0415 - it imports pydantic
+    from ...definitions.file_format import dump_worker, parse_worker  # noqa: PLC0415 - it imports pydantic
     from ...definitions.yaml_lines import write_yaml  # noqa: PLC0415
     from ...errors import did_you_mean  # noqa: PLC0415
 

@@ -19,7 +19,7 @@ from ...core.entries import ToolEntry, WorkerEntry
 from ...core.entry import Entry
 from ...core.plane import proxy_tool
 from ...core.runtime import Runtime
-from ...definitions.definition import McpToolset
+from ...definitions.toolsets import McpToolset
 from ...errors import ModelChoiceError
 from ...models import choose_default_model
 from ...policy.catalogue import DEFAULTS

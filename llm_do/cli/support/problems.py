@@ -20,7 +20,8 @@ from pydantic_ai.settings import ModelSettings
 
 from ...core.entries import WorkerEntry
 from ...core.names import no_such_tool
-from ...definitions.definition import McpToolset, WorkerDefinition, WorkerLimits, native_tool, places_of
+from ...definitions.definition import WorkerDefinition, WorkerLimits, places_of
+from ...definitions.toolsets import McpToolset, native_tool
 from ...errors import LlmDoError, ProjectCodeError, did_you_mean
 from ...machine.files import read_file
 from ...machine.installation import install_extra
@@ -28,7 +29,7 @@ from ...models import choose_default_model, own_provider
 from ...models.compatibility import find_misfit, name_fits
 from ...models.own import load_factory
 from ...policy.rules import RuleBook, check_rules
-from ...projects.code import ProjectConfig
+from ...projects.config import ProjectConfig
 from ...projects.discovery import is_name, worker_files
 from ...projects.layout import CONFIG, tools_file
 from ...projects.registry import ProjectTools, WorkerRegistry
