@@ -28,6 +28,8 @@ from .shapes import wrap_text
 ToolsetName = Literal["files", "shell", "worker_create"]
 """Toolsets with a name of their own; others are references to a factory, or MCP servers."""
 
+OWN_TOOLSETS = get_args(ToolsetName)
+
 
 def _read_command(value: Any) -> Any:
     if isinstance(value, str) and len(value.split()) > 1:
@@ -83,9 +85,9 @@ class McpToolset(Section):
 def _read_toolset(value: Any) -> str | McpToolset:
     if not isinstance(value, str):
         return McpToolset.model_validate(value)
-    if value not in get_args(ToolsetName) and not is_reference(value):
+    if value not in OWN_TOOLSETS and not is_reference(value):
         raise ValueError(
-            f"{value!r} is no toolset.{did_you_mean(value, get_args(ToolsetName))} "
+            f"{value!r} is no toolset.{did_you_mean(value, OWN_TOOLSETS)} "
             "Others are 'module:factory', 'file.py:factory', {mcp: {command: [...]}} and {mcp: {url: ...}}."
         )
     return value

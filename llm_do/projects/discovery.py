@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..machine.files import read_file
+from ..machine.files import MAX_CODE, read_file
 from ..values.names import AMONG_FILES
 from .layout import CONFIG, WORKERS, tools_file
 
@@ -260,3 +260,29 @@ def _imported(node: ast.ImportFrom, path: Path, root: Path, seen: set[Path]) -> 
         return
     names = {alias.name for alias in node.names}
     yield from _entries_in(other, root, {*seen, other}, None if "*" in names else names)
+
+
+def names_in_code(root: Path) -> set[str]:
+    """Return the names that code of the project has, as text or as variables: it may call an entry of that name."""
+    import ast  # noqa: PLC0415 - only where there is code to read
+
+    found: set[str] = set()
+    for path in (*root.glob("*.py"), *root.glob("tools/*.py"), *root.glob("workers/*/*.py")):
+        try:
+            tree = ast.parse(read_file(path, MAX_CODE))
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        nodes = list(ast.walk(tree))
+        functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        # A decorator says what a function itself is called.
+        skipped = {id(part) for node in functions for mark in node.decorator_list for part in ast.walk(mark)}
+        for node in nodes:
+            if id(node) in skipped:
+                continue
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.add(node.value)
+            elif isinstance(node, ast.Name):
+                found.add(node.id)
+            elif isinstance(node, ast.Attribute):
+                found.add(node.attr)
+    return found

@@ -23,10 +23,10 @@ from llm_do import WorkerRegistry, WorkerSpec, create_worker
 from llm_do.cli.fast import completion as tab
 from llm_do.cli.fast.help import COMMANDS, HELP
 from llm_do.cli.main import program, run_program
-from llm_do.cli.support.call_graph import circles
 from llm_do.cli.support.exits import Exit
 from llm_do.cli.support.problems import find_problems
 from llm_do.cli.support.trust import trust
+from llm_do.definitions.call_graph import find_cycles
 from llm_do.models.addresses import Address
 from llm_do.models.choice import KEY_OFFERS
 from llm_do.models.servers import ModelServer
@@ -603,13 +603,13 @@ def test_check_knows_who_can_call_whom(make: Make, run: Run) -> None:
     ],
 )
 def test_circles_of_calls(edges: dict[str, list[str]], found: list[list[str]]) -> None:
-    assert circles(edges) == found
+    assert find_cycles(edges) == found
 
 
 def test_a_thousand_workers_that_call_anybody_are_checked() -> None:
     """In time, too: to follow every path of calls among them would not end."""
     many = [f"w{number}" for number in range(1000)]
-    assert circles(dict.fromkeys(many, many)) == [sorted(many)]
+    assert find_cycles(dict.fromkeys(many, many)) == [sorted(many)]
 
 
 def test_check_looks_at_models_and_keys(make: Make, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -636,7 +636,7 @@ def test_an_instance_of_the_input_type_is_the_arguments_for_every_caller(make: M
         },
     )
     (registry.root / "workers/b.md").unlink()
-    deck = registry._code.object("schemas.py:Deck")(deck="acme")
+    deck = registry.code.object("schemas.py:Deck")(deck="acme")
     result = run_worker(registry=registry, worker="b", input_data=deck, cli_model=scripted(says("ok")))
     assert result.trace[0].input_data == {"deck": "acme"}
 
