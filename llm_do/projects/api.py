@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from pydantic_ai.messages import ModelMessage, MultiModalContent
 from pydantic_ai.usage import RunUsage
@@ -35,6 +36,9 @@ from ..models.choice import ModelLike
 from ..policy.approvals import ApprovalCallback, Approver
 from ..values.fields import fields_of
 from .registry import WorkerRegistry
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +91,7 @@ async def run_worker_async(
         creation_defaults: What workers that are created in this run have where nothing else is said.
         stream: Tell `message_callback` the text of answers as it comes. It makes every request a stream.
     """
-    config = registry.config
-    named = named_model(cli_model, config.model)
+    named = named_model(cli_model, registry.config.model)
 
     async def choose_model(worker: str, notice: Callable[[str], None]) -> ModelLike:
         choice = await pool.run(choose_default_model)
@@ -98,13 +101,10 @@ async def run_worker_async(
             raise ModelChoiceError(explain_missing(worker))
         return choice.model
 
-    runtime = Runtime(
-        registry,
+    runtime = registry.runtime(
         model=None if named is None else named.model,
         choose_model=choose_model,
         approval_callback=approval_callback,
-        tool_rules=registry.rule_book(),
-        limits=config.session_limits(),
         message_callback=message_callback,
         creation_defaults=creation_defaults,
         text_deltas=stream,
@@ -141,37 +141,20 @@ def load_files(attachments: Sequence[AttachmentInput] | None, entry: Any) -> lis
     return load(attachments, entry.attachment_policy, entry.name)
 
 
-def run_worker(
-    *,
-    registry: WorkerRegistry,
-    worker: str,
-    input_data: Any = None,
-    attachments: Sequence[AttachmentInput] | None = None,
-    cli_model: ModelLike | None = None,
-    approval_callback: ApprovalCallback | Approver | None = None,
-    message_callback: MessageCallback | None = None,
-    creation_defaults: WorkerCreationDefaults | None = None,
-    stream: bool = False,
-) -> WorkerRunResult:
-    """`run_worker_async` for synchronous code."""
-    running = run_worker_async(
-        registry=registry,
-        worker=worker,
-        input_data=input_data,
-        attachments=attachments,
-        cli_model=cli_model,
-        approval_callback=approval_callback,
-        message_callback=message_callback,
-        creation_defaults=creation_defaults,
-        stream=stream,
-    )
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:  # as it should be
+def _for_synchronous_code(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Return a function that runs an asynchronous one in an event loop of its own."""
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        _check_no_loop("run_worker", "await run_worker_async(...)")
         # In a context of its own: a thread that a loop started has inherited that loop's variables.
-        return contextvars.Context().run(asyncio.run, running)
-    running.close()
-    raise EventLoopError("An event loop is running: use `await run_worker_async(...)`.")
+        return contextvars.Context().run(asyncio.run, function(*args, **kwargs))
+
+    return run
+
+
+run_worker = _for_synchronous_code(run_worker_async)
+"""`run_worker_async` for synchronous code, with the same parameters."""
 
 
 async def call_worker_async(
@@ -212,12 +195,12 @@ def _as_mapping(input_data: Any) -> Any:
     return input_data if fields is None else {**fields.declared, **fields.extra}
 
 
-def _check_no_loop(what: str, instead: str) -> None:
+def _check_no_loop(function: str, instead: str) -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise EventLoopError(f"{what} would block the event loop that has to serve the call. Use `{instead}` here.")
+    raise EventLoopError(f"{function} would block the running event loop: use `{instead}`.")
 
 
 def create_worker(

@@ -8,8 +8,10 @@ from typing import Any
 from ..core.adapt import describe
 from ..core.entries import WorkerEntry
 from ..core.entry import Entry
+from ..core.runtime import Runtime
 from ..definitions.definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec, define, places_of
 from ..errors import DuplicateEntryError, RuleError, UnknownEntryError, WorkerFileError, did_you_mean
+from ..models import named_model
 from ..policy.rules import RuleBook, check_rules
 from .building import build_worker
 from .creation import write_worker
@@ -22,6 +24,18 @@ from .worker_files import BY_PROJECT, WorkerFile
 
 class WorkerRegistry(Project, Mapping[str, Entry[Any]]):
     """The workers and functions of a project, by name."""
+
+    def runtime(self, **options: Any) -> Runtime:
+        """Open a session of the project. The options are those of `Runtime`.
+
+        Without `limits`, those of `llm-do.toml` hold. Without `choose_model`, the model is the one that is given, or
+        else the one that `LLM_DO_MODEL` or `llm-do.toml` names.
+        """
+        options.setdefault("limits", self.config.session_limits())
+        if options.get("choose_model") is None:
+            named = named_model(options.get("model"), self.config.model)
+            options["model"] = None if named is None else named.model
+        return Runtime(self, **options)
 
     def rule_book(self) -> RuleBook | None:
         """The rules of `llm-do.toml`, which hold in every session of the project."""

@@ -19,6 +19,7 @@ from llm_do import (
     ArgumentError,
     DuplicateEntryError,
     LimitExceeded,
+    Limits,
     LlmDoError,
     OutputError,
     ProjectCodeError,
@@ -378,6 +379,20 @@ def test_a_changed_configuration_is_seen(make: Make) -> None:
     sandbox = worker_of(registry, "a").sandbox
     assert sandbox is not None
     assert list(sandbox.paths) == ["in"]
+
+
+async def test_a_session_has_the_limits_and_the_model_of_its_project(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`registry.runtime` takes the options of `Runtime`, which stand before what the project says."""
+    monkeypatch.delenv("LLM_DO_MODEL", raising=False)
+    registry = make({"workers/a.md": "x", "llm-do.toml": "model = 'test'\n[limits]\nmax_calls = 1\n"})
+    runtime = registry.runtime()
+    assert await runtime.call("a", "x") == "success (no tool calls)"
+    with pytest.raises(LimitExceeded):
+        await runtime.call("a", "x")
+    other = registry.runtime(model=scripted(says("mine"), says("again")), limits=Limits(max_calls=2))
+    assert [await other.call("a", "x"), await other.call("a", "x")] == ["mine", "again"]
 
 
 async def test_a_thousand_workers_are_not_read_to_call_one(make: Make) -> None:
