@@ -8,14 +8,12 @@ No code of the project runs.
 from __future__ import annotations
 
 import errno
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..machine.files import MAX_CODE, read_file
-from ..values.names import AMONG_FILES
-from .layout import CONFIG, WORKERS, tools_file
+from .layout import CONFIG, WORKERS, files_of, tools_file, worker_names
 
 if TYPE_CHECKING:
     import ast
@@ -25,9 +23,7 @@ UNREADABLE = "it cannot be read: `llm-do check` says why"
 TOO_LARGE = "it is too large to be read at a glance: `llm-do check` imports it"
 _MAX_CODE = 500_000
 """How many bytes of code are looked at: of ten million, the syntax tree takes half a minute and gigabytes."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _MAX_DEPTH = 50
-_SUFFIXES = (".md", ".yaml")
 
 
 class Found(NamedTuple):
@@ -47,11 +43,6 @@ class Found(NamedTuple):
     """`none` for a worker that says that it takes no input."""
 
 
-def is_name(name: str) -> bool:
-    """Whether an entry may have this name."""
-    return _NAME.fullmatch(name) is not None
-
-
 def find_root(start: Path) -> Path | None:
     """The folder of the project that a folder is in: the nearest one, going up, with `workers/` or `llm-do.toml`."""
     for folder in (start, *start.parents):
@@ -60,40 +51,17 @@ def find_root(start: Path) -> Path | None:
     return None
 
 
-def worker_files(root: Path) -> dict[str, list[Path]]:
-    """The files of each worker: one, unless something is wrong. What a person wrote stands before what is generated."""
-    folder, found = root / WORKERS, dict[str, list[Path]]()
-    for path in _inside(folder):
-        if path.suffix in _SUFFIXES:
-            found.setdefault(path.stem, []).append(path)
-        elif path.name != "generated" and path.is_dir():
-            own = [file for suffix in _SUFFIXES if os.path.lexists(file := path / f"worker{suffix}")]
-            if own:
-                found.setdefault(path.name, []).extend(own)
-    for path in _inside(folder / "generated"):
-        if path.suffix == ".yaml":
-            found.setdefault(path.stem, [path])
-    return {name: found[name] for name in sorted(found) if is_name(name) and name not in AMONG_FILES}
-
-
-def _inside(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []
-
-
 def names_in(root: Path, *, functions: bool = True) -> list[str]:
     """The names of a project's workers, and of its functions."""
     made = [
         found.name for found in functions_of(root) if found.problem is None and (functions or found.kind == "worker")
     ]
-    return sorted({*worker_files(root), *made})
+    return sorted({*worker_names(root), *made})
 
 
 def list_entries(root: Path) -> Iterator[Found]:
     """The workers and functions of a project, by name."""
-    workers = [_worker(root, name, files) for name, files in worker_files(root).items()]
+    workers = [_worker(root, name, files_of(root, name)) for name in worker_names(root)]
     yield from sorted([*workers, *functions_of(root)], key=lambda found: (found.name, found.kind))
 
 

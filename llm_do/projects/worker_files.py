@@ -15,16 +15,12 @@ from ..definitions.file_format import dump_worker, parse_worker
 from ..errors import DuplicateEntryError, WorkerFileError
 from ..machine.files import Owners, locked, put_in_place, read_file, written_beside
 from ..policy.catalogue import is_standard_tool
-from ..values.names import AMONG_FILES, is_name
-from .layout import WORKERS
+from .layout import GENERATED, WORKERS, files_of, is_worker_name, scan, worker_names
 
 T = TypeVar("T")
 
 BY_PROJECT = "(project)"
 """The creator of a worker that a person made, with Python or the command line. No worker can be called so."""
-
-GENERATED = "generated"
-"""The folder below `workers/` for workers that were not written by a person."""
 
 SEAL = ".seal"
 """How the names of the files end that tell who created a generated worker, and what was written then."""
@@ -84,11 +80,7 @@ class WorkerFiles:
         """The names of all workers that have a file. No file is read."""
         if self._only is not None:
             return [self._only.stem]
-        folder = self.folder
-        found = {path.stem for pattern in ("*.md", "*.yaml") for path in folder.glob(pattern)}
-        found |= {path.name for path in folder.glob("*") if not path.suffix and _has_worker(path)}
-        found |= {path.stem for path in (folder / GENERATED).glob("*.yaml")}
-        return sorted(name for name in found if is_name(name) and name not in AMONG_FILES)
+        return worker_names(self._root)
 
     def stamp(self) -> Hashable:
         """Return something that changes when any worker is added, changed or removed. No file is read."""
@@ -104,29 +96,22 @@ class WorkerFiles:
 
     def find(self, name: str) -> WorkerFile | None:
         """The file of a worker, if there is one. A file that a person wrote stands before a generated one."""
-        if not is_name(name) or name in AMONG_FILES:
+        if not is_worker_name(name):
             return None
         if self._only is not None:
-            return (
-                WorkerFile(self._only, "md" if self._only.suffix == ".md" else "yaml")
-                if name == self._only.stem
-                else None
-            )
-        folder = self.folder
-        candidates = [
-            WorkerFile(folder / f"{name}.md", "md"),
-            WorkerFile(folder / f"{name}.yaml", "yaml"),
-            WorkerFile(folder / name / "worker.md", "md", in_folder=True),
-            WorkerFile(folder / name / "worker.yaml", "yaml", in_folder=True),
-        ]
-        if (folder / f"{name}.yml").is_file():
+            path = self._only
+            return WorkerFile(path, "md" if path.suffix == ".md" else "yaml") if name == path.stem else None
+        found = files_of(self._root, name)
+        if (self.folder / f"{name}.yml").is_file():
             raise WorkerFileError(f"workers/{name}.yml: a worker's file ends with .yaml or .md. Rename it.")
-        found = [file for file in candidates if os.path.lexists(file.path)]  # what is no file is an error to tell
         if len(found) > 1:
-            both = " and ".join(self.shown(file.path) for file in found)
+            both = " and ".join(map(self.shown, found))
             raise DuplicateEntryError(f"Worker {name!r} has two files: {both}. Remove one.")
-        generated = self.generated(name)
-        return found[0] if found else generated if os.path.lexists(generated.path) else None
+        if not found:
+            return None
+        path, folder = found[0], found[0].parent
+        format: Literal["md", "yaml"] = "md" if path.suffix == ".md" else "yaml"  # noqa: A001
+        return WorkerFile(path, format, folder == self.folder / GENERATED, in_folder=folder == self.folder / name)
 
     def generated(self, name: str) -> WorkerFile:
         """Return where the file of a generated worker is, or would be."""
@@ -202,10 +187,6 @@ def check_owner(path: Path, root: Path, owners: Owners | None) -> None:
         raise WorkerFileError(f"{path.relative_to(root)} is not used: {why}")
 
 
-def _has_worker(folder: Path) -> bool:
-    return any(os.path.lexists(folder / name) for name in ("worker.md", "worker.yaml"))
-
-
 def _stamp(path: Path | os.DirEntry[str]) -> Hashable:
     try:
         stat = path.stat()
@@ -216,11 +197,7 @@ def _stamp(path: Path | os.DirEntry[str]) -> Hashable:
 
 def _inside(folder: Path | os.DirEntry[str], depth: int) -> Iterator[os.DirEntry[str]]:
     """Yield what is in a folder and, down to a depth, in those below it."""
-    try:
-        entries = list(os.scandir(folder))
-    except OSError:  # no folder, or none that anything could be found in
-        return
-    for entry in entries:
+    for entry in scan(folder):
         yield entry
         if depth > 1 and entry.is_dir():
             yield from _inside(entry, depth - 1)

@@ -11,7 +11,9 @@ from typing import Any, NoReturn
 import click
 
 from ...policy.catalogue import is_reserved
-from ...projects.discovery import find_root, is_name, names_in, worker_files
+from ...projects.discovery import find_root, names_in
+from ...projects.layout import files_of
+from ...values.names import is_name
 from ..support.exits import Exit
 from ..support.projects import root_of
 from ..support.templates import PROJECT, WORKER
@@ -155,7 +157,7 @@ def _check_name(name: str, what: str) -> None:
 
 def _check_free(root: Path, name: str) -> None:
     """A second file for one name would be an error wherever the worker is used."""
-    taken = [*worker_files(root).get(name, ()), *(root / "workers").glob(f"{name}.yml")]
+    taken = [*files_of(root, name), *(root / "workers").glob(f"{name}.yml")]
     if (root / "workers" / name).exists():
         taken.append(root / "workers" / name)
     if taken:

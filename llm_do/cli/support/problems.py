@@ -31,13 +31,13 @@ from ...models.compatibility import find_misfit, name_fits
 from ...models.own import load_factory
 from ...policy.rules import RuleBook, check_rules
 from ...projects.config import ProjectConfig
-from ...projects.discovery import is_name, names_in_code, worker_files
-from ...projects.layout import CONFIG, tools_file
+from ...projects.discovery import names_in_code
+from ...projects.layout import CONFIG, files_of, tools_file
 from ...projects.registry import WorkerRegistry
 from ...projects.rule_names import ProjectTools
 from ...sandbox import RootConfig
 from ...sandbox.commands.bwrap import why_not
-from ...values.names import AMONG_FILES
+from ...values.names import AMONG_FILES, is_name
 from .providers import ModelProblem, look_at_model
 
 MAX_DEPTH = 16
@@ -98,9 +98,8 @@ class _Checker:
         tools = tools_file(self._registry.root)
         functions = list(self._try("code", self._read_functions, None if tools is None else self._shown(tools)))
         yield from (*config, *functions)
-        all_files = worker_files(self._registry.root)
         for name in self._names:
-            files = all_files.get(name)
+            files = files_of(self._registry.root, name)
             yield from self._try("file", lambda name=name: self._read(name), self._shown(files[0]) if files else None)
         if config or functions:
             left = [problem.file for problem in (*config, *functions) if problem.file]
