@@ -19,7 +19,7 @@ from ..errors import RuleError, WorkerFileError, did_you_mean
 from ..machine.files import read_file
 from ..policy.rules import check_rules
 from ..values.texts import quoted
-from .inheritance import creators_of
+from .generated import creators_of
 from .layout import deciding_files
 from .project import Project
 from .rule_names import ProjectTools

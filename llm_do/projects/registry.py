@@ -14,8 +14,7 @@ from ..errors import DuplicateEntryError, RuleError, UnknownEntryError, WorkerFi
 from ..models import named_model
 from ..policy.rules import RuleBook, check_rules
 from .building import build_worker
-from .creation import write_worker
-from .inheritance import effective_definition
+from .generated import effective_definition, write_worker
 from .layout import CONFIG
 from .project import Project
 from .rule_names import ProjectTools

@@ -18,7 +18,7 @@ from ..definitions.definition import WorkerDefinition
 from ..definitions.toolsets import OWN_TOOLSETS
 from ..errors import LlmDoError
 from ..policy.rules import Shape, shape_of
-from .inheritance import effective_definition
+from .generated import effective_definition
 from .project import Project
 from .worker_files import WorkerFile
 
