@@ -20,7 +20,7 @@ from .toolsets import Native, Toolset
 
 
 class WorkerLimits(Section):
-    """Budgets of one worker, as in `Limits`. What is not given is not limited here."""
+    """Budgets of one worker, as in `Limits`. A field that is `None` is not limited here."""
 
     max_calls: Count | None = None
     max_requests: Count | None = None
@@ -30,7 +30,7 @@ class WorkerLimits(Section):
 
 
 class WorkerDefinition(Section):
-    """A worker, as its file says it."""
+    """A worker, as its file defines it."""
 
     name: Name
     description: str | None = None
@@ -41,7 +41,7 @@ class WorkerDefinition(Section):
     input: InputShape | None = None
     """Its parameters: a JSON Schema, or a reference to a class. `none` if its instructions are enough."""
     output: Shape | None = None
-    """What it returns: a JSON Schema, or a reference to a class. Text without one."""
+    """Its result: a JSON Schema, or a reference to a class. Without one it is text."""
     tools: tuple[Name, ...] = ()
     """Entries of the project that its model may call, each with a schema of its own."""
     toolsets: tuple[Toolset, ...] = ()
@@ -58,7 +58,7 @@ class WorkerDefinition(Section):
     locked: Flag = False
     """No model may overwrite the file."""
     created_by: Word | None = None
-    """Whose authority a generated worker cannot exceed."""
+    """The creator of a generated worker, whose rights it cannot exceed."""
     instructions: Annotated[str, AfterValidator(str.strip)] = ""
 
     @model_validator(mode="after")
@@ -77,17 +77,17 @@ class WorkerDefinition(Section):
 
 
 def places_of(sandbox: SandboxConfig | None, base: Path) -> Places:
-    """Return what paths in rules mean to a worker with these folders."""
+    """Return the folders that paths in the rules of a worker mean."""
     roots = sandbox.paths if sandbox is not None else {}
     return Places({name: root.folder(base) for name, root in roots.items()}, base)
 
 
 def _placed(rules: dict[str, tuple[ToolRule, ...]], places: Places) -> dict[str, tuple[ToolRule, ...]]:
-    return {name: tuple(dataclasses.replace(rule, places=places) for rule in said) for name, said in rules.items()}
+    return {name: tuple(dataclasses.replace(rule, places=places) for rule in listed) for name, listed in rules.items()}
 
 
 class WorkerSpec(Section):
-    """A worker to be created. `None` is what the defaults say."""
+    """A worker to be created. For a field that is `None`, the default holds."""
 
     name: Name
     instructions: str
@@ -108,7 +108,7 @@ class WorkerSpec(Section):
 
 
 class WorkerCreationDefaults(Section):
-    """What a created worker has where its spec says nothing."""
+    """Values of a created worker for fields that its spec leaves out."""
 
     default_model: Word | None = None
     default_sandbox: SandboxConfig | None = None
@@ -117,7 +117,7 @@ class WorkerCreationDefaults(Section):
 
 
 def define(spec: WorkerSpec, defaults: WorkerCreationDefaults, created_by: str | None) -> WorkerDefinition:
-    """The definition of a worker to be created. Each rule of the spec stands before the default one of that name."""
+    """Return the definition of a new worker. A rule of the spec replaces the default one of that name."""
     values = {key.removeprefix("default_"): value for key, value in defaults if value is not None}
     values |= {key: value for key, value in spec if value is not None}
     values["tool_rules"] = {**(defaults.default_tool_rules or {}), **(spec.tool_rules or {})}
@@ -125,7 +125,7 @@ def define(spec: WorkerSpec, defaults: WorkerCreationDefaults, created_by: str |
 
 
 def json_schema() -> dict[str, Any]:
-    """The format, for editors."""
+    """Return the JSON Schema of worker files, for editors."""
     schema = WorkerDefinition.model_json_schema()
     schema["required"].remove("name")  # the file's own name says it
     schema["properties"]["input"]["anyOf"].remove({"type": "null"})  # `input:` with nothing is refused: `none` says it

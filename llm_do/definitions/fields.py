@@ -23,19 +23,19 @@ def is_reference(value: str) -> bool:
 def check_reference(value: str) -> str:
     """Return a reference, or raise `ValueError`."""
     if not is_reference(value):
-        raise ValueError(f"{value!r} is no reference: write 'module:Name' or 'file.py:Name'.")
+        raise ValueError(f"{value!r} is not a reference: write 'module:Name' or 'file.py:Name'.")
     return value
 
 
 def _check_workers(names: tuple[str, ...]) -> tuple[str, ...]:
     if "*" in names and len(names) > 1:
-        raise ValueError('write ["*"] for any worker, or only names.')
+        raise ValueError('"*" means all workers: write ["*"], or only names.')
     return names
 
 
 def _check_suffix(suffix: str) -> str:
     if len(suffix) < 2 or not suffix.startswith(".") or "/" in suffix:
-        raise ValueError(f"{suffix!r} is no suffix: write it with its dot, such as '.txt'.")
+        raise ValueError(f"{suffix!r} is not a suffix: write it with its dot, such as '.txt'.")
     return suffix.casefold()
 
 

@@ -37,7 +37,7 @@ def parse_worker(
     path: str,
     format: Literal["md", "yaml"],  # noqa: A002
 ) -> WorkerDefinition:
-    """Read a worker's file, which is for a worker of that name."""
+    """Return the definition in a worker's file. Errors have the lines where they are, all of the file at once."""
     try:
         source = decode(text)
         front, body, first_line = (
@@ -49,14 +49,17 @@ def parse_worker(
     values = document.value
     if values is None and not document.problems:
         if not source.strip() or body is None:
-            raise _file_error(path, Problem(1, "the file is empty."))
+            raise _file_error(path, Problem(1, "the file is empty. Write the worker's instructions."))
         values = {}
     if not isinstance(values, dict):
         wrong = Problem(first_line, f"must be keys and values, such as `model: ...`; got {shown(values)}.")
         raise _file_error(path, *document.problems or [wrong])
     if body is not None:
         if "instructions" in values:
-            document.complain(("instructions",), "the instructions are the text below the front matter.")
+            document.complain(
+                ("instructions",),
+                "instructions: must be the text below the front matter, and no key.",
+            )
         values["instructions"] = body
     if "input" in values and values["input"] is None:
         document.complain(
@@ -76,14 +79,14 @@ def parse_worker(
 def _with_lines(
     rules: dict[str, tuple[ToolRule, ...]], document: Document, path: str
 ) -> dict[str, tuple[ToolRule, ...]]:
-    """Rules that know where they stand."""
+    """Return rules with the file and line where they stand."""
 
     def line(name: str, at: int) -> int:
         return document.lines.get(("tool_rules", name, at), document.lines.get(("tool_rules", name), 1))
 
     return {
-        name: tuple(dataclasses.replace(rule, where=f"{path}:{line(name, at)}") for at, rule in enumerate(said))
-        for name, said in rules.items()
+        name: tuple(dataclasses.replace(rule, where=f"{path}:{line(name, at)}") for at, rule in enumerate(listed))
+        for name, listed in rules.items()
     }
 
 
@@ -96,12 +99,12 @@ def _file_error(path: str, *problems: Problem) -> WorkerFileError:
 
 
 def _printable(message: str) -> str:
-    """A message in one line, whatever the file's keys and values have in them."""
+    """Return a message in one line, with control characters of the file's keys and values escaped."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in message)
 
 
 def dump_worker(definition: WorkerDefinition) -> str:
-    """The YAML file of a worker: `parse_worker` makes an equal definition of it."""
+    """Return the YAML file of a worker, from which `parse_worker` makes an equal definition."""
     path = f"{definition.name}.yaml"
     try:
         values = definition.model_dump(mode="json", exclude_defaults=True, by_alias=True)
@@ -115,5 +118,5 @@ def dump_worker(definition: WorkerDefinition) -> str:
     text = write_yaml(values) + block
     # A file that cannot be read again (too large, too deep, no number) must not be written.
     if parse_worker(text, name=definition.name, path=path, format="yaml") != definition:
-        raise _file_error(path, Problem(1, "holds values that a file cannot say."))
+        raise _file_error(path, Problem(1, "has values that cannot be written to a file."))
     return text

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    Field,
-    PlainValidator,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainValidator, model_validator
 
 from ..errors import did_you_mean
 from ..values.json_schema import check_bounds
@@ -27,6 +20,7 @@ def _check_schema(value: Any) -> Any:
 
 
 def wrap_text(value: Any) -> Any:
+    """Return a text as a list with one item, and other values as they are."""
     return [value] if isinstance(value, str) else value
 
 
@@ -35,7 +29,7 @@ _SchemaType = Literal["object", "array", "string", "number", "integer", "boolean
 
 
 class _JsonSchema(BaseModel):
-    """Those keywords of a JSON Schema whose mistakes are worth a line number."""
+    """Keywords of a JSON Schema whose errors are reported with their line."""
 
     type: Annotated[list[_SchemaType], BeforeValidator(wrap_text)] = []
     properties: dict[str, _Schema] = {}
@@ -43,13 +37,13 @@ class _JsonSchema(BaseModel):
     items: _Schema = {}
     enum: list[Any] = []
     defs: dict[str, _Schema] = Field(default={}, alias="$defs")
-    ref: str = Field(default="#", alias="$ref", pattern="^#")  # another file's would have to be fetched
+    ref: str = Field(default="#", alias="$ref", pattern="^#")
 
     @model_validator(mode="after")
     def _required_is_there(self) -> _JsonSchema:
         for name in self.required if self.properties else ():
             if name not in self.properties:
-                raise ValueError(f"{name!r} is required, but no property.{did_you_mean(name, self.properties)}")
+                raise ValueError(f"{name!r} is required, but not a property.{did_you_mean(name, self.properties)}")
         return self
 
 
@@ -63,10 +57,10 @@ def _check_shape(value: Any) -> Any:
 
 
 def _check_references(schema: Any) -> None:
-    """Whatever a schema refers to is in it: another file's would have to be fetched."""
+    """Refuse references to other files, which would have to be fetched."""
     for key, inner in schema.items() if isinstance(schema, Mapping) else enumerate(schema):
         if key in ("$ref", "$dynamicRef") and isinstance(inner, str) and not inner.startswith("#"):
-            raise ValueError(f"{key}: {shown(inner)} is elsewhere; a reference starts with '#'.")
+            raise ValueError(f"{key}: {shown(inner)} is outside of the schema. Start the reference with '#'.")
         if isinstance(inner, Mapping | list):
             _check_references(inner)
 
@@ -74,12 +68,9 @@ def _check_references(schema: Any) -> None:
 def _check_input_shape(value: Any) -> Any:
     if isinstance(value, str) and value.casefold() == "none":
         if value != "none":
-            raise ValueError(f"{value!r}: write `none`, in lower case, for a worker that takes no input.")
+            raise ValueError(f"{value!r} is not in lower case: write `none` for a worker that takes no input.")
         return value
-    return _check_input(_check_shape(value))
-
-
-def _check_input(value: Any) -> Any:
+    _check_shape(value)
     if isinstance(value, Mapping) and value.get("type") != "object":
         raise ValueError("an inline input needs `type: object`: its properties are the parameters.")
     return value

@@ -33,7 +33,7 @@ OWN_TOOLSETS = get_args(ToolsetName)
 
 def _read_command(value: Any) -> Any:
     if isinstance(value, str) and len(value.split()) > 1:
-        raise ValueError(f"{value!r} goes to no shell: write {json.dumps(value.split())}.")
+        raise ValueError(f"{value!r} is not run by a shell: write {json.dumps(value.split())}.")
     return wrap_text(value)
 
 
@@ -58,9 +58,9 @@ class McpServer(Section):
     roots: tuple[Word, ...] = ()
     """Names of the worker's roots that are announced to the server. This is information: it grants nothing."""
     progress: Flag = False
-    """Whether it can say how far a call is."""
+    """True if it may report the progress of calls."""
     sampling: Flag = False
-    """Whether it can ask the worker's model. The rule `mcp.sampling` decides about each request."""
+    """True if it may ask the worker's model. The rule `mcp.sampling` decides about each request."""
 
     @model_validator(mode="after")
     def _one_way_to_reach_it(self) -> McpServer:
@@ -79,7 +79,7 @@ class McpToolset(Section):
     name: Name | None = None
     """The server's name in rules, as in `github/create_issue`."""
     prefix: Name | None = None
-    """What the names of its tools start with."""
+    """The prefix of its tools' names."""
 
 
 def _read_toolset(value: Any) -> str | McpToolset:
@@ -87,7 +87,7 @@ def _read_toolset(value: Any) -> str | McpToolset:
         return McpToolset.model_validate(value)
     if value not in OWN_TOOLSETS and not is_reference(value):
         raise ValueError(
-            f"{value!r} is no toolset.{did_you_mean(value, OWN_TOOLSETS)} "
+            f"{value!r} is not a toolset.{did_you_mean(value, OWN_TOOLSETS)} "
             "Others are 'module:factory', 'file.py:factory', {mcp: {command: [...]}} and {mcp: {url: ...}}."
         )
     return value
@@ -99,21 +99,20 @@ def _native_adapter(kind: str) -> TypeAdapter[AbstractNativeTool]:
 
 
 def native_tool(item: str | Mapping[str, Any]) -> AbstractNativeTool:
-    """The provider-side tool that an item of `native` means: a kind, or `kind` and settings."""
+    """Return the provider's tool that an item of `native` names: a kind, or `kind` and settings."""
     settings = {"kind": item} if isinstance(item, str) else dict(item)
     kind = settings.pop("kind", None)
     if not isinstance(kind, str) or kind not in NATIVE_TOOL_TYPES:
         hint = did_you_mean(str(kind), NATIVE_TOOL_TYPES)
-        raise ValueError(f"{shown(item)} is no native tool.{hint} Write a kind, or {{kind: ..., setting: ...}}.")
+        raise ValueError(f"{shown(item)} is not a native tool.{hint} Write a kind, or {{kind: ..., setting: ...}}.")
     known = [field.name for field in dataclasses.fields(NATIVE_TOOL_TYPES[kind])]
     for key in settings:
         if key not in known:
             raise ValueError(f"{kind} has no setting {key!r}.{did_you_mean(str(key), known)}")
     try:
-        made: AbstractNativeTool = _native_adapter(kind).validate_python(settings, extra="forbid")
+        return _native_adapter(kind).validate_python(settings, extra="forbid")
     except ValidationError as error:
         raise ValueError(f"{kind}: {summarize(error)}.") from None
-    return made
 
 
 def _check_native(value: Any) -> Any:

@@ -31,8 +31,8 @@ _EXPECTED = {
 
 
 def problems_of(error: ValidationError, document: Document, model: type[BaseModel]) -> Iterator[Problem]:
-    """What pydantic found wrong with a document, except where the document is already known to be wrong."""
-    # A list of half a million wrong items is one mistake.
+    """Yield the errors that pydantic found in a document, except where the document has a problem already."""
+    # A list can have half a million wrong items.
     for details in islice(error.errors(include_url=False), 1000):
         at = document.place(details["loc"])
         if not document.is_spoiled(at):
@@ -65,7 +65,7 @@ def _label(at: Sequence[str | int]) -> str:
 
 
 def _fields_at(at: Sequence[str | int], model: type[BaseModel]) -> list[str]:
-    """The keys that a mapping in the file may have."""
+    """Return the keys that a mapping in the file may have."""
     found: type[BaseModel] | None = model
     for part in at:
         if found and part in found.model_fields:
@@ -74,7 +74,7 @@ def _fields_at(at: Sequence[str | int], model: type[BaseModel]) -> list[str]:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The pydantic model that an annotation is about, such as that of `dict[str, Model] | None`."""
+    """Return the pydantic model in an annotation, such as that of `dict[str, Model] | None`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((model for arg in get_args(annotation) if (model := _model_in(arg))), None)
