@@ -15,13 +15,13 @@ from ..errors import WorkerFileError
 from ..policy.rules import ToolRule
 from ..values.texts import shown
 from .definition import WorkerDefinition
-from .validation_problems import problems_of
 from .yaml_lines import (
     Document,
     Problem,
     UnreadableError,
     decode,
     is_plain_text,
+    problems_of,
     read_yaml,
     split_front_matter,
     write_yaml,

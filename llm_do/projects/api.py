@@ -1,6 +1,6 @@
-"""One call, from a project's files to a result: `run_worker`, `call_worker`, `create_worker`.
+"""Run, call and create workers with one function each.
 
-A thin layer over the runtime, for those who want no more than to run a worker.
+A thin layer over the runtime, for programs that only run a worker.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRunResult:
-    """What a run gave, and what it took."""
+    """The result of a run, and its costs."""
 
     output: Any
-    """What the worker returned."""
+    """The worker's result."""
     messages: list[ModelMessage]
-    """What the worker and its model said to each other, without secrets."""
+    """The messages between the worker and its model, without secrets."""
     trace: Trace
     """Every call of the run."""
     usage: dict[str, RunUsage]
-    """What was used, by model name."""
+    """Usage by model name."""
 
     @property
     def cost(self) -> Decimal | None:
@@ -88,7 +88,7 @@ async def run_worker_async(
         cli_model: The model of workers that have none of their own, before anything that is configured.
         approval_callback: Asked before calls that need approval.
         message_callback: Told everything that happens, with the start and the end of each model request.
-        creation_defaults: What workers that are created in this run have where nothing else is said.
+        creation_defaults: Values of workers that are created in this run, for fields that are left out.
         stream: Tell `message_callback` the text of answers as it comes. It makes every request a stream.
     """
     named = named_model(cli_model, registry.config.model)
@@ -131,7 +131,7 @@ async def run_entry(
 
 
 def load_files(attachments: Sequence[AttachmentInput] | None, entry: Any) -> list[MultiModalContent]:
-    """Read the files that a person, or a program of theirs, gives an entry, and check that it may have them."""
+    """Read the files that are given to an entry from outside, and check that it may have them."""
     if isinstance(attachments, str | Path):
         raise TypeError(f"attachments must be a list, got {attachments!r}.")
     if not attachments:
@@ -143,13 +143,15 @@ def load_files(attachments: Sequence[AttachmentInput] | None, entry: Any) -> lis
 
 def _for_synchronous_code(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     """Return a function that runs an asynchronous one in an event loop of its own."""
+    name = function.__name__.removesuffix("_async")
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        _check_no_loop("run_worker", "await run_worker_async(...)")
+        _check_no_loop(name, f"await {function.__name__}(...)")
         # In a context of its own: a thread that a loop started has inherited that loop's variables.
         return contextvars.Context().run(asyncio.run, function(*args, **kwargs))
 
+    run.__name__ = run.__qualname__ = name
     return run
 
 
@@ -183,12 +185,13 @@ def call_worker(
     if caller_context.registry is not registry:
         raise ValueError("caller_context belongs to a session of another registry.")
     _check_no_loop("call_worker", "await call_worker_async(...)")
-    given = {"input_data": _as_mapping(input_data), "attachments": list(attachments or ())}
-    return caller_context.call_sync(toolsets.worker_call, worker=worker, **given)
+    return caller_context.call_sync(
+        toolsets.worker_call, worker=worker, input_data=_as_mapping(input_data), attachments=list(attachments or ())
+    )
 
 
 def _as_mapping(input_data: Any) -> Any:
-    """Return the fields of a model or a dataclass, which is the arguments; anything else as it is."""
+    """Return the fields of a model or a dataclass, which are the arguments; other values as they are."""
     if isinstance(input_data, WorkerInput):
         return given_fields(input_data)
     fields = None if isinstance(input_data, type) else fields_of(input_data)
@@ -215,7 +218,7 @@ def create_worker(
 
 
 class RuntimeDelegator:
-    """The `WorkerDelegator` of a session: what `worker_call` does, with its rules and its record."""
+    """The `WorkerDelegator` of a session, which calls `worker_call`, with its rules and its record."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -228,13 +231,13 @@ class RuntimeDelegator:
 
 
 class RuntimeCreator:
-    """The `WorkerCreator` of a session: what `worker_create` does, with its rules and its record."""
+    """The `WorkerCreator` of a session, which calls `worker_create`, with its rules and its record."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     def create(self, name: str, instructions: str, **options: Any) -> dict[str, Any]:
-        """Create a worker, and return what its file says. `options` are `description`, `tools` and `force`."""
+        """Create a worker, and return the content of its file. `options` are `description`, `tools` and `force`."""
         _check_no_loop("RuntimeCreator.create", "await RuntimeCreator(ctx.deps).create_async(...)")
         self._context.call_sync(toolsets.worker_create, name=name, instructions=instructions, **options)
         return self._definition(name)

@@ -41,7 +41,7 @@ def build_worker(project: Project, definition: WorkerDefinition, file: WorkerFil
 def _build(
     project: Project, definition: WorkerDefinition, file: WorkerFile, own_tools: list[Entry[Any]]
 ) -> WorkerEntry[Any]:
-    where = project.files.shown(file.path)
+    where = project.files.display_path(file.path)
     input_type: Any = definition.input
     if isinstance(input_type, str) and input_type != "none":
         input_type = project.load_class(input_type, file)
@@ -114,13 +114,13 @@ def _check_names(project: Project, definition: WorkerDefinition, where: str, own
             raise WorkerFileError(f"{line(worker)}: there is no worker {worker!r}.{hint}")
     for toolset in ("files", "shell"):
         if toolset in definition.toolsets and definition.sandbox is None:
-            raise WorkerFileError(f"{where}: the toolset {toolset!r} needs a sandbox with paths.")
+            raise WorkerFileError(f"{where}: the toolset {toolset!r} needs a sandbox with paths. Add `sandbox`.")
     roots = definition.sandbox.paths if definition.sandbox is not None else {}
     for server in definition.toolsets:
         for name in server.mcp.roots if isinstance(server, McpToolset) else ():
             if name not in roots:
                 raise WorkerFileError(
-                    f"{line(name)}: the worker has no root {name!r} that an MCP server could be told."
+                    f"{line(name)}: the worker has no root {name!r} to announce to its MCP server."
                     f"{did_you_mean(name, roots)} Name one of `sandbox.paths`."
                 )
 
@@ -143,5 +143,5 @@ def _toolset(project: Project, declared: str | McpToolset, where: str) -> Toolse
         return toolsets.McpFactory(declared, project.root)
     factory: ToolsetFactory = project.code.object(declared)
     if not callable(factory):
-        raise WorkerFileError(f"{where}: {declared!r} is no toolset factory: it is {quoted(factory)}.")
+        raise WorkerFileError(f"{where}: {declared!r} is no toolset factory: it is {quoted(factory)}. Name a function.")
     return factory

@@ -1,4 +1,4 @@
-"""A project's own code and configuration: `tools.py`, references such as `schemas.py:Deck`, `llm-do.toml`."""
+"""A project's own code: `tools.py`, and references such as `schemas.py:Deck`."""
 
 from __future__ import annotations
 
@@ -35,21 +35,18 @@ class ProjectCode:
     """The Python files of one project, as modules.
 
     They import each other by their plain names, as scripts in one folder do. Two projects in one process may
-    have files of the same name: whichever imports something takes the names of the other one off the table.
+    have files of the same name: while one imports, the modules of the other are not in `sys.modules`.
     An `import` inside a function finds the project's files as well, though it runs much later: the modules of a
-    project are given an `__import__` of its own.
+    project have an `__import__` of its own.
     """
 
     _owners: ClassVar[dict[str, ProjectCode]] = {}
-    """Which project a module in `sys.modules` belongs to."""
+    """Projects by the names of their modules in `sys.modules`."""
     keeps_output_clean: ClassVar[bool] = False
-    """Whether what a module prints while it is imported goes to standard error. The command line wants it so."""
+    """True if modules print to standard error while they are imported, as the command line needs it."""
 
     def __init__(self, root: Path, writable: Callable[[], list[Path]] = list, owners: Owners | None = None) -> None:
-        """`writable` tells the folders that workers can change: nothing in them is ever run.
-
-        With `owners`, no file of another user is run either.
-        """
+        """No code in the folders of `writable` is run: workers can change it. With `owners`, none of other users is."""
         self.root = root
         self._writable = writable
         self._owners_of_files = owners
@@ -58,7 +55,7 @@ class ProjectCode:
         self.started: list[ModuleType] = []
         """The modules that are being imported, with those that they imported meanwhile."""
         self._importing = False
-        """Whether this project's names are on the table. Only who holds `_IMPORTING` may ask."""
+        """True while this project's modules are in `sys.modules`. Read it only under the lock `_IMPORTING`."""
         GUARD.watch(self)
 
     def writable_folders(self, files: Sequence[Path]) -> list[Path]:
@@ -70,11 +67,11 @@ class ProjectCode:
         return [] if safe else self._writable()
 
     def stamp(self) -> tuple[tuple[int, int], ...]:
-        """Something that changes when a file that was imported changes."""
+        """Return a value that changes when a file that was imported changes."""
         return tuple(_times(path) for path in self._stamps)
 
     def files(self) -> list[Path]:
-        """The files that were imported."""
+        """Return the files that were imported."""
         return [path.resolve() for path in self._stamps]
 
     def workers(self) -> Iterator[tuple[Path, WorkerEntry[Any]]]:
@@ -88,7 +85,7 @@ class ProjectCode:
                 yield from ((Path(file), each) for each in found if isinstance(each, WorkerEntry))
 
     def file(self, path: Path) -> ModuleType:
-        """The module of a file; the same one, until a file of the project that was imported changes."""
+        """Return the module of a file; the same one, until a file of the project that was imported changes."""
         relative = path.relative_to(self.root).with_suffix("")
         return self._import(".".join(relative.parts).removesuffix(".__init__"), path)
 
@@ -134,10 +131,10 @@ class ProjectCode:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
-        """What an `import` in one of the project's modules does, whenever it runs."""
+        """Import for a module of the project, in place of Python's `__import__`."""
         module = self._modules.get(name) if level == 0 and "." not in name else None
         if module is not None and not hasattr(module, "__path__"):
-            return module  # whichever project's names are on the table just now
+            return module  # also while another project imports
         file = None if globals is None else globals.get("__file__")
         if not self._has(name, level, file):
             return builtins.__import__(name, globals, locals, fromlist, level)
@@ -148,7 +145,7 @@ class ProjectCode:
                 return builtins.__import__(name, globals, locals, fromlist, level)
 
     def _has(self, name: str, level: int, file: str | None) -> bool:
-        """Whether a module must be looked for among the project's files. Libraries are none of our business."""
+        """Return whether a module may be one of the project's files. Libraries are left to Python."""
         top = name.partition(".")[0]
         if level > 0 or top in self._modules:
             return True
@@ -179,7 +176,7 @@ class ProjectCode:
 
     @contextmanager
     def _installed(self, path: Path | None) -> Iterator[None]:
-        """Let plain names mean this project's files, and remember what is imported."""
+        """Make plain names mean this project's files, and keep the modules that are imported."""
         if any(_times(file) != stamp for file, stamp in self._stamps.items()):
             for name in self._modules:
                 sys.modules.pop(name, None)
@@ -254,7 +251,7 @@ def _times(path: Path) -> tuple[int, int]:
 
 
 def entries_in(module: ModuleType) -> list[Entry[Any]]:
-    """The entries that a module of the project defines: what `@entry` made, and workers."""
+    """Return the entries that a module of the project defines: functions with `@entry`, and workers."""
     values = list(vars(module).values())  # another thread may be importing it
     # By the type: a proxy that stands for something else would have to import that first.
     found = {id(value): value for value in values if issubclass(type(value), EntryBase)}
@@ -262,7 +259,7 @@ def entries_in(module: ModuleType) -> list[Entry[Any]]:
 
 
 def functions_in(module: ModuleType) -> list[Entry[Any]]:
-    """The same, and the public functions that it defines itself: the tools of one worker need no decorator."""
+    """Return the entries and public functions that a module defines: the tools of one worker need no decorator."""
     plain = [
         ToolEntry.from_function(value)
         for name, value in vars(module).items()
@@ -272,7 +269,7 @@ def functions_in(module: ModuleType) -> list[Entry[Any]]:
 
 
 def explain_public_name(module: ModuleType, name: str, root: Path) -> str | None:
-    """Say why a name of a module of the project is no entry, where it is a function, a tool or an agent."""
+    """Return why a name of a module of the project is no entry, if it is a function, a tool or an agent."""
     value = vars(module).get(name)
     if isinstance(value, AbstractAgent):
         return f"{Path(module.__file__ or '').name} has {about_agent(value)}"

@@ -22,17 +22,17 @@ from ..privacy.display import visible
 from ..sandbox import SandboxConfig
 
 _MAX_CONFIG = 100_000
-"""How many bytes it may have."""
+"""The most bytes of a configuration."""
 
 _MAX_PARTS = 50
-"""How many dots a line of it may have that are not in quotes."""
+"""The most dots in one of its lines, not counting those in quotes."""
 
 _PLACE = re.compile(r" \(at line (\d+), column (\d+)\)$")
 _QUOTED = re.compile(r'"[^"]*"|' r"'[^']*'")
 
 
 class ProjectConfig(BaseModel):
-    """What `llm-do.toml` says."""
+    """The settings of `llm-do.toml`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -50,13 +50,12 @@ class ProjectConfig(BaseModel):
     """Names of environment variables whose values are written down nowhere, and sent to no model by a tool."""
 
     def session_limits(self) -> Limits:
-        """The limits of a session of this project."""
-        given = {} if self.limits is None else self.limits.model_dump(exclude_none=True)
-        return Limits(**given)
+        """Return the limits of a session of this project."""
+        return Limits(**({} if self.limits is None else self.limits.model_dump(exclude_none=True)))
 
 
 def read_config(path: Path) -> ProjectConfig:
-    """The configuration of a project; without a file, an empty one."""
+    """Return the configuration of a project; without a file, an empty one."""
     try:
         text = read_file(path, _MAX_CONFIG).decode()
         _check_keys(text, path.name)
@@ -67,7 +66,7 @@ def read_config(path: Path) -> ProjectConfig:
         return ProjectConfig()
     except WorkerFileError:  # it names the file and the line
         raise
-    except OSError as exc:  # whatever it says, nothing starts without it
+    except OSError as exc:  # it may have rules, so nothing starts without it
         raise WorkerFileError(f"{path.name} cannot be read: {exc.strerror or exc}.") from exc
     except ValidationError as exc:
         unknown = [str(error["loc"][0]) for error in exc.errors() if error["type"] == "extra_forbidden"]
@@ -76,7 +75,7 @@ def read_config(path: Path) -> ProjectConfig:
             hint = " A price has input and output, for a million tokens, and request, for each one."
         raise WorkerFileError(f"{path.name}: {summarize(exc)}.{hint}") from exc
     except RecursionError as exc:
-        raise WorkerFileError(f"{path.name}: values are nested too deeply.") from exc
+        raise WorkerFileError(f"{path.name}: values are nested too deeply. Use fewer levels.") from exc
     except tomllib.TOMLDecodeError as exc:
         raise WorkerFileError(_syntax_error(path.name, text, str(exc))) from exc
     except ValueError as exc:  # no UTF-8, or a number that is too long
@@ -84,7 +83,7 @@ def read_config(path: Path) -> ProjectConfig:
 
 
 def _syntax_error(file: str, text: str, problem: str) -> str:
-    """Return what is wrong with a text that is no TOML, with the line and a mark below the place."""
+    """Return an error of the TOML parser with its line, and a mark below the place."""
     lines = text.split("\n")
     if place := _PLACE.search(problem):
         line, column = int(place[1]), int(place[2])
@@ -101,28 +100,31 @@ def _check_keys(text: str, file: str) -> None:
     """Refuse keys of thousands of parts: the time that Python's TOML parser takes grows with their square."""
     for number, line in enumerate(text.splitlines(), 1):
         if line.count(".") > _MAX_PARTS and _QUOTED.sub("", line).count(".") > _MAX_PARTS:
-            raise WorkerFileError(f"{file}:{number}: a key of more than {_MAX_PARTS} parts is too long.")
+            raise WorkerFileError(f"{file}:{number}: a key of more than {_MAX_PARTS} parts is too long. Shorten it.")
 
 
 def _check_providers(providers: Mapping[str, str], text: str, file: str) -> None:
-    """Refuse prefixes that mean something else, in their lines. Nothing is imported."""
+    """Refuse prefixes that have another meaning, with their lines. Nothing is imported."""
     problems = []
     for prefix, reference in providers.items():
         if (why := why_no_provider(prefix, reference)) is not None:
             key = re.compile(rf"""(^|[\s.{{,])["']?{re.escape(prefix)}["']?\s*=""")
-            lines = [number for number, line in enumerate(text.splitlines(), 1) if key.search(line)]
-            problems.append(f"{file}:{lines[-1] if lines else 1}: {why}")
+            problems.append(f"{file}:{_lines_of(key, text)[-1]}: {why}")
     if problems:
         raise WorkerFileError("\n".join(problems))
 
 
 def _with_lines(rules: Mapping[str, tuple[ToolRule, ...]], text: str, file: str) -> dict[str, tuple[ToolRule, ...]]:
-    """Rules that know where they stand: as a key, or each in a table of its own."""
+    """Return rules with the file and line where they stand, as a key, or each in a table of its own."""
     placed = {}
-    for name, said in rules.items():
-        key = re.compile(rf"""\s*(\[+\s*)?(["']?tool_rules["']?\s*\.\s*)?["']?{re.escape(name)}["']?\s*[\]=]""")
-        lines = [number for number, line in enumerate(text.splitlines(), 1) if key.match(line)] or [1]
+    for name, listed in rules.items():
+        key = re.compile(rf"""^\s*(\[+\s*)?(["']?tool_rules["']?\s*\.\s*)?["']?{re.escape(name)}["']?\s*[\]=]""")
+        lines = _lines_of(key, text)
         placed[name] = tuple(
-            replace(rule, where=f"{file}:{lines[min(at, len(lines) - 1)]}") for at, rule in enumerate(said)
+            replace(rule, where=f"{file}:{lines[min(at, len(lines) - 1)]}") for at, rule in enumerate(listed)
         )
     return placed
+
+
+def _lines_of(key: re.Pattern[str], text: str) -> list[int]:
+    return [number for number, line in enumerate(text.splitlines(), 1) if key.search(line)] or [1]

@@ -1,8 +1,7 @@
-"""What the files of a project say at a glance: names, descriptions, models.
+"""List a project fast: names, descriptions, models.
 
-`list` and completion must answer at once, and importing pydantic alone takes longer than that. So this reads what it
-needs by itself, and decides nothing: what a worker is, and whether its file is right, the registry says, and `check`.
-No code of the project runs.
+`list` and completion must answer at once, and importing pydantic alone takes longer than that. So the files are read
+here with the standard library, and not checked: that is up to the registry, and `check`. No code of the project runs.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ if TYPE_CHECKING:
 UNREADABLE = "it cannot be read: `llm-do check` says why"
 TOO_LARGE = "it is too large to be read at a glance: `llm-do check` imports it"
 _MAX_CODE = 500_000
-"""How many bytes of code are looked at: of ten million, the syntax tree takes half a minute and gigabytes."""
+"""The most bytes of code that are parsed: of ten million, the syntax tree takes half a minute and gigabytes."""
 _MAX_DEPTH = 50
 
 
 class Found(NamedTuple):
-    """A worker or a function, as far as it can be told at a glance."""
+    """A worker or a function, as far as it is known without running code."""
 
     name: str
     kind: str
@@ -38,13 +37,13 @@ class Found(NamedTuple):
     file: str
     line: int | None = None
     problem: str | None = None
-    """Why nothing more can be told."""
+    """The reason why no more is known."""
     input: str | None = None
-    """`none` for a worker that says that it takes no input."""
+    """`none` for a worker that takes no input."""
 
 
 def find_root(start: Path) -> Path | None:
-    """The folder of the project that a folder is in: the nearest one, going up, with `workers/` or `llm-do.toml`."""
+    """Return the project of a folder: the nearest one, going up, with `workers/` or `llm-do.toml`."""
     for folder in (start, *start.parents):
         if (folder / WORKERS).is_dir() or (folder / CONFIG).is_file():
             return folder
@@ -52,7 +51,7 @@ def find_root(start: Path) -> Path | None:
 
 
 def names_in(root: Path, *, functions: bool = True) -> list[str]:
-    """The names of a project's workers, and of its functions."""
+    """Return the names of a project's workers, and of its functions."""
     made = [
         found.name for found in functions_of(root) if found.problem is None and (functions or found.kind == "worker")
     ]
@@ -60,7 +59,7 @@ def names_in(root: Path, *, functions: bool = True) -> list[str]:
 
 
 def list_entries(root: Path) -> Iterator[Found]:
-    """The workers and functions of a project, by name."""
+    """Yield the workers and functions of a project, by name."""
     workers = [_worker(root, name, files_of(root, name)) for name in worker_names(root)]
     yield from sorted([*workers, *functions_of(root)], key=lambda found: (found.name, found.kind))
 
@@ -69,10 +68,10 @@ def _worker(root: Path, name: str, files: list[Path]) -> Found:
     file = str(files[0].relative_to(root))
     if len(files) > 1:
         return Found(name, "worker", None, None, file, problem=f"it has two files, also {files[1].relative_to(root)}")
-    said = header(files[0])
-    if said is None:
+    values = header(files[0])
+    if values is None:
         return Found(name, "worker", None, None, file, problem=UNREADABLE)
-    return Found(name, "worker", said.get("description"), said.get("model"), file, input=said.get("input"))
+    return Found(name, "worker", values.get("description"), values.get("model"), file, input=values.get("input"))
 
 
 # -- workers -----------------------------------------------------------------------------------------
@@ -84,10 +83,7 @@ _INDICATORS = "-?:,[]{}#&*!|>'\"%@`~"
 
 
 def header(path: Path) -> dict[str, str] | None:
-    """Return `description`, `model` and `input: none` of a worker's file, where they are there.
-
-    `None` is a file that cannot be read.
-    """
+    """Return `description`, `model` and `input: none` of a worker's file; `None` if it cannot be read."""
     try:
         text = read_file(path).decode().removeprefix("\ufeff").replace("\r\n", "\n")
     except (OSError, UnicodeDecodeError):
@@ -101,13 +97,13 @@ def header(path: Path) -> dict[str, str] | None:
         if end is None:
             return None
         lines = lines[1:end]
-    said = _plain_values(lines)
-    return _with_yaml("\n".join(lines)) if said is None else said
+    values = _plain_values(lines)
+    return _with_yaml("\n".join(lines)) if values is None else values
 
 
 def _plain_values(lines: list[str]) -> dict[str, str] | None:
-    """The values, if they are plain text in one line, as nearly all are. YAML has many ways to say the same."""
-    said = {}
+    """Return the values, if all are plain text in one line, as nearly always; `None` if YAML is needed to read them."""
+    values = {}
     filled = [line for line in lines if line.strip()]
     for line, following in zip(filled, [*filled[1:], ""], strict=True):
         if line[0].isspace() or line[0] == "#":
@@ -115,7 +111,7 @@ def _plain_values(lines: list[str]) -> dict[str, str] | None:
         if line[0] in _INDICATORS and line[0] != "-":
             return None  # a quoted key, or a mapping in braces
         if _NO_INPUT.fullmatch(line):
-            said["input"] = "none"
+            values["input"] = "none"
         if (key := _KEY.fullmatch(line.rstrip())) is None:
             if line.startswith(("description", "model:", "model ")):
                 return None
@@ -126,17 +122,17 @@ def _plain_values(lines: list[str]) -> dict[str, str] | None:
         if following[:1].isspace():
             return None  # it goes on in the next line
         if value.lower() != "null":
-            said[key[1]] = value
-    return said
+            values[key[1]] = value
+    return values
 
 
 def _with_yaml(text: str) -> dict[str, str] | None:
-    """The values, as YAML says them. What the parser finds is taken one by one: no alias or merge key is followed."""
+    """Return the values as YAML has them, from the parser's events: no alias or merge key is followed."""
     import yaml  # noqa: PLC0415 - it takes as long as all else together, and is rarely needed
 
     if _DIRECTIVE.search(text):  # the time that the parser takes grows with the square of their number
         return None
-    said, depth, key = dict[str, str](), 0, None
+    values, depth, key = dict[str, str](), 0, None
     try:
         for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
             scalar = event.value if isinstance(event, yaml.ScalarEvent) else None
@@ -147,14 +143,14 @@ def _with_yaml(text: str) -> dict[str, str] | None:
             if depth == 1 and key is not None:
                 is_no_input = key == "input" and scalar == "none"
                 if scalar is not None and not _is_null(event) and (key in ("description", "model") or is_no_input):
-                    said[key] = scalar
+                    values[key] = scalar
                 key = None
             elif depth == 1:
                 key = scalar if scalar is not None else ""
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError):
         return None
-    return said
+    return values
 
 
 def _is_null(event: Any) -> bool:
@@ -165,9 +161,9 @@ def _is_null(event: Any) -> bool:
 
 
 def functions_of(root: Path) -> list[Found]:
-    """What `@entry` makes in the project's `tools.py`, or in files of the project that it imports from.
+    """Return the functions with `@entry` and workers in `tools.py`, or in files of the project that it imports from.
 
-    The code is read, and not run, so what is made in other ways is not found.
+    The code is read, and not run, so entries that are made in other ways are not found.
     """
     path = tools_file(root)
     return [] if path is None else sorted(set(_entries_in(path, root, {path})))
@@ -201,7 +197,7 @@ def _entries_in(path: Path, root: Path, seen: set[Path], only: set[str] | None =
 
 
 def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements that run when a module is imported."""
+    """Yield the statements that run when a module is imported."""
     for node in body:
         yield node
         if type(node).__name__ in ("If", "Try", "With"):
@@ -210,7 +206,7 @@ def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _call_of(node: ast.expr) -> tuple[str, dict[str, str]]:
-    """The last part of the name that is called or mentioned, and those keywords that are plain text."""
+    """Return the last part of the name that is called or mentioned, and those keywords that are plain text."""
     options = {}
     if type(node).__name__ == "Call":
         for keyword in node.keywords:  # type: ignore[attr-defined]

@@ -43,9 +43,9 @@ def _warn_without_seal(project: Project, digest: str, file: WorkerFile) -> None:
     if digest not in project.warned:
         project.warned.add(digest)
         logger.warning(
-            "%s was edited, or not created by a worker or a program, so it has nothing but its words. Move it to "
-            "workers/ to give it what it says, or create it anew.",
-            project.files.shown(file.path),
+            "%s was edited, or not created by a worker or a program, so it has no rights, only its "
+            "instructions. Move it to workers/ to give it what it asks for, or create it again.",
+            project.files.display_path(file.path),
         )
 
 
@@ -67,19 +67,19 @@ def write_worker(project: Project, definition: WorkerDefinition, *, force: bool,
     A seal beside it tells who created it, without which the file would not be believed.
     """
     if is_reserved(definition.name):
-        raise WorkerFileError(f"No new worker can be called {definition.name!r}: the name means something else.")
+        raise WorkerFileError(f"{definition.name!r} is reserved. Choose another name for the worker.")
     existing = project.file_of(definition.name)
     if existing is not None and not existing.generated:
         raise WorkerFileError(
-            f"{project.files.shown(existing.path)}: there is a worker of that name. Choose another one."
+            f"{project.files.display_path(existing.path)}: the worker exists already. Choose another name."
         )
     if definition.name in project.functions():
-        raise WorkerFileError(f"{definition.name!r} is the name of a function of the project. Choose another one.")
+        raise WorkerFileError(f"{definition.name!r} is the name of a function of the project. Choose another name.")
     for name in (*project.workers(), *project.functions()):  # a person, or a disk, could take one for the other
         if name != definition.name and name.casefold() == definition.name.casefold():
-            raise WorkerFileError(f"{definition.name!r} differs from {name!r} only in case. Choose another one.")
+            raise WorkerFileError(f"{definition.name!r} differs from {name!r} only in case. Choose another name.")
     _check_authority(project, definition)
-    project.check_way(project.files.generated(definition.name))
+    project.check_symlinks(project.files.generated(definition.name))
     try:
         project.files.store(definition, force=force, by_model=by_model)
     except OSError as exc:

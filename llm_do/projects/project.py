@@ -53,12 +53,10 @@ class Project:
         self.warned: set[str] = set()
         """Digests of the generated workers' files about which the user was warned."""
 
-    # -- configuration -----------------------------------------------------------------------------
-
     @property
     def config(self) -> ProjectConfig:
         """The settings of `llm-do.toml`."""
-        self.writable.check_way(self.root / CONFIG)
+        self.writable.check_symlinks(self.root / CONFIG)
         return self._read_config()
 
     def _read_config(self) -> ProjectConfig:
@@ -86,8 +84,6 @@ class Project:
         """Import and call the factory of a model, if its prefix is one of the project's providers."""
         return make_own_model(name, self.providers(), self.load, self.root)
 
-    # -- worker files ------------------------------------------------------------------------------
-
     def workers(self) -> list[str]:
         """Return the names of all workers that have a file. No file is read."""
         return self.files.names()
@@ -106,16 +102,14 @@ class Project:
 
     def read(self, name: str, file: WorkerFile) -> tuple[WorkerDefinition, str]:
         """Return the definition in a file, and its digest. A file that a worker could have put there is refused."""
-        self.check_way(file)
+        self.check_symlinks(file)
         return self.files.read(name, file)
 
-    def check_way(self, file: WorkerFile) -> None:
+    def check_symlinks(self, file: WorkerFile) -> None:
         """Refuse a file, or a seal, that is reached through a symlink that a worker can change."""
-        self.writable.check_way(file.path)
+        self.writable.check_symlinks(file.path)
         if file.generated:
-            self.writable.check_way(file.seal)
-
-    # -- code --------------------------------------------------------------------------------------
+            self.writable.check_symlinks(file.seal)
 
     def load(self, reference: str) -> Any:
         """Return the object that `module:Name` or `file.py:Name` names. The project's code is imported."""
@@ -127,7 +121,8 @@ class Project:
         """Return the class that a worker's file names as its input or output."""
         found = self.code.object(reference)
         if not isinstance(found, type):  # a function would be called with whatever a model says
-            raise WorkerFileError(f"{self.files.shown(file.path)}: {reference!r} is no class: it is {quoted(found)}.")
+            where = self.files.display_path(file.path)
+            raise WorkerFileError(f"{where}: {reference!r} is not a class: it is {quoted(found)}. Name a class.")
         return found
 
     def functions(self) -> Mapping[str, Entry[Any]]:

@@ -37,7 +37,7 @@ class WorkerRegistry(Project, Mapping[str, Entry[Any]]):
         return Runtime(self, **options)
 
     def rule_book(self) -> RuleBook | None:
-        """The rules of `llm-do.toml`, which hold in every session of the project."""
+        """Return the rules of `llm-do.toml`, which hold in every session of the project."""
         config = self.config
         if not config.tool_rules:
             return None
@@ -63,15 +63,17 @@ class WorkerRegistry(Project, Mapping[str, Entry[Any]]):
         if file is None:
             return functions[name]
         if name in functions:
-            where = self.files.shown(file.path)
-            raise DuplicateEntryError(f"{name!r} is a worker, {where}, and also {describe(functions[name])}.")
+            where = self.files.display_path(file.path)
+            raise DuplicateEntryError(
+                f"{name!r} is a worker, {where}, and also {describe(functions[name])}. Rename one."
+            )
         return self._worker(name, file)
 
     def __iter__(self) -> Iterator[str]:
         yield from sorted({*self.workers(), *self.functions()})
 
     def __contains__(self, name: object) -> bool:
-        """Whether there is such an entry. Nothing is built, and no file of a worker is read."""
+        """Return whether there is such an entry. Nothing is built, and no file of a worker is read."""
         return isinstance(name, str) and (self.file_of(name) is not None or name in self.functions())
 
     def __len__(self) -> int:

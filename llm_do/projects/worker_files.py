@@ -20,10 +20,10 @@ from .layout import GENERATED, WORKERS, files_of, is_worker_name, scan, worker_n
 T = TypeVar("T")
 
 BY_PROJECT = "(project)"
-"""The creator of a worker that a person made, with Python or the command line. No worker can be called so."""
+"""The creator of a worker that a person made, with Python or the command line. No worker can have this name."""
 
 SEAL = ".seal"
-"""How the names of the files end that tell who created a generated worker, and what was written then."""
+"""The suffix of files that record the creator of a generated worker, and the digest of its file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,13 @@ class WorkerFile:
     """Where a worker is defined."""
 
     path: Path
-    format: Literal["md", "yaml"]
     generated: bool = False
     in_folder: bool = False
+
+    @property
+    def format(self) -> Literal["md", "yaml"]:
+        """The format of the file, by its suffix."""
+        return "md" if self.path.suffix == ".md" else "yaml"
 
     @property
     def own_tools(self) -> Path | None:
@@ -42,18 +46,18 @@ class WorkerFile:
 
     @property
     def seal(self) -> Path:
-        """The file that tells who created a generated worker. What the worker's own file says of it is not believed."""
+        """The file that records the creator of a generated worker, whose own file is not trusted to name it."""
         return self.path.with_name(f".{self.path.stem}{SEAL}")
 
 
 class Fresh:
-    """Keeps what was made from files, until one of them changes."""
+    """A cache of values that are made from files, until one of the files changes."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, tuple[Hashable, object]] = {}
 
     def get(self, key: Hashable, sources: tuple[Path, ...], make: Callable[[], T], more: Hashable = None) -> T:
-        """What is kept under a key, or what `make` makes of the sources now. `more` counts like another source."""
+        """Return the cached value of a key, or make it anew if a source, or `more`, changed."""
         stamp = (more, *(_stamp(path) for path in sources))
         kept = self._kept.get(key)
         if kept is None or kept[0] != stamp:
@@ -72,18 +76,18 @@ class WorkerFiles:
         self.folder = root / WORKERS
         self._fresh = Fresh()
 
-    def shown(self, path: Path) -> str:
-        """A path as messages name it."""
+    def display_path(self, path: Path) -> str:
+        """Return a path as messages name it."""
         return str(path.relative_to(self._root))
 
     def names(self) -> list[str]:
-        """The names of all workers that have a file. No file is read."""
+        """Return the names of all workers that have a file. No file is read."""
         if self._only is not None:
             return [self._only.stem]
         return worker_names(self._root)
 
     def stamp(self) -> Hashable:
-        """Return something that changes when any worker is added, changed or removed. No file is read."""
+        """Return a value that changes when any worker is added, changed or removed. No file is read."""
         if self._only is not None:
             return _stamp(self._only)
         return tuple((entry.name, _stamp(entry)) for entry in _inside(self.folder, depth=2))
@@ -95,34 +99,32 @@ class WorkerFiles:
         return [Path(entry.path) for entry in _inside(self.folder, depth=2) if entry.is_symlink()]
 
     def find(self, name: str) -> WorkerFile | None:
-        """The file of a worker, if there is one. A file that a person wrote stands before a generated one."""
+        """Return the file of a worker, if there is one: the one that a person wrote, before a generated one."""
         if not is_worker_name(name):
             return None
         if self._only is not None:
-            path = self._only
-            return WorkerFile(path, "md" if path.suffix == ".md" else "yaml") if name == path.stem else None
+            return WorkerFile(self._only) if name == self._only.stem else None
         found = files_of(self._root, name)
         if (self.folder / f"{name}.yml").is_file():
             raise WorkerFileError(f"workers/{name}.yml: a worker's file ends with .yaml or .md. Rename it.")
         if len(found) > 1:
-            both = " and ".join(map(self.shown, found))
+            both = " and ".join(map(self.display_path, found))
             raise DuplicateEntryError(f"Worker {name!r} has two files: {both}. Remove one.")
         if not found:
             return None
-        path, folder = found[0], found[0].parent
-        format: Literal["md", "yaml"] = "md" if path.suffix == ".md" else "yaml"  # noqa: A001
-        return WorkerFile(path, format, folder == self.folder / GENERATED, in_folder=folder == self.folder / name)
+        folder = found[0].parent
+        return WorkerFile(found[0], folder == self.folder / GENERATED, in_folder=folder == self.folder / name)
 
     def generated(self, name: str) -> WorkerFile:
         """Return where the file of a generated worker is, or would be."""
-        return WorkerFile(self.folder / GENERATED / f"{name}.yaml", "yaml", generated=True)
+        return WorkerFile(self.folder / GENERATED / f"{name}.yaml", generated=True)
 
     def read(self, name: str, file: WorkerFile) -> tuple[WorkerDefinition, str]:
-        """What a file says, and the digest of the very bytes that say it."""
+        """Return the definition in a file, and the digest of the very bytes that were read."""
         if is_standard_tool(name):
             raise WorkerFileError(
-                f"{self.shown(file.path)}: {name!r} is a tool that llm-do brings, and rules could not tell them apart. "
-                "Rename the worker."
+                f"{self.display_path(file.path)}: {name!r} is the name of a built-in tool, and rules could not tell them "
+                "apart. Rename the worker."
             )
 
         def read() -> tuple[WorkerDefinition, str]:
@@ -131,8 +133,8 @@ class WorkerFiles:
             try:
                 content = read_file(file.path)
             except OSError as exc:
-                raise WorkerFileError(f"{self.shown(file.path)} cannot be read: {exc.strerror or exc}.") from exc
-            definition = parse_worker(content, name=name, path=self.shown(file.path), format=file.format)
+                raise WorkerFileError(f"{self.display_path(file.path)} cannot be read: {exc.strerror or exc}.") from exc
+            definition = parse_worker(content, name=name, path=self.display_path(file.path), format=file.format)
             return definition, _digest(content)
 
         return self._fresh.get(file, (file.path,), read)
@@ -149,18 +151,18 @@ class WorkerFiles:
         return seal[1] if seal is not None and seal[0] == self.read(name, file)[1] else None
 
     def store(self, definition: WorkerDefinition, *, force: bool, by_model: bool) -> None:
-        """Write the file of a generated worker, all of it or nothing, and the seal that tells who created it."""
+        """Write the file of a generated worker, all of it or nothing, and the seal that records its creator."""
         file = self.generated(definition.name)
-        shown, text = self.shown(file.path), dump_worker(definition)
+        where, text = self.display_path(file.path), dump_worker(definition)
         file.path.parent.mkdir(parents=True, exist_ok=True)
         with locked(file.path.parent):
             exists = file.path.exists()
             if exists and not force:
-                raise WorkerFileError(f"{shown}: the worker exists. With force it would be replaced.")
+                raise WorkerFileError(f"{where}: the worker exists already. Use force to replace it.")
             if exists and by_model:
                 old, _ = self.read(definition.name, file)
                 if old.locked or self._sealed(definition.name, file) != definition.created_by:
-                    raise WorkerFileError(f"{shown}: the worker is locked, or another one's. It stays.")
+                    raise WorkerFileError(f"{where}: the worker is locked, or of another creator. Choose another name.")
             for seal in file.path.parent.glob(f".*{SEAL}"):  # of workers that were deleted, or promoted
                 if not seal.with_name(seal.name[1 : -len(SEAL)] + ".yaml").exists():
                     seal.unlink()
@@ -174,7 +176,7 @@ class WorkerFiles:
                 try:
                     put_in_place(new, file.path, replace=force)
                 except FileExistsError:
-                    raise WorkerFileError(f"{shown}: the worker exists. With force it would be replaced.") from None
+                    raise WorkerFileError(f"{where}: the worker exists already. Use force to replace it.") from None
                 if sealed is None:
                     file.seal.unlink(missing_ok=True)
                 else:
@@ -213,7 +215,7 @@ def seal_of(content: bytes, creator: str) -> str:
 
 
 def _read_seal(path: Path) -> tuple[str, str] | None:
-    """The digest and the creator. What is no seal is none, whatever it is."""
+    """Return the digest and the creator; `None` for any file that is not a seal."""
     try:
         seal = json.loads(read_file(path))
         return str(seal["sha256"]), str(seal["created_by"])

@@ -717,7 +717,7 @@ def test_rules_of_the_project_speak_of_tools_that_are_there(make: Make, run: Run
 def test_check_does_not_stop_at_what_a_class_is_not(make: Make, run: Run) -> None:
     root = make({"workers/a.md": "---\ninput: schemas.py:f\n---\nx", "schemas.py": "def f(): ...\n"})
     said = run("check", at=root)
-    assert said.code == Exit.INVALID and "workers/a.md: error: 'schemas.py:f' is no class" in said.out
+    assert said.code == Exit.INVALID and "workers/a.md: error: 'schemas.py:f' is not a class" in said.out
 
 
 @pytest.mark.parametrize(

@@ -483,7 +483,7 @@ def test_a_worker_is_created_on_behalf_of_the_project(make: Make) -> None:
     create_worker(registry=registry, spec=WorkerSpec(name="new-worker", instructions="Other."), force=True)
     assert registry.definition("new-worker").instructions == "Other."
     for name in ("mine", "wipe"):
-        with pytest.raises(WorkerFileError, match="Choose another one"):
+        with pytest.raises(WorkerFileError, match="Choose another name"):
             create_worker(registry=registry, spec=WorkerSpec(name=name, instructions="x"), force=True)
     with pytest.raises(ValueError, match="cannot be an entry's name"):
         WorkerSpec(name="../../evil", instructions="x")
