@@ -123,8 +123,8 @@ class WorkerFiles:
         """Return the definition in a file, and the digest of the very bytes that were read."""
         if is_standard_tool(name):
             raise WorkerFileError(
-                f"{self.display_path(file.path)}: {name!r} is the name of a built-in tool, and rules could not tell them "
-                "apart. Rename the worker."
+                f"{self.display_path(file.path)}: {name!r} is the name of a built-in tool, and rules could not tell "
+                "them apart. Rename the worker."
             )
 
         def read() -> tuple[WorkerDefinition, str]:
