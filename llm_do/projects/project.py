@@ -27,7 +27,7 @@ from ..values.texts import quoted
 from .code import ProjectCode, entries_in, explain_public_name, functions_in
 from .config import ProjectConfig, read_config
 from .layout import CONFIG, tools_file
-from .worker_files import Fresh, WorkerFile, WorkerFiles, check_owner
+from .worker_files import FileCache, WorkerFile, WorkerFiles, check_owner
 from .writable import WritableFolders
 
 
@@ -49,7 +49,7 @@ class Project:
         self.code = ProjectCode(self.root, lambda: self.writable.folders(), self._owners)
         self.files = WorkerFiles(self.root, only, self._owners)
         self.writable = WritableFolders(self.root, self.files, self.code, self._read_config)
-        self._fresh = Fresh()
+        self._cache = FileCache()
         self.warned: set[str] = set()
         """Digests of the generated workers' files about which the user was warned."""
 
@@ -66,7 +66,7 @@ class Project:
             check_owner(path, self.root, self._owners)
             return read_config(path)
 
-        return self._fresh.get(path, (path,), read)
+        return self._cache.get(path, (path,), read)
 
     def secret_names(self) -> tuple[str, ...]:
         """Return the environment variables that `llm-do.toml` keeps secret, in every session of the project."""
@@ -129,7 +129,7 @@ class Project:
         """Return the entries that `tools.py` defines, by name."""
         if (path := tools_file(self.root)) is None:
             return {}
-        return self._fresh.get(path, (path,), lambda: self._read_functions(path), self.code.stamp())
+        return self._cache.get(path, (path,), lambda: self._read_functions(path), self.code.stamp())
 
     def _read_functions(self, path: Path) -> Mapping[str, Entry[Any]]:
         found = index_by_name(entries_in(self.code.file(path)), f"the project ({path.name})")

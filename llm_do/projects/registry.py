@@ -85,7 +85,7 @@ class WorkerRegistry(Project, Mapping[str, Entry[Any]]):
         sources = (file.path, self.root / CONFIG, *own)
         # A creator's file may have changed, and with it what this worker has.
         more = (effective.model_dump_json(), self.code.stamp())
-        return self._fresh.get(("worker", file), sources, lambda: build_worker(self, effective, file), more)
+        return self._cache.get(("worker", file), sources, lambda: build_worker(self, effective, file), more)
 
     def create(
         self,

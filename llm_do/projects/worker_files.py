@@ -50,19 +50,19 @@ class WorkerFile:
         return self.path.with_name(f".{self.path.stem}{SEAL}")
 
 
-class Fresh:
+class FileCache:
     """A cache of values that are made from files, until one of the files changes."""
 
     def __init__(self) -> None:
-        self._kept: dict[Hashable, tuple[Hashable, object]] = {}
+        self._values: dict[Hashable, tuple[Hashable, object]] = {}
 
     def get(self, key: Hashable, sources: tuple[Path, ...], make: Callable[[], T], more: Hashable = None) -> T:
         """Return the cached value of a key, or make it anew if a source, or `more`, changed."""
         stamp = (more, *(_stamp(path) for path in sources))
-        kept = self._kept.get(key)
-        if kept is None or kept[0] != stamp:
-            kept = self._kept[key] = (stamp, make())
-        return kept[1]  # type: ignore[return-value]
+        cached = self._values.get(key)
+        if cached is None or cached[0] != stamp:
+            cached = self._values[key] = (stamp, make())
+        return cached[1]  # type: ignore[return-value]
 
 
 class WorkerFiles:
@@ -74,7 +74,7 @@ class WorkerFiles:
         self._only = only
         self._owners = owners
         self.folder = root / WORKERS
-        self._fresh = Fresh()
+        self._cache = FileCache()
 
     def display_path(self, path: Path) -> str:
         """Return a path as messages name it."""
@@ -137,7 +137,7 @@ class WorkerFiles:
             definition = parse_worker(content, name=name, path=self.display_path(file.path), format=file.format)
             return definition, _digest(content)
 
-        return self._fresh.get(file, (file.path,), read)
+        return self._cache.get(file, (file.path,), read)
 
     def creator(self, name: str, file: WorkerFile) -> str | None:
         """Return who created a generated worker, by its seal; `None` if it has no seal, or was changed since."""
@@ -147,7 +147,7 @@ class WorkerFiles:
         return creator
 
     def _sealed(self, name: str, file: WorkerFile) -> str | None:
-        seal = self._fresh.get(file.seal, (file.seal,), lambda: _read_seal(file.seal))
+        seal = self._cache.get(file.seal, (file.seal,), lambda: _read_seal(file.seal))
         return seal[1] if seal is not None and seal[0] == self.read(name, file)[1] else None
 
     def store(self, definition: WorkerDefinition, *, force: bool, by_model: bool) -> None:

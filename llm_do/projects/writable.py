@@ -17,7 +17,7 @@ from .code import ProjectCode
 from .config import ProjectConfig
 from .import_guard import all_around, first_around, is_within, python_code_in
 from .layout import CONFIG
-from .worker_files import BY_PROJECT, Fresh, WorkerFiles
+from .worker_files import BY_PROJECT, FileCache, WorkerFiles
 
 
 class WritableFolders:
@@ -34,11 +34,11 @@ class WritableFolders:
         self._files = files
         self._code = code
         self._read_config = read_config
-        self._fresh = Fresh()
+        self._cache = FileCache()
 
     def folders(self) -> list[Path]:
         """Return the folders that any worker can write."""
-        roots = self._fresh.get("roots", (self._root / CONFIG,), self._roots_of_files, self._files.stamp())
+        roots = self._cache.get("roots", (self._root / CONFIG,), self._roots_of_files, self._files.stamp())
         # What a root's path leads to is looked at every time: it may be a symlink.
         folders = {root.folder(self._root) for root in roots}
         for _, worker in self._code.workers():
@@ -99,7 +99,7 @@ class WritableFolders:
 
     def check_made_in_python(self) -> None:
         """Refuse roots of workers that modules of the project made, at any depth below what the modules name."""
-        self._fresh.get("made", (), self._check_made_in_python, self._code.stamp())
+        self._cache.get("made", (), self._check_made_in_python, self._code.stamp())
 
     def _check_made_in_python(self) -> None:
         for file, worker in self._code.workers():
