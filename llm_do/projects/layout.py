@@ -37,7 +37,7 @@ def worker_names(root: Path) -> list[str]:
     """Return the names of all workers that have a file. No file is read."""
     entries = [Path(entry.path) for entry in scan(root / WORKERS)]
     found = {path.stem for path in entries if path.suffix in _SUFFIXES}
-    found |= {path.name for path in entries if not path.suffix and any(map(os.path.lexists, _in_folder(path)))}
+    found |= {path.name for path in entries if not path.suffix and _has_worker(path)}
     found |= {path.stem for entry in scan(root / WORKERS / GENERATED) if (path := Path(entry.path)).suffix == ".yaml"}
     return sorted(filter(is_worker_name, found))
 
@@ -46,15 +46,16 @@ def files_of(root: Path, name: str) -> list[Path]:
     """Return the files of a worker: one, unless something is wrong. A generated file counts only where it is alone."""
     if not is_worker_name(name):
         return []
-    folder = root / WORKERS
-    written = [*(folder / f"{name}{suffix}" for suffix in _SUFFIXES), *_in_folder(folder / name)]
+    folder = f"{root}/{WORKERS}"
+    written = [f"{folder}/{path}{suffix}" for path in (name, f"{name}/worker") for suffix in _SUFFIXES]
     # A path that exists and is no file raises an error when it is read.
-    found = [path for path in written if os.path.lexists(path)]
-    return found or [path for path in [folder / GENERATED / f"{name}.yaml"] if os.path.lexists(path)]
+    found = [path for path in written if os.path.lexists(path)]  # and not `Path`: every call of a worker does this
+    generated = f"{folder}/{GENERATED}/{name}.yaml"
+    return [Path(path) for path in found or ([generated] if os.path.lexists(generated) else [])]
 
 
-def _in_folder(folder: Path) -> list[Path]:
-    return [folder / f"worker{suffix}" for suffix in _SUFFIXES]
+def _has_worker(folder: Path) -> bool:
+    return any(os.path.lexists(folder / f"worker{suffix}") for suffix in _SUFFIXES)
 
 
 def scan(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
