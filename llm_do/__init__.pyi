@@ -51,7 +51,7 @@ from .core.trace import ModelUsage as ModelUsage
 from .core.trace import Trace as Trace
 from .core.trace import TraceEntry as TraceEntry
 from .core.trace import TraceNode as TraceNode
-from .definitions.definition import AttachmentPolicy as AttachmentPolicy
+from .definitions.attachments import AttachmentPolicy as AttachmentPolicy
 from .definitions.definition import WorkerCreationDefaults as WorkerCreationDefaults
 from .definitions.definition import WorkerDefinition as WorkerDefinition
 from .definitions.definition import WorkerSpec as WorkerSpec

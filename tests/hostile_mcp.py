@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from llm_do.definitions.definition import McpToolset
+from llm_do.definitions.toolsets import McpToolset
 
 
 def tool(name: str, description: str = "A tool.", **more: Any) -> dict[str, Any]:

@@ -12,4 +12,4 @@ def seal(file: Path) -> None:
         return
     said = re.search(r'^created_by: "?([\w-]+)"?$', file.read_text(), re.MULTILINE)
     if said is not None and said[1] != BY_PROJECT:
-        WorkerFile(file, "yaml").seal.write_text(seal_of(file.read_bytes(), said[1]))
+        WorkerFile(file).seal.write_text(seal_of(file.read_bytes(), said[1]))

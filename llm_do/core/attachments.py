@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from ..arguments.inputs import without_files
 from ..arguments.payloads import AttachmentInput, AttachmentPayload, is_content, name_of
 from ..arguments.prompts import render
-from ..definitions.definition import AttachmentPolicy
+from ..definitions.attachments import AttachmentPolicy
 from ..errors import ArgumentError, LlmDoError, PathDenied, PathMissing
 from ..machine.files import read_file
 from ..policy.rules import Case

@@ -28,7 +28,8 @@ from ..arguments.prompts import prompt_method
 from ..arguments.signatures import model_parameters, schema_parameters, tool_parameters
 from ..arguments.validation import schema_validator
 from ..budgets.limits import Limits
-from ..definitions.definition import AttachmentPolicy, WorkerDefinition, places_of
+from ..definitions.attachments import AttachmentPolicy
+from ..definitions.definition import WorkerDefinition, places_of
 from ..errors import ArgumentError, ModelChoiceError, ToolTimeout
 from ..models.choice import ModelLike
 from ..models.compatibility import check_requirement, find_unfit_model

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from ..arguments.parameters import Parameters
     from ..budgets.limits import Limits
-    from ..definitions.definition import AttachmentPolicy, WorkerDefinition
+    from ..definitions.attachments import AttachmentPolicy
+    from ..definitions.definition import WorkerDefinition
     from ..policy.plan import Plan
     from ..policy.rules import RuleBook
     from ..privacy.secret_fields import SecretFields

@@ -13,6 +13,7 @@ from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
 
 from ..arguments.inputs import OpenParameters
 from ..arguments.payloads import beside, key_beside
+from ..definitions.call_graph import called_names
 from ..errors import ApprovalDenied, CallCancelled, LlmDoError, RunEnded
 from ..machine import pool
 from ..policy.approvals import Answer, ApprovalController, ApprovalOutcome, ApprovalRequest, copied
@@ -403,9 +404,7 @@ class SessionTools:
         waiting = [*([] if self._worker is None else [self._worker]), *self._tools]
         while waiting:
             entry = waiting.pop()
-            names = [tool for tool in entry.tools if isinstance(tool, str)]
-            allowed = entry.allow_workers
-            for name in {*names, *(self._entries if "*" in allowed else allowed)} - seen:
+            for name in called_names(entry, self._entries) - seen:
                 seen.add(name)
                 with suppress(LlmDoError, KeyError):  # what is wrong with it is said when it is called
                     waiting.append(adapt(self._entries[name]))

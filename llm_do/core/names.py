@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from pydantic_ai.toolsets import AbstractToolset
 
+from ..definitions.call_graph import reachable_from
 from ..errors import DuplicateEntryError, ToolsetError, did_you_mean
 from ..values.names import check_name
 from ..values.texts import quoted
@@ -44,14 +45,7 @@ def as_list(entries: Any, owner: str) -> list[Any]:
 
 def entries_below(entries: Iterable[Entry[Any]]) -> Iterator[Entry[Any]]:
     """Yield entries, and all in the trees below them."""
-    seen: set[int] = set()
-    waiting = list(entries)
-    while waiting:
-        entry = waiting.pop(0)
-        if id(entry) not in seen:
-            seen.add(id(entry))
-            yield entry
-            waiting.extend(adapt(entry).own_entries.values())
+    return reachable_from(entries, lambda entry: adapt(entry).own_entries.values(), id)
 
 
 def workers_below(entries: Iterable[Entry[Any]]) -> Iterator[Any]:

@@ -1,1 +1,1 @@
-"""What worker files say, and what a generated worker may have."""
+"""Definitions of workers: the format of their files, and the rights of generated ones."""

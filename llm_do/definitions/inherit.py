@@ -1,16 +1,19 @@
-"""A generated worker never has more authority than its creator: what its file says is cut to what the creator has."""
+"""Restrict generated workers to what their creators have."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..models import custom_provider, names_model_file
 from ..policy.rules import ToolRule, anchored, without_effectless
 from ..sandbox import SandboxConfig
-from .definition import AttachmentPolicy, WorkerDefinition, WorkerLimits, places_of
+from .attachments import AttachmentPolicy
+from .definition import WorkerDefinition, WorkerLimits, places_of
+
+T = TypeVar("T")
 
 _HARMLESS_SETTINGS = frozenset(
     {
@@ -21,98 +24,102 @@ _HARMLESS_SETTINGS = frozenset(
 """Settings that change how a model writes. Others reach its provider as they are: headers, and tools that it runs."""
 
 
-def cut(
-    wanted: WorkerDefinition, creator: WorkerDefinition | None, base: Path, providers: Mapping[str, str]
+def restrict_to(
+    worker: WorkerDefinition, creator: WorkerDefinition | None, base: Path, providers: Mapping[str, str]
 ) -> WorkerDefinition:
-    """Return what a generated worker has in fact. Without its creator it has nothing but its words.
+    """Return a generated worker without what its creator does not have. Without a creator, only its words are left.
 
     `providers` are the project's own: their factories are code, which gets the name of a model.
     """
-    have = creator or WorkerDefinition(name=wanted.name)
+    creator = creator or WorkerDefinition(name=worker.name)
     # A reference runs code of the project: only what the creator refers to itself.
     shapes = {
-        key: None if isinstance(getattr(wanted, key), str) and getattr(wanted, key) != getattr(have, key) else value
-        for key, value in (("input", wanted.input), ("output", wanted.output))
+        key: None if isinstance(shape, str) and shape != getattr(creator, key) else shape
+        for key, shape in (("input", worker.input), ("output", worker.output))
     }
-    sandbox = wanted.sandbox.restrict_to(have.sandbox or SandboxConfig(), base) if wanted.sandbox is not None else None
-    runs_code = names_model_file(wanted.model) or custom_provider(wanted.model, providers) is not None
-    return wanted.model_copy(
+    sandbox = (
+        worker.sandbox.restrict_to(creator.sandbox or SandboxConfig(), base) if worker.sandbox is not None else None
+    )
+    runs_code = names_model_file(worker.model) or custom_provider(worker.model, providers) is not None
+    common = {key: _common(getattr(worker, key), getattr(creator, key)) for key in ("tools", "toolsets", "native")}
+    return worker.model_copy(
         update={
             **shapes,
-            "model": have.model if runs_code else wanted.model,
-            "model_settings": _settings(wanted.model_settings, have.model_settings),
-            "tools": tuple(tool for tool in wanted.tools if tool in have.tools),
-            "toolsets": tuple(toolset for toolset in wanted.toolsets if toolset in have.toolsets),
-            "allow_workers": _workers(wanted.allow_workers, have.allow_workers),
-            "tool_rules": _rules(wanted, have, base),
+            **common,
+            "model": creator.model if runs_code else worker.model,
+            "model_settings": _restrict_settings(worker.model_settings, creator.model_settings or {}),
+            "allow_workers": _restrict_workers(worker.allow_workers, creator.allow_workers),
+            "tool_rules": _restrict_rules(worker, creator, base),
             "sandbox": sandbox if sandbox is not None and sandbox.paths else None,
-            "native": tuple(tool for tool in wanted.native if tool in have.native),
-            "attachment_policy": _attachments(wanted.attachment_policy, have.attachment_policy),
-            "limits": _limits(wanted.limits, have.limits),
+            "attachment_policy": _stricter_policy(worker.attachment_policy, creator.attachment_policy),
+            "limits": _lower_limits(worker.limits, creator.limits),
         }
     )
 
 
-def _settings(wanted: dict[str, Any] | None, have: dict[str, Any] | None) -> dict[str, Any] | None:
-    if wanted is None:
+def _common(items: tuple[T, ...], allowed: tuple[T, ...]) -> tuple[T, ...]:
+    return tuple(item for item in items if item in allowed)
+
+
+def _restrict_settings(settings: dict[str, Any] | None, allowed: dict[str, Any]) -> dict[str, Any] | None:
+    if settings is None:
         return None
-    given = have or {}
     return {
         name: value
-        for name, value in wanted.items()
-        if name in _HARMLESS_SETTINGS or (name in given and given[name] == value)
+        for name, value in settings.items()
+        if name in _HARMLESS_SETTINGS or (name in allowed and allowed[name] == value)
     }
 
 
-def _workers(wanted: tuple[str, ...], have: tuple[str, ...]) -> tuple[str, ...]:
-    if have == ("*",):
-        return wanted
-    return have if wanted == ("*",) else tuple(name for name in wanted if name in have)
+def _restrict_workers(names: tuple[str, ...], allowed: tuple[str, ...]) -> tuple[str, ...]:
+    if allowed == ("*",):
+        return names
+    return allowed if names == ("*",) else _common(names, allowed)
 
 
-def _rules(wanted: WorkerDefinition, have: WorkerDefinition, base: Path) -> dict[str, tuple[ToolRule, ...]]:
-    """The restrictions of both. What permits something stays only if the creator says the very same.
+def _restrict_rules(worker: WorkerDefinition, creator: WorkerDefinition, base: Path) -> dict[str, tuple[ToolRule, ...]]:
+    """Return the restrictions of both. A permission stays only if the creator has the very same.
 
     Paths become absolute: a root of one worker may be another folder than the root of that name of another.
     """
-    ours, theirs = (anchored(worker.tool_rules, places_of(worker.sandbox, base)) for worker in (wanted, have))
-    rules: dict[str, tuple[ToolRule, ...]] = {}
-    for name in (*theirs, *(name for name in ours if name not in theirs)):
-        said, given = ours.get(name, ()), theirs.get(name, ())
-        kept = [_restriction(rule) for rule in given if rule not in said]
-        kept += [rule if _is_given(rule, given) else _restriction(rule) for rule in said]
-        if left := without_effectless([rule for rule in kept if rule is not None]):
-            rules[name] = left
-    return rules
+    own, inherited = (anchored(each.tool_rules, places_of(each.sandbox, base)) for each in (worker, creator))
+    restricted: dict[str, tuple[ToolRule, ...]] = {}
+    for name in (*inherited, *(name for name in own if name not in inherited)):
+        rules, above = own.get(name, ()), inherited.get(name, ())
+        combined = [_without_permission(rule) for rule in above if rule not in rules]
+        combined += [rule if _is_permitted(rule, above) else _without_permission(rule) for rule in rules]
+        if effective := without_effectless([rule for rule in combined if rule is not None]):
+            restricted[name] = effective
+    return restricted
 
 
-def _is_given(rule: ToolRule, given: Sequence[ToolRule]) -> bool:
-    anything = rule.disposition == "allow" and not rule.shell and not rule.unsandboxed
-    return rule in given or (anything and any(other.disposition == "allow" and other.always for other in given))
+def _is_permitted(rule: ToolRule, above: Sequence[ToolRule]) -> bool:
+    only_allows = rule.disposition == "allow" and not rule.shell and not rule.unsandboxed
+    return rule in above or (only_allows and any(other.disposition == "allow" and other.always for other in above))
 
 
-def _restriction(rule: ToolRule) -> ToolRule | None:
-    """What is left of a rule that may open nothing."""
+def _without_permission(rule: ToolRule) -> ToolRule | None:
+    """Return the restriction in a rule, if it has one."""
     # Without a rule on them, commands that need a shell are refused, which is less than asking.
     return None if rule.disposition == "allow" or rule.shell else replace(rule, unsandboxed=False)
 
 
-def _attachments(wanted: AttachmentPolicy, have: AttachmentPolicy) -> AttachmentPolicy:
-    suffixes = wanted.suffixes if have.suffixes is None else have.suffixes
-    if wanted.suffixes is not None and have.suffixes is not None:
-        suffixes = tuple(suffix for suffix in wanted.suffixes if suffix.endswith(have.suffixes))
+def _stricter_policy(own: AttachmentPolicy, above: AttachmentPolicy) -> AttachmentPolicy:
+    suffixes = own.suffixes if above.suffixes is None else above.suffixes
+    if own.suffixes is not None and above.suffixes is not None:
+        suffixes = tuple(suffix for suffix in own.suffixes if suffix.endswith(above.suffixes))
     return AttachmentPolicy(
-        max_attachments=min(wanted.max_attachments, have.max_attachments),
-        max_total_bytes=min(wanted.max_total_bytes, have.max_total_bytes),
+        max_attachments=min(own.max_attachments, above.max_attachments),
+        max_total_bytes=min(own.max_total_bytes, above.max_total_bytes),
         suffixes=suffixes,
     )
 
 
-def _limits(wanted: WorkerLimits | None, have: WorkerLimits | None) -> WorkerLimits | None:
-    if wanted is None or have is None:
-        return wanted or have
+def _lower_limits(own: WorkerLimits | None, above: WorkerLimits | None) -> WorkerLimits | None:
+    if own is None or above is None:
+        return own or above
     values = {}
     for name in WorkerLimits.model_fields:
-        given = [value for value in (getattr(wanted, name), getattr(have, name)) if value is not None]
-        values[name] = min(given) if given else None
+        limits = [value for value in (getattr(own, name), getattr(above, name)) if value is not None]
+        values[name] = min(limits, default=None)
     return WorkerLimits(**values)

@@ -30,7 +30,7 @@ Place = tuple[str | int, ...]
 
 
 class Problem(NamedTuple):
-    """What is wrong, and in which line of the file."""
+    """An error, and its line in the file."""
 
     line: int
     message: str
@@ -54,10 +54,10 @@ class Document:
     """The line of each key and each item of a list."""
     problems: list[Problem] = field(default_factory=list)
     spoiled: set[Place] = field(default_factory=set)
-    """Where there are problems, so that `value` is not what the file means."""
+    """Places with problems, where `value` is not what the file means."""
 
     def place(self, loc: Sequence[str | int]) -> Place:
-        """The part of a pydantic error's `loc` that is in the file: without tags of unions and missing keys."""
+        """Return the part of a pydantic error's `loc` that is in the file: without tags of unions and missing keys."""
         at: Place = ()
         for part in loc:
             if (*at, part) in self.lines:
@@ -65,12 +65,12 @@ class Document:
         return at
 
     def complain(self, at: Place, message: str) -> None:
-        """Add a problem with what is at a place."""
+        """Add a problem with the value at a place."""
         self.problems.append(Problem(self.lines.get(at, 1), message))
         self.spoiled.add(at)
 
     def is_spoiled(self, at: Place) -> bool:
-        """Whether there is a problem at or above a place."""
+        """Return whether there is a problem at or above a place."""
         return any(at[: len(path)] == path for path in self.spoiled)
 
 
@@ -82,12 +82,12 @@ _DIRECTIVE = re.compile(r"^%[A-Z]", re.MULTILINE)
 
 
 def is_plain_text(text: str) -> bool:
-    """Whether a text can stand in a file as it is, without escapes."""
+    """Return whether a text can stand in a file without escapes."""
     return _CONTROL.search(text) is None and _HIDDEN.search(text) is None
 
 
 def decode(data: str | bytes) -> str:
-    r"""The text of a file, with `\n` at the end of lines."""
+    r"""Return the text of a file, with `\n` at the end of lines."""
     raw = data.encode(errors="surrogatepass") if isinstance(data, str) else data
     if len(raw) > MAX_BYTES:
         raise UnreadableError(Problem(1, f"the file has {len(raw)} bytes; at most {MAX_BYTES} are allowed."))
@@ -110,19 +110,19 @@ def _refuse(characters: re.Pattern[str], text: str, first_line: int, message: st
 
 
 def split_front_matter(text: str, keys: Container[str]) -> tuple[str, str, int]:
-    """The front matter of a Markdown file, the text below it, and the line in which the front matter starts."""
+    """Return the front matter of a Markdown file, the text below it, and the line in which the front matter starts."""
     lines = text.split("\n")
     fences = [number for number, line in enumerate(lines) if line.rstrip() == "---"]
     if fences[:1] == [0]:
         if len(fences) == 1:
-            raise UnreadableError(Problem(1, "the front matter is not closed: a line `---` has to end it."))
+            raise UnreadableError(Problem(1, "the front matter is not closed. End it with a line `---`."))
         return "\n".join(lines[1 : fences[1]]), "\n".join(lines[fences[1] + 1 :]), 2
     # Keys that are taken for instructions would be rules that do not hold.
     start = next((number for number, line in enumerate(lines) if line.strip()), 0)
     if lines[start].lstrip().startswith("---"):
-        raise UnreadableError(Problem(start + 1, "front matter starts with `---` as the first line of the file."))
+        raise UnreadableError(Problem(start + 1, "front matter must begin with `---`, alone in the first line."))
     if fences and lines[start].partition(":")[0].strip() in keys:
-        raise UnreadableError(Problem(start + 1, "front matter needs a line `---` before it as well."))
+        raise UnreadableError(Problem(start + 1, "the front matter is not opened. Start it with `---`."))
     return "", text, 1
 
 
@@ -136,7 +136,7 @@ _DECIMAL = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-
 
 
 def plain_value(text: str) -> Any:
-    """What a scalar without quotes means. Numbers that would not be the same number elsewhere are text."""
+    """Return the value of a scalar without quotes. Numbers that are not the same number to all readers are text."""
     if text in _WORDS:
         return _WORDS[text]
     if _INTEGER.fullmatch(text):
@@ -200,7 +200,7 @@ class _Reader:
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    self._problem(event, (-1,), "a second document starts here; a worker file is one.")
+                    self._problem(event, (-1,), "a second document starts here; a worker file has only one.")
                     return
                 self.document.value = self._value(next(self._events), ())
 
@@ -238,7 +238,7 @@ class _Reader:
         mapping: dict[str, Any] = {}
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
             key = self._key(event, at, mapping)
-            # No key is a number, so this place is nobody's.
+            # No key is a number, so no other value has this place.
             path = (*at, -1 if key is None else key)
             if key is not None:
                 self.document.lines[path] = self._line(event)
@@ -248,20 +248,20 @@ class _Reader:
         return mapping
 
     def _key(self, event: yaml.Event, at: Place, mapping: dict[str, Any]) -> str | None:
-        """The key that starts with `event`, unless there is a problem with it."""
+        """Return the key that starts with `event`, unless there is a problem with it."""
         key = self._value(event, (*at, -1))
         if isinstance(event, yaml.AliasEvent):
             return None
         if not isinstance(key, str):
             shown = event.value or "null" if isinstance(event, yaml.ScalarEvent) else "a list or a mapping"
-            self._problem(event, (*at, -1), f"a key must be text, not {shown}. Quote it if it is meant so.")
+            self._problem(event, (*at, -1), f"a key must be text, not {shown}. Put it in quotes if it is a name.")
             return None
         if key == "<<" and isinstance(event, yaml.ScalarEvent) and event.implicit[0]:
             self._problem(event, (*at, -1), "merge keys (<<) are not allowed: repeat the keys.")
             return None
         if key in mapping:
             first = self.document.lines[*at, key]
-            self._problem(event, (*at, key), f"key {key!r} is there twice, first in line {first}.")
+            self._problem(event, (*at, key), f"key {key!r} appears twice, first in line {first}.")
             return None
         return key
 
@@ -288,14 +288,12 @@ _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(rf"(?:{_DECI
 
 
 def write_yaml(values: dict[str, Any]) -> str:
-    """What JSON can say, as YAML that `read_yaml` and other readers read back."""
+    """Return JSON values as YAML that `read_yaml` and other readers read back."""
     text: str = yaml.dump(
         values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=inf
     )
     return text
 
-
-# -- what pydantic finds wrong -----------------------------------------------------------------------
 
 _EXPECTED = {
     "string_type": "text",
@@ -314,8 +312,8 @@ _EXPECTED = {
 
 
 def problems_of(error: ValidationError, document: Document, model: type[BaseModel]) -> Iterator[Problem]:
-    """What pydantic found wrong with a document, except where the document is already known to be wrong."""
-    # A list of half a million wrong items is one mistake.
+    """Yield the errors that pydantic found in a document, except where the document has a problem already."""
+    # A list can have half a million wrong items.
     for details in islice(error.errors(include_url=False), 1000):
         at = document.place(details["loc"])
         if not document.is_spoiled(at):
@@ -348,7 +346,7 @@ def _label(at: Sequence[str | int]) -> str:
 
 
 def _fields_at(at: Sequence[str | int], model: type[BaseModel]) -> list[str]:
-    """The keys that a mapping in the file may have."""
+    """Return the keys that a mapping in the file may have."""
     found: type[BaseModel] | None = model
     for part in at:
         if found and part in found.model_fields:
@@ -357,7 +355,7 @@ def _fields_at(at: Sequence[str | int], model: type[BaseModel]) -> list[str]:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The pydantic model that an annotation is about, such as that of `dict[str, Model] | None`."""
+    """Return the pydantic model in an annotation, such as that of `dict[str, Model] | None`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((model for arg in get_args(annotation) if (model := _model_in(arg))), None)

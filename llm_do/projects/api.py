@@ -1,6 +1,6 @@
-"""One call, from a project's files to a result: `run_worker`, `call_worker`, `create_worker`.
+"""Run, call and create workers with one function each.
 
-A thin layer over the runtime, for those who want no more than to run a worker.
+A thin layer over the runtime, for programs that only run a worker.
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from pydantic_ai.messages import ModelMessage, MultiModalContent
 from pydantic_ai.usage import RunUsage
@@ -36,19 +37,22 @@ from ..policy.approvals import ApprovalCallback, Approver
 from ..values.fields import fields_of
 from .registry import WorkerRegistry
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRunResult:
-    """What a run gave, and what it took."""
+    """The result of a run, and its costs."""
 
     output: Any
-    """What the worker returned."""
+    """The worker's result."""
     messages: list[ModelMessage]
-    """What the worker and its model said to each other, without secrets."""
+    """The messages between the worker and its model, without secrets."""
     trace: Trace
     """Every call of the run."""
     usage: dict[str, RunUsage]
-    """What was used, by model name."""
+    """Usage by model name."""
 
     @property
     def cost(self) -> Decimal | None:
@@ -84,11 +88,10 @@ async def run_worker_async(
         cli_model: The model of workers that have none of their own, before anything that is configured.
         approval_callback: Asked before calls that need approval.
         message_callback: Told everything that happens, with the start and the end of each model request.
-        creation_defaults: What workers that are created in this run have where nothing else is said.
+        creation_defaults: Values of workers that are created in this run, for fields that are left out.
         stream: Tell `message_callback` the text of answers as it comes. It makes every request a stream.
     """
-    config = registry.config
-    named = named_model(cli_model, config.model)
+    named = named_model(cli_model, registry.config.model)
 
     async def choose_model(worker: str, notice: Callable[[str], None]) -> ModelLike:
         choice = await pool.run(choose_default_model)
@@ -98,13 +101,10 @@ async def run_worker_async(
             raise ModelChoiceError(explain_missing(worker))
         return choice.model
 
-    runtime = Runtime(
-        registry,
+    runtime = registry.runtime(
         model=None if named is None else named.model,
         choose_model=choose_model,
         approval_callback=approval_callback,
-        tool_rules=registry.rule_book(),
-        limits=config.session_limits(),
         message_callback=message_callback,
         creation_defaults=creation_defaults,
         text_deltas=stream,
@@ -131,7 +131,7 @@ async def run_entry(
 
 
 def load_files(attachments: Sequence[AttachmentInput] | None, entry: Any) -> list[MultiModalContent]:
-    """Read the files that a person, or a program of theirs, gives an entry, and check that it may have them."""
+    """Read the files that are given to an entry from outside, and check that it may have them."""
     if isinstance(attachments, str | Path):
         raise TypeError(f"attachments must be a list, got {attachments!r}.")
     if not attachments:
@@ -141,37 +141,22 @@ def load_files(attachments: Sequence[AttachmentInput] | None, entry: Any) -> lis
     return load(attachments, entry.attachment_policy, entry.name)
 
 
-def run_worker(
-    *,
-    registry: WorkerRegistry,
-    worker: str,
-    input_data: Any = None,
-    attachments: Sequence[AttachmentInput] | None = None,
-    cli_model: ModelLike | None = None,
-    approval_callback: ApprovalCallback | Approver | None = None,
-    message_callback: MessageCallback | None = None,
-    creation_defaults: WorkerCreationDefaults | None = None,
-    stream: bool = False,
-) -> WorkerRunResult:
-    """`run_worker_async` for synchronous code."""
-    running = run_worker_async(
-        registry=registry,
-        worker=worker,
-        input_data=input_data,
-        attachments=attachments,
-        cli_model=cli_model,
-        approval_callback=approval_callback,
-        message_callback=message_callback,
-        creation_defaults=creation_defaults,
-        stream=stream,
-    )
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:  # as it should be
+def _for_synchronous_code(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Return a function that runs an asynchronous one in an event loop of its own."""
+    name = function.__name__.removesuffix("_async")
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        _check_no_loop(name, f"await {function.__name__}(...)")
         # In a context of its own: a thread that a loop started has inherited that loop's variables.
-        return contextvars.Context().run(asyncio.run, running)
-    running.close()
-    raise EventLoopError("An event loop is running: use `await run_worker_async(...)`.")
+        return contextvars.Context().run(asyncio.run, function(*args, **kwargs))
+
+    run.__name__ = run.__qualname__ = name
+    return run
+
+
+run_worker = _for_synchronous_code(run_worker_async)
+"""`run_worker_async` for synchronous code, with the same parameters."""
 
 
 async def call_worker_async(
@@ -200,24 +185,25 @@ def call_worker(
     if caller_context.registry is not registry:
         raise ValueError("caller_context belongs to a session of another registry.")
     _check_no_loop("call_worker", "await call_worker_async(...)")
-    given = {"input_data": _as_mapping(input_data), "attachments": list(attachments or ())}
-    return caller_context.call_sync(toolsets.worker_call, worker=worker, **given)
+    return caller_context.call_sync(
+        toolsets.worker_call, worker=worker, input_data=_as_mapping(input_data), attachments=list(attachments or ())
+    )
 
 
 def _as_mapping(input_data: Any) -> Any:
-    """Return the fields of a model or a dataclass, which is the arguments; anything else as it is."""
+    """Return the fields of a model or a dataclass, which are the arguments; other values as they are."""
     if isinstance(input_data, WorkerInput):
         return given_fields(input_data)
     fields = None if isinstance(input_data, type) else fields_of(input_data)
     return input_data if fields is None else {**fields.declared, **fields.extra}
 
 
-def _check_no_loop(what: str, instead: str) -> None:
+def _check_no_loop(function: str, instead: str) -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise EventLoopError(f"{what} would block the event loop that has to serve the call. Use `{instead}` here.")
+    raise EventLoopError(f"{function} would block the running event loop: use `{instead}`.")
 
 
 def create_worker(
@@ -232,7 +218,7 @@ def create_worker(
 
 
 class RuntimeDelegator:
-    """The `WorkerDelegator` of a session: what `worker_call` does, with its rules and its record."""
+    """The `WorkerDelegator` of a session, which calls `worker_call`, with its rules and its record."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -245,13 +231,13 @@ class RuntimeDelegator:
 
 
 class RuntimeCreator:
-    """The `WorkerCreator` of a session: what `worker_create` does, with its rules and its record."""
+    """The `WorkerCreator` of a session, which calls `worker_create`, with its rules and its record."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     def create(self, name: str, instructions: str, **options: Any) -> dict[str, Any]:
-        """Create a worker, and return what its file says. `options` are `description`, `tools` and `force`."""
+        """Create a worker, and return the content of its file. `options` are `description`, `tools` and `force`."""
         _check_no_loop("RuntimeCreator.create", "await RuntimeCreator(ctx.deps).create_async(...)")
         self._context.call_sync(toolsets.worker_create, name=name, instructions=instructions, **options)
         return self._definition(name)

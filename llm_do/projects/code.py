@@ -1,4 +1,4 @@
-"""A project's own code and configuration: `tools.py`, references such as `schemas.py:Deck`, `llm-do.toml`."""
+"""A project's own code: `tools.py`, and references such as `schemas.py:Deck`."""
 
 from __future__ import annotations
 
@@ -6,164 +6,47 @@ import builtins
 import importlib
 import importlib.util
 import inspect
-import re
 import sys
 import threading
-import tomllib
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import replace
 from functools import reduce
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic_ai import Tool
 from pydantic_ai.agent import AbstractAgent
 
-from ..budgets.limits import Limits
-from ..budgets.prices import Price, check_priced_name
 from ..core.adapt import about_agent
 from ..core.entries import ToolEntry, WorkerEntry
 from ..core.entry import Entry, EntryBase
 from ..core.names import entries_below
-from ..definitions.definition import WorkerLimits
-from ..errors import ProjectCodeError, WorkerFileError, did_you_mean, summarize
-from ..machine.files import Owners, check_regular, read_file
-from ..models.custom import invalid_provider_reason
-from ..policy.rules import ToolRule, ToolRules
-from ..privacy.display import visible
-from ..sandbox import SandboxConfig
+from ..errors import ProjectCodeError
+from ..machine.files import Owners, check_regular
 from .import_guard import GUARD, SourceOnlyLoader
 
-_MAX_CONFIG = 100_000
-"""How many bytes it may have."""
-_MAX_PARTS = 50
-"""How many dots a line of it may have that are not in quotes."""
-_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)$")
-_QUOTED = re.compile(r'"[^"]*"|' r"'[^']*'")
 _IMPORTING = threading.RLock()
-
-
-class ProjectConfig(BaseModel):
-    """What `llm-do.toml` says."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    model: str | None = None
-    """The model of workers that have none of their own."""
-    limits: WorkerLimits | None = None
-    tool_rules: ToolRules = {}
-    sandbox: SandboxConfig | None = None
-    """The files of workers that have no `sandbox` of their own."""
-    prices: dict[Annotated[str, AfterValidator(check_priced_name)], Price] = {}
-    """Prices of models, by name, in US dollars."""
-    providers: dict[str, str] = {}
-    """Providers of the project's own, by the prefix of their models: `module:factory`."""
-    secrets: tuple[str, ...] = ()
-    """Names of environment variables whose values are written down nowhere, and sent to no model by a tool."""
-
-    def session_limits(self) -> Limits:
-        """The limits of a session of this project."""
-        given = {} if self.limits is None else self.limits.model_dump(exclude_none=True)
-        return Limits(**given)
-
-
-def read_config(path: Path) -> ProjectConfig:
-    """The configuration of a project; without a file, an empty one."""
-    try:
-        text = read_file(path, _MAX_CONFIG).decode()
-        _check_keys(text, path.name)
-        config = ProjectConfig.model_validate(tomllib.loads(text))
-        _check_providers(config.providers, text, path.name)
-        return config.model_copy(update={"tool_rules": _with_lines(config.tool_rules, text, path.name)})
-    except FileNotFoundError:
-        return ProjectConfig()
-    except WorkerFileError:  # it names the file and the line
-        raise
-    except OSError as exc:  # whatever it says, nothing starts without it
-        raise WorkerFileError(f"{path.name} cannot be read: {exc.strerror or exc}.") from exc
-    except ValidationError as exc:
-        unknown = [str(error["loc"][0]) for error in exc.errors() if error["type"] == "extra_forbidden"]
-        hint = did_you_mean(unknown[0], ProjectConfig.model_fields) if unknown else ""
-        if any(error["loc"][:1] == ("prices",) and error["loc"][-1] != "[key]" for error in exc.errors()):
-            hint = " A price has input and output, for a million tokens, and request, for each one."
-        raise WorkerFileError(f"{path.name}: {summarize(exc)}.{hint}") from exc
-    except RecursionError as exc:
-        raise WorkerFileError(f"{path.name}: values are nested too deeply.") from exc
-    except tomllib.TOMLDecodeError as exc:
-        raise WorkerFileError(_syntax_error(path.name, text, str(exc))) from exc
-    except ValueError as exc:  # no UTF-8, or a number that is too long
-        raise WorkerFileError(f"{path.name}: {exc}") from exc
-
-
-def _syntax_error(file: str, text: str, problem: str) -> str:
-    """Return what is wrong with a text that is no TOML, with the line and a mark below the place."""
-    lines = text.split("\n")
-    if place := _PLACE.search(problem):
-        line, column = int(place[1]), int(place[2])
-    else:  # at the end of the document
-        line = max(1, len(lines) - text.endswith("\n"))
-        column = len(lines[line - 1].rstrip("\r")) + 1
-    start = max(0, column - 60)
-    shown = lines[line - 1].rstrip("\r")[start : start + 80].replace("\t", " ")
-    what = _PLACE.sub("", problem).removesuffix(" (at end of document)")
-    return f"{file}:{line}: {what} (column {column}):\n  {visible(shown)}\n  {' ' * (column - 1 - start)}^"
-
-
-def _check_keys(text: str, file: str) -> None:
-    """Refuse keys of thousands of parts: the time that Python's TOML parser takes grows with their square."""
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.count(".") > _MAX_PARTS and _QUOTED.sub("", line).count(".") > _MAX_PARTS:
-            raise WorkerFileError(f"{file}:{number}: a key of more than {_MAX_PARTS} parts is too long.")
-
-
-def _check_providers(providers: Mapping[str, str], text: str, file: str) -> None:
-    """Refuse prefixes that mean something else, in their lines. Nothing is imported."""
-    problems = []
-    for prefix, reference in providers.items():
-        if (why := invalid_provider_reason(prefix, reference)) is not None:
-            key = re.compile(rf"""(^|[\s.{{,])["']?{re.escape(prefix)}["']?\s*=""")
-            lines = [number for number, line in enumerate(text.splitlines(), 1) if key.search(line)]
-            problems.append(f"{file}:{lines[-1] if lines else 1}: {why}")
-    if problems:
-        raise WorkerFileError("\n".join(problems))
-
-
-def _with_lines(rules: Mapping[str, tuple[ToolRule, ...]], text: str, file: str) -> dict[str, tuple[ToolRule, ...]]:
-    """Rules that know where they stand: as a key, or each in a table of its own."""
-    placed = {}
-    for name, said in rules.items():
-        key = re.compile(rf"""\s*(\[+\s*)?(["']?tool_rules["']?\s*\.\s*)?["']?{re.escape(name)}["']?\s*[\]=]""")
-        lines = [number for number, line in enumerate(text.splitlines(), 1) if key.match(line)] or [1]
-        placed[name] = tuple(
-            replace(rule, where=f"{file}:{lines[min(at, len(lines) - 1)]}") for at, rule in enumerate(said)
-        )
-    return placed
 
 
 class ProjectCode:
     """The Python files of one project, as modules.
 
     They import each other by their plain names, as scripts in one folder do. Two projects in one process may
-    have files of the same name: whichever imports something takes the names of the other one off the table.
+    have files of the same name: while one imports, the modules of the other are not in `sys.modules`.
     An `import` inside a function finds the project's files as well, though it runs much later: the modules of a
-    project are given an `__import__` of its own.
+    project have an `__import__` of its own.
     """
 
     _owners: ClassVar[dict[str, ProjectCode]] = {}
-    """Which project a module in `sys.modules` belongs to."""
+    """Projects by the names of their modules in `sys.modules`."""
     keeps_output_clean: ClassVar[bool] = False
-    """Whether what a module prints while it is imported goes to standard error. The command line wants it so."""
+    """True if modules print to standard error while they are imported, as the command line needs it."""
 
     def __init__(self, root: Path, writable: Callable[[], list[Path]] = list, owners: Owners | None = None) -> None:
-        """`writable` tells the folders that workers can change: nothing in them is ever run.
-
-        With `owners`, no file of another user is run either.
-        """
+        """No code in the folders of `writable` is run: workers can change it. With `owners`, none of other users is."""
         self.root = root
         self._writable = writable
         self._owners_of_files = owners
@@ -172,7 +55,7 @@ class ProjectCode:
         self.started: list[ModuleType] = []
         """The modules that are being imported, with those that they imported meanwhile."""
         self._importing = False
-        """Whether this project's names are on the table. Only who holds `_IMPORTING` may ask."""
+        """True while this project's modules are in `sys.modules`. Read it only under the lock `_IMPORTING`."""
         GUARD.watch(self)
 
     def writable_folders(self, files: Sequence[Path]) -> list[Path]:
@@ -184,11 +67,11 @@ class ProjectCode:
         return [] if safe else self._writable()
 
     def stamp(self) -> tuple[tuple[int, int], ...]:
-        """Something that changes when a file that was imported changes."""
+        """Return a value that changes when a file that was imported changes."""
         return tuple(_times(path) for path in self._stamps)
 
     def files(self) -> list[Path]:
-        """The files that were imported."""
+        """Return the files that were imported."""
         return [path.resolve() for path in self._stamps]
 
     def workers(self) -> Iterator[tuple[Path, WorkerEntry[Any]]]:
@@ -202,7 +85,7 @@ class ProjectCode:
                 yield from ((Path(file), each) for each in found if isinstance(each, WorkerEntry))
 
     def file(self, path: Path) -> ModuleType:
-        """The module of a file; the same one, until a file of the project that was imported changes."""
+        """Return the module of a file; the same one, until a file of the project that was imported changes."""
         relative = path.relative_to(self.root).with_suffix("")
         return self._import(".".join(relative.parts).removesuffix(".__init__"), path)
 
@@ -248,10 +131,10 @@ class ProjectCode:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
-        """What an `import` in one of the project's modules does, whenever it runs."""
+        """Import for a module of the project, in place of Python's `__import__`."""
         module = self._modules.get(name) if level == 0 and "." not in name else None
         if module is not None and not hasattr(module, "__path__"):
-            return module  # whichever project's names are on the table just now
+            return module  # also while another project imports
         file = None if globals is None else globals.get("__file__")
         if not self._has(name, level, file):
             return builtins.__import__(name, globals, locals, fromlist, level)
@@ -262,7 +145,7 @@ class ProjectCode:
                 return builtins.__import__(name, globals, locals, fromlist, level)
 
     def _has(self, name: str, level: int, file: str | None) -> bool:
-        """Whether a module must be looked for among the project's files. Libraries are none of our business."""
+        """Return whether a module may be one of the project's files. Libraries are left to Python."""
         top = name.partition(".")[0]
         if level > 0 or top in self._modules:
             return True
@@ -293,7 +176,7 @@ class ProjectCode:
 
     @contextmanager
     def _installed(self, path: Path | None) -> Iterator[None]:
-        """Let plain names mean this project's files, and remember what is imported."""
+        """Make plain names mean this project's files, and keep the modules that are imported."""
         if any(_times(file) != stamp for file, stamp in self._stamps.items()):
             for name in self._modules:
                 sys.modules.pop(name, None)
@@ -368,7 +251,7 @@ def _times(path: Path) -> tuple[int, int]:
 
 
 def entries_in(module: ModuleType) -> list[Entry[Any]]:
-    """The entries that a module of the project defines: what `@entry` made, and workers."""
+    """Return the entries that a module of the project defines: functions with `@entry`, and workers."""
     values = list(vars(module).values())  # another thread may be importing it
     # By the type: a proxy that stands for something else would have to import that first.
     found = {id(value): value for value in values if issubclass(type(value), EntryBase)}
@@ -376,7 +259,7 @@ def entries_in(module: ModuleType) -> list[Entry[Any]]:
 
 
 def functions_in(module: ModuleType) -> list[Entry[Any]]:
-    """The same, and the public functions that it defines itself: the tools of one worker need no decorator."""
+    """Return the entries and public functions that a module defines: the tools of one worker need no decorator."""
     plain = [
         ToolEntry.from_function(value)
         for name, value in vars(module).items()
@@ -386,7 +269,7 @@ def functions_in(module: ModuleType) -> list[Entry[Any]]:
 
 
 def explain_public_name(module: ModuleType, name: str, root: Path) -> str | None:
-    """Say why a name of a module of the project is no entry, where it is a function, a tool or an agent."""
+    """Return why a name of a module of the project is no entry, if it is a function, a tool or an agent."""
     value = vars(module).get(name)
     if isinstance(value, AbstractAgent):
         return f"{Path(module.__file__ or '').name} has {about_agent(value)}"

@@ -1,21 +1,18 @@
-"""What the files of a project say at a glance: names, descriptions, models.
+"""List a project fast: names, descriptions, models.
 
-`list` and completion must answer at once, and importing pydantic alone takes longer than that. So this reads what it
-needs by itself, and decides nothing: what a worker is, and whether its file is right, the registry says, and `check`.
-No code of the project runs.
+`list` and completion must answer at once, and importing pydantic alone takes longer than that. So the files are read
+here with the standard library, and not checked: that is up to the registry, and `check`. No code of the project runs.
 """
 
 from __future__ import annotations
 
 import errno
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..machine.files import read_file
-from ..values.names import AMONG_FILES
-from .layout import CONFIG, WORKERS, tools_file
+from ..machine.files import MAX_CODE, read_file
+from .layout import CONFIG, WORKERS, files_of, tools_file, worker_names
 
 if TYPE_CHECKING:
     import ast
@@ -24,14 +21,12 @@ if TYPE_CHECKING:
 UNREADABLE = "it cannot be read: `llm-do check` says why"
 TOO_LARGE = "it is too large to be read at a glance: `llm-do check` imports it"
 _MAX_CODE = 500_000
-"""How many bytes of code are looked at: of ten million, the syntax tree takes half a minute and gigabytes."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+"""The most bytes of code that are parsed: of ten million, the syntax tree takes half a minute and gigabytes."""
 _MAX_DEPTH = 50
-_SUFFIXES = (".md", ".yaml")
 
 
 class Found(NamedTuple):
-    """A worker or a function, as far as it can be told at a glance."""
+    """A worker or a function, as far as it is known without running code."""
 
     name: str
     kind: str
@@ -42,58 +37,30 @@ class Found(NamedTuple):
     file: str
     line: int | None = None
     problem: str | None = None
-    """Why nothing more can be told."""
+    """The reason why no more is known."""
     input: str | None = None
-    """`none` for a worker that says that it takes no input."""
-
-
-def is_name(name: str) -> bool:
-    """Whether an entry may have this name."""
-    return _NAME.fullmatch(name) is not None
+    """`none` for a worker that takes no input."""
 
 
 def find_root(start: Path) -> Path | None:
-    """The folder of the project that a folder is in: the nearest one, going up, with `workers/` or `llm-do.toml`."""
+    """Return the project of a folder: the nearest one, going up, with `workers/` or `llm-do.toml`."""
     for folder in (start, *start.parents):
         if (folder / WORKERS).is_dir() or (folder / CONFIG).is_file():
             return folder
     return None
 
 
-def worker_files(root: Path) -> dict[str, list[Path]]:
-    """The files of each worker: one, unless something is wrong. What a person wrote stands before what is generated."""
-    folder, found = root / WORKERS, dict[str, list[Path]]()
-    for path in _inside(folder):
-        if path.suffix in _SUFFIXES:
-            found.setdefault(path.stem, []).append(path)
-        elif path.name != "generated" and path.is_dir():
-            own = [file for suffix in _SUFFIXES if os.path.lexists(file := path / f"worker{suffix}")]
-            if own:
-                found.setdefault(path.name, []).extend(own)
-    for path in _inside(folder / "generated"):
-        if path.suffix == ".yaml":
-            found.setdefault(path.stem, [path])
-    return {name: found[name] for name in sorted(found) if is_name(name) and name not in AMONG_FILES}
-
-
-def _inside(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []
-
-
 def names_in(root: Path, *, functions: bool = True) -> list[str]:
-    """The names of a project's workers, and of its functions."""
+    """Return the names of a project's workers, and of its functions."""
     made = [
         found.name for found in functions_of(root) if found.problem is None and (functions or found.kind == "worker")
     ]
-    return sorted({*worker_files(root), *made})
+    return sorted({*worker_names(root), *made})
 
 
 def list_entries(root: Path) -> Iterator[Found]:
-    """The workers and functions of a project, by name."""
-    workers = [_worker(root, name, files) for name, files in worker_files(root).items()]
+    """Yield the workers and functions of a project, by name."""
+    workers = [_worker(root, name, files_of(root, name)) for name in worker_names(root)]
     yield from sorted([*workers, *functions_of(root)], key=lambda found: (found.name, found.kind))
 
 
@@ -101,10 +68,10 @@ def _worker(root: Path, name: str, files: list[Path]) -> Found:
     file = str(files[0].relative_to(root))
     if len(files) > 1:
         return Found(name, "worker", None, None, file, problem=f"it has two files, also {files[1].relative_to(root)}")
-    said = header(files[0])
-    if said is None:
+    values = header(files[0])
+    if values is None:
         return Found(name, "worker", None, None, file, problem=UNREADABLE)
-    return Found(name, "worker", said.get("description"), said.get("model"), file, input=said.get("input"))
+    return Found(name, "worker", values.get("description"), values.get("model"), file, input=values.get("input"))
 
 
 # -- workers -----------------------------------------------------------------------------------------
@@ -116,10 +83,7 @@ _INDICATORS = "-?:,[]{}#&*!|>'\"%@`~"
 
 
 def header(path: Path) -> dict[str, str] | None:
-    """Return `description`, `model` and `input: none` of a worker's file, where they are there.
-
-    `None` is a file that cannot be read.
-    """
+    """Return `description`, `model` and `input: none` of a worker's file; `None` if it cannot be read."""
     try:
         text = read_file(path).decode().removeprefix("\ufeff").replace("\r\n", "\n")
     except (OSError, UnicodeDecodeError):
@@ -133,13 +97,13 @@ def header(path: Path) -> dict[str, str] | None:
         if end is None:
             return None
         lines = lines[1:end]
-    said = _plain_values(lines)
-    return _with_yaml("\n".join(lines)) if said is None else said
+    values = _plain_values(lines)
+    return _with_yaml("\n".join(lines)) if values is None else values
 
 
 def _plain_values(lines: list[str]) -> dict[str, str] | None:
-    """The values, if they are plain text in one line, as nearly all are. YAML has many ways to say the same."""
-    said = {}
+    """Return the values, if all are plain text in one line, as nearly always; `None` if YAML is needed to read them."""
+    values = {}
     filled = [line for line in lines if line.strip()]
     for line, following in zip(filled, [*filled[1:], ""], strict=True):
         if line[0].isspace() or line[0] == "#":
@@ -147,7 +111,7 @@ def _plain_values(lines: list[str]) -> dict[str, str] | None:
         if line[0] in _INDICATORS and line[0] != "-":
             return None  # a quoted key, or a mapping in braces
         if _NO_INPUT.fullmatch(line):
-            said["input"] = "none"
+            values["input"] = "none"
         if (key := _KEY.fullmatch(line.rstrip())) is None:
             if line.startswith(("description", "model:", "model ")):
                 return None
@@ -158,17 +122,17 @@ def _plain_values(lines: list[str]) -> dict[str, str] | None:
         if following[:1].isspace():
             return None  # it goes on in the next line
         if value.lower() != "null":
-            said[key[1]] = value
-    return said
+            values[key[1]] = value
+    return values
 
 
 def _with_yaml(text: str) -> dict[str, str] | None:
-    """The values, as YAML says them. What the parser finds is taken one by one: no alias or merge key is followed."""
+    """Return the values as YAML has them, from the parser's events: no alias or merge key is followed."""
     import yaml  # noqa: PLC0415 - it takes as long as all else together, and is rarely needed
 
     if _DIRECTIVE.search(text):  # the time that the parser takes grows with the square of their number
         return None
-    said, depth, key = dict[str, str](), 0, None
+    values, depth, key = dict[str, str](), 0, None
     try:
         for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
             scalar = event.value if isinstance(event, yaml.ScalarEvent) else None
@@ -179,14 +143,14 @@ def _with_yaml(text: str) -> dict[str, str] | None:
             if depth == 1 and key is not None:
                 is_no_input = key == "input" and scalar == "none"
                 if scalar is not None and not _is_null(event) and (key in ("description", "model") or is_no_input):
-                    said[key] = scalar
+                    values[key] = scalar
                 key = None
             elif depth == 1:
                 key = scalar if scalar is not None else ""
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError):
         return None
-    return said
+    return values
 
 
 def _is_null(event: Any) -> bool:
@@ -197,9 +161,9 @@ def _is_null(event: Any) -> bool:
 
 
 def functions_of(root: Path) -> list[Found]:
-    """What `@entry` makes in the project's `tools.py`, or in files of the project that it imports from.
+    """Return the functions with `@entry` and workers in `tools.py`, or in files of the project that it imports from.
 
-    The code is read, and not run, so what is made in other ways is not found.
+    The code is read, and not run, so entries that are made in other ways are not found.
     """
     path = tools_file(root)
     return [] if path is None else sorted(set(_entries_in(path, root, {path})))
@@ -233,7 +197,7 @@ def _entries_in(path: Path, root: Path, seen: set[Path], only: set[str] | None =
 
 
 def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements that run when a module is imported."""
+    """Yield the statements that run when a module is imported."""
     for node in body:
         yield node
         if type(node).__name__ in ("If", "Try", "With"):
@@ -242,7 +206,7 @@ def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _call_of(node: ast.expr) -> tuple[str, dict[str, str]]:
-    """The last part of the name that is called or mentioned, and those keywords that are plain text."""
+    """Return the last part of the name that is called or mentioned, and those keywords that are plain text."""
     options = {}
     if type(node).__name__ == "Call":
         for keyword in node.keywords:  # type: ignore[attr-defined]
@@ -260,3 +224,29 @@ def _imported(node: ast.ImportFrom, path: Path, root: Path, seen: set[Path]) -> 
         return
     names = {alias.name for alias in node.names}
     yield from _entries_in(other, root, {*seen, other}, None if "*" in names else names)
+
+
+def names_in_code(root: Path) -> set[str]:
+    """Return the names that code of the project has, as text or as variables: it may call an entry of that name."""
+    import ast  # noqa: PLC0415 - only where there is code to read
+
+    found: set[str] = set()
+    for path in (*root.glob("*.py"), *root.glob("tools/*.py"), *root.glob("workers/*/*.py")):
+        try:
+            tree = ast.parse(read_file(path, MAX_CODE))
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        nodes = list(ast.walk(tree))
+        functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        # A decorator says what a function itself is called.
+        skipped = {id(part) for node in functions for mark in node.decorator_list for part in ast.walk(mark)}
+        for node in nodes:
+            if id(node) in skipped:
+                continue
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.add(node.value)
+            elif isinstance(node, ast.Name):
+                found.add(node.id)
+            elif isinstance(node, ast.Attribute):
+                found.add(node.attr)
+    return found

@@ -24,7 +24,7 @@ from weakref import ref
 from ..machine.files import MAX_CODE, read_file
 
 _MAX_LINKS = 40
-"""As many symlinks as the kernel follows."""
+"""The most symlinks that the kernel follows in one path."""
 
 
 class Watched(Protocol):
@@ -102,7 +102,7 @@ GUARD = ImportGuard()
 
 
 def python_folders() -> list[Path]:
-    """Return the folders of this Python, its libraries and llm-do: code that runs here whoever imports it."""
+    """Return the folders of this Python, its libraries and llm-do, from which any code here may import."""
     paths = sysconfig.get_paths()
     found = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     found += [*site.getsitepackages(), str(Path(__file__).parents[1])]
@@ -121,7 +121,7 @@ def python_code_in(folder: Path) -> Path | None:
 
 
 def is_within(path: Path, folder: Path) -> bool:
-    """Whether a path is a folder, lies in it, or is reached through it."""
+    """Return whether a path is a folder, lies in it, or is reached through it."""
     return first_around(path / "_", [folder]) is not None
 
 
@@ -173,7 +173,7 @@ def _inode(path: Path) -> tuple[int, int] | None:
 
 
 def _is_of_python(file: Path) -> bool:
-    """Whether a file is where no worker has a root: `WorkerRegistry` refuses one around or inside of these folders."""
+    """Return whether a file is where no worker has a root: `WritableFolders` refuses one in or around these folders."""
     return str(file).startswith(_prefixes()) and os.path.realpath(file).startswith(_prefixes())
 
 

@@ -10,23 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from ..definitions.definition import WorkerDefinition, dump_worker, parse_worker
+from ..definitions.definition import WorkerDefinition
+from ..definitions.file_format import dump_worker, parse_worker
 from ..errors import DuplicateEntryError, WorkerFileError
 from ..machine.files import Owners, locked, put_in_place, read_file, written_beside
 from ..policy.catalogue import is_standard_tool
-from ..values.names import AMONG_FILES, is_name
-from .layout import WORKERS
+from .layout import GENERATED, WORKERS, files_of, is_worker_name, scan, worker_names
 
 T = TypeVar("T")
 
 BY_PROJECT = "(project)"
-"""The creator of a worker that a person made, with Python or the command line. No worker can be called so."""
-
-GENERATED = "generated"
-"""The folder below `workers/` for workers that were not written by a person."""
+"""The creator of a worker that a person made, with Python or the command line. No worker can have this name."""
 
 SEAL = ".seal"
-"""How the names of the files end that tell who created a generated worker, and what was written then."""
+"""The suffix of files that record the creator of a generated worker, and the digest of its file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +31,13 @@ class WorkerFile:
     """Where a worker is defined."""
 
     path: Path
-    format: Literal["md", "yaml"]
     generated: bool = False
     in_folder: bool = False
+
+    @property
+    def format(self) -> Literal["md", "yaml"]:
+        """The format of the file, by its suffix."""
+        return "md" if self.path.suffix == ".md" else "yaml"
 
     @property
     def own_tools(self) -> Path | None:
@@ -45,23 +46,23 @@ class WorkerFile:
 
     @property
     def seal(self) -> Path:
-        """The file that tells who created a generated worker. What the worker's own file says of it is not believed."""
+        """The file that records the creator of a generated worker, whose own file is not trusted to name it."""
         return self.path.with_name(f".{self.path.stem}{SEAL}")
 
 
-class Fresh:
-    """Keeps what was made from files, until one of them changes."""
+class FileCache:
+    """A cache of values that are made from files, until one of the files changes."""
 
     def __init__(self) -> None:
-        self._kept: dict[Hashable, tuple[Hashable, object]] = {}
+        self._values: dict[Hashable, tuple[Hashable, object]] = {}
 
     def get(self, key: Hashable, sources: tuple[Path, ...], make: Callable[[], T], more: Hashable = None) -> T:
-        """What is kept under a key, or what `make` makes of the sources now. `more` counts like another source."""
+        """Return the cached value of a key, or make it anew if a source, or `more`, changed."""
         stamp = (more, *(_stamp(path) for path in sources))
-        kept = self._kept.get(key)
-        if kept is None or kept[0] != stamp:
-            kept = self._kept[key] = (stamp, make())
-        return kept[1]  # type: ignore[return-value]
+        cached = self._values.get(key)
+        if cached is None or cached[0] != stamp:
+            cached = self._values[key] = (stamp, make())
+        return cached[1]  # type: ignore[return-value]
 
 
 class WorkerFiles:
@@ -73,24 +74,20 @@ class WorkerFiles:
         self._only = only
         self._owners = owners
         self.folder = root / WORKERS
-        self._fresh = Fresh()
+        self._cache = FileCache()
 
-    def shown(self, path: Path) -> str:
-        """A path as messages name it."""
+    def display_path(self, path: Path) -> str:
+        """Return a path as messages name it."""
         return str(path.relative_to(self._root))
 
     def names(self) -> list[str]:
-        """The names of all workers that have a file. No file is read."""
+        """Return the names of all workers that have a file. No file is read."""
         if self._only is not None:
             return [self._only.stem]
-        folder = self.folder
-        found = {path.stem for pattern in ("*.md", "*.yaml") for path in folder.glob(pattern)}
-        found |= {path.name for path in folder.glob("*") if not path.suffix and _has_worker(path)}
-        found |= {path.stem for path in (folder / GENERATED).glob("*.yaml")}
-        return sorted(name for name in found if is_name(name) and name not in AMONG_FILES)
+        return worker_names(self._root)
 
     def stamp(self) -> Hashable:
-        """Return something that changes when any worker is added, changed or removed. No file is read."""
+        """Return a value that changes when any worker is added, changed or removed. No file is read."""
         if self._only is not None:
             return _stamp(self._only)
         return tuple((entry.name, _stamp(entry)) for entry in _inside(self.folder, depth=2))
@@ -102,41 +99,32 @@ class WorkerFiles:
         return [Path(entry.path) for entry in _inside(self.folder, depth=2) if entry.is_symlink()]
 
     def find(self, name: str) -> WorkerFile | None:
-        """The file of a worker, if there is one. A file that a person wrote stands before a generated one."""
-        if not is_name(name) or name in AMONG_FILES:
+        """Return the file of a worker, if there is one: the one that a person wrote, before a generated one."""
+        if not is_worker_name(name):
             return None
         if self._only is not None:
-            return (
-                WorkerFile(self._only, "md" if self._only.suffix == ".md" else "yaml")
-                if name == self._only.stem
-                else None
-            )
-        folder = self.folder
-        candidates = [
-            WorkerFile(folder / f"{name}.md", "md"),
-            WorkerFile(folder / f"{name}.yaml", "yaml"),
-            WorkerFile(folder / name / "worker.md", "md", in_folder=True),
-            WorkerFile(folder / name / "worker.yaml", "yaml", in_folder=True),
-        ]
-        if (folder / f"{name}.yml").is_file():
+            return WorkerFile(self._only) if name == self._only.stem else None
+        found = files_of(self._root, name)
+        if (self.folder / f"{name}.yml").is_file():
             raise WorkerFileError(f"workers/{name}.yml: a worker's file ends with .yaml or .md. Rename it.")
-        found = [file for file in candidates if os.path.lexists(file.path)]  # what is no file is an error to tell
         if len(found) > 1:
-            both = " and ".join(self.shown(file.path) for file in found)
+            both = " and ".join(map(self.display_path, found))
             raise DuplicateEntryError(f"Worker {name!r} has two files: {both}. Remove one.")
-        generated = self.generated(name)
-        return found[0] if found else generated if os.path.lexists(generated.path) else None
+        if not found:
+            return None
+        folder = found[0].parent
+        return WorkerFile(found[0], folder == self.folder / GENERATED, in_folder=folder == self.folder / name)
 
     def generated(self, name: str) -> WorkerFile:
         """Return where the file of a generated worker is, or would be."""
-        return WorkerFile(self.folder / GENERATED / f"{name}.yaml", "yaml", generated=True)
+        return WorkerFile(self.folder / GENERATED / f"{name}.yaml", generated=True)
 
     def read(self, name: str, file: WorkerFile) -> tuple[WorkerDefinition, str]:
-        """What a file says, and the digest of the very bytes that say it."""
+        """Return the definition in a file, and the digest of the very bytes that were read."""
         if is_standard_tool(name):
             raise WorkerFileError(
-                f"{self.shown(file.path)}: {name!r} is a tool that llm-do brings, and rules could not tell them apart. "
-                "Rename the worker."
+                f"{self.display_path(file.path)}: {name!r} is the name of a built-in tool, and rules could not tell "
+                "them apart. Rename the worker."
             )
 
         def read() -> tuple[WorkerDefinition, str]:
@@ -145,11 +133,11 @@ class WorkerFiles:
             try:
                 content = read_file(file.path)
             except OSError as exc:
-                raise WorkerFileError(f"{self.shown(file.path)} cannot be read: {exc.strerror or exc}.") from exc
-            definition = parse_worker(content, name=name, path=self.shown(file.path), format=file.format)
+                raise WorkerFileError(f"{self.display_path(file.path)} cannot be read: {exc.strerror or exc}.") from exc
+            definition = parse_worker(content, name=name, path=self.display_path(file.path), format=file.format)
             return definition, _digest(content)
 
-        return self._fresh.get(file, (file.path,), read)
+        return self._cache.get(file, (file.path,), read)
 
     def creator(self, name: str, file: WorkerFile) -> str | None:
         """Return who created a generated worker, by its seal; `None` if it has no seal, or was changed since."""
@@ -159,22 +147,22 @@ class WorkerFiles:
         return creator
 
     def _sealed(self, name: str, file: WorkerFile) -> str | None:
-        seal = self._fresh.get(file.seal, (file.seal,), lambda: _read_seal(file.seal))
+        seal = self._cache.get(file.seal, (file.seal,), lambda: _read_seal(file.seal))
         return seal[1] if seal is not None and seal[0] == self.read(name, file)[1] else None
 
     def store(self, definition: WorkerDefinition, *, force: bool, by_model: bool) -> None:
-        """Write the file of a generated worker, all of it or nothing, and the seal that tells who created it."""
+        """Write the file of a generated worker, all of it or nothing, and the seal that records its creator."""
         file = self.generated(definition.name)
-        shown, data = self.shown(file.path), dump_worker(definition).encode()
+        where, data = self.display_path(file.path), dump_worker(definition).encode()
         file.path.parent.mkdir(parents=True, exist_ok=True)
         with locked(file.path.parent):
             exists = file.path.exists()
             if exists and not force:
-                raise WorkerFileError(f"{shown}: the worker exists. With force it would be replaced.")
+                raise WorkerFileError(f"{where}: the worker exists already. Use force to replace it.")
             if exists and by_model:
                 old, _ = self.read(definition.name, file)
                 if old.locked or self._sealed(definition.name, file) != definition.created_by:
-                    raise WorkerFileError(f"{shown}: the worker is locked, or another one's. It stays.")
+                    raise WorkerFileError(f"{where}: the worker is locked, or of another creator. Choose another name.")
             for seal in file.path.parent.glob(f".*{SEAL}"):  # of workers that were deleted, or promoted
                 if not seal.with_name(seal.name[1 : -len(SEAL)] + ".yaml").exists():
                     seal.unlink()
@@ -188,7 +176,7 @@ class WorkerFiles:
                 try:
                     put_in_place(new, file.path, replace=force)
                 except FileExistsError:
-                    raise WorkerFileError(f"{shown}: the worker exists. With force it would be replaced.") from None
+                    raise WorkerFileError(f"{where}: the worker exists already. Use force to replace it.") from None
                 if sealed is None:
                     file.seal.unlink(missing_ok=True)
                 else:
@@ -201,10 +189,6 @@ def check_owner(path: Path, root: Path, owners: Owners | None) -> None:
         raise WorkerFileError(f"{path.relative_to(root)} is not used: {why}")
 
 
-def _has_worker(folder: Path) -> bool:
-    return any(os.path.lexists(folder / name) for name in ("worker.md", "worker.yaml"))
-
-
 def _stamp(path: Path | os.DirEntry[str]) -> Hashable:
     try:
         stat = path.stat()
@@ -215,11 +199,7 @@ def _stamp(path: Path | os.DirEntry[str]) -> Hashable:
 
 def _inside(folder: Path | os.DirEntry[str], depth: int) -> Iterator[os.DirEntry[str]]:
     """Yield what is in a folder and, down to a depth, in those below it."""
-    try:
-        entries = list(os.scandir(folder))
-    except OSError:  # no folder, or none that anything could be found in
-        return
-    for entry in entries:
+    for entry in scan(folder):
         yield entry
         if depth > 1 and entry.is_dir():
             yield from _inside(entry, depth - 1)
@@ -235,7 +215,7 @@ def seal_of(content: bytes, creator: str) -> str:
 
 
 def _read_seal(path: Path) -> tuple[str, str] | None:
-    """The digest and the creator. What is no seal is none, whatever it is."""
+    """Return the digest and the creator; `None` for any file that is not a seal."""
     try:
         seal = json.loads(read_file(path))
         return str(seal["sha256"]), str(seal["created_by"])

@@ -1,6 +1,6 @@
-"""The folders that the workers of a project can write, and what must not be in them.
+"""The folders that the workers of a project can write, and files that must not be in them.
 
-A worker that could write its own file, or code that runs here, would have whatever rights it likes.
+A worker that could write its own file, or code that runs here, would have any rights.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from pathlib import Path
 from ..errors import LlmDoError, WorkerFileError
 from ..sandbox import RootConfig, SandboxConfig
 from ..sandbox.roots.repositories import repository_around
-from .code import ProjectCode, ProjectConfig
+from .code import ProjectCode
+from .config import ProjectConfig
 from .import_guard import all_around, first_around, is_within, python_code_in
 from .layout import CONFIG
-from .worker_files import BY_PROJECT, Fresh, WorkerFiles
+from .worker_files import BY_PROJECT, FileCache, WorkerFiles
 
 
 class WritableFolders:
@@ -33,11 +34,11 @@ class WritableFolders:
         self._files = files
         self._code = code
         self._read_config = read_config
-        self._fresh = Fresh()
+        self._cache = FileCache()
 
     def folders(self) -> list[Path]:
         """Return the folders that any worker can write."""
-        roots = self._fresh.get("roots", (self._root / CONFIG,), self._roots_of_files, self._files.stamp())
+        roots = self._cache.get("roots", (self._root / CONFIG,), self._roots_of_files, self._files.stamp())
         # What a root's path leads to is looked at every time: it may be a symlink.
         folders = {root.folder(self._root) for root in roots}
         for _, worker in self._code.workers():
@@ -62,11 +63,10 @@ class WritableFolders:
         roots = [root for sandbox in found if sandbox is not None for root in sandbox.paths.values()]
         return list({root.root: root for root in roots if root.mode == "rw"}.values())
 
-    def check_way(self, file: Path) -> None:
-        """Refuse a file that says what workers may do, if a symlink leads to it through a folder that one can write.
+    def check_symlinks(self, file: Path) -> None:
+        """Refuse a file with rights of workers, if a symlink leads to it through a folder that one can write.
 
-        Without a symlink there is nothing to look at: no worker runs that can write the project's folder, and
-        `workers/` is protected.
+        Without a symlink it is safe: no worker runs that can write the project's folder, and `workers/` is protected.
         """
         if not _has_link(file, self._root):
             return
@@ -85,12 +85,12 @@ class WritableFolders:
                     "Use a folder of its work tree, or mode: ro."
                 )
             if is_within(self._root, folder):
-                raise WorkerFileError(f"{where}: the root {name!r} is the project itself. What it runs stays as it is.")
+                raise WorkerFileError(f"{where}: the root {name!r} has the project in it. Use a folder of its own.")
             for code in self._code.files():
                 if first_around(code, [folder]):
                     shown = code.relative_to(self._root.resolve())
                     raise WorkerFileError(
-                        f"{where}: the root {name!r} has code of the project in it, {shown}. Move it."
+                        f"{where}: the root {name!r} has code of the project in it, {shown}. Move the code."
                     )
             if python := python_code_in(folder):
                 raise WorkerFileError(
@@ -99,7 +99,7 @@ class WritableFolders:
 
     def check_made_in_python(self) -> None:
         """Refuse roots of workers that modules of the project made, at any depth below what the modules name."""
-        self._fresh.get("made", (), self._check_made_in_python, self._code.stamp())
+        self._cache.get("made", (), self._check_made_in_python, self._code.stamp())
 
     def _check_made_in_python(self) -> None:
         for file, worker in self._code.workers():
@@ -108,12 +108,12 @@ class WritableFolders:
             for name, folder in _writable(worker.sandbox, worker.base):
                 if (path := next(self._files_in(folder), None)) is not None:
                     raise WorkerFileError(
-                        f"{where}: the root {name!r} reaches {path.relative_to(self._root)}, which says what workers "
-                        "may do. Use another folder, or mode: ro."
+                        f"{where}: the root {name!r} reaches {path.relative_to(self._root)}, which has rights of "
+                        "workers. Use another folder, or mode: ro."
                     )
 
     def _files_in(self, folder: Path) -> Iterator[Path]:
-        """Yield what says what workers may do, if it can be changed in a folder. Nothing else keeps these out of it."""
+        """Yield the files with rights of workers that can be changed in a folder. No other check keeps them out."""
         workers = self._files.folder
         if is_within(workers, folder) or is_within(folder, workers):
             yield workers
@@ -127,7 +127,7 @@ def _writable(sandbox: SandboxConfig | None, base: Path) -> list[tuple[str, Path
 
 
 def _has_link(file: Path, root: Path) -> bool:
-    """Whether there is a symlink on the way from the project's folder to a file."""
+    """Return whether there is a symlink on the way from the project's folder to a file."""
     path, top = str(file), len(str(root))
     while len(path) > top:  # and not `Path.parents`: this is done in every call of a worker
         if os.path.islink(path):  # noqa: PTH114

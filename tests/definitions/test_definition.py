@@ -12,20 +12,17 @@ from inline_snapshot import snapshot
 from pydantic import ValidationError
 from pydantic_ai.native_tools import WebFetchTool
 
+from llm_do.definitions.attachments import AttachmentPolicy
 from llm_do.definitions.definition import (
-    AttachmentPolicy,
-    McpServer,
-    McpToolset,
     WorkerCreationDefaults,
     WorkerDefinition,
     WorkerLimits,
     WorkerSpec,
     define,
-    dump_worker,
     json_schema,
-    native_tool,
-    parse_worker,
 )
+from llm_do.definitions.file_format import dump_worker, parse_worker
+from llm_do.definitions.toolsets import McpServer, McpToolset, native_tool
 from llm_do.errors import WorkerFileError
 from llm_do.policy.rules import ToolRule
 from llm_do.sandbox import RootConfig, SandboxConfig
@@ -188,7 +185,7 @@ def test_both_forms_of_a_rule(rule: str, disposition: str) -> None:
 
 def test_any_worker_is_a_star_alone() -> None:
     assert parse('allow_workers: ["*"]').allow_workers == ("*",)
-    assert error('allow_workers: ["*", a]') == 'w:1: allow_workers: write ["*"] for any worker, or only names.'
+    assert error('allow_workers: ["*", a]') == 'w:1: allow_workers: "*" means all workers: write ["*"], or only names.'
 
 
 def test_native_tools_are_those_of_pydantic_ai() -> None:
@@ -223,8 +220,8 @@ REFUSED = {
     "1: x": "w:1: a key must be text, not 1.",
     "true: x": "w:1: a key must be text, not true.",
     "? [a]\n: b": "w:1: a key must be text, not a list or a mapping.",
-    "model: a\ntools: []\nmodel: b": "w:3: key 'model' is there twice, first in line 1.",
-    "sandbox:\n  paths:\n    a: {root: x}\n    a: {root: y}": "w:4: key 'a' is there twice, first in line 3.",
+    "model: a\ntools: []\nmodel: b": "w:3: key 'model' appears twice, first in line 1.",
+    "sandbox:\n  paths:\n    a: {root: x}\n    a: {root: y}": "w:4: key 'a' appears twice, first in line 3.",
     # types
     "tools: score": 'w:1: tools: must be a list, got "score"; write ["score"].',
     'allow_workers: "*"': 'w:1: allow_workers: must be a list, got "*"; write ["*"].',
@@ -241,7 +238,7 @@ REFUSED = {
     "limits: 5": "w:1: limits: must be keys and values, got 5.",
     "tool_rules: [a]": 'w:1: tool_rules: must be keys and values, got ["a"].',
     "attachment_policy: {max_attachments: -1}": "w:1: attachment_policy.max_attachments: must be greater than or",
-    "attachment_policy: {suffixes: [pdf]}": "w:1: attachment_policy.suffixes[0]: 'pdf' is no suffix",
+    "attachment_policy: {suffixes: [pdf]}": "w:1: attachment_policy.suffixes[0]: 'pdf' is not a suffix",
     "sandbox: {paths: {a: {root: x, mode: no}}}": "w:1: sandbox.paths.a.mode: must be 'ro' or 'rw', got \"no\".",
     # names and references
     "name: desk": "w:1: name: 'desk' is not the file's name, 'deck'.",
@@ -250,14 +247,14 @@ REFUSED = {
     "tools: [../../evil]": "w:1: tools[0]: '../../evil' cannot be an entry's name: use letters",
     "tools: [sсore]": "w:1: tools[0]: 'sсore' cannot be an entry's name",  # a Cyrillic letter
     "allow_workers: [a*]": "w:1: allow_workers[0]: 'a*' cannot be an entry's name",
-    "input: Deck": "w:1: input: 'Deck' is no reference: write 'module:Name' or 'file.py:Name'.",
-    "output: ../a.py:Deck": "w:1: output: '../a.py:Deck' is no reference",
-    "output: /a.py:Deck": "w:1: output: '/a.py:Deck' is no reference",
+    "input: Deck": "w:1: input: 'Deck' is not a reference: write 'module:Name' or 'file.py:Name'.",
+    "output: ../a.py:Deck": "w:1: output: '../a.py:Deck' is not a reference",
+    "output: /a.py:Deck": "w:1: output: '/a.py:Deck' is not a reference",
     "input: {type: string}": "w:1: input: an inline input needs `type: object`",
     "output: true": "w:1: output: must be keys and values, got true.",
     "output:\n  type: object\n  properties:\n    a:\n      type: strnig": "w:5: output.properties.a.type: must be 'obj",
     "output: {properties: {topic: {}}, required: [topc]}": (
-        "w:1: output: 'topc' is required, but no property. Did you mean 'topic'?"
+        "w:1: output: 'topc' is required, but not a property. Did you mean 'topic'?"
     ),
     "output: {$ref: 'http://a/b.json'}": "w:1: output.$ref: ",
     # rules
@@ -271,14 +268,14 @@ REFUSED = {
     "tool_rules: {a: {allowed: no}}": 'w:1: tool_rules.a: {"allowed": "no"} is no rule (allowed: Input',
     "tool_rules: {a: {disposition: allow}}": "w:1: tool_rules.a: ",
     # toolsets and native tools
-    "toolsets: [fils]": "w:1: toolsets[0]: 'fils' is no toolset. Did you mean 'files'? Others are 'module:factory'",
+    "toolsets: [fils]": "w:1: toolsets[0]: 'fils' is not a toolset. Did you mean 'files'? Others are 'module:factory'",
     "toolsets: [5]": "w:1: toolsets[0]: must be keys and values, got 5.",
     "toolsets: [{mcp: {}}]": "w:1: toolsets[0].mcp: needs either 'command' or 'url'.",
     "toolsets: [{mcp: {command: a, url: http://a}}]": "w:1: toolsets[0].mcp: needs either 'command' or 'url'.",
     "toolsets: [{mcp: {url: http://a, env: {A: b}}}]": "w:1: toolsets[0].mcp: 'env' does not go with 'url'.",
     "toolsets: [{mcp: {command: a, headers: {A: b}}}]": "w:1: toolsets[0].mcp: 'headers' does not go with 'command'.",
     "toolsets: [{mcp: {command: npx -y server}}]": (
-        'w:1: toolsets[0].mcp.command: \'npx -y server\' goes to no shell: write ["npx", "-y", "server"].'
+        'w:1: toolsets[0].mcp.command: \'npx -y server\' is not run by a shell: write ["npx", "-y", "server"].'
     ),
     "toolsets: [{mcp: {command: []}}]": "w:1: toolsets[0].mcp.command: must be a list that is not empty, got [].",
     'toolsets: [{mcp: {command: ["a\\0"]}}]': "w:1: toolsets[0].mcp.command[0]: ",
@@ -287,7 +284,7 @@ REFUSED = {
     "toolsets: [{mcp: {command: a, sampling: always}}]": "w:1: toolsets[0].mcp.sampling: ",
     "tool_rules: {mcp.samplign: allow}": "w:1: tool_rules",
     "toolsets: [{mcp: {url: file:///etc}}]": "w:1: toolsets[0].mcp.url: ",
-    "native: [web_serch]": "w:1: native[0]: \"web_serch\" is no native tool. Did you mean 'web_search'",
+    "native: [web_serch]": "w:1: native[0]: \"web_serch\" is not a native tool. Did you mean 'web_search'",
     "native: [{kind: web_search, allowedz_domains: []}]": "w:1: native[0]: web_search has no setting 'allowedz",
     "native: [{kind: web_search, max_uses: x}]": "w:1: native[0]: web_search: max_uses: ",
     "native: [{web_search: {}}]": "w:1: native[0]: ",
@@ -305,16 +302,16 @@ REFUSED = {
     "model: !!str x": "w:1: tags (tag:yaml.org,2002:str) are not allowed.",
     "model: !x y": "w:1: tags (!x) are not allowed.",
     "model: x\n<<: {tools: [a]}": "w:2: merge keys (<<) are not allowed: repeat the keys.",
-    "model: x\n---\nmodel: y": "w:2: a second document starts here; a worker file is one.",
+    "model: x\n---\nmodel: y": "w:2: a second document starts here; a worker file has only one.",
     "%YAML 1.1\n---\nmodel: x": "directives (%YAML, %TAG) are not allowed.",
     f"model_settings:\n  a: {'[' * 60}{']' * 60}": "w:2: nested too deeply; at most 50 levels.",
     "- a": 'w:1: must be keys and values, such as `model: ...`; got ["a"].',
     "just text": 'w:1: must be keys and values, such as `model: ...`; got "just text".',
     # files
-    "": "w:1: the file is empty.",
-    " \n": "w:1: the file is empty.",
-    "# nothing": "w:1: the file is empty.",
-    "null": "w:1: the file is empty.",
+    "": "w:1: the file is empty. Write the worker's instructions.",
+    " \n": "w:1: the file is empty. Write the worker's instructions.",
+    "# nothing": "w:1: the file is empty. Write the worker's instructions.",
+    "null": "w:1: the file is empty. Write the worker's instructions.",
     "model: x\ndescription: \a": "w:2: the control character U+0007 is not allowed.",
     "model: x\rtools: [a]": "w:1: the control character U+000D is not allowed.",
     "model: \ud800": "w:1: the control character U+D800 is not allowed.",
@@ -346,13 +343,16 @@ def test_lines_in_front_matter_are_those_of_the_file(text: str) -> None:
     [
         ("---\nmodel: x\n", "w:1: the front matter is not closed"),
         ("---\nmodel: x\n----\nHi", "w:1: the front matter is not closed"),
-        ("\n---\nmodel: x\n---\nHi", "w:2: front matter starts with `---` as the first line of the file."),
-        ("----\nmodel: x\n----\nHi", "w:1: front matter starts with `---`"),
-        ("--- # settings\nmodel: x\n---\nHi", "w:1: front matter starts with `---`"),
-        ("model: x\n---\nHi", "w:1: front matter needs a line `---` before it as well."),
-        ("---\nmodel: x\ninstructions: a\n---\nHi", "w:3: the instructions are the text below the front matter."),
+        ("\n---\nmodel: x\n---\nHi", "w:2: front matter must begin with `---`, alone in the first line."),
+        ("----\nmodel: x\n----\nHi", "w:1: front matter must begin with `---`"),
+        ("--- # settings\nmodel: x\n---\nHi", "w:1: front matter must begin with `---`"),
+        ("model: x\n---\nHi", "w:1: the front matter is not opened. Start it with `---`."),
+        (
+            "---\nmodel: x\ninstructions: a\n---\nHi",
+            "w:3: instructions: must be the text below the front matter",
+        ),
         ("---\n- a\n---\nHi", "w:2: must be keys and values"),
-        (" \n", "w:1: the file is empty."),
+        (" \n", "w:1: the file is empty. Write the worker's instructions."),
         ("---\nmodel: x\n---\nHi\n\x00", "w:5: the control character U+0000 is not allowed."),
     ],
 )
@@ -378,7 +378,7 @@ w:1: tools: must be a list, got "score"; write ["score"].
 w:2: anchors (&a) are not allowed.
 w:4: sandbox.paths.a: needs 'root'.
 w:5: unknown key 'tols'. Did you mean 'tools' or 'toolsets'?
-w:6: key 'model' is there twice, first in line 3.
+w:6: key 'model' appears twice, first in line 3.
 w:6: aliases (*b) are not allowed: repeat the value.\
 """)
 
@@ -782,7 +782,7 @@ def test_a_worker_can_say_that_it_takes_no_input() -> None:
         "input:": "w:1: input: is empty. Write `input: none`",
         "input: ~": "w:1: input: is empty. Write `input: none`",
         "input: null": "w:1: input: is empty. Write `input: none`",
-        "input: None": "w:1: input: 'None': write `none`, in lower case",
+        "input: None": "w:1: input: 'None' is not in lower case: write `none`",
     }.items():
         with pytest.raises(WorkerFileError) as caught:
             parse_worker(f"{text}\n", name="w", path="w", format="yaml")

@@ -59,7 +59,7 @@ def make(tmp_path: Path) -> Make:
     return project
 
 
-def why_not(registry: WorkerRegistry, model: str = "acme:fast") -> str:
+def unavailable_reason(registry: WorkerRegistry, model: str = "acme:fast") -> str:
     """Return the error of a worker that is to use a model."""
     with pytest.raises(ModelChoiceError) as caught:
         run_worker(registry=registry, worker="plain", input_data="x", cli_model=model)
@@ -134,7 +134,7 @@ def test_nothing_is_imported_that_a_worker_can_write(make: Make, tmp_path: Path)
     )
     (tmp_path / "models").mkdir()
     (tmp_path / "models/acme.py").write_text(CODE)
-    said = why_not(registry)
+    said = unavailable_reason(registry)
     assert "llm-do.toml, provider 'acme': the factory models.acme:make" in said and "workers can change" in said
     assert not (tmp_path / "models/imported").exists()
 
@@ -144,7 +144,7 @@ def test_nothing_of_another_user_is_imported(make: Make, tmp_path: Path) -> None
     """With `owners`, a module of another user is not run."""
     make()
     os.chown(tmp_path / "acme_models.py", 4242, -1)
-    assert "is not run" in why_not(WorkerRegistry(tmp_path, owners={os.geteuid()}))
+    assert "is not run" in unavailable_reason(WorkerRegistry(tmp_path, owners={os.geteuid()}))
     assert not (tmp_path / "imported").exists()
 
 
@@ -188,24 +188,24 @@ def test_what_is_no_provider_is_refused_in_its_line(make: Make, line: str, said:
     ],
 )
 def test_errors_name_file_prefix_and_factory(make: Make, code: str, said: str) -> None:
-    message = why_not(make(code=code))
+    message = unavailable_reason(make(code=code))
     begins = "Worker 'plain' cannot use model 'acme:fast': llm-do.toml, provider 'acme': the factory acme_models:make"
     assert message.startswith(begins) and said in message
 
 
 def test_a_missing_module_is_named(make: Make) -> None:
-    message = why_not(make('[providers]\nacme = "nowhere:make"\n'))
+    message = unavailable_reason(make('[providers]\nacme = "nowhere:make"\n'))
     assert "the factory nowhere:make" in message and "No module named 'nowhere'" in message
 
 
 def test_names_that_are_not_whole_or_nearly_right(make: Make) -> None:
-    assert "the name of the model is missing: write acme:MODEL." in why_not(make(), "acme:")
-    assert "there is no provider 'acm'. Did you mean 'acme'?" in why_not(make(), "acm:fast")
-    assert why_not(make(), "zzz:fast").endswith(" One of your own goes under [providers] in llm-do.toml.")
+    assert "the name of the model is missing: write acme:MODEL." in unavailable_reason(make(), "acme:")
+    assert "there is no provider 'acm'. Did you mean 'acme'?" in unavailable_reason(make(), "acm:fast")
+    assert unavailable_reason(make(), "zzz:fast").endswith(" One of your own goes under [providers] in llm-do.toml.")
 
 
 def test_a_factory_that_is_not_there_is_named_once(make: Make) -> None:
-    message = why_not(make('[providers]\nacme = "acme_models:nowhere"\n'))
+    message = unavailable_reason(make('[providers]\nacme = "acme_models:nowhere"\n'))
     assert message.endswith("the factory acme_models:nowhere: acme_models has no 'nowhere'.")
 
 

@@ -483,7 +483,7 @@ def test_a_worker_is_created_on_behalf_of_the_project(make: Make) -> None:
     create_worker(registry=registry, spec=WorkerSpec(name="new-worker", instructions="Other."), force=True)
     assert registry.definition("new-worker").instructions == "Other."
     for name in ("mine", "wipe"):
-        with pytest.raises(WorkerFileError, match="Choose another one"):
+        with pytest.raises(WorkerFileError, match="Choose another name"):
             create_worker(registry=registry, spec=WorkerSpec(name=name, instructions="x"), force=True)
     with pytest.raises(ValueError, match="cannot be an entry's name"):
         WorkerSpec(name="../../evil", instructions="x")
@@ -636,7 +636,7 @@ def test_an_instance_of_the_input_type_is_the_arguments_for_every_caller(make: M
         },
     )
     (registry.root / "workers/b.md").unlink()
-    deck = registry._code.object("schemas.py:Deck")(deck="acme")
+    deck = registry.code.object("schemas.py:Deck")(deck="acme")
     result = run_worker(registry=registry, worker="b", input_data=deck, cli_model=scripted(says("ok")))
     assert result.trace[0].input_data == {"deck": "acme"}
 

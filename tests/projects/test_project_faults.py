@@ -35,7 +35,7 @@ from llm_do import (
     create_worker,
     run_worker,
 )
-from llm_do.definitions.definition import dump_worker
+from llm_do.definitions.file_format import dump_worker
 
 from ..processes import PATIENCE
 from ..scripted import answers, by_tools, calls, says, scripted, tool_results

@@ -19,6 +19,7 @@ from llm_do import (
     ArgumentError,
     DuplicateEntryError,
     LimitExceeded,
+    Limits,
     LlmDoError,
     OutputError,
     ProjectCodeError,
@@ -380,6 +381,20 @@ def test_a_changed_configuration_is_seen(make: Make) -> None:
     assert list(sandbox.paths) == ["in"]
 
 
+async def test_a_session_has_the_limits_and_the_model_of_its_project(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`registry.runtime` takes the options of `Runtime`, which stand before what the project says."""
+    monkeypatch.delenv("LLM_DO_MODEL", raising=False)
+    registry = make({"workers/a.md": "x", "llm-do.toml": "model = 'test'\n[limits]\nmax_calls = 1\n"})
+    runtime = registry.runtime()
+    assert await runtime.call("a", "x") == "success (no tool calls)"
+    with pytest.raises(LimitExceeded):
+        await runtime.call("a", "x")
+    other = registry.runtime(model=scripted(says("mine"), says("again")), limits=Limits(max_calls=2))
+    assert [await other.call("a", "x"), await other.call("a", "x")] == ["mine", "again"]
+
+
 async def test_a_thousand_workers_are_not_read_to_call_one(make: Make) -> None:
     registry = make({"workers/good.yaml": "allow_workers: [bad7]\ninstructions: x\n"})
     for number in range(1000):
@@ -472,7 +487,7 @@ async def test_no_worker_writes_the_files_that_say_what_it_may(make: Make, path:
 def test_no_root_that_can_be_written_holds_the_project(make: Make, root: str) -> None:
     """A file that a model writes there could be the next thing that is imported."""
     registry = make({"workers/a.yaml": f"sandbox: {{paths: {{all: {{root: {root}, mode: rw}}}}}}\ninstructions: x\n"})
-    with pytest.raises(WorkerFileError, match="is the project itself"):
+    with pytest.raises(WorkerFileError, match="has the project in it"):
         registry["a"]
 
 
@@ -727,7 +742,7 @@ async def test_force_replaces_ones_own_and_nothing_that_is_locked_or_anothers(ma
     assert "exists" in await create_by_model(registry, "mine")
     assert registry.definition("mine").instructions == "old"
     for name in ("locked", "other", "project"):
-        assert "It stays" in await create_by_model(registry, name, force=True)
+        assert "is locked, or of another creator" in await create_by_model(registry, name, force=True)
         assert registry.definition(name).instructions == "old"
     assert "is created" in await create_by_model(registry, "mine", force=True)
     assert registry.definition("mine").instructions == "Help."
@@ -888,8 +903,8 @@ def test_a_file_that_only_says_that_it_is_the_projects_has_nothing(
         assert tool_names(registry, "g") == []
         assert worker_of(registry, "g").sandbox is None
     assert [record.getMessage() for record in caplog.records] == [
-        "workers/generated/g.yaml was edited, or not created by a worker or a program, so it has nothing but its "
-        "words. Move it to workers/ to give it what it says, or create it anew."
+        "workers/generated/g.yaml was edited, or not created by a worker or a program, so it has no rights, only its "
+        "instructions. Move it to workers/ to give it what it asks for, or create it again."
     ]
 
 
@@ -953,7 +968,7 @@ def test_a_model_that_claims_to_be_the_project_gets_no_seal(make: Make) -> None:
     registry.create(OWN, by_model=True)
     assert generated(registry) == ["g.yaml"]
     assert tool_names(registry, "g") == []
-    with pytest.raises(WorkerFileError, match="another one's"):
+    with pytest.raises(WorkerFileError, match="of another creator"):
         registry.create(OWN, created_by="(project)", by_model=True, force=True)
     assert generated(registry) == ["g.yaml"]
 
@@ -1087,5 +1102,5 @@ def test_a_root_that_a_server_is_told_must_be_one_of_the_worker(tmp_path: Path, 
         f"{sandbox}toolsets:\n  - mcp: {{command: [x],\n      roots: [inputs]}}\ninstructions: Go.\n"
     )
     line = 3 + bool(sandbox)
-    with pytest.raises(WorkerFileError, match=rf"workers/w.yaml:{line}: the worker has no root 'inputs' that an MCP"):
+    with pytest.raises(WorkerFileError, match=rf"workers/w.yaml:{line}: the worker has no root 'inputs' to announce"):
         WorkerRegistry(tmp_path)["w"]

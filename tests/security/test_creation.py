@@ -322,7 +322,7 @@ def test_no_model_creates_a_worker_with_the_name_of_something_else(boss: World, 
     """A rule, a person or a disk could take it for that."""
     with boss.untouched():
         run(boss, call("worker_create", name=name, instructions="x"))
-    with pytest.raises(WorkerFileError, match="No new worker can be called"):
+    with pytest.raises(WorkerFileError, match="is reserved"):
         create_worker(registry=WorkerRegistry(boss.project), spec=WorkerSpec(name=name, instructions="x"))
 
 
@@ -330,7 +330,7 @@ def test_no_model_creates_a_worker_with_the_name_of_something_else(boss: World, 
 def test_a_worker_file_with_the_name_of_a_tool_is_an_error(boss: World, name: str) -> None:
     """What a rule on `shell` says would be said of both."""
     boss.worker(name)
-    with pytest.raises(WorkerFileError, match=f"workers/{name}.yaml: '{name}' is a tool that llm-do brings"):
+    with pytest.raises(WorkerFileError, match=f"workers/{name}.yaml: '{name}' is the name of a built-in tool"):
         WorkerRegistry(boss.project)[name]
 
 

@@ -366,7 +366,9 @@ def test_no_worker_made_in_python_writes_what_the_project_is_made_of(project: Pr
     paths = ("tools.py", "project/tools.py", "other.md", "generated.yaml", "__init__.py")
     steps.append(calls(*(("write_file", {"path": f"o/{path}", "content": "x = 1"}) for path in paths)))
     runtime = Runtime(registry, model=scripted(*steps, says("done")), approval_callback=approve_all_callback)
-    refused = r"worker 'made': the root 'o' (is the project|reaches workers|has code of)|lib/__init__.py is not run"
+    refused = (
+        r"worker 'made': the root 'o' (has the project in it|reaches workers|has code of)|lib/__init__.py is not run"
+    )
     with pytest.raises(LlmDoError, match=refused):
         if where == "in_own_tools":
             assert registry["use"].name == "use"

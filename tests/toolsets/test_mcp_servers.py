@@ -27,7 +27,7 @@ from llm_do import (
     ToolsetError,
     WorkerEntry,
 )
-from llm_do.definitions.definition import McpToolset
+from llm_do.definitions.toolsets import McpToolset
 from llm_do.machine.installation import install_extra
 from llm_do.privacy.secret_fields import HIDDEN
 from llm_do.toolsets import McpFactory

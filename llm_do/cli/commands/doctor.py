@@ -181,7 +181,7 @@ def _model(root: Path | None) -> Iterator[Finding]:
     from ...models import choose_default_model, custom_provider  # noqa: PLC0415
     from ...models.choice import embedded_install_command  # noqa: PLC0415
     from ...models.local.files import ModelFile  # noqa: PLC0415
-    from ...projects.code import read_config  # noqa: PLC0415
+    from ...projects.config import read_config  # noqa: PLC0415
     from ...projects.layout import CONFIG  # noqa: PLC0415
 
     yield Finding("project", "ok" if root else "missing", str(root) if root else "none here: `llm-do new` makes one")

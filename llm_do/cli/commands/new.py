@@ -11,7 +11,9 @@ from typing import Any, NoReturn
 import click
 
 from ...policy.catalogue import is_reserved
-from ...projects.discovery import find_root, is_name, names_in, worker_files
+from ...projects.discovery import find_root, names_in
+from ...projects.layout import files_of
+from ...values.names import is_name
 from ..support.exits import Exit
 from ..support.projects import root_of
 from ..support.templates import PROJECT, WORKER
@@ -102,7 +104,8 @@ def worker_command(
 
     It writes workers/NAME.md, whose path is printed. The text in it is what the model is told: change it.
     """
-    from ...definitions.definition import WorkerDefinition, dump_worker, parse_worker  # noqa: PLC0415 - it imports pydantic
+    from ...definitions.definition import WorkerDefinition  # noqa: PLC0415 - it imports pydantic
+    from ...definitions.file_format import dump_worker, parse_worker  # noqa: PLC0415 - it imports pydantic
     from ...definitions.yaml_lines import write_yaml  # noqa: PLC0415
     from ...errors import did_you_mean  # noqa: PLC0415
 
@@ -154,7 +157,7 @@ def _check_name(name: str, what: str) -> None:
 
 def _check_free(root: Path, name: str) -> None:
     """A second file for one name would be an error wherever the worker is used."""
-    taken = [*worker_files(root).get(name, ()), *(root / "workers").glob(f"{name}.yml")]
+    taken = [*files_of(root, name), *(root / "workers").glob(f"{name}.yml")]
     if (root / "workers" / name).exists():
         taken.append(root / "workers" / name)
     if taken:

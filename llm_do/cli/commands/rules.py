@@ -43,15 +43,13 @@ def why_command(
 
     Nothing runs, and nobody is asked.
     """
-    from ...core.runtime import Runtime  # noqa: PLC0415 - with it comes everything
-    from ..support.inputs import json_object, read_pairs  # noqa: PLC0415
+    from ..support.inputs import json_object, read_pairs  # noqa: PLC0415 - with it comes everything
 
     given = {} if args_json is None else json_object(args_json, "--args-json")
     texts = read_pairs(arguments, given)
     registry, name = open_worker(ctx, worker, asks=True)
     caller = _worker(registry, name)
-    runtime = Runtime(registry, tool_rules=registry.rule_book())
-    called, ruling = _judge(runtime, registry, caller, tool, given, texts)
+    called, ruling = _judge(registry.runtime(), registry, caller, tool, given, texts)
     if as_json:
         click.echo(json.dumps(_as_json(caller.name, called, ruling), indent=2))
         return

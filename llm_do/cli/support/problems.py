@@ -20,7 +20,9 @@ from pydantic_ai.settings import ModelSettings
 
 from ...core.entries import WorkerEntry
 from ...core.names import no_such_tool
-from ...definitions.definition import McpToolset, WorkerDefinition, WorkerLimits, native_tool, places_of
+from ...definitions.call_graph import called_names, find_cycles, shortest_cycle
+from ...definitions.definition import WorkerDefinition, WorkerLimits, places_of
+from ...definitions.toolsets import McpToolset, native_tool
 from ...errors import LlmDoError, ProjectCodeError, did_you_mean
 from ...machine.files import read_file
 from ...machine.installation import install_extra
@@ -28,14 +30,14 @@ from ...models import choose_default_model, custom_provider
 from ...models.compatibility import find_unfit_model, name_fits
 from ...models.custom import load_factory
 from ...policy.rules import RuleBook, check_rules
-from ...projects.code import ProjectConfig
-from ...projects.discovery import is_name, worker_files
-from ...projects.layout import CONFIG, tools_file
-from ...projects.registry import ProjectTools, WorkerRegistry
+from ...projects.config import ProjectConfig
+from ...projects.discovery import names_in_code
+from ...projects.layout import CONFIG, files_of, tools_file
+from ...projects.registry import WorkerRegistry
+from ...projects.rule_names import ProjectTools
 from ...sandbox import RootConfig
 from ...sandbox.commands.selection import select_runner
-from ...values.names import AMONG_FILES
-from .call_graph import circles, mentioned, way_round
+from ...values.names import AMONG_FILES, is_name
 from .providers import ModelProblem, look_at_model
 
 MAX_DEPTH = 16
@@ -96,9 +98,8 @@ class _Checker:
         tools = tools_file(self._registry.root)
         functions = list(self._try("code", self._read_functions, None if tools is None else self._shown(tools)))
         yield from (*config, *functions)
-        all_files = worker_files(self._registry.root)
         for name in self._names:
-            files = all_files.get(name)
+            files = files_of(self._registry.root, name)
             yield from self._try("file", lambda name=name: self._read(name), self._shown(files[0]) if files else None)
         if config or functions:
             left = [problem.file for problem in (*config, *functions) if problem.file]
@@ -164,7 +165,7 @@ class _Checker:
         for reference in _references(definition):
             found += [
                 _at_reference(problem, where, file.path, reference)
-                for problem in self._try("reference", lambda ref=reference: registry._code.object(ref), where)
+                for problem in self._try("reference", lambda ref=reference: registry.code.object(ref), where)
             ]
         yield from found
         yield from self._settings(definition, file.path)
@@ -326,16 +327,13 @@ class _Checker:
         """Which worker can call which, as their files say."""
         workers = set(self._names)
         return {
-            name: sorted(workers & {*definition.tools, *definition.allow_workers})
-            if "*" not in definition.allow_workers
-            else self._names
-            for name, definition in self._definitions.items()
+            name: sorted(workers & called_names(definition, workers)) for name, definition in self._definitions.items()
         }
 
     def _cycles(self) -> Iterator[Problem]:
         registry, edges = self._registry, self._edges()
-        for group in circles(edges):
-            way = way_round(group, edges)
+        for group in find_cycles(edges):
+            way = shortest_cycle(group, edges)
             who = f"{' > '.join(way)}: they can call each other" if len(group) > 1 else f"{group[0]} can call itself"
             message = (
                 f"{who} without end. It is fine as long as max_depth ({MAX_DEPTH} unless it is set) and the limits "
@@ -348,7 +346,7 @@ class _Checker:
 
     def _unused(self) -> Iterator[Problem]:
         """What no worker and no code of the project names. It can still be run by name."""
-        by_code = mentioned(self._registry.root)
+        by_code = names_in_code(self._registry.root)
         called = {callee for name, callees in self._edges().items() for callee in callees if callee != name}
         alone = [name for name in self._definitions if name not in called | by_code]
         if alone and len(self._definitions) > len(alone):  # some call others, so those that nobody calls stand out

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ...machine.files import own_users
-from ...projects.discovery import find_root, is_name, names_in
-from ...values.names import AMONG_FILES
+from ...projects.discovery import find_root, names_in
+from ...values.names import AMONG_FILES, is_name
 from .exits import Refusal
 from .trust import ask_before_code, is_trusted, refuse_foreign, refuse_foreign_code
 

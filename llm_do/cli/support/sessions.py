@@ -1,20 +1,18 @@
-"""A session of a project, with what the command line says."""
+"""Open a session of a project with the options of the command line."""
 
 from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import click
 
 from ...budgets.limits import Limits
-from ...core.entry import Sink
 from ...core.runtime import Runtime
 from ...errors import LimitExceeded
-from ...models.choice import DefaultModel, ModelLike
+from ...models.choice import ModelLike
 from ...policy.approvals import (
     ApprovalCallback,
     ApprovalController,
@@ -45,25 +43,25 @@ class Dollars(click.ParamType[float]):
         except ValueError:
             amount = math.nan
         if not 0 <= amount < math.inf:
-            self.fail(f"{value!r} is no amount: give dollars, such as 2.50, or none for no limit.", param, ctx)
+            self.fail(f"{value!r} is not an amount: give dollars, such as 2.50, or none for no limit.", param, ctx)
         return amount
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions:
-    """What `run` and `chat` have in common."""
+    """The options that `run` and `chat` have in common."""
 
     model: ModelLike | None = None
     approve_all: bool = False
     strict: bool = False
     max_cost: float | None = None
-    """Infinity is no limit, and `None` is what the project, or else the command line, says."""
+    """Infinity is no limit; `None` is the limit of the project, or else the default."""
     max_tokens: int | None = None
     max_depth: int | None = None
     timeout: float | None = None
     quiet: bool = False
     is_settled: bool = False
-    """Whether `model` is the one that is used, or there is none; else it is chosen, and fetched, when it is needed."""
+    """True if `model` is the one to use, or there is none. Else it is chosen, and fetched, when it is needed."""
 
 
 def session_options(command: Any) -> Any:
@@ -92,39 +90,33 @@ def open_session(
     options: SessionOptions,
     *,
     approver: Approver | None = None,
-    sinks: Iterable[Sink] = (),
-    text_deltas: bool = False,
     asks_for_more: bool = False,
-    choose_model: DefaultModel | None = None,
+    **others: Any,
 ) -> Runtime:
-    """A session of a project, with the model that `settle_model` found, or that `choose_model` finds when it is needed.
+    """Open a session of a project with the options of a command, and others of `Runtime`.
 
-    `approver` is asked, unless an option answers for everybody. Without either, what needs an approval is refused.
-    With `asks_for_more` it is also asked, at a limit, whether to go on.
+    `approver` is asked, unless an option approves or refuses all. Without either, calls that need approval are
+    refused. With `asks_for_more`, it is also asked at a limit whether to go on. The model is the one that
+    `settle_model` found, or that `choose_model`, one of the others, finds when it is needed.
     """
     gc.freeze()  # everything is imported: what there is now stays
     gc.enable()
     if options.approve_all and options.strict:
         raise click.UsageError("--approve-all and --strict are opposites.")
-    config = registry.config
-    limits = session_limits(config.session_limits(), options)
+    limits = session_limits(registry.config.session_limits(), options)
     callback: ApprovalCallback | Approver | None
     callback = approve_all_callback if options.approve_all else strict_mode_callback if options.strict else approver
 
     async def ask_for_more(exceeded: LimitExceeded, now: Limits) -> Limits | None:
         return await _ask_for_more(runtime.gate.approvals, exceeded, now, limits)
 
-    runtime = Runtime(
-        registry,
+    runtime = registry.runtime(
         model=options.model if options.is_settled else None,
-        choose_model=choose_model,
         approval_callback=callback,
-        tool_rules=registry.rule_book(),
         limits=limits,
-        sinks=sinks,
-        text_deltas=text_deltas,
         max_depth=options.max_depth or DEFAULT_DEPTH,
         limit_callback=ask_for_more if asks_for_more and approver is not None and callback is approver else None,
+        **others,
     )
     return runtime
 

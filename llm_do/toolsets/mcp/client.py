@@ -39,7 +39,7 @@ from pydantic_ai.models import Model
 
 from ...core.foreign import MOST_TOOLS
 from ...core.tasks import LEAVING_SECONDS
-from ...definitions.definition import McpServer
+from ...definitions.toolsets import McpServer
 from ...errors import ToolsetError
 from .log import ServerLog
 from .process import run_server

@@ -21,7 +21,7 @@ from pydantic_ai.toolsets import AbstractToolset, CombinedToolset, ToolsetTool, 
 from ...core.context import Context, dispatch
 from ...core.events import CallProgress
 from ...core.recorder import tags
-from ...definitions.definition import McpToolset
+from ...definitions.toolsets import McpToolset
 from ...errors import PathDenied, ToolsetError
 from ...machine.installation import install_extra
 from ...privacy.secrets import Values
