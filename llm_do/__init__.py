@@ -110,7 +110,7 @@ if TYPE_CHECKING:
     )
     from .projects.registry import WorkerRegistry
     from .sandbox import RootConfig, SandboxConfig, SandboxManager, SandboxToolset
-    from .toolsets import FILE_TOOLS
+    from .toolsets.files import FILE_TOOLS
 
     WorkerContext = Context
     """Another name of `Context`."""

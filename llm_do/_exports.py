@@ -106,7 +106,7 @@ _NAMES = {
     ),
     "projects.registry": ("WorkerRegistry",),
     "sandbox": ("RootConfig", "SandboxConfig", "SandboxManager", "SandboxToolset"),
-    "toolsets": ("FILE_TOOLS",),
+    "toolsets.files": ("FILE_TOOLS",),
 }
 
 MODULES = {name: module for module, names in _NAMES.items() for name in names}

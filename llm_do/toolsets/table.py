@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from ..core.entries import ToolEntry
-from ..core.entry import ToolsetFactory
-from ..definitions.definition import McpToolset, WorkerDefinition
-from ..policy.catalogue import TOOLSETS
+from ..definitions.definition import WorkerDefinition
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,39 +35,23 @@ class ToolsetRow:
         return getattr(import_module(f".{self.module}", __package__), self.attribute)
 
 
-TABLE = (
+_ROWS = (
     ToolsetRow("files", "sandbox", "files", "FILE_TOOLS", needs_sandbox=True),
     ToolsetRow("worker_call", "allow_workers", "delegation", "worker_call"),
     ToolsetRow("shell", "toolsets", "shell", "shell", needs_sandbox=True),
     ToolsetRow("worker_create", "toolsets", "delegation", "worker_create"),
+    ToolsetRow("mcp", "toolsets", "mcp.toolset", "McpFactory"),  # a mapping, which names a server
 )
-_MCP = ToolsetRow("mcp", "toolsets", "mcp.toolset", "McpFactory")
+TABLE = {row.name: row for row in _ROWS}
 
 
 def tools_of(definition: WorkerDefinition) -> list[ToolEntry[Any]]:
     """Return the tools that a worker file asks for. Where no root is writable, none of them writes."""
     tools: list[ToolEntry[Any]] = []
-    for row in TABLE:
+    for row in _ROWS:
         if row.is_wanted(definition):
-            found = row.load()
-            tools += found if isinstance(found, tuple) else (found,)
+            loaded = row.load()
+            tools += loaded if isinstance(loaded, tuple) else (loaded,)
     roots = definition.sandbox.paths.values() if definition.sandbox is not None else ()
     is_writable = any(root.mode == "rw" for root in roots)
     return [tool for tool in tools if is_writable or tool.rule != "sandbox.write"]
-
-
-def without_sandbox(definition: WorkerDefinition) -> str | None:
-    """Return the toolset that a worker file names without the sandbox that it needs."""
-    named = (row.name for row in TABLE if row.needs_sandbox and row.name in definition.toolsets)
-    return next(named, None) if definition.sandbox is None else None
-
-
-def is_built_in(toolset: str | McpToolset) -> bool:
-    """Return whether an item of `toolsets` names a toolset of llm-do, in place of a factory or a server."""
-    return isinstance(toolset, str) and toolset in TOOLSETS
-
-
-def mcp_factory(declared: McpToolset, base: Path) -> ToolsetFactory:
-    """Return the factory of an MCP server's tools."""
-    made: ToolsetFactory = _MCP.load()(declared, base)
-    return made

@@ -30,7 +30,7 @@ from llm_do import (
 from llm_do.definitions.toolsets import McpToolset
 from llm_do.machine.installation import install_extra
 from llm_do.privacy.secret_fields import HIDDEN
-from llm_do.toolsets import McpFactory
+from llm_do.toolsets.mcp.toolset import McpFactory
 
 from ..processes import PATIENCE
 from ..scripted import calls, says, scripted

@@ -3,7 +3,6 @@
 import asyncio
 import os
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -295,7 +294,7 @@ def test_a_command_is_parsed_once(shell: Shell, monkeypatch: pytest.MonkeyPatch)
         parsed.append(text)
         return parse(text)
 
-    monkeypatch.setattr(import_module("llm_do.toolsets.shell"), "parse", count)
+    monkeypatch.setattr("llm_do.toolsets.shell.parse", count)
     person = Person(ApprovalDecision(approved=True), ApprovalDecision(approved=True, arguments={"command": "echo c"}))
     assert printed(shell("echo a", "echo b", callback=person)) == ["a\n", "c\n"]
     assert parsed == ["echo a", "echo b", "echo c"]
