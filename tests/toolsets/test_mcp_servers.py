@@ -515,8 +515,14 @@ def sampling(rules: dict[str, Any], **options: Any) -> tuple[Runtime, WorkerEntr
     return Runtime([made], tool_rules={**ALLOWED, **rules}), made, sent
 
 
-async def test_a_sampled_request_is_the_workers_own() -> None:
-    runtime, made, sent = sampling({"mcp.sampling": "allow"})
+def at_most(tokens: int) -> dict[str, Any]:
+    """Allow sampled requests that are not longer."""
+    return {"mcp.sampling": {"rule": "allow", "when": {"max_tokens": {"at_most": tokens}}}}
+
+
+@pytest.mark.parametrize("rules", [{"mcp.sampling": "allow"}, at_most(1_000_000)])
+async def test_a_sampled_request_is_the_workers_own(rules: dict[str, Any]) -> None:
+    runtime, made, sent = sampling(rules)
     async with made.start(runtime) as scope:
         await scope.run_turn("PRIVATE question")
         answer = results(scope)[0]
@@ -532,7 +538,7 @@ async def test_a_sampled_request_is_the_workers_own() -> None:
     assert sampled.input_data["messages"][-1] == {"role": "user", "content": "Say the word."}
 
 
-@pytest.mark.parametrize("rules", [{"mcp.sampling": "deny"}, {}])
+@pytest.mark.parametrize("rules", [{"mcp.sampling": "deny"}, {}, at_most(999_999)])
 async def test_a_sampled_request_asks_unless_a_rule_allows_it(rules: dict[str, Any]) -> None:
     runtime, made, sent = sampling(rules)
     async with made.start(runtime) as scope:

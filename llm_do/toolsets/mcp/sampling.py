@@ -6,7 +6,7 @@ server wants to know is text that is not trusted. It chooses no model and sees n
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from pydantic_ai import RunContext
@@ -22,6 +22,7 @@ from ...core.entry import EntryBase
 from ...core.frame import CallFrame
 from ...core.metering import metered
 from ...errors import ArgumentError, NoWorkerError
+from ...policy.plan import Plan
 from ...policy.rules import Case
 
 Answer = Callable[[list[ModelMessage], ModelSettings], Awaitable[ModelResponse]]
@@ -56,9 +57,9 @@ class SamplingEntry(EntryBase):
         if arguments != self.arguments:
             raise ArgumentError("the request of a server cannot be edited. Approve it as it is, or refuse it.")
 
-    def cases(self, arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
-        """Return what rules can speak of."""
-        return (Case({"server": self._server, "max_tokens": self._settings.get("max_tokens")}),)
+    def plan(self, arguments: dict[str, Any], frame: CallFrame) -> Plan:
+        """Return the plan of the request. Rules judge its server and its length, and not its messages."""
+        return Plan(cases=(Case({"server": self._server, "max_tokens": self._settings.get("max_tokens")}),))
 
     async def call(self, input_data: dict[str, Any], ctx: Context, run_ctx: RunContext[Context]) -> ModelResponse:
         """Ask the worker's model, within the budgets that hold here."""
