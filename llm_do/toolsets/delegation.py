@@ -106,13 +106,13 @@ async def _worker_call(
     input_data: str | dict[str, Any] | list[Any] | int | float | bool | None = None,
     attachments: list[str] | None = None,
 ) -> Any:
-    """Give a task to another worker, and get its answer.
+    """Give a task to another worker, and return its answer.
 
     Args:
-        worker: The worker's name.
-        input_data: Write the task as text, or the arguments as an object. Leave it out for a worker that takes none,
-            or if the attachments say all.
-        attachments: Paths of files to go with it, such as root/folder/file.pdf.
+        worker: Name of the worker.
+        input_data: The task as text, or the arguments as an object. Leave out for a worker that takes none, or if the
+            attachments say everything.
+        attachments: Paths of files to hand over, for example root/folder/file.pdf.
     """
     return await delegate(ctx.deps, worker, input_data, list(attachments or ()))
 
@@ -198,13 +198,13 @@ async def _worker_create(
     tools: list[str] | None = None,
     force: bool = False,
 ) -> str:
-    """Create a worker, which can then be called by its name. It can do no more than you can.
+    """Create a worker that can then be called by its name. It can do no more than you can.
 
     Args:
-        name: Letters, digits, _ and -.
-        instructions: What it is told to do.
-        description: What it is for.
-        tools: Which of your tools it may use.
+        name: Name of the worker, of letters, digits, _ and -.
+        instructions: Instructions for the worker.
+        description: Its purpose, for those who may call it.
+        tools: Names of those of your tools that it may use.
         force: Replace a worker of that name that you created before.
     """
     store, frame = ctx.deps.registry, ctx.deps.frame.worker

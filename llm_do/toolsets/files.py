@@ -191,14 +191,14 @@ def read_file(
     limit: Annotated[int, Field(ge=1)] = MOST_LINES,
     column: Annotated[int, Field(ge=1)] = 1,
 ) -> str | BinaryContent:
-    """Read a file. Of a long text file you get a part, and a last line in brackets that says how to read on.
+    """Read a file. If a text file is long, a part is returned, and a last line in brackets says how to read on.
 
     Args:
-        path: Such as root/folder/file.txt.
-        offset: The number of the first line to read. The first line of a file is 1.
-        limit: How many lines to read. You get fewer if they have more than 100,000 characters.
-        column: The number of the first character to read in the first line, to read on in a very long line. It starts
-            at 1.
+        path: Path of the file, for example root/folder/file.txt.
+        offset: Number of the first line to return, counted from 1.
+        limit: Maximum number of lines to return. Fewer are returned if they have more than 100,000 characters.
+        column: Number of the first character to return of the first line, counted from 1. Use it to read on in a very
+            long line.
     """
     files = ctx.deps.sandbox_toolset
     root, rest = ctx.deps.sandbox_manager.parse(path)
@@ -212,11 +212,11 @@ def read_file(
 
 @_file_tool("write", "path", changes="path")
 def write_file(ctx: RunContext[Context], path: str, content: str) -> str:
-    """Write a text file, in place of whatever was there.
+    """Create a text file, or replace its content.
 
     Args:
-        path: Such as root/folder/file.txt.
-        content: All of the text.
+        path: Path of the file, for example root/folder/file.txt.
+        content: The complete text of the file.
     """
     files = ctx.deps.sandbox_toolset
     root, rest = ctx.deps.sandbox_manager.parse(path)
@@ -226,12 +226,12 @@ def write_file(ctx: RunContext[Context], path: str, content: str) -> str:
 
 @_file_tool("write", "path", reads="path", changes="path")
 def edit_file(ctx: RunContext[Context], path: str, old: str, new: str) -> str:
-    """Replace a piece of a text file.
+    """Replace a passage of a text file.
 
     Args:
-        path: Such as root/folder/file.txt.
-        old: The text to replace. It must occur exactly once.
-        new: What stands there afterwards.
+        path: Path of the file, for example root/folder/file.txt.
+        old: The exact text to replace. It must occur exactly once in the file.
+        new: The text to put in its place.
     """
     files = ctx.deps.sandbox_toolset
     root, rest = ctx.deps.sandbox_manager.parse(path)
@@ -241,17 +241,17 @@ def edit_file(ctx: RunContext[Context], path: str, old: str, new: str) -> str:
 
 @_file_tool("write", "source", "destination", reads="source", changes="source")
 def move_file(ctx: RunContext[Context], source: str, destination: str) -> str:
-    """Move a file, or rename it. Nothing is overwritten.
+    """Move or rename a file. An existing file is never overwritten.
 
     Args:
-        source: Such as root/folder/file.txt.
-        destination: Where it goes, with its new name.
+        source: Path of the file, for example root/folder/file.txt.
+        destination: New path of the file, with its name.
     """
     files = ctx.deps.sandbox_toolset
     root, rest = ctx.deps.sandbox_manager.parse(source)
     to_root, to_rest = ctx.deps.sandbox_manager.parse(destination)
     files.move(root.name, rest, to_root.name, to_rest, expected=_expected(ctx, source))
-    return f"{source} is now {destination}."
+    return f"{source} is moved to {destination}."
 
 
 @_file_tool("write", "path", changes="path")
@@ -259,7 +259,7 @@ def delete_file(ctx: RunContext[Context], path: str) -> str:
     """Delete a file.
 
     Args:
-        path: Such as root/folder/file.txt.
+        path: Path of the file, for example root/folder/file.txt.
     """
     files = ctx.deps.sandbox_toolset
     root, rest = ctx.deps.sandbox_manager.parse(path)
@@ -279,11 +279,11 @@ def _entries(ctx: RunContext[Context], lines: Iterable[str], listing: Listing[An
 
 @_file_tool("read", find_cases=_listed_cases)
 def list_files(ctx: RunContext[Context], path: str = "", pattern: str = "*") -> str:
-    """List a folder. Names of folders end with a slash.
+    """List the files and folders in a folder. Names of folders end with a slash.
 
     Args:
-        path: Such as root/folder. Leave it out to list the roots.
-        pattern: List only names that match, such as *.txt. Write **/*.txt to list those in all folders below as well.
+        path: Path of the folder, for example root/folder. Leave empty to list the roots.
+        pattern: Pattern of the names to list, for example *.txt. Use **/*.txt to list all folders below as well.
     """
     files = ctx.deps.sandbox_toolset
     if not path.strip("/"):
@@ -302,10 +302,10 @@ def list_files(ctx: RunContext[Context], path: str = "", pattern: str = "*") -> 
 
 @_file_tool("read", find_cases=_found_cases)
 def find_files(ctx: RunContext[Context], pattern: str) -> str:
-    """Find files by name.
+    """Find files by path.
 
     Args:
-        pattern: Such as root/**/*.txt.
+        pattern: Pattern of the paths, for example root/**/*.txt. ** stands for any number of folders.
     """
     files = ctx.deps.sandbox_toolset
     root, _, rest = pattern.partition("/")
@@ -319,8 +319,8 @@ def search_files(ctx: RunContext[Context], text: str, pattern: str) -> str:
     """Find lines of text files that contain a text.
 
     Args:
-        text: What to look for, to the letter.
-        pattern: Where, such as root/**/*.txt.
+        text: The exact text to find, within one line. Case matters; it is not a regular expression.
+        pattern: Pattern of the files to search, for example root/**/*.txt.
     """
     files = ctx.deps.sandbox_toolset
     root, _, rest = pattern.partition("/")

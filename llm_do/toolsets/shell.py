@@ -28,14 +28,14 @@ _WORD = re.compile(r"[A-Za-z][\w.-]*")
 
 
 async def _shell(ctx: RunContext[Context], command: str, timeout: Annotated[float, Field(gt=0, le=600)] = 60) -> str:
-    """Run a program with arguments, and get what it prints.
+    """Run a program with arguments, and return its output.
 
-    Programs can be joined with | and &&. There is no shell: no variables, no redirections, no wildcards. Paths are
-    those of your roots, such as root/folder/file.txt. There is no network.
+    Join programs with | and &&. There is no shell: do not use variables, redirections or wildcards. Write paths with
+    the name of their root, for example root/folder/file.txt. There is no network.
 
     Args:
-        command: Such as: sort -u root/names.txt | wc -l
-        timeout: Seconds after which it is stopped.
+        command: The command, for example: sort -u root/names.txt | wc -l
+        timeout: Seconds after which the command is stopped.
     """
     frame = ctx.deps.frame
     plan, manager = frame.plan, frame.files.manager
@@ -50,7 +50,7 @@ async def _shell(ctx: RunContext[Context], command: str, timeout: Annotated[floa
         check_programs(programs, manager)
         return _told(await run_unsandboxed(parsed, manager.base, limits, make_cleaner=make_cleaner), "", frame)
     with _mounts(manager, frame) as (mounts, left_out):
-        missing = f"\n(not there: {'; '.join(left_out)})" if left_out else ""
+        missing = f"\n(not available: {'; '.join(left_out)})" if left_out else ""
         done = await run_sandboxed(parsed, mounts, limits, programs, make_cleaner=make_cleaner)
         return _told(done, missing, frame, next((mount.name for mount in mounts if mount.writable), None))
 
@@ -75,15 +75,15 @@ def _mounts(manager: SandboxManager, frame: CallFrame) -> Iterator[tuple[list[Mo
     with ExitStack() as stack:
         for name, root in manager.roots.items():
             if root.config.suffixes is not None:
-                left_out.append(f"{name}, since programs cannot be held to suffixes")
+                left_out.append(f"{name}, because programs cannot be restricted to its suffixes")
                 continue
             if any(_folder_of(pattern) is None and _touches(pattern, root.folder) for pattern in hidden):
-                left_out.append(f"{name}, since a rule denies to read some of it")
+                left_out.append(f"{name}, because a rule denies reading parts of it")
                 continue
             try:
                 folder = stack.enter_context(root.open(""))
             except PathMissing:
-                left_out.append(f"{name}, since its folder does not exist")
+                left_out.append(f"{name}, because its folder does not exist")
                 continue
             writable = root.config.mode == "rw" and not any(_touches(pattern, root.folder) for pattern in kept)
             below = [place for place in masked if place.exists()]
@@ -120,13 +120,13 @@ def _touches(pattern: str, folder: Path) -> bool:
 
 def _told(result: CommandResult, missing: str, frame: CallFrame, writable: str | None = None) -> str:
     if result.timed_out or result.exit_code:
-        frame.failure = "stopped: its time was up" if result.timed_out else f"exit code {result.exit_code}"
+        frame.failure = "stopped: timed out" if result.timed_out else f"exit code {result.exit_code}"
     keep = f", or into `tee {writable}/output.txt` and read that file in parts" if writable is not None else ""
-    narrow = f"\n[To see what is left out, pipe the output into grep, head or tail{keep}.]" if result.truncated else ""
-    late = "\n(stopped: its time was up)" if result.timed_out else ""
+    narrow = f"\n[To see the omitted part, pipe the output into grep, head or tail{keep}.]" if result.truncated else ""
+    late = "\n(stopped: timed out)" if result.timed_out else ""
     code = f"\n(exit code {result.exit_code}){missing}" if result.exit_code and not late else ""
     left = "".join(f"\n({each})" for each in result.disabled)
-    return f"{result.stdout}{result.stderr}{late}{code}{left}{narrow}" or "(it printed nothing)"
+    return f"{result.stdout}{result.stderr}{late}{code}{left}{narrow}" or "(no output)"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -266,7 +266,7 @@ async def test_a_server_that_dies_in_a_call_is_told_and_started_again_at_the_nex
         await scope.run_turn("go on")
         last = results(scope)[-1]
         assert process_of(last) != process_of(first) and last.endswith(":1")
-        assert "Everything that it remembered from earlier calls is gone" in instructed[-1]
+        assert "Its state from earlier calls is lost" in instructed[-1]
         assert "remembered" not in instructed[0]
     assert len(heard.notices) == 1
     assert heard.notices[0].startswith("MCP server 'small' of worker 'w' has ended by itself, and is started again")

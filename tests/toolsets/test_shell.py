@@ -114,7 +114,7 @@ def test_nothing_of_the_host_is_there(shell: Shell, monkeypatch: pytest.MonkeyPa
 def test_what_a_command_starts_ends_with_it(shell: Shell, project: Path) -> None:
     mark = f"31{os.getpid()}.25"
     outputs = printed(shell(f"sleep {mark} | cat", timeout=0.5))
-    assert "its time was up" in outputs[0]
+    assert "timed out" in outputs[0]
     assert not running(mark)
 
 
@@ -167,7 +167,7 @@ def test_a_root_with_suffixes_is_left_out_for_programs_cannot_be_held_to_them(sh
     )
     (output,) = printed(shell("cat in/secret.key", head=head))
     assert "key" not in output.replace("secret.key", "")
-    assert "not there: in, since programs cannot be held to suffixes" in output
+    assert "not available: in, because programs cannot be restricted to its suffixes" in output
 
 
 def test_protected_paths_are_masked(shell: Shell, project: Path) -> None:
@@ -177,7 +177,7 @@ def test_protected_paths_are_masked(shell: Shell, project: Path) -> None:
     outputs = printed(
         shell("ls all/workers", "cat all/llm-do.toml", "cat all/tools.py", "cat all/in/names.txt", head=head)
     )
-    assert outputs[:3] == ["(it printed nothing)"] * 3
+    assert outputs[:3] == ["(no output)"] * 3
     assert outputs[3] == "b\na\nb\n"
 
 

@@ -35,13 +35,10 @@ PROGRESS_SECONDS = 0.1
 LONGEST_PROGRESS = 200
 
 _GONE = (
-    "The server of this tool has ended: {label}. What it remembered is lost, and it is not known whether the call was "
-    "done. Do not call its tools again in this turn. Tell the user that the server ended."
+    "The server of this tool has ended: {label}. Its state is lost, and the call may or may not have been carried out. "
+    "Do not call its tools again in this turn. Tell the user that the server ended."
 )
-_STARTED_AGAIN = (
-    "{label} was started again. Everything that it remembered from earlier calls is gone. Do not rely on it: "
-    "repeat the calls whose effects you need."
-)
+_STARTED_AGAIN = "{label} was restarted. Its state from earlier calls is lost. Repeat the calls whose effects you need."
 
 
 @dataclass
