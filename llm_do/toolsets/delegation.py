@@ -40,7 +40,7 @@ from ..sandbox import FileState, Pins
 
 
 def may_call(caller: Any, worker: str) -> bool:
-    """Whether a worker's file allows it to call another one by name."""
+    """Return whether a worker's file allows it to call another one."""
     allowed = getattr(caller, "allow_workers", ())
     return "*" in allowed or worker in allowed
 
@@ -62,12 +62,12 @@ async def delegate(ctx: Context, worker: str, input_data: Any, attachments: list
     caller = check_may_call(ctx.frame.worker, worker, ctx.frame.path)
     target = ctx.registry.get(worker)
     if not isinstance(target, WorkerEntry):
-        known = [name for name in ctx.registry if may_call(caller, name)]
-        raise UnknownEntryError(f"There is no worker {worker!r}.{did_you_mean(worker, known)}")
+        callable_names = [name for name in ctx.registry if may_call(caller, name)]
+        raise UnknownEntryError(f"There is no worker {worker!r}.{did_you_mean(worker, callable_names)}")
     arguments = bind_input(target.parameters, input_data, has_files=bool(attachments))
     frame = CallFrame(target, ctx.frame)
     check_names(frame, attachments)
-    attach(frame, arguments, [_approved(ctx, path) for path in attachments], ctx.runtime.gate)
+    attach(frame, arguments, [_read_attachment(ctx, path) for path in attachments], ctx.runtime.gate)
     try:
         return await dispatch(ctx, target, arguments, frame=frame)
     except LlmDoError as exc:
@@ -79,15 +79,15 @@ async def delegate(ctx: Context, worker: str, input_data: Any, attachments: list
         raise
 
 
-def _approved(ctx: Context, path: str) -> AttachmentPayload:
-    """Read a file that goes along, without secrets. Where a person was asked, it is the one that they saw."""
+def _read_attachment(ctx: Context, path: str) -> AttachmentPayload:
+    """Read a file to hand over, without secrets. Where a person was asked, it must be the one that they saw."""
     payload, pins = read_shared(ctx.sandbox_toolset, path), ctx.frame.pins
     if pins is not None and pins.files[path].content != payload.data:
         raise PathChanged(f"{path!r} has changed since it was looked at, and was not handed on.")
     return replace(payload, data=ctx.runtime.gate.without_secrets(payload.data))
 
 
-_FOR_THE_MODEL = (
+_ERRORS_FOR_MODEL = (
     ArgumentError,
     NoSandboxError,
     PathDenied,
@@ -97,7 +97,7 @@ _FOR_THE_MODEL = (
     UnknownEntryError,
     WorkerFileError,
 )
-"""What can be wrong with a delegation, and what the model that asked for it may want to know."""
+"""Errors of a delegation on which the model that asked for it can act."""
 
 
 async def _worker_call(
@@ -170,14 +170,14 @@ worker_call = ToolEntry[Any](
     Tool(_worker_call, name="worker_call"),
     rule="worker.call",
     plan=_plan,
-    errors_for_model=_FOR_THE_MODEL,
+    errors_for_model=_ERRORS_FOR_MODEL,
     secret_fields=DELEGATED,
 )
 
 
 @runtime_checkable
 class WorkerStore(Protocol):
-    """Where workers can be created: a `WorkerRegistry`."""
+    """A place where workers can be created: a `WorkerRegistry`."""
 
     def create(
         self,
@@ -202,8 +202,8 @@ async def _worker_create(
 
     Args:
         name: Name of the worker, of letters, digits, _ and -.
-        instructions: Instructions for the worker.
-        description: Its purpose, for those who may call it.
+        instructions: Instructions that the worker follows in every call.
+        description: Purpose of the worker, in one sentence.
         tools: Names of those of your tools that it may use.
         force: Replace a worker of that name that you created before.
     """

@@ -71,10 +71,10 @@ def _file_tool(
 ) -> Callable[[Callable[..., T]], ToolEntry[T]]:
     """Make a tool of a function. `paths` are its arguments that are paths, by which rules judge a call of it.
 
-    `reads` is the one of them whose content gets out as well: whoever must not read a file must not move it either.
-    `changes` is the one whose file changes: if somebody is asked, it is the file that they were shown.
+    `reads` is the one of them whose content becomes readable elsewhere: a file that must not be read must not be moved.
+    `changes` is the one whose file changes: a person is asked about that file as it is then.
     `ungranted` are the arguments that a grant for the session leaves open.
-    `find_cases` looks into folders for what is judged, in place of `paths`.
+    `find_cases` looks into folders for the cases, in place of `paths`.
     """
 
     def plan(arguments: dict[str, Any], frame: CallFrame) -> Plan:
@@ -99,28 +99,28 @@ def _file_tool(
 
 
 def _cases(paths: Sequence[str], reads: str | None, arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
-    """Every path that a call touches, as the place on this machine that it means."""
+    """Return a case for each path that a call touches, as a place on this machine."""
     manager = frame.files.manager
     cases = [Case({"path": manager.host_path(arguments[name])}, arguments[name]) for name in paths]
     if reads is not None:
-        read = arguments[reads]
-        cases.append(Case({"path": manager.host_path(read)}, f"reading {read}", name="sandbox.read"))
+        path = arguments[reads]
+        cases.append(Case({"path": manager.host_path(path)}, f"reading {path}", name="sandbox.read"))
     return cases
 
 
 def _listed_cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
-    """The folder whose names are shown; where a list looks below it, each path that is found as well."""
+    """Return a case for the folder that is listed; if its subfolders are too, also for each path that is found."""
     path, pattern = arguments.get("path", ""), arguments.get("pattern") or "*"
     if not path.strip("/"):
         return [Case({"path": None})]
-    listed = _cases(("path",), None, {"path": path}, frame)
+    cases = _cases(("path",), None, {"path": path}, frame)
     if not _looks_below(pattern):
-        return listed
+        return cases
     root, rest = frame.files.manager.parse(path)
-    if not _not_denied(root, frame)(rest):  # whatever is there, nothing is looked for
-        return listed
+    if not _readable(root, frame)(rest):  # nothing is looked for in a folder that a rule denies
+        return cases
     find = partial(root.entries, rest, _MAX_JUDGED + 1, pattern=pattern)
-    return [*listed, *_each_found(root, f"{rest}/{pattern}", find, frame)]
+    return [*cases, *_each_found(root, f"{rest}/{pattern}", find, frame)]
 
 
 def _looks_below(pattern: str) -> bool:
@@ -128,7 +128,7 @@ def _looks_below(pattern: str) -> bool:
 
 
 def _found_cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
-    """A search looks into every file that it finds, so each of them is judged."""
+    """Return a case for each file that a search finds, since it looks into all of them."""
     name, _, rest = arguments["pattern"].partition("/")
     root = frame.files.manager.root(name)
     return _each_found(root, rest, partial(root.find, rest or "**", _MAX_JUDGED + 1), frame)
@@ -137,23 +137,23 @@ def _found_cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
 def _each_found(root: Root, pattern: str, find: Callable[..., list[str]], frame: CallFrame) -> Sequence[Case]:
     """Return a case for each path that is found and that no rule denies, if any rule is there to judge them.
 
-    What is denied is left out, as if it was not there: if it was refused, a model could find out names by patterns. So
-    where nothing is left, the folder that the pattern names decides, whatever is in it.
+    Denied paths are left out as if they did not exist: if they were refused, a model could find out names by patterns.
+    So where none is left, the folder that the pattern names decides, whatever is in it.
     """
     assert frame.parent is not None
     if not any("sandbox.read" in book.rules for book in frame.parent.rules):
         return [Case()]
-    found = find(keep=_not_denied(root, frame))
-    # Without words: a model that is refused must not learn the names of what it must not see.
+    found = find(keep=_readable(root, frame))
+    # Without text: a refusal must not tell a model the names of files that it must not see.
     cases = [Case({"path": root.folder / path}) for path in found[:_MAX_JUDGED]]
     if len(found) > _MAX_JUDGED:
         cases.append(Case({"path": UNKNOWN}, f"more than {_MAX_JUDGED} files"))
-    named = takewhile(lambda name: not _WILDCARD.search(name), pattern.split("/"))
-    return cases or [Case({"path": root.folder.joinpath(*named)})]
+    fixed = takewhile(lambda name: not _WILDCARD.search(name), pattern.split("/"))
+    return cases or [Case({"path": root.folder.joinpath(*fixed)})]
 
 
-def _not_denied(root: Root, frame: CallFrame) -> Callable[[str], bool]:
-    """Tells of a path in a root whether it may be shown at all: no rule denies to read it."""
+def _readable(root: Root, frame: CallFrame) -> Callable[[str], bool]:
+    """Return a test of paths in a root: that no rule denies reading them."""
     assert frame.parent is not None
     rules, reading = frame.parent.rules, call_of(frame, "sandbox.read")
 
@@ -164,8 +164,8 @@ def _not_denied(root: Root, frame: CallFrame) -> Callable[[str], bool]:
     return is_kept
 
 
-def _judged(ctx: RunContext[Context], root: str) -> Callable[[str], bool]:
-    """Tells of a file in a root whether it was judged: what came after the rules were heard is not looked into."""
+def _planned(ctx: RunContext[Context], root: str) -> Callable[[str], bool]:
+    """Return a test of paths in a root: that rules judged them, so that files made since then are not looked into."""
     frame = ctx.deps.frame
     paths = {case.facts.get("path") for case in frame.call.cases} if frame.call is not None else {None}
     folder = frame.files.manager.root(root).folder
@@ -173,13 +173,13 @@ def _judged(ctx: RunContext[Context], root: str) -> Callable[[str], bool]:
 
 
 def _expected(ctx: RunContext[Context], path: str) -> FileState | None:
-    """The file that somebody was asked about, if that is how the call came to run."""
+    """Return the file as it was when a person was asked about the call; `None` if none was."""
     pins = ctx.deps.frame.pins
     return None if pins is None else pins.files[path]
 
 
 def _cleaner(ctx: RunContext[Context]) -> MakeCleaner | None:
-    """Return what takes the secrets of the session out of a text, if it has any."""
+    """Return the filter that removes the session's secrets from a text, if it has any."""
     return ctx.deps.runtime.recorder.secrets.make_cleaner()
 
 
@@ -268,10 +268,10 @@ def delete_file(ctx: RunContext[Context], path: str) -> str:
 
 
 def _entries(ctx: RunContext[Context], lines: Iterable[str], listing: Listing[Any], narrow: str, *, below: bool) -> str:
-    """Return a list for a model. One that looks `below` a folder says whether there are rules that leave things out."""
+    """Return a list for a model. One that looks `below` a folder says if there are rules that may leave files out."""
     frame, secrets = ctx.deps.frame, ctx.deps.runtime.recorder.secrets
     text = first_entries(map(secrets.text, lines), more=listing.truncated, narrow=narrow)
-    # Whatever is left out, the sentence is the same: it tells of rules, and of no file.
+    # The same sentence whatever is left out: it tells of rules, and of no file.
     if below and frame.parent is not None and denies_any("sandbox.read", frame.parent.rules):
         return f"{text}\n[Files that a rule denies are not shown.]"
     return text
@@ -283,7 +283,7 @@ def list_files(ctx: RunContext[Context], path: str = "", pattern: str = "*") -> 
 
     Args:
         path: Path of the folder, for example root/folder. Leave empty to list the roots.
-        pattern: Pattern of the names to list, for example *.txt. Use **/*.txt to list all folders below as well.
+        pattern: List only names that match this pattern, for example *.txt. Use **/*.txt to include all folders below.
     """
     files = ctx.deps.sandbox_toolset
     if not path.strip("/"):
@@ -294,7 +294,7 @@ def list_files(ctx: RunContext[Context], path: str = "", pattern: str = "*") -> 
         return "\n".join(f"{name}/" for name in ctx.deps.sandbox_manager.roots)
     root, rest = ctx.deps.sandbox_manager.parse(path)
     below = _looks_below(pattern)
-    keep = _judged(ctx, root.name) if below else None
+    keep = _planned(ctx, root.name) if below else None
     listing = files.list_files(root.name, rest, pattern=pattern or "*", keep=keep)
     narrow = "call list_files with a pattern, such as a*, or with a folder below."
     return _entries(ctx, (f"{root.name}/{name}" for name in listing), listing, narrow, below=below)
@@ -309,7 +309,7 @@ def find_files(ctx: RunContext[Context], pattern: str) -> str:
     """
     files = ctx.deps.sandbox_toolset
     root, _, rest = pattern.partition("/")
-    found = files.find(root, rest or "**", keep=_judged(ctx, root))
+    found = files.find(root, rest or "**", keep=_planned(ctx, root))
     narrow = "call find_files with a pattern that fewer files match."
     return _entries(ctx, (f"{root}/{name}" for name in found), found, narrow, below=True)
 
@@ -324,11 +324,11 @@ def search_files(ctx: RunContext[Context], text: str, pattern: str) -> str:
     """
     files = ctx.deps.sandbox_toolset
     root, _, rest = pattern.partition("/")
-    found = files.search(root, text, pattern=rest or "**", keep=_judged(ctx, root), make_cleaner=_cleaner(ctx))
+    found = files.search(root, text, pattern=rest or "**", keep=_planned(ctx, root), make_cleaner=_cleaner(ctx))
     lines = (f"{root}/{line.path}:{line.line}: {line.text}" for line in found)
     narrow = "search for a longer text, or use a pattern that fewer files match."
     return _entries(ctx, lines, found, narrow, below=True)
 
 
 FILE_TOOLS = (read_file, write_file, edit_file, move_file, delete_file, list_files, find_files, search_files)
-"""What a worker with a sandbox can be given: `WorkerEntry(sandbox=..., tools=[*FILE_TOOLS])`."""
+"""Tools for a worker with a sandbox: `WorkerEntry(sandbox=..., tools=[*FILE_TOOLS])`."""
