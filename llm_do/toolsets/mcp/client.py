@@ -68,15 +68,15 @@ class Connection:
     """The HTTP code of the last answer, if that was an error."""
 
     def end(self, what: str) -> None:
-        """Take note of the end of the connection. What was first is the reason."""
+        """Note the end of the connection. The first reason counts."""
         self.lost = self.lost or what
 
     def note(self, exc: BaseException) -> None:
-        """Take note of an error of a request, which may be the end of the connection."""
+        """Note an error of a request, which may be the end of the connection."""
         cause = exc.__cause__ if isinstance(exc, ModelRetry) else exc
         if isinstance(cause, MCPError):
-            closed = cause.error.code == CONNECTION_CLOSED
-            gone = closed and str(cause) == "Connection closed"  # other faults of a stream have the same code
+            # Other faults of a stream have the same code.
+            gone = cause.error.code == CONNECTION_CLOSED and str(cause) == "Connection closed"
         else:
             gone = cause is exc and isinstance(exc, httpx2.TransportError | OSError)
             gone = gone and not isinstance(exc, TimeoutError)  # it may only be slow
@@ -192,7 +192,7 @@ class _Requests:
         self._open: set[RequestId] = set()
 
     def take(self, message: Any) -> bool:
-        """Take note of what the server sent, and return whether it may send that."""
+        """Note a message of the server, and return whether it may send it."""
         if isinstance(message, JSONRPCRequest):
             if message.id in self._open or len(self._open) >= MOST_REQUESTS:
                 return False
@@ -202,13 +202,13 @@ class _Requests:
         return True
 
     def answer(self, message: Any) -> None:
-        """Take note of what the server was sent."""
+        """Note a message to the server, which may answer one of its requests."""
         if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
             self._open.discard(message.id)
 
 
 class _Stream:
-    """A stream that does something beside another one."""
+    """A wrapper around a stream."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -248,9 +248,9 @@ class _Outgoing(_Stream):
 
     async def send(self, item: Any) -> None:
         message = item.message
-        is_farewell = isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled"
+        is_cancellation = isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled"
         # A call that was cancelled would wait 5 seconds for a server that reads nothing.
-        with anyio.move_on_after(LEAVING_SECONDS if is_farewell else None):
+        with anyio.move_on_after(LEAVING_SECONDS if is_cancellation else None):
             await self._stream.send(item)
         self._requests.answer(message)
 

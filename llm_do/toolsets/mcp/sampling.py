@@ -1,7 +1,7 @@
 """Sampling: an MCP server asks the model of the worker whose tool call it serves.
 
-Such a request is a call of its own, below the tool call, so that rules, budgets and the trace hold for it. What the
-server wants to know is text that is not trusted. It chooses no model and sees nothing of the conversation.
+Such a request is a call of its own, below the tool call, so that rules, budgets and the trace hold for it. Its text is
+not trusted. The server chooses no model and sees nothing of the conversation.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class SamplingEntry(EntryBase):
     @property
     def arguments(self) -> dict[str, Any]:
         """Return the request as a person sees it, and as the record has it."""
-        asked = ModelMessagesTypeAdapter.dump_python(self._messages, mode="json")
-        said = [_shown(part) for message in asked for part in message["parts"]]
-        return {"server": self._server, "messages": said, "max_tokens": self._settings.get("max_tokens")}
+        dumped = ModelMessagesTypeAdapter.dump_python(self._messages, mode="json")
+        parts = [_server_part(part) for message in dumped for part in message["parts"]]
+        return {"server": self._server, "messages": parts, "max_tokens": self._settings.get("max_tokens")}
 
     async def check_arguments(self, arguments: dict[str, Any], ctx: Context) -> None:
         """Refuse arguments that a person edited: what is sent is what the server wrote."""
@@ -67,26 +67,26 @@ class SamplingEntry(EntryBase):
         if worker is None or worker.model is None:
             raise NoWorkerError("No worker is at work here, so there is no model to ask.")
         model = metered(worker.model, ctx.runtime, ctx.frame)
-        own: Any = getattr(worker.entry, "model_settings", None) or {}
-        most: int = own.get("max_tokens") or getattr(model, "default_max_tokens", DEFAULT_OUTPUT_TOKENS)
-        wanted = max(1, self._settings.get("max_tokens") or most)
-        settings = cast(ModelSettings, {**self._settings, "max_tokens": min(wanted, most)})
+        limits: Any = getattr(worker.entry, "model_settings", None) or {}
+        most: int = limits.get("max_tokens") or getattr(model, "default_max_tokens", DEFAULT_OUTPUT_TOKENS)
+        tokens = min(max(1, self._settings.get("max_tokens") or most), most)
+        settings = cast(ModelSettings, {**self._settings, "max_tokens": tokens})
         if ctx.frame.record is not None:
             ctx.frame.record.model = full_name(model.system, model.model_name)
         return await model.request(self._messages, settings, ModelRequestParameters())
 
 
-_WRITTEN = ("tool_name", "args", "content")
+_SERVER_KEYS = ("tool_name", "args", "content")
 
 
-def _shown(part: dict[str, Any]) -> dict[str, Any]:
-    """Return a part of a message with all that the server wrote in it."""
-    written = {name: value for name, value in part.items() if name in _WRITTEN}
-    return {"role": part["part_kind"].removesuffix("-prompt"), **written}
+def _server_part(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a part of a message with everything in it that the server wrote."""
+    values = {name: value for name, value in part.items() if name in _SERVER_KEYS}
+    return {"role": part["part_kind"].removesuffix("-prompt"), **values}
 
 
 class SamplingModel(Model):
-    """The model that PydanticAI's client asks for a server. It has no name that says anything."""
+    """The model that PydanticAI's client asks for a server. Its name tells the server nothing."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__()
