@@ -33,10 +33,10 @@ from ..errors import (
     did_you_mean,
     summarize,
 )
-from ..policy.plan import Plan
+from ..policy.plan import Plan, pin_files
 from ..policy.rules import Case, Ruling
 from ..privacy.secret_fields import DELEGATED
-from ..sandbox import FileState, Pins
+from ..sandbox import Pins
 
 
 def may_call(caller: Any, worker: str) -> bool:
@@ -129,18 +129,11 @@ class _DelegationPlan(Plan):
 
     def pins(self, ruling: Ruling) -> Pins:
         """Return the files that go along, if the worker may hand on so many."""
-        found: dict[str, FileState] = {}
-        paths = self.arguments.get("attachments") or ()
+        paths = self.arguments.get("attachments")
         if self.caller is None or not paths:
-            return Pins(found, exact=True)
+            return Pins({}, exact=True)
         check_handed_on(self.caller, paths)
-        for path in paths:
-            root, rest = self.caller.files.manager.parse(path)
-            try:
-                found[path] = self.caller.files.state(root.name, rest)
-            except LlmDoError as exc:  # what cannot be read is refused when it is read
-                found[path] = FileState(str(exc))
-        return Pins(found, exact=True)
+        return pin_files(self.caller.files.manager, paths, exact=True)
 
     def view(self, ruling: Ruling, pins: Pins | None) -> dict[str, Any]:
         """Return the arguments with the sizes of the files. Refuse what is not allowed."""

@@ -18,10 +18,10 @@ from ..core.entries import ToolEntry
 from ..core.entry import Effect
 from ..core.frame import CallFrame
 from ..core.gate import call_of
-from ..errors import ContentError, LlmDoError, PathChanged, PathDenied, PathFailed, PathMissing
-from ..policy.plan import Plan
+from ..errors import ContentError, PathChanged, PathDenied, PathFailed, PathMissing
+from ..policy.plan import Plan, pin_files
 from ..policy.rules import UNKNOWN, Case, Grant, Places, Ruling, denies_any, judge
-from ..sandbox import FileState, Listing, Pins, Root, SandboxManager
+from ..sandbox import FileState, Listing, Pins, Root, SandboxManager, SandboxToolset
 from ..sandbox.excerpts import MOST_LINES, MakeCleaner, first_entries
 
 T = TypeVar("T")
@@ -42,14 +42,8 @@ class _FilePlan(Plan):
     """The files whose folder can be granted."""
 
     def pins(self, ruling: Ruling) -> Pins | None:
-        """Return the file that changes, as it is now. One that cannot be looked at is equal to no other."""
-        if self.changed is None:
-            return None
-        root, rest = self.manager.parse(self.changed)
-        try:
-            return Pins({self.changed: root.state(rest)})
-        except LlmDoError as exc:
-            return Pins({self.changed: FileState(str(exc))})
+        """Return the file that changes, as it is now."""
+        return None if self.changed is None else pin_files(self.manager, [self.changed])
 
     def offers(self, ruling: Ruling) -> Sequence[Grant]:
         """Return the folder that the files are in, if it is one."""
@@ -172,6 +166,12 @@ def _planned(ctx: RunContext[Context], root: str) -> Callable[[str], bool]:
     return lambda path: None in paths or folder / path in paths  # a path drops the slash of a folder
 
 
+def _locate(ctx: RunContext[Context], path: str) -> tuple[SandboxToolset, str, str]:
+    """Return the files of the worker, and the root and the path in it that a path means."""
+    root, rest = ctx.deps.sandbox_manager.parse(path)
+    return ctx.deps.sandbox_toolset, root.name, rest
+
+
 def _expected(ctx: RunContext[Context], path: str) -> FileState | None:
     """Return the file as it was when a person was asked about the call; `None` if none was."""
     pins = ctx.deps.frame.pins
@@ -200,13 +200,12 @@ def read_file(
         column: Number of the first character to return of the first line, counted from 1. Use it to read on in a very
             long line.
     """
-    files = ctx.deps.sandbox_toolset
-    root, rest = ctx.deps.sandbox_manager.parse(path)
+    files, root, rest = _locate(ctx, path)
     media_type, _ = mimetypes.guess_type(path)
     # Its content decides, not its name: a .rs file is a program, whatever else has that suffix.
-    if media_type is not None and not media_type.startswith("text/") and not files.is_text(root.name, rest):
-        return BinaryContent(files.read_bytes(root.name, rest), media_type=media_type)
-    lines = files.read_lines(root.name, rest, offset=offset, limit=limit, column=column, make_cleaner=_cleaner(ctx))
+    if media_type is not None and not media_type.startswith("text/") and not files.is_text(root, rest):
+        return BinaryContent(files.read_bytes(root, rest), media_type=media_type)
+    lines = files.read_lines(root, rest, offset=offset, limit=limit, column=column, make_cleaner=_cleaner(ctx))
     return lines.for_model()
 
 
@@ -218,9 +217,8 @@ def write_file(ctx: RunContext[Context], path: str, content: str) -> str:
         path: Path of the file, for example root/folder/file.txt.
         content: The complete text of the file.
     """
-    files = ctx.deps.sandbox_toolset
-    root, rest = ctx.deps.sandbox_manager.parse(path)
-    files.write_text(root.name, rest, content, expected=_expected(ctx, path))
+    files, root, rest = _locate(ctx, path)
+    files.write_text(root, rest, content, expected=_expected(ctx, path))
     return f"{path} is written."
 
 
@@ -233,9 +231,8 @@ def edit_file(ctx: RunContext[Context], path: str, old: str, new: str) -> str:
         old: The exact text to replace. It must occur exactly once in the file.
         new: The text to put in its place.
     """
-    files = ctx.deps.sandbox_toolset
-    root, rest = ctx.deps.sandbox_manager.parse(path)
-    files.edit_text(root.name, rest, old, new, expected=_expected(ctx, path))
+    files, root, rest = _locate(ctx, path)
+    files.edit_text(root, rest, old, new, expected=_expected(ctx, path))
     return f"{path} is changed."
 
 
@@ -247,10 +244,9 @@ def move_file(ctx: RunContext[Context], source: str, destination: str) -> str:
         source: Path of the file, for example root/folder/file.txt.
         destination: New path of the file, with its name.
     """
-    files = ctx.deps.sandbox_toolset
-    root, rest = ctx.deps.sandbox_manager.parse(source)
-    to_root, to_rest = ctx.deps.sandbox_manager.parse(destination)
-    files.move(root.name, rest, to_root.name, to_rest, expected=_expected(ctx, source))
+    files, root, rest = _locate(ctx, source)
+    _, to_root, to_rest = _locate(ctx, destination)
+    files.move(root, rest, to_root, to_rest, expected=_expected(ctx, source))
     return f"{source} is moved to {destination}."
 
 
@@ -261,9 +257,8 @@ def delete_file(ctx: RunContext[Context], path: str) -> str:
     Args:
         path: Path of the file, for example root/folder/file.txt.
     """
-    files = ctx.deps.sandbox_toolset
-    root, rest = ctx.deps.sandbox_manager.parse(path)
-    files.delete(root.name, rest, expected=_expected(ctx, path))
+    files, root, rest = _locate(ctx, path)
+    files.delete(root, rest, expected=_expected(ctx, path))
     return f"{path} is deleted."
 
 
@@ -285,19 +280,17 @@ def list_files(ctx: RunContext[Context], path: str = "", pattern: str = "*") -> 
         path: Path of the folder, for example root/folder. Leave empty to list the roots.
         pattern: List only names that match this pattern, for example *.txt. Use **/*.txt to include all folders below.
     """
-    files = ctx.deps.sandbox_toolset
     if not path.strip("/"):
         if pattern not in ("", "*"):
             raise ContentError(
                 "A pattern needs a folder to look in. Call list_files with a path that starts with a root."
             )
         return "\n".join(f"{name}/" for name in ctx.deps.sandbox_manager.roots)
-    root, rest = ctx.deps.sandbox_manager.parse(path)
+    files, root, rest = _locate(ctx, path)
     below = _looks_below(pattern)
-    keep = _planned(ctx, root.name) if below else None
-    listing = files.list_files(root.name, rest, pattern=pattern or "*", keep=keep)
+    listing = files.list_files(root, rest, pattern=pattern or "*", keep=_planned(ctx, root) if below else None)
     narrow = "call list_files with a pattern, such as a*, or with a folder below."
-    return _entries(ctx, (f"{root.name}/{name}" for name in listing), listing, narrow, below=below)
+    return _entries(ctx, (f"{root}/{name}" for name in listing), listing, narrow, below=below)
 
 
 @_file_tool("read", find_cases=_found_cases)
@@ -307,9 +300,8 @@ def find_files(ctx: RunContext[Context], pattern: str) -> str:
     Args:
         pattern: Pattern of the paths, for example root/**/*.txt. ** stands for any number of folders.
     """
-    files = ctx.deps.sandbox_toolset
     root, _, rest = pattern.partition("/")
-    found = files.find(root, rest or "**", keep=_planned(ctx, root))
+    found = ctx.deps.sandbox_toolset.find(root, rest or "**", keep=_planned(ctx, root))
     narrow = "call find_files with a pattern that fewer files match."
     return _entries(ctx, (f"{root}/{name}" for name in found), found, narrow, below=True)
 
@@ -322,8 +314,7 @@ def search_files(ctx: RunContext[Context], text: str, pattern: str) -> str:
         text: The exact text to find, within one line. Case matters; it is not a regular expression.
         pattern: Pattern of the files to search, for example root/**/*.txt.
     """
-    files = ctx.deps.sandbox_toolset
-    root, _, rest = pattern.partition("/")
+    files, (root, _, rest) = ctx.deps.sandbox_toolset, pattern.partition("/")
     found = files.search(root, text, pattern=rest or "**", keep=_planned(ctx, root), make_cleaner=_cleaner(ctx))
     lines = (f"{root}/{line.path}:{line.line}: {line.text}" for line in found)
     narrow = "search for a longer text, or use a pattern that fewer files match."

@@ -84,17 +84,6 @@ class Connection:
             self.end("has ended by itself")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClientOptions:
-    """Options of the client of one server, beside calling its tools."""
-
-    log: ServerLog
-    connection: Connection
-    roots: tuple[Path, ...] = ()
-    on_progress: ProgressHandler | None = None
-    sampling_model: Model | None = None
-
-
 class Client(MCPToolset[Any]):
     """The tools of a server, which is connected from `open` to `close`.
 
@@ -117,26 +106,35 @@ class Client(MCPToolset[Any]):
         return None
 
 
-def connect(server: McpServer, base: Path, options: ClientOptions) -> Client:
+def connect(
+    server: McpServer,
+    base: Path,
+    *,
+    log: ServerLog,
+    connection: Connection,
+    roots: tuple[Path, ...],
+    on_progress: ProgressHandler | None,
+    sampling_model: Model | None,
+) -> Client:
     """Return the tools of a server, which is not connected yet."""
     transport: Any
     if server.command is not None:
-        transport = _Stdio(server, str(base / (server.cwd or ".")), options.log)
+        transport = _Stdio(server, str(base / (server.cwd or ".")), log)
     else:
         transport = _Http(
             str(server.url),
             headers=server.headers,
-            httpx_client_factory=partial(_http_client, options.connection),
+            httpx_client_factory=partial(_http_client, connection),
             max_sse_event_size=LARGEST_MESSAGE,
         )
-    transport.connection = options.connection
+    transport.connection = connection
     return Client(
         transport,
         init_timeout=server.start_timeout,
         log_handler=_ignore_log,
-        roots=[root.as_uri() for root in options.roots] or None,
-        progress_handler=options.on_progress or _ignore_progress,
-        sampling_model=options.sampling_model,
+        roots=[root.as_uri() for root in roots] or None,
+        progress_handler=on_progress or _ignore_progress,
+        sampling_model=sampling_model,
     )
 
 
@@ -255,18 +253,13 @@ class _Outgoing(_Stream):
         self._requests.answer(message)
 
 
-def _bounded(options: dict[str, Any], connection: Connection) -> dict[str, Any]:
-    """Return the options of a connection, with our own session."""
-    transport_options = options.get("transport_options") or TransportOptions()
-    session_class: Any = partial(_Session, connection)
-    return {**options, "transport_options": replace(transport_options, session_class=session_class)}
-
-
 class _Http(StreamableHttpTransport):
     connection: Connection
 
-    def connect_session(self, **options: Any) -> Any:
-        return super().connect_session(**_bounded(options, self.connection))
+    def connect_session(self, *, transport_options: TransportOptions | None = None, **options: Any) -> Any:
+        session_class: Any = partial(_Session, self.connection)
+        bounded = replace(transport_options or TransportOptions(), session_class=session_class)
+        return super().connect_session(transport_options=bounded, **options)
 
 
 class _Stdio(ClientTransport):

@@ -355,22 +355,23 @@ class McpFactory:
     def _client(self, toolset: McpServerToolset, roots: tuple[Path, ...]) -> AbstractToolset[Any]:
         # Importing PydanticAI's client costs more than everything else here, and most projects have no server.
         try:
-            from .client import ClientOptions, Connection, connect  # noqa: PLC0415
+            from .client import Connection, connect  # noqa: PLC0415
         except ImportError as exc:
             raise ToolsetError(
                 f"{toolset.title} of worker {toolset.worker!r} cannot be used: "
                 f"{exc.name or exc} is missing. Install what MCP servers need: {install_extra('mcp')}"
             ) from exc
         declared = self.declared.mcp
-        connection = toolset.connection = Connection()
-        options = ClientOptions(
+        toolset.connection = Connection()
+        return connect(
+            declared,
+            self.base,
             log=toolset.log,
-            connection=connection,
+            connection=toolset.connection,
             roots=roots,
             on_progress=toolset.on_progress if declared.progress else None,
             sampling_model=SamplingModel(toolset.sample) if declared.sampling else None,
         )
-        return connect(declared, self.base, options)
 
     def _roots(self, ctx: Context) -> tuple[Path, ...]:
         names, files = self.declared.mcp.roots, ctx.frame.sandbox
