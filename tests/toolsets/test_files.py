@@ -59,7 +59,7 @@ def project(tmp_path: Path) -> Path:
 
 
 async def use(project: Path, *tools: tuple[str, dict[str, Any]], **options: Any) -> list[ToolReturnPart]:
-    """What a model gets back when it calls these tools one after the other."""
+    """Return what a model gets when it calls these tools one after the other."""
     seen: list[ToolReturnPart] = []
 
     def look(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
@@ -151,7 +151,7 @@ async def test_rules_speak_of_reading_and_writing(project: Path) -> None:
         ("edit_file", {"path": "output/none.txt", "old": "a", "new": "b"}),
     ],
 )
-async def test_a_model_is_told_what_is_wrong_with_a_path_and_goes_on(
+async def test_a_model_gets_the_error_of_a_path_and_goes_on(
     project: Path, tool: str, arguments: dict[str, Any]
 ) -> None:
     before = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
@@ -208,7 +208,7 @@ async def test_a_nested_worker_has_its_own_files_or_none(project: Path) -> None:
     assert "no worker is at work here" in str(errors[1])
 
 
-async def test_the_model_is_told_about_the_roots_and_the_files_are_closed_with_the_scope(project: Path) -> None:
+async def test_instructions_name_the_roots_and_the_files_are_closed_with_the_scope(project: Path) -> None:
     told: list[str] = []
 
     def look(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
@@ -244,7 +244,7 @@ async def test_protected_paths_stay_out_of_reach(project: Path) -> None:
     assert (project / "workers" / "w.txt").read_text() == "me"
 
 
-# -- what changes while somebody is asked ------------------------------------------------------------------
+# -- changes during an approval -----------------------------------------------------------------------------
 
 CHANGES = {
     "write_file": {"path": "output/a.txt", "content": "by the model"},
@@ -255,7 +255,7 @@ CHANGES = {
 
 
 class Person:
-    """Answers yes, and changes a file before each answer as long as there are texts for it."""
+    """An approver that changes a file before each yes, as long as there are texts for it."""
 
     def __init__(self, file: Path, *texts: str, in_place: bool = False, **answer: Any) -> None:
         self.file, self.texts, self.in_place, self.answer = file, list(texts), in_place, answer
@@ -285,7 +285,7 @@ AFTERWARDS = {
 
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("tool", CHANGES)
-async def test_a_file_that_changes_while_somebody_is_asked_is_asked_about_again(
+async def test_a_file_that_changes_during_an_approval_is_asked_about_again(
     project: Path, tool: str, in_place: bool
 ) -> None:
     """The second question shows the file as it is by then, and the change is made to that one."""
@@ -315,7 +315,7 @@ async def test_a_person_who_says_no_to_the_second_question_keeps_their_file(proj
     assert texts(project / "out") == {"a.txt": "mine"}
 
 
-async def test_a_file_that_appears_while_somebody_is_asked_is_not_overwritten_unseen(project: Path) -> None:
+async def test_a_file_that_appears_during_an_approval_is_not_overwritten_unseen(project: Path) -> None:
     file = project / "out" / "a.txt"
     person = Person(file, "by a person")
     await use(project, ("write_file", CHANGES["write_file"]), approval_callback=person)
@@ -359,7 +359,7 @@ async def test_a_grant_for_the_same_arguments_asks_once(project: Path) -> None:
 
 
 async def test_a_grant_for_a_folder_writes_whatever_is_there(project: Path) -> None:
-    """It is given for writes that are not shown, so there is nothing to compare."""
+    """A person gives it for writes that they do not see, so there is nothing to compare."""
     file = project / "out" / "a.txt"
     asked: list[ApprovalRequest] = []
 
@@ -374,7 +374,7 @@ async def test_a_grant_for_a_folder_writes_whatever_is_there(project: Path) -> N
     assert file.read_text() == "more"
 
 
-async def test_edited_arguments_are_held_to_the_file_that_was_shown(project: Path) -> None:
+async def test_edited_arguments_apply_only_to_the_file_that_was_shown(project: Path) -> None:
     file = project / "out" / "a.txt"
     file.write_text("old")
     edited = {"path": "output/a.txt", "content": "edited"}
@@ -399,8 +399,8 @@ KEY = "-----BEGIN KEY-----\nMIIEow+IBAAKC\nAQEAx/8zQ9vT\n-----END KEY-----"
 LONG = SandboxConfig(paths={"d": RootConfig(root="d", mode="rw", max_file_bytes=50_000_000)})
 
 
-async def told(project: Path, *tools: tuple[str, dict[str, Any]], **options: Any) -> list[str]:
-    """What a model reads when it calls these tools on the folder `d`."""
+async def read_as_model(project: Path, *tools: tuple[str, dict[str, Any]], **options: Any) -> list[str]:
+    """Return the texts that a model gets when it calls these tools on the folder `d`."""
     (project / "d").mkdir(exist_ok=True)
     seen: list[str] = []
 
@@ -417,12 +417,12 @@ async def told(project: Path, *tools: tuple[str, dict[str, Any]], **options: Any
     return seen
 
 
-async def test_a_long_file_is_read_in_parts_and_the_model_is_told_how_to_go_on(project: Path) -> None:
+async def test_a_long_file_is_read_in_parts_and_the_last_line_says_how_to_go_on(project: Path) -> None:
     """Lines end with a line feed and nothing else; the parts put together are the file."""
     (project / "d").mkdir()
     lines = [f"line {n}\x0b\u2028 of many\r\n" for n in range(1, 4501)]
     (project / "d" / "a.txt").write_text("".join(lines), newline="")
-    first, second, last, few, beyond = await told(
+    first, second, last, few, beyond = await read_as_model(
         project,
         ("read_file", {"path": "d/a.txt"}),
         ("read_file", {"path": "d/a.txt", "offset": 2001}),
@@ -446,7 +446,7 @@ async def test_no_more_than_100_000_characters_of_a_file_reach_a_model(project: 
     (project / "d").mkdir()
     (project / "d" / "large.txt").write_text(("x" * 999 + "\n") * 10_000)
     (project / "d" / "line.json").write_text("".join(f"{n:07}" for n in range(700_000)))
-    large, line, rest = await told(
+    large, line, rest = await read_as_model(
         project,
         ("read_file", {"path": "d/large.txt", "limit": 10_000}),
         ("read_file", {"path": "d/line.json"}),
@@ -466,7 +466,7 @@ async def test_a_list_of_many_files_is_cut_and_a_pattern_narrows_it(project: Pat
     for n in range(1_500):
         os.close(os.open(project / "d" / f"f{n:05}.txt", os.O_CREAT | os.O_WRONLY))
     (project / "d" / "sub" / "a.md").write_text("needle")
-    whole, some, below, folders = await told(
+    whole, some, below, folders = await read_as_model(
         project,
         ("list_files", {"path": "d"}),
         ("list_files", {"path": "d", "pattern": "f0000[12]*"}),
@@ -480,13 +480,13 @@ async def test_a_list_of_many_files_is_cut_and_a_pattern_narrows_it(project: Pat
     assert (some, below, folders) == ("d/f00001.txt\nd/f00002.txt", "d/sub/a.md", "d/sub/")
 
 
-async def _told_with_private_names(
+async def _read_with_private_names(
     project: Path, rule: dict[str, Any], *tools: tuple[str, dict[str, Any]]
 ) -> list[str]:
     (project / "d" / "private").mkdir(parents=True, exist_ok=True)
     (project / "d" / "private" / "plan.txt").write_text("the plan\n" * 300)
     (project / "d" / "open.txt").write_text("no plan")
-    return await told(project, *tools, tool_rules={"sandbox.read": rule, "sandbox.write": "allow"})
+    return await read_as_model(project, *tools, tool_rules={"sandbox.read": rule, "sandbox.write": "allow"})
 
 
 _HIDDEN = [
@@ -516,15 +516,15 @@ async def test_no_pattern_tells_a_model_which_names_there_are_in_a_folder_that_i
     """A right guess is answered as a wrong one is."""
     name = "when" if "when" in rule else "except"
     rule = {**rule, name: {"path": rule[name]["path"].format(project=project)}}
-    right, wrong = await _told_with_private_names(project, rule, call("p"), call("q"))
+    right, wrong = await _read_with_private_names(project, rule, call("p"), call("q"))
     assert right == wrong
     assert "plan.txt" not in right
 
 
-async def test_what_a_rule_denies_is_left_out_of_lists_and_searches(project: Path) -> None:
-    """The rest is shown, and a sentence says that there are such rules. The folder itself is refused."""
+async def test_denied_files_are_left_out_of_lists_and_searches(project: Path) -> None:
+    """The rest is listed, with a sentence that there are such rules. The folder itself is refused."""
     rule = {"rule": "deny", "when": {"path": f"{project}/d/private/**"}}
-    flat, *below, folder = await _told_with_private_names(
+    flat, *below, folder = await _read_with_private_names(
         project,
         rule,
         ("list_files", {"path": "d"}),
@@ -553,12 +553,12 @@ async def test_an_error_about_a_missing_file_names_none_of_a_folder_that_is_deni
 ) -> None:
     """Who may delete a file there, or read another one, learns nothing of what else is in it."""
     anchored = {key: {"path": f"{project}/{value['path']}"} for key, value in rule.items() if key != "rule"}
-    (said,) = await _told_with_private_names(project, {**rule, **anchored}, (tool, {"path": path}))
+    (said,) = await _read_with_private_names(project, {**rule, **anchored}, (tool, {"path": path}))
     assert said == f"{path!r} does not exist."
 
 
 async def test_a_grant_for_a_file_is_for_any_range_of_it(project: Path) -> None:
-    """`offset`, `limit` and `column` are no part of it; another file is asked about."""
+    """`offset`, `limit` and `column` are no part of it. Another file needs another approval."""
     (project / "d").mkdir()
     for name in ("a.txt", "b.txt"):
         (project / "d" / name).write_text("1\n2\n3\n")
@@ -568,7 +568,7 @@ async def test_a_grant_for_a_file_is_for_any_range_of_it(project: Path) -> None:
         asked.append(payload)
         return ApprovalDecision(approved=True, approve_for_session=True)
 
-    await told(
+    await read_as_model(
         project,
         ("read_file", {"path": "d/a.txt"}),
         ("read_file", {"path": "d/a.txt", "offset": 2}),
@@ -611,7 +611,7 @@ async def test_no_range_shows_a_part_of_a_secret(project: Path, monkeypatch: pyt
     (project / "d" / "long.txt").write_text("x" * 99_695 + KEY.replace("\n", "") + "\n" + KEY)
     tools = [("read_file", {"path": "d/a.txt", "offset": n}) for n in range(1, 7)]
     search = ("search_files", {"text": "AQEA", "pattern": "d/**"})
-    *parts, found = await told(project, *tools, search, secrets=["KEY"])
+    *parts, found = await read_as_model(project, *tools, search, secrets=["KEY"])
     assert parts[0] == "one\nkey: [secret KEY]\n\n\n\nsix\n"
     assert parts[3] == "\n\nsix\n[Lines 4-6 of 6. The file ends here.]"
     assert not any(piece in text for text in parts for piece in KEY.split("\n"))
@@ -641,7 +641,7 @@ def test_no_range_and_no_end_of_a_text_shows_a_part_of_a_secret(
     size: int,
     write: Callable[[str], str],
 ) -> None:
-    """Whatever is cut, wherever, and in which pieces the text comes: no character of it is shown."""
+    """No character of it is shown, wherever the text is cut, and in whichever pieces it comes."""
     secrets = Secrets(["KEY"], {"KEY": secret})
     data = f"{before}{write(secret)}{after}".encode()
     chunks = [data[at : at + size] for at in range(0, len(data), size)]
@@ -722,14 +722,14 @@ async def test_the_content_of_a_file_decides_whether_it_is_read_as_text(project:
     assert all(isinstance(got[name], BinaryContent) for name in ("p.pdf", "q.mp4", "r.png"))
 
 
-async def test_a_found_line_is_cut_after_its_secrets_are_out(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a long line, the part around the text is shown, and never half of a secret, wherever that begins or ends."""
+async def test_secrets_are_removed_before_a_found_line_is_cut(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long line is cut around the text, and never within a secret, wherever that begins or ends."""
     monkeypatch.setenv("KEY", "Zq8Rk2Vn7Wm4Xt1Yb6Uc3Jd9")
     (project / "d").mkdir()
     text = "".join(f"{'-' * n}Zq8Rk2Vn7Wm4Xt1Yb6Uc3Jd9{'-' * 300}needle{'-' * 300}\n" for n in range(0, 300, 12))
     text += "".join(f"{'-' * 300}needle{'-' * n}Zq8Rk2Vn7Wm4Xt1Yb6Uc3Jd9{'-' * 300}\n" for n in range(100, 400, 12))
     (project / "d" / "a.txt").write_text(text)
-    (found,) = await told(project, ("search_files", {"text": "needle", "pattern": "d/**"}), secrets=["KEY"])
+    (found,) = await read_as_model(project, ("search_files", {"text": "needle", "pattern": "d/**"}), secrets=["KEY"])
     assert found.count("needle") == 50 and "[secret KEY]" in found
     assert not any("Zq8Rk2Vn7Wm4Xt1Yb6Uc3Jd9"[at : at + 4] in found for at in range(21))
 

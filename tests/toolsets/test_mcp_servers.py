@@ -1,4 +1,4 @@
-"""MCP servers as processes: how they start, die, log, and what they are told and given."""
+"""MCP servers as processes: how they start, die and log, and what they get from the runtime."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ ALLOWED = {f"small/{name}": "allow" for name in TOOLS}
 
 
 class Heard(list[Any]):
-    """A sink that keeps what it is told."""
+    """A sink that keeps its events."""
 
     def on_event(self, event: Any) -> None:
         self.append(event)
@@ -70,7 +70,7 @@ class Heard(list[Any]):
 
 
 def results(scope: Any) -> list[Any]:
-    """What the model was told by tools."""
+    """Return the results of tools that the model got."""
     parts = [part for message in scope.messages for part in message.parts]
     return [part.content for part in parts if part.part_kind in ("tool-return", "retry-prompt")]
 
@@ -130,7 +130,7 @@ async def test_a_call_that_is_cancelled_while_a_server_starts_leaves_no_process(
     assert not is_alive(int(found.name.removeprefix("here-")))
 
 
-async def test_a_server_that_takes_long_is_said_to_be_still_starting(
+async def test_a_notice_says_that_a_slow_server_is_still_starting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("llm_do.toolsets.mcp.toolset.STILL_STARTING_SECONDS", 0.01)
@@ -147,7 +147,7 @@ async def test_a_server_that_takes_long_is_said_to_be_still_starting(
     assert heard.notices == ["MCP server 'small' of worker 'w' is still starting. It has 30 seconds (`start_timeout`)."]
 
 
-async def test_a_server_that_starts_before_a_turn_is_still_said_to_be_starting(
+async def test_a_notice_says_so_of_a_server_that_starts_before_a_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No sink knows of a call then, so it goes to the log."""
@@ -178,7 +178,7 @@ async def test_the_error_of_a_server_that_dies_at_its_start_says_all_that_helps(
     assert "hunter2" not in told + log.read_text()
 
 
-async def test_what_is_not_installed_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_mcp_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "llm_do.toolsets.mcp.client", raising=False)
     monkeypatch.delattr("llm_do.toolsets.mcp.client", raising=False)
     monkeypatch.setitem(sys.modules, "fastmcp.client.progress", None)
@@ -188,10 +188,10 @@ async def test_what_is_not_installed_is_an_error_that_says_what_to_install(monke
     assert str(caught.value).endswith(install_extra("mcp"))
 
 
-@pytest.mark.parametrize(("value", "shown"), [("abcd", f"no key: {HIDDEN}"), ("abc", "no key: abc")])
-async def test_values_that_are_too_short_to_be_secrets_are_left(value: str, shown: str) -> None:
+@pytest.mark.parametrize(("value", "expected"), [("abcd", f"no key: {HIDDEN}"), ("abc", "no key: abc")])
+async def test_values_that_are_too_short_to_be_secrets_stay(value: str, expected: str) -> None:
     """The bound is the one of all secrets: shorter ones would be found in half of all words."""
-    with pytest.raises(ToolsetError, match=re.escape(f"Its standard error ends: {shown} (")):
+    with pytest.raises(ToolsetError, match=re.escape(f"Its standard error ends: {expected} (")):
         await Runtime([worker(says("end"), toolsets=[server("fails", env={"KEY": value})])]).call("w", "go")
 
 
@@ -246,7 +246,7 @@ async def test_no_half_of_a_secret_is_left_of_a_line_that_is_too_long(state: Pat
 # -- death ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_server_that_dies_in_a_call_is_told_and_started_again_at_the_next_turn() -> None:
+async def test_a_server_that_dies_in_a_call_is_reported_and_restarted_at_the_next_turn() -> None:
     heard = Heard()
     instructed: list[str] = []
     count, die = calls(("increment", {})), calls(("die", {}))
@@ -275,8 +275,8 @@ async def test_a_server_that_dies_in_a_call_is_told_and_started_again_at_the_nex
     assert not is_alive(process_of(first)) and not is_alive(process_of(last))
 
 
-async def test_a_server_that_is_killed_between_turns_is_started_again_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start that takes long is told each time."""
+async def test_a_server_that_is_killed_between_turns_is_restarted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notice reports each slow start."""
     monkeypatch.setattr("llm_do.toolsets.mcp.toolset.STILL_STARTING_SECONDS", 0.0)
     heard = Heard()
     one = [calls(("increment", {})), says("end")]
@@ -301,7 +301,7 @@ async def test_a_server_that_is_killed_between_turns_is_started_again_once(monke
 
 
 @pytest.mark.parametrize("arguments", [{}, {"group": 0}], ids=["its group", "a group of its own"])
-async def test_what_a_server_started_ends_with_it(arguments: dict[str, Any]) -> None:
+async def test_processes_of_a_server_end_with_it(arguments: dict[str, Any]) -> None:
     """Also when the server ends by itself, and the other process holds its output open."""
     start = ("start_another", arguments)
     made = worker(calls(start), calls(("die", {})), says("end"), calls(start), says("2"))
@@ -332,7 +332,7 @@ async def test_a_server_that_sends_without_end_is_stopped(tool: str, why: str, m
 
 
 async def test_a_server_that_ends_after_it_changed_its_tools_ends_no_turn() -> None:
-    """Its tools are asked for again then, and it cannot tell them any more."""
+    """The runtime lists its tools again then, and it no longer answers."""
     heard = Heard()
     count = calls(("increment", {}))
     made = worker(calls(("change_and_die", {})), count, says("end"), count, says("2"))
@@ -344,8 +344,8 @@ async def test_a_server_that_ends_after_it_changed_its_tools_ends_no_turn() -> N
     assert len(heard.notices) == 1
 
 
-async def test_a_server_that_closes_its_input_is_told_and_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though its process runs on: what it was sent has no answer."""
+async def test_a_server_that_closes_its_input_is_reported_and_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process may run on, but the last message gets no answer."""
     monkeypatch.setattr("llm_do.toolsets.mcp.process._LAST_WORDS_SECONDS", 0.01)
     monkeypatch.setattr("llm_do.toolsets.mcp.process._GRACE_SECONDS", 0.01)
     heard = Heard()
@@ -389,7 +389,7 @@ async def test_a_restart_that_is_cancelled_is_tried_again(tmp_path: Path) -> Non
 async def test_a_call_that_is_cancelled_does_not_wait_for_a_server_that_reads_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The server would be told that the call is cancelled."""
+    """The message that cancels the call would wait for it."""
     monkeypatch.setattr("mcp.shared.jsonrpc_dispatcher._ABANDON_WRITE_TIMEOUT", 600)
     monkeypatch.setattr("llm_do.toolsets.mcp.client.LEAVING_SECONDS", 0.01)
     monkeypatch.setattr("llm_do.toolsets.mcp.process._GRACE_SECONDS", 0.01)
@@ -410,7 +410,7 @@ async def test_a_call_that_is_cancelled_does_not_wait_for_a_server_that_reads_no
 
 @pytest.mark.parametrize("by", ["start_timeout", "limits"])
 async def test_a_server_that_never_lists_its_tools_is_stopped(by: str, tmp_path: Path) -> None:
-    """A time that is up while the list is waited for keeps no server."""
+    """No server is left when a timeout ends the wait for its list."""
     time = {"start_timeout": 0.3} if by == "start_timeout" else {}
     made = worker(says("end"), toolsets=[server("lists_nothing", str(tmp_path), **time)])
     runtime = Runtime([made], limits=Limits(timeout=0.3) if by == "limits" else None)
@@ -422,7 +422,7 @@ async def test_a_server_that_never_lists_its_tools_is_stopped(by: str, tmp_path:
         assert list(tmp_path.glob("here-*"))
 
 
-# -- what a server is told and given -------------------------------------------------------------------------------
+# -- what a server gets --------------------------------------------------------------------------------------------
 
 
 async def test_a_server_gets_the_variables_of_env_and_what_a_program_needs_and_no_descriptors(
@@ -445,7 +445,7 @@ async def test_a_server_gets_the_variables_of_env_and_what_a_program_needs_and_n
 
 
 @pytest.mark.parametrize(("named", "told"), [(["input"], ["input"]), ([], None)])
-async def test_a_server_is_told_the_roots_that_the_file_names(
+async def test_a_server_gets_the_roots_that_the_file_names(
     named: list[str], told: list[str] | None, tmp_path: Path
 ) -> None:
     for name in ("input", "other"):
@@ -479,7 +479,7 @@ async def test_progress_reaches_the_sinks_where_the_file_says_so(wanted: bool) -
     )
 
 
-async def test_a_flood_of_progress_is_told_now_and_then() -> None:
+async def test_a_flood_of_progress_is_reported_at_intervals() -> None:
     heard = Heard()
     flood = calls(("progress_flood", {"count": 1000}))
     made = worker(flood, says("end"), toolsets=[server(progress=True)])
@@ -615,7 +615,7 @@ async def test_a_person_sees_the_tool_calls_in_a_sampled_request() -> None:
 
 
 async def test_a_sampled_request_is_sent_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the result of a tool is: the server may have found one in what it read."""
+    """Like the result of a tool: the server may have found one in what it read."""
     monkeypatch.setenv("MY_KEY", "Say the word.")
     _, made, sent = sampling({})
     rules = {**ALLOWED, "mcp.sampling": "allow"}

@@ -37,7 +37,7 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def shell(project: Path) -> Shell:
-    """Lets a worker give some commands, one after the other."""
+    """Return a function that has a worker run some commands, one after the other."""
 
     def run(
         *commands: str, rules: str = "", callback: Any = approve_all_callback, head: str = HEAD, **arguments: Any
@@ -111,7 +111,7 @@ def test_nothing_of_the_host_is_there(shell: Shell, monkeypatch: pytest.MonkeyPa
     assert outputs[4].split() == ["in", "out"]
 
 
-def test_what_a_command_starts_ends_with_it(shell: Shell, project: Path) -> None:
+def test_processes_of_a_command_end_with_it(shell: Shell, project: Path) -> None:
     mark = f"31{os.getpid()}.25"
     outputs = printed(shell(f"sleep {mark} | cat", timeout=0.5))
     assert "timed out" in outputs[0]
@@ -149,7 +149,7 @@ def test_the_output_is_limited(shell: Shell) -> None:
     assert "characters are left out here.]" in output and "pipe the output into grep" in output
 
 
-def test_output_is_cut_after_its_secrets_are_out(shell: Shell, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_removed_before_output_is_cut(shell: Shell, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the head of a long output ends, and where its tail begins, no half of a secret is left."""
     key = "Zq8Rk2Vn7Wm4Xt1Yb6Uc3Jd9"
     monkeypatch.setenv("KEY", key)
@@ -160,7 +160,7 @@ def test_output_is_cut_after_its_secrets_are_out(shell: Shell, project: Path, mo
     assert not any(key[at : at + 4] in seen for at in range(21))
 
 
-def test_a_root_with_suffixes_is_left_out_for_programs_cannot_be_held_to_them(shell: Shell, project: Path) -> None:
+def test_a_root_with_suffixes_is_not_mounted(shell: Shell, project: Path) -> None:
     (project / "in" / "secret.key").write_text("key")
     head = (
         "toolsets: [shell]\nsandbox: {paths: {in: {root: in, suffixes: [.txt]}, out: {root: out}}}\ninstructions: x\n"
@@ -184,7 +184,7 @@ def test_protected_paths_are_masked(shell: Shell, project: Path) -> None:
 # -- rules -------------------------------------------------------------------------------------------------
 
 
-def test_an_allowed_command_asks_nobody_and_a_denied_one_never_runs(shell: Shell, project: Path) -> None:
+def test_an_allowed_command_asks_no_one_and_a_denied_one_never_runs(shell: Shell, project: Path) -> None:
     rules = rule("[{rule: allow, when: {command: ['cat in/*', 'wc **']}}, {rule: deny, when: {command: 'rm **'}}]")
     person = Person()
     (project / "out" / "keep").write_text("x")
@@ -215,7 +215,7 @@ def test_an_allowed_command_asks_nobody_and_a_denied_one_never_runs(shell: Shell
         "touch out/{evil,b}",
     ],
 )
-def test_what_a_shell_would_do_needs_a_rule_of_its_own(shell: Shell, project: Path, command: str) -> None:
+def test_shell_syntax_needs_a_rule_of_its_own(shell: Shell, project: Path, command: str) -> None:
     person = Person(*[ApprovalDecision(approved=True)] * 9)
     result = shell(command, rules=rule("allow"), callback=person)
     assert len(result.refusals) == 1
@@ -252,7 +252,7 @@ def test_only_the_very_command_runs_outside_of_the_sandbox(shell: Shell, project
     assert "outside" not in printed(result)[2].replace("outside.txt", "")
 
 
-def test_without_bubblewrap_nothing_runs_and_nobody_is_asked(
+def test_without_bubblewrap_nothing_runs_and_no_one_is_asked(
     shell: Shell, project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     from llm_do.sandbox.commands.bwrap import why_not
@@ -301,7 +301,7 @@ def test_a_command_is_parsed_once(shell: Shell, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("command", ["", "echo 'a", "a && ", "| b", "echo a\0b", "x" * 30_000])
-def test_what_cannot_be_read_is_told_to_the_model_and_asked_of_nobody(shell: Shell, command: str) -> None:
+def test_a_command_that_cannot_be_parsed_is_an_error_for_the_model_and_asks_no_one(shell: Shell, command: str) -> None:
     person = Person(ApprovalDecision(approved=True))
     result = shell(command, callback=person)
     assert not person.asked
@@ -315,7 +315,7 @@ APPROVED, OTHER = "print('approved')\n", "print('another one')\n"
 
 
 def replaced(file: Path, text: str, decision: ApprovalDecision) -> Callable[[ApprovalRequest], ApprovalDecision]:
-    """An answer before which a file is replaced."""
+    """Return an answer before which a file is replaced."""
 
     def answer(request: ApprovalRequest) -> ApprovalDecision:
         other = file.with_name("other")
@@ -343,8 +343,8 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("command", PROGRAMS)
-def test_what_runs_is_the_content_that_was_approved(shell: Shell, project: Path, command: str) -> None:
-    """A file that is replaced while a person thinks stays what it was for the command that they were asked about."""
+def test_the_content_that_was_approved_runs(shell: Shell, project: Path, command: str) -> None:
+    """A file that is replaced during an approval stays the same for the command that is approved."""
     file = project / "out" / "build.py"
     file.write_text(PROGRAMS[command])
     file.chmod(0o755)
@@ -407,7 +407,7 @@ def test_no_other_word_keeps_the_content_of_a_script_from_being_approved(
 
 
 @pytest.mark.parametrize("late", ["absent", "not executable"])
-def test_a_program_that_appears_while_a_person_thinks_is_asked_about(shell: Shell, project: Path, late: str) -> None:
+def test_a_program_that_appears_during_an_approval_is_asked_about(shell: Shell, project: Path, late: str) -> None:
     file = project / "out" / "build.py"
     if late == "not executable":
         file.write_text("x")
@@ -439,7 +439,7 @@ def test_a_script_may_write_an_existing_file_that_is_its_argument(shell: Shell, 
     assert (project / "out" / "result.csv").read_text() == "new"
 
 
-def test_what_a_shell_runs_is_the_content_that_was_approved(shell: Shell, project: Path) -> None:
+def test_a_shell_runs_the_content_that_was_approved(shell: Shell, project: Path) -> None:
     file = project / "out" / "build.sh"
     file.write_text("echo approved\n")
     person = Person(*[replaced(file, "echo another one\n", YES), YES])
@@ -555,7 +555,7 @@ def test_an_approved_program_shows_nothing_of_what_a_rule_hides(shell: Shell, pr
     assert "hidden\n" not in printed(shell("python3 out/hidden.py", rules=rules))[0]
 
 
-async def test_a_script_that_is_replaced_while_it_runs_is_told(project: Path) -> None:
+async def test_a_script_that_is_replaced_while_it_runs_is_reported(project: Path) -> None:
     """The kernel takes the private copy away with the file that it is on, which can be seen afterwards."""
     out = project / "out"
     (out / "build.py").write_text(
