@@ -16,7 +16,7 @@ class Plan:
     """What a call with certain arguments would do.
 
     A tool that knows more of it than its arguments say returns a subclass. Its methods are called once, in this order,
-    and only if the ruling is to ask a person.
+    when a person is asked; for arguments that a person edited, only `pins` is.
     """
 
     cases: Sequence[Case] = (Case(),)
