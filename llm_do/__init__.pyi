@@ -121,4 +121,4 @@ from .sandbox import RootConfig as RootConfig
 from .sandbox import SandboxConfig as SandboxConfig
 from .sandbox import SandboxManager as SandboxManager
 from .sandbox import SandboxToolset as SandboxToolset
-from .toolsets import FILE_TOOLS as FILE_TOOLS
+from .toolsets.files import FILE_TOOLS as FILE_TOOLS

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any
 
 from pydantic import (
     BeforeValidator,
@@ -21,14 +21,12 @@ from pydantic import (
 from pydantic_ai.native_tools import NATIVE_TOOL_TYPES, AbstractNativeTool
 
 from ..errors import did_you_mean, summarize
+from ..policy.catalogue import TOOLSETS
 from ..values.texts import shown
 from .fields import Argument, Flag, Name, Reference, Section, Word, is_reference
 from .shapes import wrap_text
 
-ToolsetName = Literal["files", "shell", "worker_create"]
-"""Toolsets with a name of their own; others are references to a factory, or MCP servers."""
-
-OWN_TOOLSETS = get_args(ToolsetName)
+_ToolsetName = Annotated[str, WithJsonSchema({"enum": list(TOOLSETS), "type": "string"})]
 
 
 def _read_command(value: Any) -> Any:
@@ -85,9 +83,9 @@ class McpToolset(Section):
 def _read_toolset(value: Any) -> str | McpToolset:
     if not isinstance(value, str):
         return McpToolset.model_validate(value)
-    if value not in OWN_TOOLSETS and not is_reference(value):
+    if value not in TOOLSETS and not is_reference(value):
         raise ValueError(
-            f"{value!r} is not a toolset.{did_you_mean(value, OWN_TOOLSETS)} "
+            f"{value!r} is not a toolset.{did_you_mean(value, TOOLSETS)} "
             "Others are 'module:factory', 'file.py:factory', {mcp: {command: [...]}} and {mcp: {url: ...}}."
         )
     return value
@@ -126,7 +124,7 @@ def _write_toolset(toolset: str | McpToolset) -> str | dict[str, Any]:
 
 Toolset = Annotated[
     str | McpToolset,
-    PlainValidator(_read_toolset, json_schema_input_type=ToolsetName | Reference | McpToolset),
+    PlainValidator(_read_toolset, json_schema_input_type=_ToolsetName | Reference | McpToolset),
     PlainSerializer(_write_toolset),
 ]
 _KINDS = {"enum": sorted(NATIVE_TOOL_TYPES)}

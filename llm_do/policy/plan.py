@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..sandbox import Pins
+from ..errors import LlmDoError
+from ..sandbox import FileState, Pins, SandboxManager
 from .rules import Case, Grant, Ruling
 
 
@@ -15,7 +16,7 @@ class Plan:
     """What a call with certain arguments would do.
 
     A tool that knows more of it than its arguments say returns a subclass. Its methods are called once, in this order,
-    and only if the ruling is to ask a person.
+    when a person is asked; for arguments that a person edited, only `pins` is.
     """
 
     cases: Sequence[Case] = (Case(),)
@@ -37,6 +38,18 @@ class Plan:
     def offers(self, ruling: Ruling) -> Sequence[Grant]:
         """Return grants for the session that are wider than one for these arguments."""
         return ()
+
+
+def pin_files(manager: SandboxManager, paths: Iterable[str], *, exact: bool = False) -> Pins:
+    """Return files as they are now. One that cannot be read is equal to no other, and refused when it is read."""
+    states: dict[str, FileState] = {}
+    for path in paths:
+        root, rest = manager.parse(path)
+        try:
+            states[path] = root.state(rest)
+        except LlmDoError as exc:
+            states[path] = FileState(str(exc))
+    return Pins(states, exact)
 
 
 UNPLANNED = Plan()

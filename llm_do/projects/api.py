@@ -18,7 +18,6 @@ from typing import Any, ParamSpec, TypeVar
 from pydantic_ai.messages import ModelMessage, MultiModalContent
 from pydantic_ai.usage import RunUsage
 
-from .. import toolsets
 from ..arguments.inputs import WorkerInput, bind_input, given_fields
 from ..arguments.payloads import AttachmentInput
 from ..core.adapt import parameters_of
@@ -34,6 +33,7 @@ from ..machine import pool
 from ..models import announce, choose_default_model, explain_missing, named_model
 from ..models.choice import ModelLike
 from ..policy.approvals import ApprovalCallback, Approver
+from ..toolsets.delegation import worker_call, worker_create
 from ..values.fields import fields_of
 from .registry import WorkerRegistry
 
@@ -186,7 +186,7 @@ def call_worker(
         raise ValueError("caller_context belongs to a session of another registry.")
     _check_no_loop("call_worker", "await call_worker_async(...)")
     return caller_context.call_sync(
-        toolsets.worker_call, worker=worker, input_data=_as_mapping(input_data), attachments=list(attachments or ())
+        worker_call, worker=worker, input_data=_as_mapping(input_data), attachments=list(attachments or ())
     )
 
 
@@ -226,7 +226,7 @@ class RuntimeDelegator:
     async def call_async(self, worker: str, input_data: Any, attachments: list[str]) -> Any:
         """Call a worker, with files from the roots of the worker that calls."""
         return await self._context.call(
-            toolsets.worker_call, worker=worker, input_data=_as_mapping(input_data), attachments=list(attachments)
+            worker_call, worker=worker, input_data=_as_mapping(input_data), attachments=list(attachments)
         )
 
 
@@ -239,12 +239,12 @@ class RuntimeCreator:
     def create(self, name: str, instructions: str, **options: Any) -> dict[str, Any]:
         """Create a worker, and return the content of its file. `options` are `description`, `tools` and `force`."""
         _check_no_loop("RuntimeCreator.create", "await RuntimeCreator(ctx.deps).create_async(...)")
-        self._context.call_sync(toolsets.worker_create, name=name, instructions=instructions, **options)
+        self._context.call_sync(worker_create, name=name, instructions=instructions, **options)
         return self._definition(name)
 
     async def create_async(self, name: str, instructions: str, **options: Any) -> dict[str, Any]:
         """Do the same in an asynchronous tool."""
-        await self._context.call(toolsets.worker_create, name=name, instructions=instructions, **options)
+        await self._context.call(worker_create, name=name, instructions=instructions, **options)
         return self._definition(name)
 
     def _definition(self, name: str) -> dict[str, Any]:

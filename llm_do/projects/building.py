@@ -8,16 +8,17 @@ from typing import Any
 
 from pydantic_ai.capabilities import NativeTool
 
-from .. import toolsets
 from ..budgets.limits import Limits
 from ..core.entries import WorkerEntry
 from ..core.entry import Entry, ToolsetFactory
 from ..core.names import no_such_tool
 from ..definitions.definition import WorkerDefinition
-from ..definitions.toolsets import OWN_TOOLSETS, McpToolset, native_tool
+from ..definitions.toolsets import McpToolset, native_tool
 from ..errors import RuleError, WorkerFileError, did_you_mean
 from ..machine.files import read_file
+from ..policy.catalogue import TOOLSETS
 from ..policy.rules import check_rules
+from ..toolsets.table import TABLE, tools_of
 from ..values.texts import quoted
 from .generated import creators_of
 from .layout import deciding_files
@@ -59,7 +60,7 @@ def _build(
         model_settings=definition.model_settings,  # type: ignore[arg-type]
         input_type=input_type,
         tools=_tools(project, definition, own_tools, where),
-        toolsets=[_toolset(project, each, where) for each in definition.toolsets if each not in OWN_TOOLSETS],
+        toolsets=[_toolset(project, each, where) for each in definition.toolsets if each not in TOOLSETS],
         tool_rules=definition.tool_rules,
         sandbox=definition.sandbox,
         base=project.root,
@@ -83,17 +84,7 @@ def _tools(
     own_names = {entry.name for entry in own_tools}
     _check_names(project, definition, where, own_names)
     project.writable.check_roots(definition.sandbox, project.root, where)
-    tools: list[Entry[Any] | str] = [*own_tools, *(tool for tool in definition.tools if tool not in own_names)]
-    if definition.sandbox is not None:
-        writable = any(root.mode == "rw" for root in definition.sandbox.paths.values())
-        tools.extend(tool for tool in toolsets.FILE_TOOLS if writable or tool.rule == "sandbox.read")
-    if definition.allow_workers:
-        tools.append(toolsets.worker_call)
-    if "shell" in definition.toolsets:
-        tools.append(toolsets.shell)
-    if "worker_create" in definition.toolsets:
-        tools.append(toolsets.worker_create)
-    return tools
+    return [*own_tools, *(tool for tool in definition.tools if tool not in own_names), *tools_of(definition)]
 
 
 def _check_names(project: Project, definition: WorkerDefinition, where: str, own_names: set[str]) -> None:
@@ -112,9 +103,9 @@ def _check_names(project: Project, definition: WorkerDefinition, where: str, own
         if worker != "*" and project.file_of(worker) is None:
             hint = did_you_mean(worker, project.workers())
             raise WorkerFileError(f"{line(worker)}: there is no worker {worker!r}.{hint}")
-    for toolset in ("files", "shell"):
-        if toolset in definition.toolsets and definition.sandbox is None:
-            raise WorkerFileError(f"{where}: the toolset {toolset!r} needs a sandbox with paths. Add `sandbox`.")
+    for row in TABLE.values():
+        if row.needs_sandbox and row.name in definition.toolsets and definition.sandbox is None:
+            raise WorkerFileError(f"{where}: the toolset {row.name!r} needs a sandbox with paths. Add `sandbox`.")
     roots = definition.sandbox.paths if definition.sandbox is not None else {}
     for server in definition.toolsets:
         for name in server.mcp.roots if isinstance(server, McpToolset) else ():
@@ -140,7 +131,8 @@ def _protected_paths(root: Path) -> list[Path]:
 
 def _toolset(project: Project, declared: str | McpToolset, where: str) -> ToolsetFactory:
     if isinstance(declared, McpToolset):
-        return toolsets.McpFactory(declared, project.root)
+        connect: ToolsetFactory = TABLE["mcp"].load()(declared, project.root)
+        return connect
     factory: ToolsetFactory = project.code.object(declared)
     if not callable(factory):
         raise WorkerFileError(f"{where}: {declared!r} is no toolset factory: it is {quoted(factory)}. Name a function.")

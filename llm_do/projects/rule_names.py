@@ -8,15 +8,14 @@ from typing import Any
 
 from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
 
-from .. import toolsets
 from ..arguments.inputs import NoParameters, OpenParameters
 from ..arguments.signatures import model_parameters
 from ..core.adapt import parameters_of, rule_name
 from ..core.entry import Entry
 from ..definitions.call_graph import called_names, reachable_from
 from ..definitions.definition import WorkerDefinition
-from ..definitions.toolsets import OWN_TOOLSETS
 from ..errors import LlmDoError
+from ..policy.catalogue import RULE_NAMES, TOOLSETS
 from ..policy.rules import Shape, shape_of
 from .generated import effective_definition
 from .project import Project
@@ -32,8 +31,8 @@ class ProjectTools:
         self._project = project
         self._worker = worker
         self._entries = [*own, *project.functions().values()]
-        ours: list[Entry[Any]] = [*toolsets.FILE_TOOLS, toolsets.shell, toolsets.worker_call, toolsets.worker_create]
-        self.spoken_of_as: Mapping[str, str] = {tool.name: rule_name(tool) for tool in (*ours, *self._entries)}
+        own_names = {tool.name: rule_name(tool) for tool in self._entries}
+        self.spoken_of_as: Mapping[str, str] = {**RULE_NAMES, **own_names}
         self.servers: Collection[str] = ()
 
     def shapes(self, name: str) -> Sequence[Shape] | None:
@@ -57,7 +56,7 @@ class ProjectTools:
 
     def more_to_come(self) -> bool:
         definitions = [*([] if self._worker is None else [self._worker]), *self._definitions_below().values()]
-        return any(toolset not in OWN_TOOLSETS for each in definitions for toolset in each.toolsets)
+        return any(toolset not in TOOLSETS for each in definitions for toolset in each.toolsets)
 
     def _definitions_below(self) -> dict[str, WorkerDefinition]:
         """Return the workers that can be called from here, at any depth, except those that cannot be read."""

@@ -21,55 +21,58 @@ _SYSTEM = frozenset(
 )
 """Folders beside /work in which there may be symlinks."""
 _PROCESS = re.compile(r"proc/.*\b(?:cwd|root|fd)/|dev/fd/.*/")
-_SHOWN = 12
-"""How many characters of a digest are shown."""
+_DIGEST_CHARACTERS = 12
+"""The first characters of a digest are enough for a person to compare."""
 
-Place = Callable[[str], tuple[Root, str] | None]
+Locate = Callable[[str], tuple[Root, str] | None]
 """From a word of a command to the root and the path that it means, if it is in a writable root."""
 
 
 def pin_programs(command: Command, manager: SandboxManager, *, unsandboxed: bool) -> Pins:
     """Return the files that a command runs, as they are now."""
-    found = _found(command, manager, unsandboxed=unsandboxed)
-    return Pins({name: _state(root, path) for name, (root, path) in found.items()}, exact=True)
+    programs = _find_programs(command, manager, unsandboxed=unsandboxed)
+    return Pins({name: _state(root, path) for name, (root, path) in programs.items()}, exact=True)
 
 
 def check_no_others(pins: Pins, command: Command, manager: SandboxManager, *, unsandboxed: bool) -> None:
     """Refuse to run a file that was not there, or did not look like a program, when the command was approved."""
-    for name in _found(command, manager, unsandboxed=unsandboxed):
+    for name in _find_programs(command, manager, unsandboxed=unsandboxed):
         if name not in pins.files:
             raise PathChanged(f"{name!r} has changed since it was looked at, and nothing was run.")
 
 
-def _found(command: Command, manager: SandboxManager, *, unsandboxed: bool) -> dict[str, tuple[Root, str]]:
-    """Return where the files are that a command runs, by the names that a person is shown."""
-    place = _on_host(manager) if unsandboxed else _in_sandbox(manager)
-    found = filter(None, map(place, find_executed_files(command, lambda word: _mode(place(word)))))
-    return {f"{root.name}/{path}": (root, path) for root, path in found}
+def _find_programs(command: Command, manager: SandboxManager, *, unsandboxed: bool) -> dict[str, tuple[Root, str]]:
+    """Return the files that a command runs, by the names that a person sees."""
+    locate = _on_host(manager) if unsandboxed else _in_sandbox(manager)
+    located = filter(None, map(locate, find_executed_files(command, lambda word: _mode(locate(word)))))
+    return {f"{root.name}/{path}": (root, path) for root, path in located}
 
 
-def shown_programs(pins: Pins) -> dict[str, str]:
-    """The files with as much of their digests as a person can compare."""
-    return {
-        path: f"{len(state.content or b'')} bytes, SHA-256 {(state.digest or '')[:_SHOWN]}"
+def add_programs(view: dict[str, Any], pins: Pins | None) -> dict[str, Any]:
+    """Return what a person sees of a call, with the files that it runs and the start of their digests."""
+    if pins is None or not pins.files:
+        return view
+    files = {
+        path: f"{len(state.content or b'')} bytes, SHA-256 {(state.digest or '')[:_DIGEST_CHARACTERS]}"
         for path, state in pins.files.items()
     }
+    return {**view, "files": files}
 
 
 def check_programs(files: Mapping[str, FileState], manager: SandboxManager) -> None:
-    """Refuse to run what is not what was approved. It can still be replaced right after this."""
+    """Refuse to run files that are not as they were approved. They can still be replaced right after this."""
     for path, state in files.items():
         root, rest = manager.parse(path)
         if root.state(rest) != state:
             raise PathChanged(f"{path!r} has changed since it was looked at, and nothing was run.")
 
 
-def _in_sandbox(manager: SandboxManager) -> Place:
-    """How words are understood in /work, where each root is under its name."""
+def _in_sandbox(manager: SandboxManager) -> Locate:
+    """Return how to locate words in /work, where each root is under its name."""
 
-    def place(word: str) -> tuple[Root, str] | None:
+    def locate(word: str) -> tuple[Root, str] | None:
         path = join(_WORK, word)
-        _check_way(path, manager)
+        _check_path(path, manager)
         path = "/" + normpath(path).lstrip("/")  # two slashes at the start would stay
         name, _, rest = path.removeprefix(f"{_WORK}/").partition("/")
         root = manager.roots.get(name) if path.startswith(f"{_WORK}/") and rest else None
@@ -77,22 +80,22 @@ def _in_sandbox(manager: SandboxManager) -> Place:
             return None
         return root, rest
 
-    return place
+    return locate
 
 
-def _check_way(path: str, manager: SandboxManager) -> None:
-    """Refuse a path in the sandbox that may lead into a root in a way that its names do not tell."""
+def _check_path(path: str, manager: SandboxManager) -> None:
+    """Refuse a path in the sandbox that may lead into a root through a symlink."""
     names = [name for name in path.split("/") if name not in ("", ".")]
-    ways = ("/".join(names[:end]) for end, name in enumerate(names) if name == "..")
-    if _PROCESS.match("/".join(names)) or any(_is_detour(way, manager) for way in ways):
+    parents = ("/".join(names[:end]) for end, name in enumerate(names) if name == "..")
+    if _PROCESS.match("/".join(names)) or any(_may_redirect(parent, manager) for parent in parents):
         raise PathDenied(
             f"{path!r} may lead to a program through a symlink. Write its path from {_WORK}, without '..'."
         )
 
 
-def _is_detour(way: str, manager: SandboxManager) -> bool:
-    """Whether the folder above a path may be another one than its names tell."""
-    top, _, below = normpath(f"/{way}").lstrip("/").partition("/")
+def _may_redirect(path: str, manager: SandboxManager) -> bool:
+    """Return whether `..` after a path may lead elsewhere than its names say."""
+    top, _, below = normpath(f"/{path}").lstrip("/").partition("/")
     name, _, rest = below.partition("/")
     if f"/{top}" != _WORK:
         return top in _SYSTEM
@@ -100,26 +103,26 @@ def _is_detour(way: str, manager: SandboxManager) -> bool:
     return bool(root is not None and rest and stat.S_ISLNK(_mode((root, rest)) or 0))
 
 
-def _on_host(manager: SandboxManager) -> Place:
-    """How words are understood in the project's folder."""
+def _on_host(manager: SandboxManager) -> Locate:
+    """Return how to locate words in the project's folder."""
 
-    def place(word: str) -> tuple[Root, str] | None:
+    def locate(word: str) -> tuple[Root, str] | None:
         path = Path("/" + os.path.normpath(manager.base / word).lstrip("/"))
         for root in manager.roots.values():
             if root.config.mode == "rw" and path.is_relative_to(root.folder) and path != root.folder:
                 return root, str(path.relative_to(root.folder))
         return None
 
-    return place
+    return locate
 
 
 def _is_writable(path: Path, manager: SandboxManager) -> bool:
-    """Whether a file is in a folder that can be written, perhaps by the name of another root."""
+    """Return whether a file is in a folder that can be written, perhaps by the name of another root."""
     return any(path.is_relative_to(root.folder) for root in manager.roots.values() if root.config.mode == "rw")
 
 
 def _mode(place: tuple[Root, str] | None) -> int | None:
-    """The mode of a file, or of a symlink, which may lead to one."""
+    """Return the mode of a file, or of a symlink, which may lead to one."""
     if place is None:
         return None
     root, path = place
@@ -140,8 +143,3 @@ def _state(root: Root, path: str) -> FileState:
             f"is a symlink, or has more than {root.config.max_file_bytes} bytes. Name the file itself."
         )
     return state
-
-
-def with_programs(shown: dict[str, Any], pins: Pins | None) -> dict[str, Any]:
-    """What a person sees of a call, with the files that it runs."""
-    return {**shown, "files": shown_programs(pins)} if pins is not None and pins.files else shown

@@ -33,14 +33,14 @@ from ..errors import (
     did_you_mean,
     summarize,
 )
-from ..policy.plan import Plan
+from ..policy.plan import Plan, pin_files
 from ..policy.rules import Case, Ruling
 from ..privacy.secret_fields import DELEGATED
-from ..sandbox import FileState, Pins
+from ..sandbox import Pins
 
 
 def may_call(caller: Any, worker: str) -> bool:
-    """Whether a worker's file allows it to call another one by name."""
+    """Return whether a worker's file allows it to call another one."""
     allowed = getattr(caller, "allow_workers", ())
     return "*" in allowed or worker in allowed
 
@@ -62,12 +62,12 @@ async def delegate(ctx: Context, worker: str, input_data: Any, attachments: list
     caller = check_may_call(ctx.frame.worker, worker, ctx.frame.path)
     target = ctx.registry.get(worker)
     if not isinstance(target, WorkerEntry):
-        known = [name for name in ctx.registry if may_call(caller, name)]
-        raise UnknownEntryError(f"There is no worker {worker!r}.{did_you_mean(worker, known)}")
+        callable_names = [name for name in ctx.registry if may_call(caller, name)]
+        raise UnknownEntryError(f"There is no worker {worker!r}.{did_you_mean(worker, callable_names)}")
     arguments = bind_input(target.parameters, input_data, has_files=bool(attachments))
     frame = CallFrame(target, ctx.frame)
     check_names(frame, attachments)
-    attach(frame, arguments, [_approved(ctx, path) for path in attachments], ctx.runtime.gate)
+    attach(frame, arguments, [_read_attachment(ctx, path) for path in attachments], ctx.runtime.gate)
     try:
         return await dispatch(ctx, target, arguments, frame=frame)
     except LlmDoError as exc:
@@ -79,15 +79,15 @@ async def delegate(ctx: Context, worker: str, input_data: Any, attachments: list
         raise
 
 
-def _approved(ctx: Context, path: str) -> AttachmentPayload:
-    """Read a file that goes along, without secrets. Where a person was asked, it is the one that they saw."""
+def _read_attachment(ctx: Context, path: str) -> AttachmentPayload:
+    """Read a file to hand over, without secrets. Where a person was asked, it must be the one that they saw."""
     payload, pins = read_shared(ctx.sandbox_toolset, path), ctx.frame.pins
     if pins is not None and pins.files[path].content != payload.data:
         raise PathChanged(f"{path!r} has changed since it was looked at, and was not handed on.")
     return replace(payload, data=ctx.runtime.gate.without_secrets(payload.data))
 
 
-_FOR_THE_MODEL = (
+_ERRORS_FOR_MODEL = (
     ArgumentError,
     NoSandboxError,
     PathDenied,
@@ -97,7 +97,7 @@ _FOR_THE_MODEL = (
     UnknownEntryError,
     WorkerFileError,
 )
-"""What can be wrong with a delegation, and what the model that asked for it may want to know."""
+"""Errors of a delegation on which the model that asked for it can act."""
 
 
 async def _worker_call(
@@ -106,13 +106,13 @@ async def _worker_call(
     input_data: str | dict[str, Any] | list[Any] | int | float | bool | None = None,
     attachments: list[str] | None = None,
 ) -> Any:
-    """Give a task to another worker, and get its answer.
+    """Give a task to another worker, and return its answer.
 
     Args:
-        worker: The worker's name.
-        input_data: Write the task as text, or the arguments as an object. Leave it out for a worker that takes none,
-            or if the attachments say all.
-        attachments: Paths of files to go with it, such as root/folder/file.pdf.
+        worker: Name of the worker.
+        input_data: The task as text, or the arguments as an object. Leave out for a worker that takes none, or if the
+            attachments say everything.
+        attachments: Paths of files to hand over, for example root/folder/file.pdf.
     """
     return await delegate(ctx.deps, worker, input_data, list(attachments or ()))
 
@@ -129,18 +129,11 @@ class _DelegationPlan(Plan):
 
     def pins(self, ruling: Ruling) -> Pins:
         """Return the files that go along, if the worker may hand on so many."""
-        found: dict[str, FileState] = {}
-        paths = self.arguments.get("attachments") or ()
+        paths = self.arguments.get("attachments")
         if self.caller is None or not paths:
-            return Pins(found, exact=True)
+            return Pins({}, exact=True)
         check_handed_on(self.caller, paths)
-        for path in paths:
-            root, rest = self.caller.files.manager.parse(path)
-            try:
-                found[path] = self.caller.files.state(root.name, rest)
-            except LlmDoError as exc:  # what cannot be read is refused when it is read
-                found[path] = FileState(str(exc))
-        return Pins(found, exact=True)
+        return pin_files(self.caller.files.manager, paths, exact=True)
 
     def view(self, ruling: Ruling, pins: Pins | None) -> dict[str, Any]:
         """Return the arguments with the sizes of the files. Refuse what is not allowed."""
@@ -170,14 +163,14 @@ worker_call = ToolEntry[Any](
     Tool(_worker_call, name="worker_call"),
     rule="worker.call",
     plan=_plan,
-    errors_for_model=_FOR_THE_MODEL,
+    errors_for_model=_ERRORS_FOR_MODEL,
     secret_fields=DELEGATED,
 )
 
 
 @runtime_checkable
 class WorkerStore(Protocol):
-    """Where workers can be created: a `WorkerRegistry`."""
+    """A place where workers can be created: a `WorkerRegistry`."""
 
     def create(
         self,
@@ -198,13 +191,13 @@ async def _worker_create(
     tools: list[str] | None = None,
     force: bool = False,
 ) -> str:
-    """Create a worker, which can then be called by its name. It can do no more than you can.
+    """Create a worker that can then be called by its name. It can do no more than you can.
 
     Args:
-        name: Letters, digits, _ and -.
-        instructions: What it is told to do.
-        description: What it is for.
-        tools: Which of your tools it may use.
+        name: Name of the worker, of letters, digits, _ and -.
+        instructions: Instructions that the worker follows in every call.
+        description: Purpose of the worker, in one sentence.
+        tools: Names of those of your tools that it may use.
         force: Replace a worker of that name that you created before.
     """
     store, frame = ctx.deps.registry, ctx.deps.frame.worker

@@ -18,10 +18,10 @@ from ..core.entries import ToolEntry
 from ..core.entry import Effect
 from ..core.frame import CallFrame
 from ..core.gate import call_of
-from ..errors import ContentError, LlmDoError, PathChanged, PathDenied, PathFailed, PathMissing
-from ..policy.plan import Plan
+from ..errors import ContentError, PathChanged, PathDenied, PathFailed, PathMissing
+from ..policy.plan import Plan, pin_files
 from ..policy.rules import UNKNOWN, Case, Grant, Places, Ruling, denies_any, judge
-from ..sandbox import FileState, Listing, Pins, Root, SandboxManager
+from ..sandbox import FileState, Listing, Pins, Root, SandboxManager, SandboxToolset
 from ..sandbox.excerpts import MAX_LINES, MakeCleaner, first_entries
 
 T = TypeVar("T")
@@ -42,14 +42,8 @@ class _FilePlan(Plan):
     """The files whose folder can be granted."""
 
     def pins(self, ruling: Ruling) -> Pins | None:
-        """Return the file that changes, as it is now. One that cannot be looked at is equal to no other."""
-        if self.changed is None:
-            return None
-        root, rest = self.manager.parse(self.changed)
-        try:
-            return Pins({self.changed: root.state(rest)})
-        except LlmDoError as exc:
-            return Pins({self.changed: FileState(str(exc))})
+        """Return the file that changes, as it is now."""
+        return None if self.changed is None else pin_files(self.manager, [self.changed])
 
     def offers(self, ruling: Ruling) -> Sequence[Grant]:
         """Return the folder that the files are in, if it is one."""
@@ -71,10 +65,10 @@ def _file_tool(
 ) -> Callable[[Callable[..., T]], ToolEntry[T]]:
     """Make a tool of a function. `paths` are its arguments that are paths, by which rules judge a call of it.
 
-    `reads` is the one of them whose content gets out as well: whoever must not read a file must not move it either.
-    `changes` is the one whose file changes: if somebody is asked, it is the file that they were shown.
+    `reads` is the one of them whose content becomes readable elsewhere: a file that must not be read must not be moved.
+    `changes` is the one whose file changes: a person is asked about that file as it is then.
     `ungranted` are the arguments that a grant for the session leaves open.
-    `find_cases` looks into folders for what is judged, in place of `paths`.
+    `find_cases` looks into folders for the cases, in place of `paths`.
     """
 
     def plan(arguments: dict[str, Any], frame: CallFrame) -> Plan:
@@ -99,28 +93,28 @@ def _file_tool(
 
 
 def _cases(paths: Sequence[str], reads: str | None, arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
-    """Every path that a call touches, as the place on this machine that it means."""
+    """Return a case for each path that a call touches, as a place on this machine."""
     manager = frame.files.manager
     cases = [Case({"path": manager.host_path(arguments[name])}, arguments[name]) for name in paths]
     if reads is not None:
-        read = arguments[reads]
-        cases.append(Case({"path": manager.host_path(read)}, f"reading {read}", name="sandbox.read"))
+        path = arguments[reads]
+        cases.append(Case({"path": manager.host_path(path)}, f"reading {path}", name="sandbox.read"))
     return cases
 
 
 def _listed_cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
-    """The folder whose names are shown; where a list looks below it, each path that is found as well."""
+    """Return a case for the folder that is listed; if its subfolders are too, also for each path that is found."""
     path, pattern = arguments.get("path", ""), arguments.get("pattern") or "*"
     if not path.strip("/"):
         return [Case({"path": None})]
-    listed = _cases(("path",), None, {"path": path}, frame)
+    cases = _cases(("path",), None, {"path": path}, frame)
     if not _looks_below(pattern):
-        return listed
+        return cases
     root, rest = frame.files.manager.parse(path)
-    if not _not_denied(root, frame)(rest):  # whatever is there, nothing is looked for
-        return listed
+    if not _readable(root, frame)(rest):  # nothing is looked for in a folder that a rule denies
+        return cases
     find = partial(root.entries, rest, _MAX_JUDGED + 1, pattern=pattern)
-    return [*listed, *_each_found(root, f"{rest}/{pattern}", find, frame)]
+    return [*cases, *_each_found(root, f"{rest}/{pattern}", find, frame)]
 
 
 def _looks_below(pattern: str) -> bool:
@@ -128,7 +122,7 @@ def _looks_below(pattern: str) -> bool:
 
 
 def _found_cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
-    """A search looks into every file that it finds, so each of them is judged."""
+    """Return a case for each file that a search finds, since it looks into all of them."""
     name, _, rest = arguments["pattern"].partition("/")
     root = frame.files.manager.root(name)
     return _each_found(root, rest, partial(root.find, rest or "**", _MAX_JUDGED + 1), frame)
@@ -137,23 +131,23 @@ def _found_cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
 def _each_found(root: Root, pattern: str, find: Callable[..., list[str]], frame: CallFrame) -> Sequence[Case]:
     """Return a case for each path that is found and that no rule denies, if any rule is there to judge them.
 
-    What is denied is left out, as if it was not there: if it was refused, a model could find out names by patterns. So
-    where nothing is left, the folder that the pattern names decides, whatever is in it.
+    Denied paths are left out as if they did not exist: if they were refused, a model could find out names by patterns.
+    So where none is left, the folder that the pattern names decides, whatever is in it.
     """
     assert frame.parent is not None
     if not any("sandbox.read" in book.rules for book in frame.parent.rules):
         return [Case()]
-    found = find(keep=_not_denied(root, frame))
-    # Without words: a model that is refused must not learn the names of what it must not see.
+    found = find(keep=_readable(root, frame))
+    # Without text: a refusal must not tell a model the names of files that it must not see.
     cases = [Case({"path": root.folder / path}) for path in found[:_MAX_JUDGED]]
     if len(found) > _MAX_JUDGED:
         cases.append(Case({"path": UNKNOWN}, f"more than {_MAX_JUDGED} files"))
-    named = takewhile(lambda name: not _WILDCARD.search(name), pattern.split("/"))
-    return cases or [Case({"path": root.folder.joinpath(*named)})]
+    fixed = takewhile(lambda name: not _WILDCARD.search(name), pattern.split("/"))
+    return cases or [Case({"path": root.folder.joinpath(*fixed)})]
 
 
-def _not_denied(root: Root, frame: CallFrame) -> Callable[[str], bool]:
-    """Tells of a path in a root whether it may be shown at all: no rule denies to read it."""
+def _readable(root: Root, frame: CallFrame) -> Callable[[str], bool]:
+    """Return a test of paths in a root: that no rule denies reading them."""
     assert frame.parent is not None
     rules, reading = frame.parent.rules, call_of(frame, "sandbox.read")
 
@@ -164,22 +158,28 @@ def _not_denied(root: Root, frame: CallFrame) -> Callable[[str], bool]:
     return is_kept
 
 
-def _judged(ctx: RunContext[Context], root: str) -> Callable[[str], bool]:
-    """Tells of a file in a root whether it was judged: what came after the rules were heard is not looked into."""
+def _planned(ctx: RunContext[Context], root: str) -> Callable[[str], bool]:
+    """Return a test of paths in a root: that rules judged them, so that files made since then are not looked into."""
     frame = ctx.deps.frame
     paths = {case.facts.get("path") for case in frame.call.cases} if frame.call is not None else {None}
     folder = frame.files.manager.root(root).folder
     return lambda path: None in paths or folder / path in paths  # a path drops the slash of a folder
 
 
+def _locate(ctx: RunContext[Context], path: str) -> tuple[SandboxToolset, str, str]:
+    """Return the files of the worker, and the root and the path in it that a path means."""
+    root, rest = ctx.deps.sandbox_manager.parse(path)
+    return ctx.deps.sandbox_toolset, root.name, rest
+
+
 def _expected(ctx: RunContext[Context], path: str) -> FileState | None:
-    """The file that somebody was asked about, if that is how the call came to run."""
+    """Return the file as it was when a person was asked about the call; `None` if none was."""
     pins = ctx.deps.frame.pins
     return None if pins is None else pins.files[path]
 
 
 def _cleaner(ctx: RunContext[Context]) -> MakeCleaner | None:
-    """Return what takes the secrets of the session out of a text, if it has any."""
+    """Return the filter that removes the session's secrets from a text, if it has any."""
     return ctx.deps.runtime.recorder.secrets.make_cleaner()
 
 
@@ -191,67 +191,63 @@ def read_file(
     limit: Annotated[int, Field(ge=1)] = MAX_LINES,
     column: Annotated[int, Field(ge=1)] = 1,
 ) -> str | BinaryContent:
-    """Read a file. Of a long text file you get a part, and a last line in brackets that says how to read on.
+    """Read a file. If a text file is long, a part is returned, and a last line in brackets says how to read on.
 
     Args:
-        path: Such as root/folder/file.txt.
-        offset: The number of the first line to read. The first line of a file is 1.
-        limit: How many lines to read. You get fewer if they have more than 100,000 characters.
-        column: The number of the first character to read in the first line, to read on in a very long line. It starts
-            at 1.
+        path: Path of the file, for example root/folder/file.txt.
+        offset: Number of the first line to return, counted from 1.
+        limit: Maximum number of lines to return. Fewer are returned if they have more than 100,000 characters.
+        column: Number of the first character to return of the first line, counted from 1. Use it to read on in a very
+            long line.
     """
-    files = ctx.deps.sandbox_toolset
-    root, rest = ctx.deps.sandbox_manager.parse(path)
+    files, root, rest = _locate(ctx, path)
     media_type, _ = mimetypes.guess_type(path)
     # Its content decides, not its name: a .rs file is a program, whatever else has that suffix.
-    if media_type is not None and not media_type.startswith("text/") and not files.is_text(root.name, rest):
-        return BinaryContent(files.read_bytes(root.name, rest), media_type=media_type)
-    lines = files.read_lines(root.name, rest, offset=offset, limit=limit, column=column, make_cleaner=_cleaner(ctx))
+    if media_type is not None and not media_type.startswith("text/") and not files.is_text(root, rest):
+        return BinaryContent(files.read_bytes(root, rest), media_type=media_type)
+    lines = files.read_lines(root, rest, offset=offset, limit=limit, column=column, make_cleaner=_cleaner(ctx))
     return lines.for_model()
 
 
 @_file_tool("write", "path", changes="path")
 def write_file(ctx: RunContext[Context], path: str, content: str) -> str:
-    """Write a text file, in place of whatever was there.
+    """Create a text file, or replace its content.
 
     Args:
-        path: Such as root/folder/file.txt.
-        content: All of the text.
+        path: Path of the file, for example root/folder/file.txt.
+        content: The complete text of the file.
     """
-    files = ctx.deps.sandbox_toolset
-    root, rest = ctx.deps.sandbox_manager.parse(path)
-    files.write_text(root.name, rest, content, expected=_expected(ctx, path))
+    files, root, rest = _locate(ctx, path)
+    files.write_text(root, rest, content, expected=_expected(ctx, path))
     return f"{path} is written."
 
 
 @_file_tool("write", "path", reads="path", changes="path")
 def edit_file(ctx: RunContext[Context], path: str, old: str, new: str) -> str:
-    """Replace a piece of a text file.
+    """Replace a passage of a text file.
 
     Args:
-        path: Such as root/folder/file.txt.
-        old: The text to replace. It must occur exactly once.
-        new: What stands there afterwards.
+        path: Path of the file, for example root/folder/file.txt.
+        old: The exact text to replace. It must occur exactly once in the file.
+        new: The text to put in its place.
     """
-    files = ctx.deps.sandbox_toolset
-    root, rest = ctx.deps.sandbox_manager.parse(path)
-    files.edit_text(root.name, rest, old, new, expected=_expected(ctx, path))
+    files, root, rest = _locate(ctx, path)
+    files.edit_text(root, rest, old, new, expected=_expected(ctx, path))
     return f"{path} is changed."
 
 
 @_file_tool("write", "source", "destination", reads="source", changes="source")
 def move_file(ctx: RunContext[Context], source: str, destination: str) -> str:
-    """Move a file, or rename it. Nothing is overwritten.
+    """Move or rename a file. An existing file is never overwritten.
 
     Args:
-        source: Such as root/folder/file.txt.
-        destination: Where it goes, with its new name.
+        source: Path of the file, for example root/folder/file.txt.
+        destination: New path of the file, with its name.
     """
-    files = ctx.deps.sandbox_toolset
-    root, rest = ctx.deps.sandbox_manager.parse(source)
-    to_root, to_rest = ctx.deps.sandbox_manager.parse(destination)
-    files.move(root.name, rest, to_root.name, to_rest, expected=_expected(ctx, source))
-    return f"{source} is now {destination}."
+    files, root, rest = _locate(ctx, source)
+    _, to_root, to_rest = _locate(ctx, destination)
+    files.move(root, rest, to_root, to_rest, expected=_expected(ctx, source))
+    return f"{source} is moved to {destination}."
 
 
 @_file_tool("write", "path", changes="path")
@@ -259,19 +255,18 @@ def delete_file(ctx: RunContext[Context], path: str) -> str:
     """Delete a file.
 
     Args:
-        path: Such as root/folder/file.txt.
+        path: Path of the file, for example root/folder/file.txt.
     """
-    files = ctx.deps.sandbox_toolset
-    root, rest = ctx.deps.sandbox_manager.parse(path)
-    files.delete(root.name, rest, expected=_expected(ctx, path))
+    files, root, rest = _locate(ctx, path)
+    files.delete(root, rest, expected=_expected(ctx, path))
     return f"{path} is deleted."
 
 
 def _entries(ctx: RunContext[Context], lines: Iterable[str], listing: Listing[Any], narrow: str, *, below: bool) -> str:
-    """Return a list for a model. One that looks `below` a folder says whether there are rules that leave things out."""
+    """Return a list for a model. One that looks `below` a folder says if there are rules that may leave files out."""
     frame, secrets = ctx.deps.frame, ctx.deps.runtime.recorder.secrets
     text = first_entries(map(secrets.text, lines), more=listing.truncated, narrow=narrow)
-    # Whatever is left out, the sentence is the same: it tells of rules, and of no file.
+    # The same sentence whatever is left out: it tells of rules, and of no file.
     if below and frame.parent is not None and denies_any("sandbox.read", frame.parent.rules):
         return f"{text}\n[Files that a rule denies are not shown.]"
     return text
@@ -279,37 +274,34 @@ def _entries(ctx: RunContext[Context], lines: Iterable[str], listing: Listing[An
 
 @_file_tool("read", find_cases=_listed_cases)
 def list_files(ctx: RunContext[Context], path: str = "", pattern: str = "*") -> str:
-    """List a folder. Names of folders end with a slash.
+    """List the files and folders in a folder. Names of folders end with a slash.
 
     Args:
-        path: Such as root/folder. Leave it out to list the roots.
-        pattern: List only names that match, such as *.txt. Write **/*.txt to list those in all folders below as well.
+        path: Path of the folder, for example root/folder. Leave empty to list the roots.
+        pattern: List only names that match this pattern, for example *.txt. Use **/*.txt to include all folders below.
     """
-    files = ctx.deps.sandbox_toolset
     if not path.strip("/"):
         if pattern not in ("", "*"):
             raise ContentError(
                 "A pattern needs a folder to look in. Call list_files with a path that starts with a root."
             )
         return "\n".join(f"{name}/" for name in ctx.deps.sandbox_manager.roots)
-    root, rest = ctx.deps.sandbox_manager.parse(path)
+    files, root, rest = _locate(ctx, path)
     below = _looks_below(pattern)
-    keep = _judged(ctx, root.name) if below else None
-    listing = files.list_files(root.name, rest, pattern=pattern or "*", keep=keep)
+    listing = files.list_files(root, rest, pattern=pattern or "*", keep=_planned(ctx, root) if below else None)
     narrow = "call list_files with a pattern, such as a*, or with a folder below."
-    return _entries(ctx, (f"{root.name}/{name}" for name in listing), listing, narrow, below=below)
+    return _entries(ctx, (f"{root}/{name}" for name in listing), listing, narrow, below=below)
 
 
 @_file_tool("read", find_cases=_found_cases)
 def find_files(ctx: RunContext[Context], pattern: str) -> str:
-    """Find files by name.
+    """Find files by path.
 
     Args:
-        pattern: Such as root/**/*.txt.
+        pattern: Pattern of the paths, for example root/**/*.txt. ** stands for any number of folders.
     """
-    files = ctx.deps.sandbox_toolset
     root, _, rest = pattern.partition("/")
-    found = files.find(root, rest or "**", keep=_judged(ctx, root))
+    found = ctx.deps.sandbox_toolset.find(root, rest or "**", keep=_planned(ctx, root))
     narrow = "call find_files with a pattern that fewer files match."
     return _entries(ctx, (f"{root}/{name}" for name in found), found, narrow, below=True)
 
@@ -319,16 +311,15 @@ def search_files(ctx: RunContext[Context], text: str, pattern: str) -> str:
     """Find lines of text files that contain a text.
 
     Args:
-        text: What to look for, to the letter.
-        pattern: Where, such as root/**/*.txt.
+        text: The exact text to find, within one line. Case matters; it is not a regular expression.
+        pattern: Pattern of the files to search, for example root/**/*.txt.
     """
-    files = ctx.deps.sandbox_toolset
-    root, _, rest = pattern.partition("/")
-    found = files.search(root, text, pattern=rest or "**", keep=_judged(ctx, root), make_cleaner=_cleaner(ctx))
+    files, (root, _, rest) = ctx.deps.sandbox_toolset, pattern.partition("/")
+    found = files.search(root, text, pattern=rest or "**", keep=_planned(ctx, root), make_cleaner=_cleaner(ctx))
     lines = (f"{root}/{line.path}:{line.line}: {line.text}" for line in found)
     narrow = "search for a longer text, or use a pattern that fewer files match."
     return _entries(ctx, lines, found, narrow, below=True)
 
 
 FILE_TOOLS = (read_file, write_file, edit_file, move_file, delete_file, list_files, find_files, search_files)
-"""What a worker with a sandbox can be given: `WorkerEntry(sandbox=..., tools=[*FILE_TOOLS])`."""
+"""Tools for a worker with a sandbox: `WorkerEntry(sandbox=..., tools=[*FILE_TOOLS])`."""

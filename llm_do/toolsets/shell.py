@@ -23,20 +23,20 @@ from ..sandbox import Pins, SandboxManager
 from ..sandbox.commands.command_line import WRAPPERS, Command, parse
 from ..sandbox.commands.runner import CommandResult, Mount, ShellLimits, Workspace
 from ..sandbox.commands.selection import select_runner
-from .approved_scripts import check_no_others, check_programs, pin_programs, with_programs
+from .approved_scripts import add_programs, check_no_others, check_programs, pin_programs
 
 _WORD = re.compile(r"[A-Za-z][\w.-]*")
 
 
 async def _shell(ctx: RunContext[Context], command: str, timeout: Annotated[float, Field(gt=0, le=600)] = 60) -> str:
-    """Run a program with arguments, and get what it prints.
+    """Run a program with arguments, and return its output.
 
-    Programs can be joined with | and &&. There is no shell: no variables, no redirections, no wildcards. Paths are
-    those of your roots, such as root/folder/file.txt. There is no network.
+    Join programs with | and &&. There is no shell: do not use variables, redirections or wildcards. Write paths with
+    the name of their root, for example root/folder/file.txt. There is no network.
 
     Args:
-        command: Such as: sort -u root/names.txt | wc -l
-        timeout: Seconds after which it is stopped.
+        command: The command, for example: sort -u root/names.txt | wc -l
+        timeout: Seconds after which the command is stopped.
     """
     frame = ctx.deps.frame
     plan, manager, unsandboxed = frame.plan, frame.files.manager, _is_unsandboxed(frame)
@@ -49,11 +49,11 @@ async def _shell(ctx: RunContext[Context], command: str, timeout: Annotated[floa
         check_no_others(frame.pins, parsed, manager, unsandboxed=unsandboxed)
     if unsandboxed:
         check_programs(programs, manager)
-    with _mounts(manager, frame) as (mounts, left_out):
+    with _mounts(manager, frame) as (mounts, missing):
+        note = f"\n(not available: {'; '.join(missing)})" if missing else ""
         workspace = Workspace(base=manager.base, mounts=mounts, copies=programs)
         result = await select_runner(sandboxed=not unsandboxed).run(parsed, workspace, limits, make_cleaner)
-    missing = f"\n(not there: {'; '.join(left_out)})" if left_out else ""
-    return _told(result, missing, frame, next((mount.name for mount in mounts if mount.writable), None))
+        return _result_text(result, note, frame, next((mount.name for mount in mounts if mount.writable), None))
 
 
 def _is_unsandboxed(frame: CallFrame) -> bool:
@@ -61,7 +61,7 @@ def _is_unsandboxed(frame: CallFrame) -> bool:
 
 
 def _file_bytes(manager: SandboxManager) -> int:
-    """How large a file may get: what the strictest root allows, for nobody can tell where a program writes."""
+    """Return the size limit of the strictest root, since a program may write to any of them."""
     return min(
         (root.config.max_file_bytes for root in manager.roots.values() if root.config.mode == "rw"), default=10**8
     )
@@ -69,73 +69,74 @@ def _file_bytes(manager: SandboxManager) -> int:
 
 @contextmanager
 def _mounts(manager: SandboxManager, frame: CallFrame) -> Iterator[tuple[list[Mount], list[str]]]:
-    """The roots as a command sees them, and what it does not see, and why."""
-    mounts, left_out = list[Mount](), list[str]()
+    """Open the roots as a command sees them. The second list says which it does not see, and why."""
+    mounts, missing = list[Mount](), list[str]()
     if _is_unsandboxed(frame):
-        yield mounts, left_out
+        yield mounts, missing
         return
-    hidden, kept = _denied("sandbox.read", frame), _denied("sandbox.write", frame)
-    masked = [place for place in map(_folder_of, hidden) if place is not None]
+    unreadable, unwritable = _denied_patterns("sandbox.read", frame), _denied_patterns("sandbox.write", frame)
+    masked = [place for place in map(_place_of, unreadable) if place is not None]
     with ExitStack() as stack:
         for name, root in manager.roots.items():
             if root.config.suffixes is not None:
-                left_out.append(f"{name}, since programs cannot be held to suffixes")
+                missing.append(f"{name}, because programs cannot be restricted to its suffixes")
                 continue
-            if any(_folder_of(pattern) is None and _touches(pattern, root.folder) for pattern in hidden):
-                left_out.append(f"{name}, since a rule denies to read some of it")
+            if any(_place_of(pattern) is None and _touches(pattern, root.folder) for pattern in unreadable):
+                missing.append(f"{name}, because a rule denies reading parts of it")
                 continue
             try:
                 folder = stack.enter_context(root.open(""))
             except PathMissing:
-                left_out.append(f"{name}, since its folder does not exist")
+                missing.append(f"{name}, because its folder does not exist")
                 continue
-            writable = root.config.mode == "rw" and not any(_touches(pattern, root.folder) for pattern in kept)
+            writable = root.config.mode == "rw" and not any(_touches(pattern, root.folder) for pattern in unwritable)
             below = [place for place in masked if place.exists()]
             protected = [*manager.protected, *below]
             if writable and len(below) < len(masked):  # what is not there yet must not be made either
                 writable = not any(place.is_relative_to(root.folder) for place in masked if place not in below)
             mounts.append(Mount(name=name, folder=root.folder, writable=writable, fd=folder.fd, protected=protected))
-        yield mounts, left_out
+        yield mounts, missing
 
 
-def _denied(name: str, frame: CallFrame) -> list[str]:
-    """The absolute patterns of paths that rules on files deny: a program is held to them by what it sees."""
+def _denied_patterns(name: str, frame: CallFrame) -> list[str]:
+    """Return the absolute patterns that rules on files deny. They decide what a program sees, and what it can write."""
     books = frame.parent.rules if frame.parent is not None else ()
-    found: list[str] = []
+    patterns: list[str] = []
     for book in books:
         for rule in book.rules.get(name, ()):
             if rule.disposition == "deny":
-                given = rule.when.get("path", "/**")
-                found += [book.places.anchor(each) for each in (given if isinstance(given, list | tuple) else [given])]
-    return found
+                paths = rule.when.get("path", "/**")
+                paths = paths if isinstance(paths, list | tuple) else [paths]
+                patterns += map(book.places.anchor, paths)
+    return patterns
 
 
-def _folder_of(pattern: str) -> Path | None:
-    """The folder or the file that a pattern means as a whole, if it is such a one."""
+def _place_of(pattern: str) -> Path | None:
+    """Return the folder or the file that a pattern names as a whole; `None` for other patterns."""
     plain = pattern.removesuffix("/**")
     return None if "*" in plain or not plain.strip("/") else Path(plain)
 
 
 def _touches(pattern: str, folder: Path) -> bool:
-    """Whether a pattern may mean something in a folder."""
-    named = Path(pattern.partition("*")[0].rpartition("/")[0] or "/") if "*" in pattern else Path(pattern)
-    return named.is_relative_to(folder) or folder.is_relative_to(named)
+    """Return whether a pattern may match something in a folder."""
+    fixed = Path(pattern.partition("*")[0].rpartition("/")[0] or "/") if "*" in pattern else Path(pattern)
+    return fixed.is_relative_to(folder) or folder.is_relative_to(fixed)
 
 
-def _told(result: CommandResult, missing: str, frame: CallFrame, writable: str | None = None) -> str:
+def _result_text(result: CommandResult, note: str, frame: CallFrame, writable: str | None = None) -> str:
     if result.timed_out or result.exit_code:
-        frame.failure = "stopped: its time was up" if result.timed_out else f"exit code {result.exit_code}"
+        frame.failure = "stopped: timed out" if result.timed_out else f"exit code {result.exit_code}"
     keep = f", or into `tee {writable}/output.txt` and read that file in parts" if writable is not None else ""
-    narrow = f"\n[To see what is left out, pipe the output into grep, head or tail{keep}.]" if result.truncated else ""
-    late = "\n(stopped: its time was up)" if result.timed_out else ""
-    code = f"\n(exit code {result.exit_code}){missing}" if result.exit_code and not late else ""
-    left = "".join(f"\n({each})" for each in result.disabled)
-    return f"{result.stdout}{result.stderr}{late}{code}{left}{narrow}" or "(it printed nothing)"
+    narrow = f"\n[To see the omitted part, pipe the output into grep, head or tail{keep}.]" if result.truncated else ""
+    late = "\n(stopped: timed out)" if result.timed_out else ""
+    code = f"\n(exit code {result.exit_code}){note}" if result.exit_code and not late else ""
+    disabled = "".join(f"\n({each})" for each in result.disabled)
+    return f"{result.stdout}{result.stderr}{late}{code}{disabled}{narrow}" or "(no output)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class _ShellPlan(Plan):
-    """A command, read once: what rules judge, what a person sees, and what runs."""
+    """A command that was parsed once: rules judge, a person sees and the sandbox runs the same words."""
 
     command: Command
     arguments: dict[str, Any]
@@ -146,8 +147,8 @@ class _ShellPlan(Plan):
         return pin_programs(self.command, self.manager, unsandboxed=ruling.unsandboxed)
 
     def view(self, ruling: Ruling, pins: Pins | None) -> dict[str, Any]:
-        """Return what runs, with the content of which files, and where. Nobody is asked about what cannot run."""
-        return with_programs({**self.arguments, **self._runs(ruling)}, pins)
+        """Return the command, where it runs, and the files that it runs. Raise if it cannot run at all."""
+        return add_programs({**self.arguments, **self._runs(ruling)}, pins)
 
     def _runs(self, ruling: Ruling) -> dict[str, Any]:
         if ruling.unsandboxed:
@@ -162,7 +163,7 @@ class _ShellPlan(Plan):
         return {"runs": parts} if len(parts) > 1 else {}
 
     def offers(self, ruling: Ruling) -> Sequence[Grant]:
-        """Return the same program with the same first word after it, such as `git log`, and any other words."""
+        """Return the program with its first word, such as `git log`, and any other words after it."""
         programs = _programs(self.command)
         if len(programs) != 1 or len(programs[0]) < 2 or ruling.unsandboxed:
             return ()

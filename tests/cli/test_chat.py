@@ -50,7 +50,8 @@ from llm_do.cli.tui.approval import ApprovalPanel, ArgumentsArea, Choices
 from llm_do.cli.tui.calls import Calls
 from llm_do.cli.tui.log import Answer, Log, Notice, Said
 from llm_do.cli.tui.prompt import Prompt
-from llm_do.toolsets import FILE_TOOLS, shell
+from llm_do.toolsets.files import FILE_TOOLS
+from llm_do.toolsets.shell import shell
 
 from ..processes import PATIENCE
 from ..scripted import answers, calls, says, scripted

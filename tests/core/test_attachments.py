@@ -214,7 +214,7 @@ async def test_the_callers_policy_counts_as_the_callees_does(
     root: Path, policy: dict[str, Any], files: list[str], problem: str, way: str
 ) -> None:
     """Whatever the callee takes, its caller hands on no more than its own policy says."""
-    from llm_do.toolsets import worker_call
+    from llm_do.toolsets.delegation import worker_call
 
     analyst = WorkerEntry[str](name="analyst", instructions="x")
     tools = (analyst,) if way == "tool" else (worker_call,)
@@ -229,7 +229,7 @@ async def test_the_callers_policy_counts_as_the_callees_does(
 
 async def test_worker_call_needs_no_input_where_there_are_files(root: Path) -> None:
     """The files are all that the worker is shown."""
-    from llm_do.toolsets import worker_call
+    from llm_do.toolsets.delegation import worker_call
 
     analyst = WorkerEntry[str](name="analyst", instructions="x")
     script = Script("worker_call", {"worker": "analyst", "attachments": ["in/a.txt"]})
@@ -308,7 +308,7 @@ async def test_no_json_in_a_mapping_becomes_a_file(item: dict[str, Any]) -> None
 @pytest.mark.parametrize("way", ["tool", "worker_call"])
 async def test_an_approval_is_for_the_very_content(root: Path, way: str) -> None:
     """A file that changes while a person thinks is not handed on unseen, and a grant does not outlast a change."""
-    from llm_do.toolsets import worker_call
+    from llm_do.toolsets.delegation import worker_call
 
     analyst = WorkerEntry[str](name="analyst", instructions="x")
     asked: list[Any] = []
@@ -389,7 +389,7 @@ async def test_a_field_that_is_called_attachments_stays_the_workers_own(root: Pa
 @pytest.mark.parametrize("rule", ["sandbox.read", "worker.call"])
 def test_why_judges_each_file_and_reads_none(root: Path, way: str, rule: str) -> None:
     """What would be decided about a call is decided about its files too."""
-    from llm_do.toolsets import worker_call
+    from llm_do.toolsets.delegation import worker_call
 
     key = "path" if rule == "sandbox.read" else "attachments"
     rules = {rule: {"rule": "deny", "when": {key: "in/none.txt"}}}

@@ -38,7 +38,8 @@ from llm_do import (
     approve_all_callback,
     entry,
 )
-from llm_do.toolsets import shell, worker_call
+from llm_do.toolsets.delegation import worker_call
+from llm_do.toolsets.shell import shell
 
 from ..scripted import by_tools, calls, says, scripted, tool_results
 

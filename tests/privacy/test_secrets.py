@@ -573,7 +573,7 @@ async def test_the_prompt_of_a_worker_has_none(
 
 
 async def test_a_delegation_hides_what_the_other_worker_marks(caplog: pytest.LogCaptureFixture) -> None:
-    from llm_do.toolsets import worker_call
+    from llm_do.toolsets.delegation import worker_call
 
     target = WorkerEntry(name="target", input_type=Account, model=scripted(says("in")))
     given = {"worker": "target", "input_data": {"user": "me", "password": VALUE}}

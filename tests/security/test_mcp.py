@@ -30,7 +30,7 @@ from llm_do import (
 )
 from llm_do.arguments.validation import schema_validator
 from llm_do.models.local.schema import GrammarSchema
-from llm_do.toolsets import McpFactory
+from llm_do.toolsets.mcp.toolset import McpFactory
 
 from ..hostile_mcp import Closed, HostileServer, Raw, events, serving, text, tool
 from ..scripted import answers, calls, says, scripted

@@ -347,7 +347,7 @@ def test_a_crowd_of_processes_is_ended_and_none_is_left(shell: World) -> None:
     )
     shell.write("in/crowd.py", code)
     outcome = shell.attack(call("shell", command="python3 in/crowd.py", timeout=PATIENCE), callback=Person())
-    assert not outcome.told("its time was up")
+    assert not outcome.told("timed out")
     assert not shell.processes()
 
 

@@ -19,10 +19,10 @@ from ...core.entries import ToolEntry, WorkerEntry
 from ...core.entry import Entry
 from ...core.plane import proxy_tool
 from ...core.runtime import Runtime
-from ...definitions.toolsets import OWN_TOOLSETS, McpToolset
+from ...definitions.toolsets import McpToolset
 from ...errors import ModelChoiceError
 from ...models import choose_default_model
-from ...policy.catalogue import DEFAULTS
+from ...policy.catalogue import DEFAULTS, TOOLSETS
 from ...policy.rules import RuleBook
 from ...projects.registry import WorkerRegistry
 from .providers import ModelProblem, look_at_model
@@ -72,7 +72,7 @@ def _worker(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Described:
         "takes_input": entry.input_type != "none",
         "output": _output(registry, entry),
         "tools": [_tool(tool, entry.proxy_of(tool)) for tool in meant(registry, entry)],
-        "toolsets": [_toolset(item) for item in definition.toolsets if item not in OWN_TOOLSETS] if definition else [],
+        "toolsets": [_toolset(item) for item in definition.toolsets if item not in TOOLSETS] if definition else [],
         "native": [item if isinstance(item, str) else dict(item) for item in definition.native] if definition else [],
         "allow_workers": list(entry.allow_workers),
         "rules": rules_of(entry.rule_book) + rules_of(session_rules),

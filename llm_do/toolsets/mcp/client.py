@@ -68,31 +68,20 @@ class Connection:
     """The HTTP code of the last answer, if that was an error."""
 
     def end(self, what: str) -> None:
-        """Take note of the end of the connection. What was first is the reason."""
+        """Note the end of the connection. The first reason counts."""
         self.lost = self.lost or what
 
     def note(self, exc: BaseException) -> None:
-        """Take note of an error of a request, which may be the end of the connection."""
+        """Note an error of a request, which may be the end of the connection."""
         cause = exc.__cause__ if isinstance(exc, ModelRetry) else exc
         if isinstance(cause, MCPError):
-            closed = cause.error.code == CONNECTION_CLOSED
-            gone = closed and str(cause) == "Connection closed"  # other faults of a stream have the same code
+            # Other faults of a stream have the same code.
+            gone = cause.error.code == CONNECTION_CLOSED and str(cause) == "Connection closed"
         else:
             gone = cause is exc and isinstance(exc, httpx2.TransportError | OSError)
             gone = gone and not isinstance(exc, TimeoutError)  # it may only be slow
         if gone:
             self.end("has ended by itself")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClientOptions:
-    """Options of the client of one server, beside calling its tools."""
-
-    log: ServerLog
-    connection: Connection
-    roots: tuple[Path, ...] = ()
-    on_progress: ProgressHandler | None = None
-    sampling_model: Model | None = None
 
 
 class Client(MCPToolset[Any]):
@@ -117,26 +106,35 @@ class Client(MCPToolset[Any]):
         return None
 
 
-def connect(server: McpServer, base: Path, options: ClientOptions) -> Client:
+def connect(
+    server: McpServer,
+    base: Path,
+    *,
+    log: ServerLog,
+    connection: Connection,
+    roots: tuple[Path, ...],
+    on_progress: ProgressHandler | None,
+    sampling_model: Model | None,
+) -> Client:
     """Return the tools of a server, which is not connected yet."""
     transport: Any
     if server.command is not None:
-        transport = _Stdio(server, str(base / (server.cwd or ".")), options.log)
+        transport = _Stdio(server, str(base / (server.cwd or ".")), log)
     else:
         transport = _Http(
             str(server.url),
             headers=server.headers,
-            httpx_client_factory=partial(_http_client, options.connection),
+            httpx_client_factory=partial(_http_client, connection),
             max_sse_event_size=LARGEST_MESSAGE,
         )
-    transport.connection = options.connection
+    transport.connection = connection
     return Client(
         transport,
         init_timeout=server.start_timeout,
         log_handler=_ignore_log,
-        roots=[root.as_uri() for root in options.roots] or None,
-        progress_handler=options.on_progress or _ignore_progress,
-        sampling_model=options.sampling_model,
+        roots=[root.as_uri() for root in roots] or None,
+        progress_handler=on_progress or _ignore_progress,
+        sampling_model=sampling_model,
     )
 
 
@@ -192,7 +190,7 @@ class _Requests:
         self._open: set[RequestId] = set()
 
     def take(self, message: Any) -> bool:
-        """Take note of what the server sent, and return whether it may send that."""
+        """Note a message of the server, and return whether it may send it."""
         if isinstance(message, JSONRPCRequest):
             if message.id in self._open or len(self._open) >= MOST_REQUESTS:
                 return False
@@ -202,13 +200,13 @@ class _Requests:
         return True
 
     def answer(self, message: Any) -> None:
-        """Take note of what the server was sent."""
+        """Note a message to the server, which may answer one of its requests."""
         if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
             self._open.discard(message.id)
 
 
 class _Stream:
-    """A stream that does something beside another one."""
+    """A wrapper around a stream."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -248,25 +246,20 @@ class _Outgoing(_Stream):
 
     async def send(self, item: Any) -> None:
         message = item.message
-        is_farewell = isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled"
+        is_cancellation = isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled"
         # A call that was cancelled would wait 5 seconds for a server that reads nothing.
-        with anyio.move_on_after(LEAVING_SECONDS if is_farewell else None):
+        with anyio.move_on_after(LEAVING_SECONDS if is_cancellation else None):
             await self._stream.send(item)
         self._requests.answer(message)
-
-
-def _bounded(options: dict[str, Any], connection: Connection) -> dict[str, Any]:
-    """Return the options of a connection, with our own session."""
-    transport_options = options.get("transport_options") or TransportOptions()
-    session_class: Any = partial(_Session, connection)
-    return {**options, "transport_options": replace(transport_options, session_class=session_class)}
 
 
 class _Http(StreamableHttpTransport):
     connection: Connection
 
-    def connect_session(self, **options: Any) -> Any:
-        return super().connect_session(**_bounded(options, self.connection))
+    def connect_session(self, *, transport_options: TransportOptions | None = None, **options: Any) -> Any:
+        session_class: Any = partial(_Session, self.connection)
+        bounded = replace(transport_options or TransportOptions(), session_class=session_class)
+        return super().connect_session(transport_options=bounded, **options)
 
 
 class _Stdio(ClientTransport):

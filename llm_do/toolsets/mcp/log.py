@@ -18,10 +18,10 @@ LARGEST_LOG = 1_000_000
 """The most bytes of a log. One that would become larger starts anew."""
 LONGEST_LINE = 2_000
 LONGEST_READ = 65536
-"""How many bytes of a line are read. The rest of it is left out."""
+"""The most bytes of a line that are read. The rest of it is left out."""
 CHUNK = 16384
 PAUSE_SECONDS = 0.05
-"""How long a server waits that writes without a pause, so that it does not take the time of everything else."""
+"""The pause between reads from a server that writes without end, so that the event loop has time for other tasks."""
 SHOWN_LINES = 5
 SHOWN_CHARACTERS = 600
 
@@ -40,7 +40,7 @@ def log_path(project: Path, server: str) -> Path | None:
 class ServerLog:
     """Writes the lines of a server to its log, without secrets, and remembers the last ones.
 
-    The server is given a pipe and not the file, so that it can neither fill the disk nor write to a terminal.
+    The server gets a pipe and not the file, so that it can neither fill the disk nor write to a terminal.
     """
 
     def __init__(self, path: Path | None, redact: Callable[[str], str]) -> None:
@@ -49,25 +49,25 @@ class ServerLog:
         self._last: deque[str] = deque(maxlen=SHOWN_LINES)
         self._rest = b""
         self._skipping = False
-        """Whether the line that comes in is too long, and the rest of it is left out."""
+        """True while the rest of a line that is too long is left out."""
         self._pause: asyncio.TimerHandle | None = None
         self._reading: int | None = None
         self._file: int | None = None
 
     @contextmanager
     def stream(self) -> Iterator[int]:
-        """Give a descriptor for the standard error of one process, and take in what is written until the block ends."""
+        """Yield a descriptor for the standard error of one process, and read from it until the block ends."""
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
         loop = asyncio.get_running_loop()
         self._reading, self._file = reading, self._open()
         self._last.clear()
-        loop.add_reader(reading, self._take_part)
+        loop.add_reader(reading, self._read_and_pause)
         try:
             yield writing
         finally:
             os.close(writing)
-            self.take_in()
+            self.drain()
             self._add([self._rest])
             self._rest, self._skipping = b"", False
             if self._pause is not None:
@@ -78,24 +78,24 @@ class ServerLog:
                 os.close(self._file)
             self._reading = self._file = self._pause = None
 
-    def take_in(self) -> None:
+    def drain(self) -> None:
         """Read what the server has written so far, up to a bound."""
         for _ in range(16):
-            if not self._read():
+            if not self._read_part():
                 return
 
-    def _take_part(self) -> None:
-        """Read a part of what there is. If there may be more, it is read after a pause."""
+    def _read_and_pause(self) -> None:
+        """Read one part. If there may be more, it is read after a pause."""
         assert self._reading is not None
         loop = asyncio.get_running_loop()
-        if (read := self._read()) is None:  # no process has the other end any more
+        if (size := self._read_part()) is None:  # no process has the other end any more
             loop.remove_reader(self._reading)
-        elif read == CHUNK:
+        elif size == CHUNK:
             loop.remove_reader(self._reading)
-            self._pause = loop.call_later(PAUSE_SECONDS, loop.add_reader, self._reading, self._take_part)
+            self._pause = loop.call_later(PAUSE_SECONDS, loop.add_reader, self._reading, self._read_and_pause)
 
-    def _read(self) -> int | None:
-        """Take in one part, and return its size; `None` at the end."""
+    def _read_part(self) -> int | None:
+        """Read one part, and return its size; `None` at the end."""
         if self._reading is None:
             return None
         try:
@@ -116,20 +116,20 @@ class ServerLog:
         return len(part) or None
 
     def end(self) -> str:
-        """Return the last lines, as an error message shows them; nothing where the server wrote none."""
-        self.take_in()
+        """Return the last lines for an error message; an empty text if the server wrote none."""
+        self.drain()
         lines = [*self._last, *self._clean([self._rest])]
         if not lines:
             return ""
         text = " | ".join(lines[-SHOWN_LINES:])
-        cut = text if len(text) <= SHOWN_CHARACTERS else f"...{text[-SHOWN_CHARACTERS:]}"
+        ending = text if len(text) <= SHOWN_CHARACTERS else f"...{text[-SHOWN_CHARACTERS:]}"
         where = f" (all of it: {self.path})" if self.path is not None else ""
-        return f" Its standard error ends: {cut}{where}"
+        return f" Its standard error ends: {ending}{where}"
 
     def _clean(self, lines: list[bytes]) -> list[str]:
-        # Secrets are taken out before anything is cut, so that no half of one is left.
+        # Secrets are removed before lines are cut, so that no half of one is left.
         text = visible(self._redact(b"\n".join(lines).decode(errors="replace")), keep="\t\n")
-        return [cut for line in text.split("\n") if (cut := line.rstrip()[:LONGEST_LINE])]
+        return [short for line in text.split("\n") if (short := line.rstrip()[:LONGEST_LINE])]
 
     def _add(self, lines: list[bytes]) -> None:
         texts = self._clean(lines)

@@ -25,14 +25,14 @@ from ...sandbox.commands.processes import close_all, wait_exit
 
 _CHUNK = 65536
 _FLUSH_SECONDS = 0.5
-"""How long a server may take to read what it was already sent."""
+"""The time for a server to read what is already on its way."""
 _GRACE_SECONDS = 1.5
-"""How long it may take to end once its standard input is closed. PydanticAI waits 3 seconds for all of it."""
+"""The time to end once its standard input is closed. PydanticAI waits 3 seconds for all of it."""
 _TERMINATION_SECONDS = 0.5
 _LAST_WORDS_SECONDS = 1.0
 
 End = Callable[[str], None]
-"""Is told why a server is gone."""
+"""Takes the reason why a server has ended."""
 
 
 @asynccontextmanager
@@ -45,25 +45,25 @@ async def run_server(
     largest_message: int,
     on_end: End,
 ) -> AsyncIterator[tuple[Any, Any]]:
-    """Start a server, and give its messages and a stream for those to it. It is stopped when the block ends."""
+    """Start a server, and yield streams of messages from it and to it. It is stopped when the block ends."""
     server = _Server(command, {**get_default_environment(), **(env or {})}, cwd, stderr)
-    incoming, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    write, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
+    incoming, messages = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    answers, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.read, incoming, largest_message, on_end)
             tasks.start_soon(server.write, outgoing, incoming, on_end)
             tasks.start_soon(server.watch, incoming, on_end)
             try:
-                yield read, write
+                yield messages, answers
             finally:
-                read.close()
-                write.close()
+                messages.close()
+                answers.close()
                 await wait_shielded(server.stop())
                 tasks.cancel_scope.cancel()
     finally:
         server.close()
-        for stream in (incoming, read, write, outgoing):
+        for stream in (incoming, messages, answers, outgoing):
             stream.close()
 
 
@@ -89,18 +89,18 @@ class _Server:
         # A task of its own: the others can be cancelled before the process has ended.
         self._exit = asyncio.ensure_future(wait_exit(self._process.pid, self._handle))
         self._writing = anyio.CancelScope()
-        self._written = anyio.Event()
-        self._read = anyio.Event()
+        self._done_writing = anyio.Event()
+        self._done_reading = anyio.Event()
 
     async def read(self, incoming: Any, largest: int, on_end: End) -> None:
-        """Give the messages of the server on, line by line, until it ends its output."""
+        """Pass on the messages of the server, line by line, until it ends its output."""
         try:
             async with incoming:
                 await self._read_lines(incoming, largest, on_end)
                 on_end("has ended by itself")
             await self._discard()
         finally:
-            self._read.set()
+            self._done_reading.set()
 
     async def _read_lines(self, incoming: Any, largest: int, on_end: End) -> None:
         rest = bytearray()
@@ -121,14 +121,14 @@ class _Server:
                 return
 
     async def _receive(self) -> bytes:
-        """Return a part of the output; none at its end."""
+        """Return a part of the output; an empty one at its end."""
         while True:
             await anyio.wait_readable(self._stdout)
             with suppress(BlockingIOError):
                 return os.read(self._stdout.fileno(), _CHUNK)
 
     async def _discard(self) -> None:
-        """Read what is left, so that the server does not wait for that before it can end."""
+        """Read the rest of the output, so that the server is not blocked by it before it can end."""
         while await self._receive():
             pass
 
@@ -137,15 +137,15 @@ class _Server:
         is_closed = False
         try:
             with self._writing:
-                async for sent in outgoing:
-                    text = sent.message.model_dump_json(by_alias=True, exclude_unset=True)
+                async for item in outgoing:
+                    text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
                     await self._send(memoryview(f"{text}\n".encode()))
         except OSError:
             is_closed = True
         finally:
             outgoing.close()
-            self._written.set()
-        if is_closed:  # what it was sent last has no answer, however long its process runs
+            self._done_writing.set()
+        if is_closed:  # the last message gets no answer, however long the process runs
             await self._end(incoming, on_end, "has closed its input")
 
     async def _send(self, data: memoryview) -> None:
@@ -164,7 +164,7 @@ class _Server:
     async def _end(self, incoming: Any, on_end: End, why: str) -> None:
         """End the connection when the last messages of the server are read."""
         with anyio.move_on_after(_LAST_WORDS_SECONDS):
-            await self._read.wait()
+            await self._done_reading.wait()
         on_end(why)
         incoming.close()
 
@@ -172,9 +172,9 @@ class _Server:
         """Close its input, and end the process and all that it has started if it does not end by itself."""
         try:
             with anyio.move_on_after(_FLUSH_SECONDS):
-                await self._written.wait()
+                await self._done_writing.wait()
             self._writing.cancel()
-            await self._written.wait()
+            await self._done_writing.wait()
             self._stdin.close()
             for seconds, number in ((_GRACE_SECONDS, signal.SIGTERM), (_TERMINATION_SECONDS, signal.SIGKILL)):
                 await asyncio.wait([self._exit], timeout=seconds)
@@ -206,13 +206,13 @@ class _Server:
 
 def _end_session(leader: int) -> None:
     """End the processes of a session, which may be in groups of their own. Its leader is not reaped yet."""
-    ended = {leader}
-    # One that starts another meanwhile is seen in the next look.
-    while found := set(_members(leader)) - ended:
-        for pid in found:
+    killed = {leader}
+    # One that starts another meanwhile is found in the next round.
+    while members := set(_members(leader)) - killed:
+        for pid in members:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        ended |= found
+        killed |= members
 
 
 def _members(session: int) -> Iterator[int]:

@@ -1,12 +1,12 @@
 """Sampling: an MCP server asks the model of the worker whose tool call it serves.
 
-Such a request is a call of its own, below the tool call, so that rules, budgets and the trace hold for it. What the
-server wants to know is text that is not trusted. It chooses no model and sees nothing of the conversation.
+Such a request is a call of its own, below the tool call, so that rules, budgets and the trace hold for it. Its text is
+not trusted. The server chooses no model and sees nothing of the conversation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from pydantic_ai import RunContext
@@ -22,6 +22,7 @@ from ...core.entry import EntryBase
 from ...core.frame import CallFrame
 from ...core.metering import metered
 from ...errors import ArgumentError, NoWorkerError
+from ...policy.plan import Plan
 from ...policy.rules import Case
 
 Answer = Callable[[list[ModelMessage], ModelSettings], Awaitable[ModelResponse]]
@@ -47,18 +48,18 @@ class SamplingEntry(EntryBase):
     @property
     def arguments(self) -> dict[str, Any]:
         """Return the request as a person sees it, and as the record has it."""
-        asked = ModelMessagesTypeAdapter.dump_python(self._messages, mode="json")
-        said = [_shown(part) for message in asked for part in message["parts"]]
-        return {"server": self._server, "messages": said, "max_tokens": self._settings.get("max_tokens")}
+        dumped = ModelMessagesTypeAdapter.dump_python(self._messages, mode="json")
+        parts = [_server_part(part) for message in dumped for part in message["parts"]]
+        return {"server": self._server, "messages": parts, "max_tokens": self._settings.get("max_tokens")}
 
     async def check_arguments(self, arguments: dict[str, Any], ctx: Context) -> None:
         """Refuse arguments that a person edited: what is sent is what the server wrote."""
         if arguments != self.arguments:
             raise ArgumentError("the request of a server cannot be edited. Approve it as it is, or refuse it.")
 
-    def cases(self, arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
-        """Return what rules can speak of."""
-        return (Case({"server": self._server, "max_tokens": self._settings.get("max_tokens")}),)
+    def plan(self, arguments: dict[str, Any], frame: CallFrame) -> Plan:
+        """Return the plan of the request. Rules judge its server and its length, and not its messages."""
+        return Plan(cases=(Case({"server": self._server, "max_tokens": self._settings.get("max_tokens")}),))
 
     async def call(self, input_data: dict[str, Any], ctx: Context, run_ctx: RunContext[Context]) -> ModelResponse:
         """Ask the worker's model, within the budgets that hold here."""
@@ -66,26 +67,26 @@ class SamplingEntry(EntryBase):
         if worker is None or worker.model is None:
             raise NoWorkerError("No worker is at work here, so there is no model to ask.")
         model = metered(worker.model, ctx.runtime, ctx.frame)
-        own: Any = getattr(worker.entry, "model_settings", None) or {}
-        most: int = own.get("max_tokens") or getattr(model, "default_max_tokens", DEFAULT_OUTPUT_TOKENS)
-        wanted = max(1, self._settings.get("max_tokens") or most)
-        settings = cast(ModelSettings, {**self._settings, "max_tokens": min(wanted, most)})
+        limits: Any = getattr(worker.entry, "model_settings", None) or {}
+        most: int = limits.get("max_tokens") or getattr(model, "default_max_tokens", DEFAULT_OUTPUT_TOKENS)
+        tokens = min(max(1, self._settings.get("max_tokens") or most), most)
+        settings = cast(ModelSettings, {**self._settings, "max_tokens": tokens})
         if ctx.frame.record is not None:
             ctx.frame.record.model = full_name(model.system, model.model_name)
         return await model.request(self._messages, settings, ModelRequestParameters())
 
 
-_WRITTEN = ("tool_name", "args", "content")
+_SERVER_KEYS = ("tool_name", "args", "content")
 
 
-def _shown(part: dict[str, Any]) -> dict[str, Any]:
-    """Return a part of a message with all that the server wrote in it."""
-    written = {name: value for name, value in part.items() if name in _WRITTEN}
-    return {"role": part["part_kind"].removesuffix("-prompt"), **written}
+def _server_part(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a part of a message with everything in it that the server wrote."""
+    values = {name: value for name, value in part.items() if name in _SERVER_KEYS}
+    return {"role": part["part_kind"].removesuffix("-prompt"), **values}
 
 
 class SamplingModel(Model):
-    """The model that PydanticAI's client asks for a server. It has no name that says anything."""
+    """The model that PydanticAI's client asks for a server. Its name tells the server nothing."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Tools of MCP servers, which ask unless a rule allows them: the runtime does not know what they do."""
+"""Tools of MCP servers. They require approval unless a rule allows them: the runtime does not know what they do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pydantic_ai.toolsets import AbstractToolset, CombinedToolset, ToolsetTool, 
 from ...core.context import Context, dispatch
 from ...core.events import CallProgress
 from ...core.recorder import tags
-from ...definitions.toolsets import McpToolset
+from ...definitions.toolsets import McpServer, McpToolset
 from ...errors import PathDenied, ToolsetError
 from ...machine.installation import install_extra
 from ...privacy.secrets import Values
@@ -34,14 +34,11 @@ PROGRESS_SECONDS = 0.1
 """The least time between two events of progress of one server: it may send any number."""
 LONGEST_PROGRESS = 200
 
-_GONE = (
-    "The server of this tool has ended: {label}. What it remembered is lost, and it is not known whether the call was "
-    "done. Do not call its tools again in this turn. Tell the user that the server ended."
+_LOST = (
+    "The server of this tool has ended: {label}. Its state is lost, and the call may or may not have been carried out. "
+    "Do not call its tools again in this turn. Tell the user that the server ended."
 )
-_STARTED_AGAIN = (
-    "{label} was started again. Everything that it remembered from earlier calls is gone. Do not rely on it: "
-    "repeat the calls whose effects you need."
-)
+_RESTARTED = "{label} was restarted. Its state from earlier calls is lost. Repeat the calls whose effects you need."
 
 
 @dataclass
@@ -74,7 +71,7 @@ class McpServerToolset(WrapperToolset[Context]):
     _calls: list[_OpenCall] = field(default_factory=list)
     _one_call: anyio.Lock = field(default_factory=anyio.Lock)
     _reported: float = -1.0
-    _told: bool = False
+    _end_reported: bool = False
     _tools: dict[str, ToolsetTool[Context]] | None = None
 
     @property
@@ -89,7 +86,17 @@ class McpServerToolset(WrapperToolset[Context]):
             return f"MCP server {self.declared.name!r}"
         if server.url is not None:
             return f"the MCP server at {_address(server.url)}"
-        return f"the MCP server {shlex.join((*(server.command or ()), *server.args))!r}"
+        return f"the MCP server {_command_line(server)!r}"
+
+    @property
+    def title(self) -> str:
+        """The label at the start of a sentence."""
+        return f"{self.label[0].upper()}{self.label[1:]}"
+
+    @property
+    def worker(self) -> str:
+        """The name of the worker that uses the server."""
+        return self.ctx.frame.called.name
 
     # -- its lifetime --------------------------------------------------------------------------------
 
@@ -110,8 +117,8 @@ class McpServerToolset(WrapperToolset[Context]):
         if starting is not None:
             await asyncio.wait([starting])
             if starting.cancelled() or starting.exception() is not None:
-                return None  # what had begun was undone
-        # Whatever is wrong with closing one that is lost, it is gone.
+                return None  # a start that failed has cleaned up
+        # A lost server has nothing left to close, whatever closing it raises.
         with suppress(Exception) if self.connection.lost else nullcontext():
             await self._client.close()
         return None
@@ -119,7 +126,7 @@ class McpServerToolset(WrapperToolset[Context]):
     async def _start(self) -> None:
         recorder, frame = self.ctx.runtime.recorder, self.ctx.frame
         again = " again" if self.restarts else ""
-        text = f"{self.label[0].upper()}{self.label[1:]} of worker {self._worker!r} is still starting{again}. It has "
+        text = f"{self.title} of worker {self.worker!r} is still starting{again}. It has "
         text += f"{self.declared.mcp.start_timeout:g} seconds (`start_timeout`)."
         timer = asyncio.get_running_loop().call_later(STILL_STARTING_SECONDS, recorder.notice, frame, text)
         try:
@@ -133,48 +140,41 @@ class McpServerToolset(WrapperToolset[Context]):
         """The `Client` whose tools these are. Its module is imported only where there is a server."""
         return self.wrapped
 
-    @property
-    def _worker(self) -> str:
-        return self.ctx.frame.entry.name if self.ctx.frame.entry is not None else ""
-
     async def for_run(self, ctx: RunContext[Context]) -> AbstractToolset[Context]:
         if self.connection.lost:
             await self._restart(ctx.deps)
         return self
 
     async def _restart(self, ctx: Context) -> None:
-        """Start a server that has ended once more. The second time, it stays an error."""
-        self._tell_end(ctx)
+        """Start a server again that has ended, once."""
+        self._report_end(ctx)
         if self.restarts:
             raise ToolsetError(
-                f"Worker {self._worker!r}: {self.label} ended twice, and is not started again.{self._command}"
+                f"Worker {self.worker!r}: {self.label} ended twice, and is not started again.{self._command}"
                 f"{self.log.end()} Mend the server, and start a new conversation."
             )
         self.restarts += 1
         try:
             await self.__aexit__()
             self.wrapped = self.reconnect(self)
-            self._told = False
+            self._end_reported = False
             self._starting = asyncio.create_task(self._start(), name=f"start of {self.label}")
             await self.started()
         except BaseException as exc:
             self.connection.end("did not start")
             if isinstance(exc, asyncio.CancelledError):  # the next turn may try it again
-                self.restarts, self._told = 0, True
+                self.restarts, self._end_reported = 0, True
             raise
 
-    def _tell_end(self, ctx: Context) -> None:
-        """Tell the user and the trace, once, that the server has ended."""
-        if self._told:
+    def _report_end(self, ctx: Context) -> None:
+        """Report to the user and to the trace, once, that the server has ended."""
+        if self._end_reported:
             return
-        self._told = True
+        self._end_reported = True
         again = "is not started again"
         if not self.restarts:
             again = "is started again if there is another turn, without its state"
-        text = (
-            f"{self.label[0].upper()}{self.label[1:]} of worker {self._worker!r} {self.connection.lost}, and {again}."
-        )
-        text += self.log.end()
+        text = f"{self.title} of worker {self.worker!r} {self.connection.lost}, and {again}.{self.log.end()}"
         recorder, worker = ctx.runtime.recorder, ctx.frame.worker
         if worker is not None and worker.record is not None:
             recorder.add_server(worker, self.declared.name or "mcp", text)
@@ -185,12 +185,12 @@ class McpServerToolset(WrapperToolset[Context]):
     ) -> str | InstructionPart | Sequence[str | InstructionPart] | None:
         if not self.restarts:
             return await super().get_instructions(ctx)
-        return _STARTED_AGAIN.format(label=f"{self.label[0].upper()}{self.label[1:]}")
+        return _RESTARTED.format(label=self.title)
 
     # -- its tools -----------------------------------------------------------------------------------
 
     async def get_tools(self, ctx: RunContext[Context]) -> dict[str, ToolsetTool[Context]]:
-        """Return the tools; those that it had, where the server has ended in the middle of a turn."""
+        """Return the tools, or the ones known before if the server has ended in the middle of a turn."""
         try:
             with self._explained("does not list its tools"):
                 with anyio.fail_after(self.declared.mcp.start_timeout):
@@ -198,7 +198,7 @@ class McpServerToolset(WrapperToolset[Context]):
         except ToolsetError:
             if not self.connection.lost or self._tools is None:
                 raise
-            self._tell_end(ctx.deps)
+            self._report_end(ctx.deps)
             return self._tools
         self._tools = {
             name: replace(tool, toolset=self, tool_def=replace(tool.tool_def, kind="unapproved"))
@@ -209,10 +209,10 @@ class McpServerToolset(WrapperToolset[Context]):
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Context], tool: ToolsetTool[Context]
     ) -> Any:
-        gone = _GONE.format(label=self.label)
+        lost = _LOST.format(label=self.label)
         if self.connection.lost:
-            self._tell_end(ctx.deps)
-            raise ToolFailed(gone)
+            self._report_end(ctx.deps)
+            raise ToolFailed(lost)
         try:
             async with self._open_call(ctx.deps):
                 return await super().call_tool(name, tool_args, ctx, tool)
@@ -220,12 +220,12 @@ class McpServerToolset(WrapperToolset[Context]):
             self.connection.note(exc)
             if not self.connection.lost:
                 raise
-        self._tell_end(ctx.deps)
-        raise ToolFailed(gone)
+        self._report_end(ctx.deps)
+        raise ToolFailed(lost)
 
     @asynccontextmanager
     async def _open_call(self, ctx: Context) -> AsyncIterator[None]:
-        """Know the call, for what the server sends meanwhile. One that samples makes one call at a time."""
+        """Note the call, for requests of the server meanwhile. A server that samples gets one call at a time."""
         call = _OpenCall(ctx)
         async with self._one_call if self.declared.mcp.sampling else nullcontext():
             self._calls.append(call)
@@ -242,7 +242,7 @@ class McpServerToolset(WrapperToolset[Context]):
     # -- what the server sends during a call -----------------------------------------------------------
 
     async def on_progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Tell sinks how far the call is that the server works on; where it works on several, none."""
+        """Emit the progress of the call that the server works on, unless it works on several."""
         recorder, now = self.ctx.runtime.recorder, monotonic()
         if len(self._calls) != 1 or not recorder.observed or now - self._reported < PROGRESS_SECONDS:
             return
@@ -256,19 +256,19 @@ class McpServerToolset(WrapperToolset[Context]):
         if not self._calls:
             raise RuntimeError("Sampling is possible only during a tool call.")
         call = self._calls[0]
-        # It goes to a model as the result of a tool does: without secrets, so that what is sent is what is shown.
+        # Without secrets, like the result of a tool: a model gets the text that a person sees.
         messages = call.ctx.runtime.recorder.secrets.redact(messages)
-        made = SamplingEntry(self.label, messages, settings)
+        entry = SamplingEntry(self.label, messages, settings)
         scope = anyio.CancelScope()
         if not call.samples:
             call.idle = anyio.Event()
         call.samples.add(scope)
         try:
             with scope, call.ctx.runtime.loop.inner_task():
-                response: ModelResponse = await dispatch(call.ctx, made, made.arguments)
+                response: ModelResponse = await dispatch(call.ctx, entry, entry.arguments)
                 return response
         except Exception:
-            raise RuntimeError("The request was refused, or failed.") from None  # why is not for the server
+            raise RuntimeError("The request was refused, or failed.") from None  # the server must not learn why
         finally:
             call.samples.discard(scope)
             if not call.samples:
@@ -284,18 +284,18 @@ class McpServerToolset(WrapperToolset[Context]):
             return ""
         if server.url is not None:
             return f" Its address is {_address(server.url)}."
-        return f" Its command is {shlex.join((*(server.command or ()), *server.args))!r}."
+        return f" Its command is {_command_line(server)!r}."
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
-        """Say which server failed. What its error says is cut, since the server wrote it."""
+        """Raise errors with the server that failed. Their texts are cut, since the server wrote them."""
         try:
             yield
         except Exception as exc:
             while isinstance(exc, ExceptionGroup):
                 exc = exc.exceptions[0]
             self.connection.note(exc)
-            why = given_values(self.declared).text(" ".join(str(exc).split()) or type(exc).__name__)
+            why = secret_values(self.declared).text(" ".join(str(exc).split()) or type(exc).__name__)
             if isinstance(exc, TimeoutError) or "Failed to initialize server session" in why:
                 seconds = self.declared.mcp.start_timeout
                 why = f"it took more than {seconds:g} seconds. Raise `start_timeout` if it needs more."
@@ -308,8 +308,12 @@ class McpServerToolset(WrapperToolset[Context]):
             elif not text.endswith("."):
                 text += "."
             raise ToolsetError(
-                f"Worker {self._worker!r}: {self.label} {what}: {text}{self._command}{self.log.end()}"
-            ) from None  # it may quote what is hidden
+                f"Worker {self.worker!r}: {self.label} {what}: {text}{self._command}{self.log.end()}"
+            ) from None  # it may quote a secret
+
+
+def _command_line(server: McpServer) -> str:
+    return shlex.join((*(server.command or ()), *server.args))
 
 
 def _address(url: str) -> str:
@@ -318,8 +322,8 @@ def _address(url: str) -> str:
     return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}"
 
 
-def given_values(declared: McpToolset) -> Values:
-    """Return what the file gives a server in `env` and `headers`, which no error and no log shows."""
+def secret_values(declared: McpToolset) -> Values:
+    """Return the values of `env` and `headers` in a worker file, which no error and no log shows."""
     values = Values()
     for value in (*(declared.mcp.headers or {}).values(), *(declared.mcp.env or {}).values()):
         values.add(value)
@@ -335,45 +339,45 @@ class McpFactory:
 
     def __call__(self, ctx: Context) -> AbstractToolset[Any]:
         secrets = ctx.runtime.recorder.secrets
-        server = self.declared.name or shlex.join((*(self.declared.mcp.command or ()), *self.declared.mcp.args))
+        server = self.declared.name or _command_line(self.declared.mcp)
         path = log_path(self.base, server) if self.declared.mcp.command is not None else None
-        given = given_values(self.declared)
-        log = ServerLog(path, lambda text: given.text(secrets.text(text, keep_lines=True), keep_lines=True))
+        secret = secret_values(self.declared)
+        log = ServerLog(path, lambda text: secret.text(secrets.text(text, keep_lines=True), keep_lines=True))
         roots = self._roots(ctx)
 
         def client(toolset: McpServerToolset) -> AbstractToolset[Any]:
             return self._client(toolset, roots)
 
-        made = McpServerToolset(CombinedToolset([]), self.declared, ctx, client, log)
-        made.wrapped = client(made)
-        toolset: AbstractToolset[Any] = made
+        toolset = McpServerToolset(CombinedToolset([]), self.declared, ctx, client, log)
+        toolset.wrapped = client(toolset)
         return toolset if self.declared.prefix is None else toolset.prefixed(self.declared.prefix)
 
     def _client(self, toolset: McpServerToolset, roots: tuple[Path, ...]) -> AbstractToolset[Any]:
         # Importing PydanticAI's client costs more than everything else here, and most projects have no server.
         try:
-            from .client import ClientOptions, Connection, connect  # noqa: PLC0415
+            from .client import Connection, connect  # noqa: PLC0415
         except ImportError as exc:
             raise ToolsetError(
-                f"{toolset.label[0].upper()}{toolset.label[1:]} of worker {toolset._worker!r} cannot be used: "
+                f"{toolset.title} of worker {toolset.worker!r} cannot be used: "
                 f"{exc.name or exc} is missing. Install what MCP servers need: {install_extra('mcp')}"
             ) from exc
         declared = self.declared.mcp
-        connection = toolset.connection = Connection()
-        options = ClientOptions(
+        toolset.connection = Connection()
+        return connect(
+            declared,
+            self.base,
             log=toolset.log,
-            connection=connection,
+            connection=toolset.connection,
             roots=roots,
             on_progress=toolset.on_progress if declared.progress else None,
             sampling_model=SamplingModel(toolset.sample) if declared.sampling else None,
         )
-        return connect(declared, self.base, options)
 
     def _roots(self, ctx: Context) -> tuple[Path, ...]:
         names, files = self.declared.mcp.roots, ctx.frame.sandbox
         if not names:
             return ()
-        worker = ctx.frame.entry.name if ctx.frame.entry is not None else ""
+        worker = ctx.frame.called.name
         if files is None:
             raise ToolsetError(f"Worker {worker!r} has no roots that an MCP server could be told. Give it a `sandbox`.")
         try:
