@@ -26,7 +26,7 @@ from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 
 from ..budgets.limits import full_name
-from ..budgets.prices import can_be, was_reported
+from ..budgets.prices import is_plausible, was_reported
 from ..errors import AnswerCutOff
 from ..models.answers import refuse_empty_response, refuse_empty_stream, unreadable_answer
 from ..models.cutoff import describe_missing_end
@@ -360,14 +360,14 @@ class MeteredModel(WrapperModel):
     ) -> None:
         """Settle a request by its response, and log that."""
         session, usage = self._session, response.usage
-        is_plausible = can_be(usage)
-        usage.cost = session.spending.prices.cost(self.wrapped, response) if is_plausible else None
+        reports_usage = is_plausible(usage)
+        usage.cost = session.spending.prices.cost(self.wrapped, response) if reports_usage else None
         is_whole = response.state != "incomplete" and response.state != "interrupted"
         spent = self._spent_by(response)
         unreported = len(response.failed_attempts or ()) - (len(spent) - 1)
         over = request.reservation.settle(
-            [each.usage for each in (spent if is_plausible else spent[:-1])],
-            whole=is_plausible and was_reported(usage) and is_whole,
+            [each.usage for each in (spent if reports_usage else spent[:-1])],
+            whole=reports_usage and was_reported(usage) and is_whole,
             unreported=unreported,
         )
         for meter in (session.spending.meter, *self._frame.meters):
@@ -390,7 +390,7 @@ class MeteredModel(WrapperModel):
         attempts = [
             ModelUsage(attempt.model_name, attempt.provider_name, attempt.usage)
             for attempt in response.failed_attempts or ()
-            if attempt.usage is not None and can_be(attempt.usage)
+            if attempt.usage is not None and is_plausible(attempt.usage)
         ]
         return [*attempts, ModelUsage(response.model_name or self.model_name, self.wrapped.system, response.usage)]
 

@@ -14,7 +14,7 @@ from pydantic_ai.usage import RequestUsage, RunUsage
 
 from ..arguments.payloads import name_of
 from ..policy.approvals import ApprovalOutcome
-from ..values.texts import encodable, shorten
+from ..values.texts import escape_surrogates, shorten
 
 CallState: TypeAlias = Literal["ok", "failed", "refused", "cancelled", "dropped"]
 """How a call ended. The result of a dropped call is one of a thread that could not be stopped."""
@@ -146,7 +146,7 @@ class TraceEntry:
             f" !! {self.error}" if self.error else ("" if self.duration is None else f" -> {shorten(self.output_data)}")
         )
         files = "".join(f" + {_file_in_words(file)}" for file in self.attachments)
-        return encodable(f"{self.name}({shorten(self.input_data)}){files} [{self.kind}, {state}]{outcome}")
+        return escape_surrogates(f"{self.name}({shorten(self.input_data)}){files} [{self.kind}, {state}]{outcome}")
 
 
 def _file_in_words(file: MultiModalContent) -> str:

@@ -13,7 +13,7 @@ from pydantic_core import PydanticSerializationError
 
 from ..errors import WorkerFileError
 from ..policy.rules import ToolRule
-from ..values.texts import shown
+from ..values.texts import quote_json
 from .definition import WorkerDefinition
 from .yaml_lines import (
     Document,
@@ -52,7 +52,7 @@ def parse_worker(
             raise _file_error(path, Problem(1, "the file is empty. Write the worker's instructions."))
         values = {}
     if not isinstance(values, dict):
-        wrong = Problem(first_line, f"must be keys and values, such as `model: ...`; got {shown(values)}.")
+        wrong = Problem(first_line, f"must be keys and values, such as `model: ...`; got {quote_json(values)}.")
         raise _file_error(path, *document.problems or [wrong])
     if body is not None:
         if "instructions" in values:

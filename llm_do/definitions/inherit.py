@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..models import custom_provider, names_model_file
-from ..policy.rules import ToolRule, anchored, without_effectless
+from ..policy.rules import ToolRule, anchor_rules, remove_ineffective
 from ..sandbox import SandboxConfig
 from .attachments import AttachmentPolicy
 from .definition import WorkerDefinition, WorkerLimits, places_of
@@ -82,13 +82,13 @@ def _restrict_rules(worker: WorkerDefinition, creator: WorkerDefinition, base: P
 
     Paths become absolute: a root of one worker may be another folder than the root of that name of another.
     """
-    own, inherited = (anchored(each.tool_rules, places_of(each.sandbox, base)) for each in (worker, creator))
+    own, inherited = (anchor_rules(each.tool_rules, places_of(each.sandbox, base)) for each in (worker, creator))
     restricted: dict[str, tuple[ToolRule, ...]] = {}
     for name in (*inherited, *(name for name in own if name not in inherited)):
         rules, above = own.get(name, ()), inherited.get(name, ())
         combined = [_without_permission(rule) for rule in above if rule not in rules]
         combined += [rule if _is_permitted(rule, above) else _without_permission(rule) for rule in rules]
-        if effective := without_effectless([rule for rule in combined if rule is not None]):
+        if effective := remove_ineffective([rule for rule in combined if rule is not None]):
             restricted[name] = effective
     return restricted
 

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainVal
 
 from ..errors import did_you_mean
 from ..values.json_schema import check_bounds
-from ..values.texts import shown
+from ..values.texts import quote_json
 from .fields import Reference, check_reference
 
 
@@ -60,7 +60,7 @@ def _check_references(schema: Any) -> None:
     """Refuse references to other files, which would have to be fetched."""
     for key, inner in schema.items() if isinstance(schema, Mapping) else enumerate(schema):
         if key in ("$ref", "$dynamicRef") and isinstance(inner, str) and not inner.startswith("#"):
-            raise ValueError(f"{key}: {shown(inner)} is outside of the schema. Start the reference with '#'.")
+            raise ValueError(f"{key}: {quote_json(inner)} is outside of the schema. Start the reference with '#'.")
         if isinstance(inner, Mapping | list):
             _check_references(inner)
 

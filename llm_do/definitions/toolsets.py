@@ -22,7 +22,7 @@ from pydantic_ai.native_tools import NATIVE_TOOL_TYPES, AbstractNativeTool
 
 from ..errors import did_you_mean, summarize
 from ..policy.catalogue import TOOLSETS
-from ..values.texts import shown
+from ..values.texts import quote_json
 from .fields import Argument, Flag, Name, Reference, Section, Word, is_reference
 from .shapes import wrap_text
 
@@ -102,7 +102,9 @@ def native_tool(item: str | Mapping[str, Any]) -> AbstractNativeTool:
     kind = settings.pop("kind", None)
     if not isinstance(kind, str) or kind not in NATIVE_TOOL_TYPES:
         hint = did_you_mean(str(kind), NATIVE_TOOL_TYPES)
-        raise ValueError(f"{shown(item)} is not a native tool.{hint} Write a kind, or {{kind: ..., setting: ...}}.")
+        raise ValueError(
+            f"{quote_json(item)} is not a native tool.{hint} Write a kind, or {{kind: ..., setting: ...}}."
+        )
     known = [field.name for field in dataclasses.fields(NATIVE_TOOL_TYPES[kind])]
     for key in settings:
         if key not in known:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from ..errors import did_you_mean
-from ..values.texts import shown
+from ..values.texts import quote_json
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 50
@@ -332,13 +332,13 @@ def _message(error: ErrorDetails, at: Place, model: type[BaseModel]) -> str:
     if kind == "value_error":
         return f"{label}{error['ctx']['error']}"
     if kind not in _EXPECTED:
-        return f"{label}{error['msg'].replace('Input should be', 'must be')}, got {shown(value)}."
+        return f"{label}{error['msg'].replace('Input should be', 'must be')}, got {quote_json(value)}."
     hint = ""
     if _EXPECTED[kind] == "a list" and isinstance(value, str):
         hint = f"; write {json.dumps([word.strip() for word in value.split(',')])}"
     elif kind == "string_type" and isinstance(value, bool | int | float):
         hint = "; put it in quotes"
-    return f"{label}must be {_EXPECTED[kind]}, got {shown(value)}{hint}."
+    return f"{label}must be {_EXPECTED[kind]}, got {quote_json(value)}{hint}."
 
 
 def _label(at: Sequence[str | int]) -> str:

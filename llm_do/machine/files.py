@@ -78,12 +78,12 @@ def _check(status: os.stat_result, path: Path) -> None:
 
 def write_atomically(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Write or replace a file so that a reader finds all of it or nothing, whatever fails."""
-    with written_beside(path, data, mode) as temporary:
+    with temporary_beside(path, data, mode) as temporary:
         temporary.replace(path)
 
 
 @contextmanager
-def written_beside(path: Path, data: bytes, mode: int = 0o600) -> Iterator[Path]:
+def temporary_beside(path: Path, data: bytes, mode: int = 0o600) -> Iterator[Path]:
     """Write the new content of a file to a temporary one beside it, which is removed if it is not put in place."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
     temporary = Path(name)
@@ -105,7 +105,7 @@ def put_in_place(temporary: Path, path: Path, *, replace: bool) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Keep other threads and processes out of a folder that they lock as well. The lock ends with its process."""
     with closing_fd(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -11,7 +11,7 @@ from pydantic import GetJsonSchemaHandler
 from pydantic_core import CoreSchema
 
 from ..values.canonical import SameObject
-from ..values.fields import fields_of, other_names, replace_fields
+from ..values.fields import alias_map, fields_of, replace_items
 
 
 class Secret:
@@ -65,13 +65,13 @@ class SecretFields:
             return value if all(map(operator.is_, items, value)) else items
         if (fields := fields_of(value)) is None:
             return value
-        other = other_names(type(value))
+        other = alias_map(type(value))
 
         def split(name: str, item: Any) -> Any:
             # An extra value that has a field's name was perhaps meant for it, and is hidden like it.
             return self._split(_property(parts, [name, *other.get(name, ())]), item, found)
 
-        return replace_fields(value, fields, split)
+        return replace_items(value, fields, split)
 
     def _alternatives(self, schemas: Iterable[Any]) -> Iterator[dict[str, Any]]:
         """Schemas with references and unions taken apart, each once."""

@@ -22,7 +22,7 @@ from uuid import UUID
 
 from pydantic import SecretBytes, SecretStr
 
-from ..values.fields import fields_of, replace_fields
+from ..values.fields import fields_of, replace_items
 from .escapes import LONGEST, Reading, has_escapes, readings
 from .secret_fields import HIDDEN, SecretFields
 
@@ -159,7 +159,7 @@ class Values:
             kind = next((kind for kind in (list, tuple, set, frozenset) if isinstance(value, kind)), list)
             return kind(items)
         if (fields := fields_of(value)) is not None:
-            return replace_fields(value, fields, lambda name, item: redact(item), redact)
+            return replace_items(value, fields, lambda name, item: redact(item), redact)
         # Of any other object, what it says of itself. A database connection stands for itself.
         text = repr(value)
         return value if (shown := self.text(text)) is text else shown

@@ -19,7 +19,7 @@ from ..machine.files import read_file
 from ..policy.catalogue import TOOLSETS
 from ..policy.rules import check_rules
 from ..toolsets.table import TABLE, tools_of
-from ..values.texts import quoted
+from ..values.texts import quote
 from .generated import creators_of
 from .layout import deciding_files
 from .project import Project
@@ -135,5 +135,5 @@ def _toolset(project: Project, declared: str | McpToolset, where: str) -> Toolse
         return connect
     factory: ToolsetFactory = project.code.object(declared)
     if not callable(factory):
-        raise WorkerFileError(f"{where}: {declared!r} is no toolset factory: it is {quoted(factory)}. Name a function.")
+        raise WorkerFileError(f"{where}: {declared!r} is no toolset factory: it is {quote(factory)}. Name a function.")
     return factory

@@ -23,7 +23,7 @@ from ..definitions.definition import WorkerDefinition
 from ..errors import LlmDoError, UnknownEntryError, WorkerFileError, did_you_mean
 from ..machine.files import Owners
 from ..models import make_custom_model
-from ..values.texts import quoted
+from ..values.texts import quote
 from .code import ProjectCode, entries_in, explain_public_name, functions_in
 from .config import ProjectConfig, read_config
 from .layout import CONFIG, tools_file
@@ -122,7 +122,7 @@ class Project:
         found = self.code.object(reference)
         if not isinstance(found, type):  # a function would be called with whatever a model says
             where = self.files.display_path(file.path)
-            raise WorkerFileError(f"{where}: {reference!r} is not a class: it is {quoted(found)}. Name a class.")
+            raise WorkerFileError(f"{where}: {reference!r} is not a class: it is {quote(found)}. Name a class.")
         return found
 
     def functions(self) -> Mapping[str, Entry[Any]]:

@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 from ..definitions.definition import WorkerDefinition
 from ..definitions.file_format import dump_worker, parse_worker
 from ..errors import DuplicateEntryError, WorkerFileError
-from ..machine.files import Owners, locked, put_in_place, read_file, written_beside
+from ..machine.files import Owners, lock_folder, put_in_place, read_file, temporary_beside
 from ..policy.catalogue import is_standard_tool
 from .layout import GENERATED, WORKERS, files_of, is_worker_name, scan, worker_names
 
@@ -142,7 +142,7 @@ class WorkerFiles:
     def creator(self, name: str, file: WorkerFile) -> str | None:
         """Return who created a generated worker, by its seal; `None` if it has no seal, or was changed since."""
         if (creator := self._sealed(name, file)) is None:
-            with locked(file.path.parent):  # unless both are being replaced just now
+            with lock_folder(file.path.parent):  # unless both are being replaced just now
                 creator = self._sealed(name, file)
         return creator
 
@@ -155,7 +155,7 @@ class WorkerFiles:
         file = self.generated(definition.name)
         where, data = self.display_path(file.path), dump_worker(definition).encode()
         file.path.parent.mkdir(parents=True, exist_ok=True)
-        with locked(file.path.parent):
+        with lock_folder(file.path.parent):
             exists = file.path.exists()
             if exists and not force:
                 raise WorkerFileError(f"{where}: the worker exists already. Use force to replace it.")
@@ -171,7 +171,7 @@ class WorkerFiles:
                 sealed = None
             seal_data = b"" if sealed is None else seal_of(data, sealed).encode()
             # Both are on the disk before one is put in place: a full disk leaves all as it was.
-            with written_beside(file.path, data) as new, written_beside(file.seal, seal_data) as new_seal:
+            with temporary_beside(file.path, data) as new, temporary_beside(file.seal, seal_data) as new_seal:
                 # The seal comes second: of a file that could not be replaced, the old seal stays good.
                 try:
                     put_in_place(new, file.path, replace=force)

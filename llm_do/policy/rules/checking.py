@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from ...errors import RuleError, did_you_mean
-from ...values.texts import shown
+from ...values.texts import quote_json
 from ..catalogue import ARGUMENTS, DEFAULTS
 from .conditions import RANGES
 from .format import Condition, ToolRule
@@ -166,7 +166,7 @@ def _contradiction(value: Any, kind: Kind) -> str | None:
         given = list(value) if isinstance(value, list | tuple) else [] if isinstance(value, Mapping) else [value]
         for item in given:
             if item not in kind.values:
-                return f"it is never {shown(item)}, but one of {', '.join(map(shown, kind.values))}."
+                return f"it is never {quote_json(item)}, but one of {', '.join(map(quote_json, kind.values))}."
         return None
     if kind.types is None:
         return None
@@ -180,7 +180,7 @@ def _contradiction(value: Any, kind: Kind) -> str | None:
         return None
     wanted = _type_of(value)
     fits = {"number", "integer"} if wanted == "number" else {wanted}
-    return None if kind.types & fits else f"it is {_words(kind.types)}, never {shown(value)}."
+    return None if kind.types & fits else f"it is {_words(kind.types)}, never {quote_json(value)}."
 
 
 _NAMES = {

@@ -188,7 +188,7 @@ def read_rules(
         raise RuleError(f"The rules of {speaker}: {summarize(exc)}") from exc
 
 
-def anchored(rules: Mapping[str, Sequence[ToolRule]], places: Places) -> dict[str, tuple[ToolRule, ...]]:
+def anchor_rules(rules: Mapping[str, Sequence[ToolRule]], places: Places) -> dict[str, tuple[ToolRule, ...]]:
     """The same rules with absolute paths, which mean the same wherever they are said."""
 
     def absolute(name: str, condition: Condition) -> Condition:
@@ -223,14 +223,14 @@ def judge(
     `path` are the rules of everybody on the path of calls, who may only restrict. `default` holds for what
     no rule speaks of.
     """
-    default = default or by_default(call.name)
+    default = default or default_ruling(call.name)
     strictest: Ruling | None = None
     for case in call.cases:
         name = case.name or call.name
         heard = _heard(name, own, session, path)
         if call.qualified_name is not None and case.name is None:
             heard += _heard(call.qualified_name, own, session, path)
-        ruling = _judge_case(case, call, name, heard, default if case.name is None else by_default(name))
+        ruling = _judge_case(case, call, name, heard, default if case.name is None else default_ruling(name))
         if strictest is None:
             strictest = ruling
             continue
@@ -278,7 +278,7 @@ def _judge_case(
 
 
 @lru_cache(maxsize=1024)
-def by_default(name: str) -> Ruling:
+def default_ruling(name: str) -> Ruling:
     """What holds when no rule speaks of `name`."""
     disposition = DEFAULTS.get(name, "allow")
     does = "is allowed" if disposition == "allow" else "asks"

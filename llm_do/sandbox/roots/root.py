@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from ...errors import LlmDoError, PathChanged, PathDenied, PathFailed, PathMissing, did_you_mean
-from ...values.texts import quoted
+from ...values.texts import quote
 from .config import SandboxConfig
 from .folders import (
     MAX_DEPTH,
@@ -105,7 +105,7 @@ class Root:
 
     def quoted_path(self, path: str) -> str:
         """Return a path in this root as messages name it."""
-        return quoted(f"{self.name}/{path}" if path else self.name, _MAX_PATH)
+        return quote(f"{self.name}/{path}" if path else self.name, _MAX_PATH)
 
     def change_error(self, path: str) -> PathChanged:
         """Return the error for a file that is not the expected one."""
