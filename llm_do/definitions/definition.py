@@ -35,7 +35,7 @@ from ..models.compatibility import CAPABILITIES, check_wanted
 from ..policy.rules import Places, ToolRule, ToolRules
 from ..sandbox import SandboxConfig
 from ..values.json_schema import check_bounds
-from ..values.names import check_name
+from ..values.names import NAME_PATTERN, check_name
 from ..values.texts import shown
 from .yaml_lines import (
     Document,
@@ -54,7 +54,6 @@ from .yaml_lines import (
 ToolsetName = Literal["files", "shell", "worker_create"]
 """Toolsets with a name of their own; others are references to a factory, or MCP servers."""
 
-_NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
 _DOTTED = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*"
 _REFERENCE = re.compile(rf"(?:(?:[A-Za-z0-9_-]+/)*[A-Za-z0-9_-]+\.py|{_DOTTED}):{_DOTTED}")
 
@@ -89,11 +88,11 @@ CompatibleModel = Annotated[
     AfterValidator(check_wanted),
     WithJsonSchema({"anyOf": [{"enum": list(CAPABILITIES)}, {"type": "string", "pattern": "^[^:]+:.+$"}]}),
 ]
-Name = Annotated[str, AfterValidator(check_name), Field(json_schema_extra={"pattern": _NAME_PATTERN})]
+Name = Annotated[str, AfterValidator(check_name), Field(json_schema_extra={"pattern": NAME_PATTERN})]
 AllowedWorker = Annotated[
     str,
     AfterValidator(lambda name: name if name == "*" else check_name(name)),
-    WithJsonSchema({"anyOf": [{"type": "string", "pattern": _NAME_PATTERN}, {"const": "*"}]}),
+    WithJsonSchema({"anyOf": [{"type": "string", "pattern": NAME_PATTERN}, {"const": "*"}]}),
 ]
 AllowedWorkers = Annotated[tuple[AllowedWorker, ...], AfterValidator(_check_workers)]
 Reference = Annotated[

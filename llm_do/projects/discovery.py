@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..machine.files import read_file
-from ..values.names import AMONG_FILES
+from ..values.names import AMONG_FILES, is_name
 from .layout import CONFIG, WORKERS, tools_file
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ UNREADABLE = "it cannot be read: `llm-do check` says why"
 TOO_LARGE = "it is too large to be read at a glance: `llm-do check` imports it"
 _MAX_CODE = 500_000
 """How many bytes of code are looked at: of ten million, the syntax tree takes half a minute and gigabytes."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _MAX_DEPTH = 50
 _SUFFIXES = (".md", ".yaml")
 
@@ -45,11 +44,6 @@ class Found(NamedTuple):
     """Why nothing more can be told."""
     input: str | None = None
     """`none` for a worker that says that it takes no input."""
-
-
-def is_name(name: str) -> bool:
-    """Whether an entry may have this name."""
-    return _NAME.fullmatch(name) is not None
 
 
 def find_root(start: Path) -> Path | None:

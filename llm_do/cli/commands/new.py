@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 import click
 
 from ...policy.catalogue import is_reserved
-from ...projects.discovery import find_root, is_name, names_in, worker_files
+from ...projects.discovery import find_root, names_in, worker_files
+from ...values.names import NAME_RULE, is_name
 from ..support.exits import Exit
 from ..support.projects import root_of
 from ..support.templates import PROJECT, WORKER
@@ -144,10 +145,7 @@ def worker_command(
 
 def _check_name(name: str, what: str) -> None:
     if not is_name(name):
-        raise click.UsageError(
-            f"{name!r} cannot be the name of a {what}: use letters, digits, '_' and '-', starting with a letter or a "
-            "digit, 64 characters at most."
-        )
+        raise click.UsageError(f"{name!r} cannot be the name of a {what}: {NAME_RULE}")
     if what == "worker" and is_reserved(name):
         raise click.UsageError(f"{name!r} cannot be the name of a worker: it means something else. Choose another one.")
 

@@ -29,12 +29,12 @@ from ...models.compatibility import find_misfit, name_fits
 from ...models.own import load_factory
 from ...policy.rules import RuleBook, check_rules
 from ...projects.code import ProjectConfig
-from ...projects.discovery import is_name, worker_files
+from ...projects.discovery import worker_files
 from ...projects.layout import CONFIG, tools_file
 from ...projects.registry import ProjectTools, WorkerRegistry
 from ...sandbox import RootConfig
 from ...sandbox.commands.bwrap import why_not
-from ...values.names import AMONG_FILES
+from ...values.names import AMONG_FILES, is_name
 from .call_graph import circles, mentioned, way_round
 from .providers import ModelProblem, look_at_model
 
