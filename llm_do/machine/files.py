@@ -66,18 +66,18 @@ def _check(status: os.stat_result, path: Path) -> None:
 def write_atomically(path: Path, text: str, *, replace: bool) -> None:
     """Write a file so that a reader finds all of it or nothing, whatever fails. Only its owner can read it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with written_beside(path, text) as temporary:
+    with temporary_beside(path, text.encode()) as temporary:
         put_in_place(temporary, path, replace=replace)
 
 
 @contextmanager
-def written_beside(path: Path, text: str) -> Iterator[Path]:
+def temporary_beside(path: Path, content: bytes) -> Iterator[Path]:
     """Write the new content of a file to a temporary one beside it, which is removed if it is not put in place."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
     temporary = Path(name)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
         yield temporary
     finally:
         temporary.unlink(missing_ok=True)

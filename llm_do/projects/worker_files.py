@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 
 from ..definitions.definition import WorkerDefinition, dump_worker, parse_worker
 from ..errors import DuplicateEntryError, WorkerFileError
-from ..machine.files import Owners, locked, put_in_place, read_file, written_beside
+from ..machine.files import Owners, locked, put_in_place, read_file, temporary_beside
 from ..policy.catalogue import is_standard_tool
 from ..values.names import AMONG_FILES, is_name
 from .layout import WORKERS
@@ -165,7 +165,7 @@ class WorkerFiles:
     def store(self, definition: WorkerDefinition, *, force: bool, by_model: bool) -> None:
         """Write the file of a generated worker, all of it or nothing, and the seal that tells who created it."""
         file = self.generated(definition.name)
-        shown, text = self.shown(file.path), dump_worker(definition)
+        shown, content = self.shown(file.path), dump_worker(definition).encode()
         file.path.parent.mkdir(parents=True, exist_ok=True)
         with locked(file.path.parent):
             exists = file.path.exists()
@@ -175,15 +175,15 @@ class WorkerFiles:
                 old, _ = self.read(definition.name, file)
                 if old.locked or self._sealed(definition.name, file) != definition.created_by:
                     raise WorkerFileError(f"{shown}: the worker is locked, or another one's. It stays.")
-            for seal in file.path.parent.glob(f".*{SEAL}"):  # of workers that were deleted, or promoted
-                if not seal.with_name(seal.name[1 : -len(SEAL)] + ".yaml").exists():
-                    seal.unlink()
+            for old_seal in file.path.parent.glob(f".*{SEAL}"):  # of workers that were deleted, or promoted
+                if not old_seal.with_name(old_seal.name[1 : -len(SEAL)] + ".yaml").exists():
+                    old_seal.unlink()
             sealed = definition.created_by
             if by_model and sealed == BY_PROJECT:
                 sealed = None
-            seal_text = "" if sealed is None else seal_of(text.encode(), sealed)
+            seal = "" if sealed is None else seal_of(content, sealed)
             # Both are on the disk before one is put in place: a full disk leaves all as it was.
-            with written_beside(file.path, text) as new, written_beside(file.seal, seal_text) as new_seal:
+            with temporary_beside(file.path, content) as new, temporary_beside(file.seal, seal.encode()) as new_seal:
                 # The seal comes second: of a file that could not be replaced, the old seal stays good.
                 try:
                     put_in_place(new, file.path, replace=force)

@@ -6,7 +6,6 @@ import errno
 import os
 import stat
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TextIO
 
 import click
 
+from ...machine.files import put_in_place, temporary_beside
 from .error_text import readable
 
 
@@ -82,15 +82,9 @@ def _write_file(path: Path, text: str) -> None:
     if mode is not None and not stat.S_ISREG(mode):  # a pipe, a terminal, a device
         target.write_bytes(data)
         return
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(temporary).chmod(stat.S_IMODE(mode) if mode is not None else 0o666 & ~_umask())
-        Path(temporary).replace(target)
-    finally:
-        with suppress(OSError):
-            Path(temporary).unlink()
+    with temporary_beside(target, data) as temporary:
+        temporary.chmod(stat.S_IMODE(mode) if mode is not None else 0o666 & ~_umask())
+        put_in_place(temporary, target, replace=True)
 
 
 def _umask() -> int:
