@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import Any
 
@@ -12,6 +12,7 @@ from pydantic_core import CoreSchema
 
 from ..values.canonical import SameObject
 from ..values.fields import fields_of, other_names, replace_fields
+from ..values.json_schema import COMBINATIONS, CONTENTS, follow
 
 
 class Secret:
@@ -29,7 +30,7 @@ class SecretFields:
 
     def __init__(self, schema: dict[str, Any]) -> None:
         self._root = schema
-        self.any = self._mentions(schema)
+        self.any = self._has_secrets(schema)
         """Whether there are any."""
         properties = _dict(schema, "properties")
         self.names = frozenset(name for name, part in properties.items() if self._is_secret(part))
@@ -42,7 +43,7 @@ class SecretFields:
 
     def touches(self, name: Any) -> bool:
         """Whether an argument, or a part of it, is secret."""
-        return _is_secret_schema(self._root) or any(self._mentions(part) for part in _property([self._root], [name]))
+        return _is_secret_schema(self._root) or any(map(self._has_secrets, _property([self._root], [name])))
 
     def split(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[Any]]:
         """The arguments with what is secret hidden, and the values that are."""
@@ -52,7 +53,7 @@ class SecretFields:
         return self._split([self._root], arguments, found), found
 
     def _split(self, schemas: Iterable[Any], value: Any, found: list[Any]) -> Any:
-        parts = list(self._alternatives(schemas))
+        parts = [part for part in follow(self._root, schemas) if part]
         if value is None or not parts:
             return value
         if any(_is_secret_schema(part) for part in parts):
@@ -73,45 +74,12 @@ class SecretFields:
 
         return replace_fields(value, fields, split)
 
-    def _alternatives(self, schemas: Iterable[Any]) -> Iterator[dict[str, Any]]:
-        """Schemas with references and unions taken apart, each once."""
-        todo, seen = list(schemas), set[int]()
-        while todo and len(seen) < 1000:
-            part = todo.pop()
-            if not isinstance(part, dict) or id(part) in seen:
-                continue
-            seen.add(id(part))
-            yield part
-            todo.extend(self._direct_alternatives(part))
-
-    def _direct_alternatives(self, part: dict[str, Any]) -> Iterator[Any]:
-        for key in ("anyOf", "oneOf", "allOf"):
-            yield from _list(part, key)
-        if isinstance(reference := part.get("$ref"), str):
-            yield self._resolve(reference)
-
-    def _resolve(self, reference: str) -> Any:
-        target: Any = self._root
-        for step in reference.removeprefix("#").split("/")[1:]:
-            target = target.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(target, dict) else None
-        return target
-
     def _is_secret(self, schema: Any) -> bool:
-        return any(map(_is_secret_schema, self._alternatives([schema])))
+        return any(map(_is_secret_schema, follow(self._root, [schema])))
 
-    def _mentions(self, schema: Any) -> bool:
-        """Whether any part is secret. Each is looked at once, however often the schema refers to it."""
-        todo, seen = [schema], set[int]()
-        while todo:
-            part = todo.pop()
-            if not isinstance(part, dict) or id(part) in seen:
-                continue
-            if _is_secret_schema(part):
-                return True
-            seen.add(id(part))
-            todo.extend(self._direct_alternatives(part))
-            todo.extend(_inner(part))
-        return False
+    def _has_secrets(self, schema: Any) -> bool:
+        """Return whether any part of a schema is secret."""
+        return any(map(_is_secret_schema, follow(self._root, [schema], (*COMBINATIONS, *CONTENTS))))
 
 
 @lru_cache(maxsize=1024)
@@ -120,28 +88,16 @@ def _secret_fields_of(schema: SameObject) -> SecretFields | None:
     return made if made is not None and made.any else None
 
 
-def _is_secret_schema(schema: dict[str, Any]) -> bool:
+def _is_secret_schema(schema: Mapping[str, Any]) -> bool:
     return schema.get("writeOnly") is True or schema.get("format") == "password"
 
 
-def _inner(schema: dict[str, Any]) -> Iterator[Any]:
-    for key in ("properties", "patternProperties"):
-        yield from _dict(schema, key).values()
-    for key in ("items", "additionalProperties"):
-        yield schema.get(key)
-    yield from _list(schema, "prefixItems")
-
-
 # A schema may come from anywhere, and say anything.
-def _dict(schema: dict[str, Any], key: str) -> dict[str, Any]:
+def _dict(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
     return value if isinstance(value := schema.get(key), dict) else {}
 
 
-def _list(schema: dict[str, Any], key: str) -> list[Any]:
-    return value if isinstance(value := schema.get(key), list) else []
-
-
-def _property(parts: list[dict[str, Any]], names: list[Any]) -> Iterator[Any]:
+def _property(parts: Sequence[Mapping[str, Any]], names: Sequence[Any]) -> Iterator[Any]:
     for part in parts:
         known = _dict(part, "properties")
         if found := [known[name] for name in names if name in known]:
@@ -151,10 +107,10 @@ def _property(parts: list[dict[str, Any]], names: list[Any]) -> Iterator[Any]:
         yield from _dict(part, "patternProperties").values()
 
 
-def _item(parts: list[dict[str, Any]], index: int) -> Iterator[Any]:
+def _item(parts: Sequence[Mapping[str, Any]], index: int) -> Iterator[Any]:
     for part in parts:
-        first = _list(part, "prefixItems")
-        yield first[index] if index < len(first) else part.get("items")
+        first = part.get("prefixItems")
+        yield first[index] if isinstance(first, list) and index < len(first) else part.get("items")
 
 
 DELEGATED = SecretFields({})

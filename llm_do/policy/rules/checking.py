@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol, TypeAlias
 
 from ...errors import RuleError, did_you_mean
+from ...values.json_schema import UNIONS, leaves
 from ...values.texts import shown
 from ..catalogue import ARGUMENTS, DEFAULTS
 from .conditions import RANGES
@@ -58,46 +60,32 @@ _ANYTHING = Kind()
 
 
 def shape_of(json_schema: Mapping[str, Any]) -> Shape:
-    """The arguments of a tool, from the schema that a model sees."""
-    definitions = _Definitions(json_schema)
-    return {name: _kind(part, definitions) for name, part in json_schema.get("properties", {}).items()}
+    """Return the arguments of a tool, from the schema that a model sees."""
+    shape: dict[str, Kind] = {}
+    parts_left = 10_000  # the same union may be behind every argument
+    for name, schema in json_schema.get("properties", {}).items():
+        parts = list(islice(leaves(json_schema, schema, (*UNIONS, "items")), parts_left))
+        parts_left -= len(parts)
+        shape[name] = _union([_kind(part) for part in parts]) if parts_left else _ANYTHING
+    return shape
 
 
-class _Definitions:
-    """The definitions of a schema, which may refer to each other so often that following them would never end."""
-
-    def __init__(self, json_schema: Mapping[str, Any]) -> None:
-        self._by_name = json_schema.get("$defs", {})
-        self.left = 10_000
-
-    def find(self, reference: str) -> Any:
-        return self._by_name.get(reference.rpartition("/")[2])
-
-
-def _kind(schema: Any, definitions: _Definitions, depth: int = 0) -> Kind:
-    definitions.left -= 1
-    if not isinstance(schema, Mapping) or depth > 8 or definitions.left < 0:
-        return _ANYTHING
-    if isinstance(reference := schema.get("$ref"), str):
-        return _kind(definitions.find(reference), definitions, depth + 1)
-    for key in ("anyOf", "oneOf"):
-        if isinstance(options := schema.get(key), list) and options:
-            return _union([_kind(option, definitions, depth + 1) for option in options[:1_000]])
+def _kind(schema: Mapping[str, Any]) -> Kind:
     if "const" in schema or isinstance(schema.get("enum"), list):
         return Kind(values=tuple(schema["enum"]) if "enum" in schema else (schema["const"],))
-    given = schema.get("type")
-    if given == "array":
-        return _kind(schema.get("items", {}), definitions, depth + 1)
-    if isinstance(given, str):
-        return Kind(frozenset({given}))
-    return Kind(frozenset(map(str, given))) if isinstance(given, list) else _ANYTHING
+    types = schema.get("type")
+    if isinstance(types, str) and types != "array":
+        return Kind(frozenset({types}))
+    return Kind(frozenset(map(str, types))) if isinstance(types, list) else _ANYTHING
 
 
 def _union(kinds: Sequence[Kind]) -> Kind:
-    if all(kind.values is not None or kind.types == frozenset({"null"}) for kind in kinds):
-        return Kind(values=tuple(value for kind in kinds for value in (kind.values or (None,))))
-    if any(kind == _ANYTHING for kind in kinds):
+    if not kinds or _ANYTHING in kinds:
         return _ANYTHING
+    if len(kinds) > 1 and all(kind.values is not None or kind.types == frozenset({"null"}) for kind in kinds):
+        return Kind(values=tuple(value for kind in kinds for value in (kind.values or (None,))))
+    if len(kinds) == 1:
+        return kinds[0]
     types = {name for kind in kinds for name in (kind.types or map(_type_of, kind.values or ()))}
     return Kind(frozenset(types))
 
