@@ -11,7 +11,8 @@ from ...errors import RuleError, did_you_mean
 from ...values.json_schema import UNIONS, leaves
 from ...values.texts import shown
 from ..catalogue import ARGUMENTS, DEFAULTS
-from .conditions import RANGES
+from .calls import CALL_CONDITIONS
+from .conditions import OPERATORS
 from .format import Condition, ToolRule
 from .judging import RuleBook
 
@@ -47,12 +48,7 @@ class KnownTools(Protocol):
         """Whether tools may still turn up: those of servers, which are known when they are connected."""
 
 
-_CALL: Shape = {
-    "call.caller": Kind(frozenset({"string", "null"})),
-    "call.depth": Kind(frozenset({"integer"})),
-    "call.generated": Kind(frozenset({"boolean"})),
-    "call.through": Kind(frozenset({"string"})),
-}
+_CALL: Shape = {name: Kind(condition.types) for name, condition in CALL_CONDITIONS.items()}
 _BUILT_IN: Mapping[str, Shape] = {
     name: {argument: Kind(frozenset({kind})) for argument, kind in kinds.items()} for name, kinds in ARGUMENTS.items()
 }
@@ -121,8 +117,10 @@ def problems_of_rules(book: RuleBook, tools: KnownTools) -> list[str]:
 
 def _strangers(condition: Condition, name: str, tools: KnownTools) -> Iterable[str]:
     """Names of workers in a condition that nobody has."""
-    for key in ("call.caller", "call.through", *(["worker"] if name == "worker.call" else [])):
-        value = condition.get(key)
+    for key, value in condition.items():
+        is_entry = CALL_CONDITIONS[key].is_entry if key in CALL_CONDITIONS else (name, key) == ("worker.call", "worker")
+        if not is_entry:
+            continue
         for each in value if isinstance(value, list | tuple) else [value]:
             if isinstance(each, str) and each not in (known := set(tools.names())) and not tools.more_to_come():
                 yield f"{key}: there is no {each!r}.{did_you_mean(each, known)}"
@@ -161,7 +159,7 @@ def _contradiction(value: Any, kind: Kind) -> str | None:
     if isinstance(value, list | tuple):
         return next((problem for item in value if (problem := _contradiction(item, kind))), None)
     if isinstance(value, Mapping):
-        needed = {"number", "integer"} if set(value) & set(RANGES) else {"string"}
+        needed = OPERATORS[next(iter(value))].types
         words = ", ".join(map(str, value))
         return None if kind.types & needed else f"{words} is for {_words(needed)}, and it is {_words(kind.types)}."
     if isinstance(value, str) and kind.types & {"path", "command"}:

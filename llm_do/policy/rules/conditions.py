@@ -7,6 +7,7 @@ There are no regular expressions, so that no argument can make matching slow.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, time
@@ -15,24 +16,35 @@ from enum import Enum
 from functools import partial
 from math import isnan
 from pathlib import Path, PurePath
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 from pydantic import AnyUrl
 
 from ...errors import RuleError, did_you_mean
 from ...sandbox.commands.command_line import unwrapped
+from ...values.globs import Glob
 from ...values.texts import shown
+from .calls import CALL_CONDITIONS, CALL_PREFIX
 
-RANGES: Mapping[str, Callable[[Any, Any], bool]] = {
-    "over": lambda value, limit: value > limit,
-    "under": lambda value, limit: value < limit,
-    "at_least": lambda value, limit: value >= limit,
-    "at_most": lambda value, limit: value <= limit,
+NUMBERS, TEXTS = frozenset({"number", "integer"}), frozenset({"string"})
+
+
+class Operator(NamedTuple):
+    """A word by which conditions compare an argument with an operand."""
+
+    types: frozenset[str]
+    """The JSON types of what it compares, and of its operand."""
+    compare: Callable[[Any, Any], bool]
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "over": Operator(NUMBERS, operator.gt),
+    "under": Operator(NUMBERS, operator.lt),
+    "at_least": Operator(NUMBERS, operator.ge),
+    "at_most": Operator(NUMBERS, operator.le),
+    "prefix": Operator(TEXTS, str.startswith),
 }
-OPERATORS = (*RANGES, "prefix")
-CALL = ("call.caller", "call.depth", "call.generated", "call.through")
-"""Conditions on the path of calls: the worker that calls, how deep, and who else is on the path."""
 
 MOST = 1000
 """Of more values, words or folders than this nobody can say in time what they are. They cannot be judged."""
@@ -100,10 +112,11 @@ def _real(pattern: str) -> str:
 def check_condition(condition: Mapping[str, Any]) -> None:
     """What can be seen without knowing the tool."""
     for name, value in condition.items():
-        if name.startswith("call.") and name not in CALL:
-            raise RuleError(f"there is no condition {name!r}.{did_you_mean(name, CALL)}")
-        if name == "call.generated" and not isinstance(value, bool):
-            raise RuleError("call.generated is true or false.")
+        if name.startswith(CALL_PREFIX):
+            if (about_call := CALL_CONDITIONS.get(name)) is None:
+                raise RuleError(f"there is no condition {name!r}.{did_you_mean(name, CALL_CONDITIONS)}")
+            if about_call.types == {"boolean"} and not isinstance(value, bool):
+                raise RuleError(f"{name} is true or false.")
         _check_value(name, value)
 
 
@@ -122,20 +135,20 @@ def _check_value(name: str, value: Any) -> None:
 
 
 def _check_operators(name: str, operators: Mapping[Any, Any]) -> None:
-    for operator, operand in operators.items():
-        if operator not in OPERATORS:
-            raise RuleError(f"{name}: there is no {operator!r}.{did_you_mean(str(operator), OPERATORS)}")
-        if operator == "prefix" and not (isinstance(operand, str) and operand):
-            raise RuleError(f"{name}: a prefix is a text, got {shown(operand)}.")
-        if operator in RANGES and not _is_number(operand):
-            raise RuleError(f"{name}: {operator} needs a number, got {shown(operand)}.")
+    for word, operand in operators.items():
+        if word not in OPERATORS:
+            raise RuleError(f"{name}: there is no {word!r}.{did_you_mean(str(word), OPERATORS)}")
+        if OPERATORS[word].types == NUMBERS and not _is_number(operand):
+            raise RuleError(f"{name}: {word} needs a number, got {shown(operand)}.")
+        if OPERATORS[word].types == TEXTS and not (isinstance(operand, str) and operand):
+            raise RuleError(f"{name}: {word} needs a text, got {shown(operand)}.")
     if not operators or not _satisfiable(operators):
         raise RuleError(f"{name}: nothing is like {shown(dict(operators))}.")
 
 
 def _satisfiable(operators: Mapping[str, Any]) -> bool:
-    if "prefix" in operators:
-        return len(operators) == 1
+    if any(OPERATORS[word].types == TEXTS for word in operators):
+        return all(OPERATORS[word].types == TEXTS for word in operators)
     low = max((operators[name] for name in ("over", "at_least") if name in operators), default=None)
     high = min((operators[name] for name in ("under", "at_most") if name in operators), default=None)
     if low is None or high is None or low < high:
@@ -154,7 +167,7 @@ def compile_condition(
     condition: Mapping[str, Any], kinds: Mapping[str, str], places: Places
 ) -> tuple[tuple[str, Match], ...]:
     """A condition as functions. `kinds` says which arguments are paths and which are commands."""
-    return tuple((name, _matcher(value, kinds.get(name), places)) for name, value in condition.items())
+    return tuple((name, _matcher(name, value, kinds.get(name), places)) for name, value in condition.items())
 
 
 def holds(compiled: Sequence[tuple[str, Match]], facts: Mapping[str, Any], restricts: bool) -> bool:
@@ -165,18 +178,16 @@ def holds(compiled: Sequence[tuple[str, Match]], facts: Mapping[str, Any], restr
     return True
 
 
-def _matcher(value: Any, kind: str | None, places: Places) -> Match:
+def _matcher(name: str, value: Any, kind: str | None, places: Places) -> Match:
     if kind in ("path", "command"):
         if wrong := [pattern for pattern in _listed(value) if not isinstance(pattern, str) or not pattern.strip()]:
             raise ValueError(f"{shown(wrong[0])} is no pattern of a {kind}: write a text, with * and **.")
         make = partial(_path_matcher, places=places) if kind == "path" else _command_matcher
         return _any_of([make(pattern) for pattern in _listed(value)])
-    if isinstance(value, Mapping):
-        test = _range_matcher(value) if "prefix" not in value else _prefix_matcher(value["prefix"])
-    else:
-        test = _equal_to(_listed(value))
-    # Who is on the path of calls is known: there one of them is enough for anything.
-    return (lambda names, restricts: any(map(test, names))) if kind == "path of calls" else _each(test)
+    test = _comparison(value) if isinstance(value, Mapping) else _equal_to(_listed(value))
+    if name in CALL_CONDITIONS and CALL_CONDITIONS[name].fits_any:
+        return lambda names, restricts: any(map(test, names))
+    return _each(test)
 
 
 def _listed(value: Any) -> list[Any]:
@@ -237,16 +248,14 @@ def _equal_to(values: list[Any]) -> Test:
     return lambda given: _key(given) in known
 
 
-def _prefix_matcher(prefix: str) -> Test:
-    return lambda value: isinstance(value, str) and value.startswith(prefix)
-
-
-def _range_matcher(limits: Mapping[str, Any]) -> Test:
-    tests = [(RANGES[operator], limit) for operator, limit in limits.items()]
+def _comparison(operators: Mapping[str, Any]) -> Test:
+    tests = [(OPERATORS[word].compare, operand) for word, operand in operators.items()]
+    if any(OPERATORS[word].types == TEXTS for word in operators):
+        return lambda value: isinstance(value, str) and all(compare(value, operand) for compare, operand in tests)
 
     def test(value: Any) -> bool | None:
         if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
-            return all(compare(value, limit) for compare, limit in tests)
+            return all(compare(value, operand) for compare, operand in tests)
         return False if value is None else None  # "1000" becomes a number in many a hand
 
     return test
@@ -259,28 +268,28 @@ _MOST_INNER = 8
 
 
 def _path_matcher(pattern: str, places: Places) -> Match:
-    steps = [_step(part) for part in places.anchor(pattern).split("/") if part not in ("", ".")]
+    glob = Glob([part for part in places.anchor(pattern).split("/") if part not in ("", ".")], name_matcher)
 
     def match(value: Any, restricts: bool) -> bool:
         if value is None:  # the call touches none
             return False
         if not isinstance(value, PurePath) or len(value.parts) > MOST:
             return restricts
-        return match_steps(steps, value.parts[1:])
+        return glob.matches(value.parts[1:])
 
     return match
 
 
 def _command_matcher(pattern: str) -> Match:
-    words = split_pattern(pattern)
-    steps = [_step(word) for word in words]
+    glob = Glob(split_pattern(pattern), name_matcher)
+    is_program = glob.steps[0] if glob.steps else None
 
     def match(value: Any, restricts: bool) -> bool:
         if not isinstance(value, tuple):  # it needs a shell, and only its text is known
             return restricts or value == pattern
         if len(value) > MOST:
             return restricts
-        if match_steps(steps, value):
+        if glob.matches(value):
             return True
         # A restriction sees through paths of programs, and through programs that start others.
         return restricts and any_inner(value)
@@ -288,13 +297,12 @@ def _command_matcher(pattern: str) -> Match:
     def any_inner(value: tuple[str, ...]) -> bool:
         tried = 0
         for inner in unwrapped(value):
-            if first is None or _match_step(first, inner[0]):
+            if is_program is None or is_program(inner[0]):
                 tried += 1
-                if tried > _MOST_INNER or match_steps(steps, inner):
+                if tried > _MOST_INNER or glob.matches(inner):
                     return True
         return False
 
-    first = steps[0] if steps else None
     return match
 
 
@@ -326,37 +334,13 @@ def split_pattern(pattern: str) -> list[str]:
     return words
 
 
-Step: TypeAlias = tuple[str, ...] | None
-"""The pieces between the stars of one name, or `None` for any number of names."""
+def name_matcher(word: str) -> Callable[[str], bool]:
+    """Return a test of names in which `*` is any text."""
+    pieces = word.split("*")
+    return partial(operator.eq, word) if len(pieces) == 1 else partial(_match_pieces, pieces)
 
 
-def _step(word: str) -> Step:
-    return None if word == "**" else tuple(word.split("*"))
-
-
-def match_steps(steps: Sequence[Step], names: Sequence[str]) -> bool:
-    """Whether names match: `*` is any text within one, and `**` any number of them."""
-    place, at = 0, 0
-    # Where to go on when the last `**` has to take one more name.
-    again: tuple[int, int] | None = None
-    while at < len(names):
-        if place < len(steps) and (step := steps[place]) is None:
-            again = (place, at)
-            place += 1
-        elif place < len(steps) and step is not None and _match_step(step, names[at]):
-            place += 1
-            at += 1
-        elif again is not None:
-            again = (again[0], again[1] + 1)
-            place, at = again[0] + 1, again[1]
-        else:
-            return False
-    return all(step is None for step in steps[place:])
-
-
-def _match_step(pieces: tuple[str, ...], name: str) -> bool:
-    if len(pieces) == 1:
-        return pieces[0] == name
+def _match_pieces(pieces: Sequence[str], name: str) -> bool:
     first, *between, last = pieces
     if not name.startswith(first) or not name.endswith(last) or len(name) < len(first) + len(last):
         return False

@@ -8,59 +8,17 @@ The strictest word wins.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from pydantic import ValidationError
 
 from ...errors import RuleError, summarize
 from ..catalogue import ARGUMENTS, DEFAULTS, Disposition
+from .calls import CALL_CONDITIONS, Call, Case
 from .conditions import Match, Places, compile_condition, holds
 from .format import STRICTNESS, Condition, ToolRule, read_rules_by_name
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One thing that a call would do. A move has two paths, and a pipeline several commands: each is judged."""
-
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """The arguments that rules speak of."""
-    text: str | None = None
-    """The case in words, where a call has several."""
-    needs_shell: str | None = None
-    """What a command has that only a shell does."""
-    name: str | None = None
-    """The name by which rules speak of this case, where it is not that of the call: a move reads as well."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call, as far as rules are concerned."""
-
-    name: str
-    """The name by which rules speak of it."""
-    cases: Sequence[Case] = (Case(),)
-    caller: str | None = None
-    """The worker that calls; `None` is Python."""
-    path: Sequence[str] = ()
-    """The names of the calls above it, from the top."""
-    creators: Sequence[str] = ()
-    """Who created the worker that calls, and so on up: what is said of a creator holds for what it creates."""
-    generated: bool = False
-    """Whether a worker that a model made is on the path."""
-    qualified_name: str | None = None
-    """`server/tool`, by which rules can speak of a tool of a server as well."""
-
-    @cached_property
-    def facts(self) -> Mapping[str, Any]:
-        """What conditions on the path of calls are about."""
-        return {
-            "call.caller": [self.caller, *self.creators] if self.creators else self.caller,
-            "call.depth": len(self.path),
-            "call.generated": self.generated,
-            "call.through": [*self.path, *self.creators],
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +58,9 @@ class _CompiledCondition:
     __slots__ = ("_call", "_facts")
 
     def __init__(self, condition: Condition, kinds: Mapping[str, str], places: Places) -> None:
-        compiled = compile_condition(condition, {**kinds, "call.through": "path of calls"}, places)
-        self._facts: tuple[tuple[str, Match], ...] = tuple(part for part in compiled if not part[0].startswith("call."))
-        self._call: tuple[tuple[str, Match], ...] = tuple(part for part in compiled if part[0].startswith("call."))
+        compiled = compile_condition(condition, kinds, places)
+        self._facts: tuple[tuple[str, Match], ...] = tuple(part for part in compiled if part[0] not in CALL_CONDITIONS)
+        self._call: tuple[tuple[str, Match], ...] = tuple(part for part in compiled if part[0] in CALL_CONDITIONS)
 
     def holds(self, case: Case, call: Call, restricts: bool) -> bool:
         if self._facts and not holds(self._facts, case.facts, restricts):

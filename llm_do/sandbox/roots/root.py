@@ -12,12 +12,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
-from functools import wraps
+from functools import partial, wraps
 from itertools import islice
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from ...errors import LlmDoError, PathChanged, PathDenied, PathFailed, PathMissing, did_you_mean
+from ...values.globs import Glob
 from ...values.texts import quoted
 from .config import SandboxConfig
 from .folders import (
@@ -213,9 +214,9 @@ class Root:
         They are relative to the root. What cannot be read is not listed: other suffixes, symlinks, devices, protected
         paths. `keep` decides about each of the others.
         """
-        steps = list(split_path(pattern))
+        glob = _glob(pattern)
         with self._folder(self._names(path)) as folder:
-            found = self._matches(folder, steps, _skip(steps, {0}), with_folders=True)
+            found = self._matches(folder, glob, glob.start(), with_folders=True)
             return list(islice(filter(keep, found), limit))
 
     @_explained
@@ -224,23 +225,21 @@ class Root:
 
         `keep` decides about each of them.
         """
-        steps = list(split_path(pattern))
+        glob = _glob(pattern)
         with self._folder(()) as folder:
-            return list(islice(filter(keep, self._matches(folder, steps, _skip(steps, {0}))), limit))
+            return list(islice(filter(keep, self._matches(folder, glob, glob.start())), limit))
 
-    def _matches(
-        self, folder: Folder, steps: list[str], done: set[int], *, with_folders: bool = False
-    ) -> Iterator[str]:
-        """Files below a folder whose path may have used up any number in `done` of the steps."""
+    def _matches(self, folder: Folder, glob: Glob, places: set[int], *, with_folders: bool = False) -> Iterator[str]:
+        """Yield files below a folder, the way to which leads to some places in a pattern."""
         for name, is_folder in self._visible(folder):
-            after = _after(steps, done, name)
+            after = glob.after(places, name)
             names = (*folder.names, name)
-            if len(steps) in after and (with_folders or not is_folder):
+            if glob.is_complete(after) and (with_folders or not is_folder):
                 yield "/".join(names) + "/" * is_folder
-            if is_folder and after - {len(steps)} and len(names) < MAX_DEPTH:
+            if is_folder and after - {len(glob.steps)} and len(names) < MAX_DEPTH:
                 with suppress(OSError):  # removed or replaced meanwhile, or not for us to read
                     with Folder(open_in(folder.fd, name), names, folder.protected) as below:
-                        yield from self._matches(below, steps, after, with_folders=with_folders)
+                        yield from self._matches(below, glob, after, with_folders=with_folders)
 
     def _visible(self, folder: Folder) -> list[tuple[str, bool]]:
         """Names in a folder that may be used, and whether each is a folder."""
@@ -388,16 +387,5 @@ def _move_by_copy(
     return True
 
 
-def _after(steps: list[str], done: set[int], name: str) -> set[int]:
-    """How many steps of a pattern may be used up after one more name."""
-    after = {i for i in done if steps[i : i + 1] == ["**"]}
-    after |= {i + 1 for i in done - after if i < len(steps) and fnmatchcase(name, steps[i])}
-    return _skip(steps, after)
-
-
-def _skip(steps: list[str], done: set[int]) -> set[int]:
-    """`done`, and what it is if `**` stands for no folder."""
-    for i, step in enumerate(steps):
-        if step == "**" and i in done:
-            done.add(i + 1)
-    return done
+def _glob(pattern: str) -> Glob:
+    return Glob(split_path(pattern), lambda step: partial(fnmatchcase, pat=step))
