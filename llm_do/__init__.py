@@ -85,9 +85,9 @@ if TYPE_CHECKING:
     from .models.answers import ModelAnswerError
     from .models.choice import ModelLike
     from .models.local.model import LocalModel
-    from .policy.approvals import (
+    from .policy.approvals import ApprovalController
+    from .policy.requests import (
         ApprovalCallback,
-        ApprovalController,
         ApprovalDecision,
         ApprovalOutcome,
         ApprovalRequest,

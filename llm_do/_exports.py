@@ -81,9 +81,9 @@ _NAMES = {
     "models.answers": ("ModelAnswerError",),
     "models.choice": ("ModelLike",),
     "models.local.model": ("LocalModel",),
-    "policy.approvals": (
+    "policy.approvals": ("ApprovalController",),
+    "policy.requests": (
         "ApprovalCallback",
-        "ApprovalController",
         "ApprovalDecision",
         "ApprovalOutcome",
         "ApprovalRequest",

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 from pydantic_ai.messages import ModelMessage, MultiModalContent
 from pydantic_ai.usage import RequestUsage, RunUsage
 
-from ..policy.approvals import ApprovalOutcome
+from ..policy.requests import ApprovalOutcome
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

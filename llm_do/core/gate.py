@@ -16,9 +16,10 @@ from ..arguments.inputs import OpenParameters
 from ..arguments.payloads import beside, key_beside
 from ..errors import ApprovalDenied, CallCancelled, LlmDoError, RunEnded
 from ..machine import pool
-from ..policy.approvals import Answer, ApprovalController, ApprovalOutcome, ApprovalRequest, copied
+from ..policy.approvals import Answer, ApprovalController, copied
 from ..policy.catalogue import is_built_in
 from ..policy.plan import UNPLANNED, Plan
+from ..policy.requests import ApprovalOutcome, ApprovalRequest
 from ..policy.rules import Call, Case, RuleBook, Ruling, Shape, by_default, check_rules, judge, shape_of
 from ..values.canonical import NoCanonicalForm, SameObject, canonical
 from ..values.snapshots import snapshot

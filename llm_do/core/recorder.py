@@ -18,7 +18,7 @@ from pydantic_ai.messages import BaseToolCallPart, ModelMessage, ModelRequest, M
 from pydantic_ai.tools import ToolDefinition, ToolDenied
 
 from ..errors import ApprovalDenied, ArgumentError, note_path, raised_in_nested_call
-from ..policy.approvals import ApprovalOutcome
+from ..policy.requests import ApprovalOutcome
 from ..privacy.secret_fields import DELEGATED, HIDDEN, SecretFields, delegated_secret_fields
 from ..privacy.secrets import Secrets
 from ..values.canonical import is_same

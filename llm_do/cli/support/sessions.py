@@ -15,14 +15,8 @@ from ...core.entry import Sink
 from ...core.runtime import Runtime
 from ...errors import LimitExceeded
 from ...models.choice import DefaultModel, ModelLike
-from ...policy.approvals import (
-    ApprovalCallback,
-    ApprovalController,
-    ApprovalRequest,
-    Approver,
-    approve_all_callback,
-    strict_mode_callback,
-)
+from ...policy.approvals import ApprovalController
+from ...policy.requests import ApprovalCallback, ApprovalRequest, Approver, approve_all_callback, strict_mode_callback
 from ...projects.registry import WorkerRegistry
 
 DEFAULT_DEPTH = 16

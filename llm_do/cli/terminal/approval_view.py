@@ -15,7 +15,7 @@ from rich.cells import cell_len, chop_cells
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from ...policy.approvals import ApprovalRequest
+from ...policy.requests import ApprovalRequest
 from ...privacy.display import abridge, layout, visible
 
 _WIDTH = 50
