@@ -26,8 +26,8 @@ from pydantic_core import PydanticCustomError, from_json, to_json
 
 from ..errors import ArgumentError, PathDenied
 from ..privacy.secret_fields import SecretFields
-from ..values.texts import is_blank, quoted, says_nothing
-from .parameters import NAMED_ONLY, Parameters, as_named
+from ..values.texts import is_blank, is_none_or_blank, quote
+from .parameters import NAMED_ONLY, Parameters, keywords_of
 from .payloads import AttachmentInput, AttachmentPayload, is_content
 from .vocabulary import Vocabulary
 
@@ -61,7 +61,7 @@ def bind_input(parameters: Parameters, input_data: Any, *, has_files: bool = Fal
 
 
 def _refuse_hidden(parameters: Parameters, values: Mapping[str, Any]) -> None:
-    if isinstance(parameters, OpenParameters) and parameters.of_worker and names_files(values):
+    if isinstance(parameters, OpenParameters) and parameters.of_worker and has_files_in(values):
         raise PathDenied("Attachments are given as `attachments`, and not among the input data.")
 
 
@@ -90,14 +90,14 @@ class OpenParameters:
     def bind_named(
         self, values: Mapping[str, Any], *, by_name: bool = False, has_files: bool = False
     ) -> dict[str, Any]:
-        return self._checked(as_named(self._entry, values), has_files)
+        return self._checked(keywords_of(self._entry, values), has_files)
 
     def _checked(self, values: dict[str, Any], has_files: bool) -> dict[str, Any]:
         if values.keys() - _OWN_NAMES:  # anything else is taken as it is, and `attachments` as well
             return dict(values)
         if "attachments" in values:
             values = {**values, "attachments": self._files(values["attachments"])}
-        if self.of_worker and not has_files and not values.get("attachments") and says_nothing(values.get("input")):
+        if self.of_worker and not has_files and not values.get("attachments") and is_none_or_blank(values.get("input")):
             problem = "argument 'input' is blank" if values.get("input") is not None else "missing argument 'input'"
             raise ArgumentError(
                 f"{self._entry}(): {problem}. Give the task as text. "
@@ -115,7 +115,7 @@ class OpenParameters:
             return list(given)
         raise ArgumentError(
             f"{self._entry}(): 'attachments' in a mapping takes a list of AttachmentPayload or PydanticAI content, "
-            f"such as BinaryContent.from_path(...); got {quoted(given)}. "
+            f"such as BinaryContent.from_path(...); got {quote(given)}. "
             "Give paths as a keyword: call(worker, text, attachments=[...])."
         )
 
@@ -126,7 +126,7 @@ class OpenParameters:
             raise ArgumentError(f"{self._entry}() takes one positional argument, 'input', got {len(args)}.")
         if not kwargs:
             if isinstance(args[0], WorkerInput):
-                return given_fields(args[0])
+                return set_fields(args[0])
             if (given := NAMED_ONLY.lone(self._entry, args[0])) is not None:
                 return given
         if "input" in kwargs:
@@ -137,7 +137,7 @@ class OpenParameters:
 _OWN_NAMES = frozenset(WorkerInput.model_fields)
 
 
-def names_files(arguments: Mapping[str, Any]) -> bool:
+def has_files_in(arguments: Mapping[str, Any]) -> bool:
     """Whether `attachments`, among the arguments of a worker that declares none, are its files.
 
     Next to other names than `input` it is data like the rest: what a mail has under that name sends no file. A list of
@@ -155,19 +155,19 @@ def _is_file(item: Any) -> bool:
     return isinstance(item, AttachmentPayload) or is_content(item)
 
 
-def without_files(arguments: dict[str, Any]) -> tuple[dict[str, Any], Sequence[AttachmentInput]]:
+def split_files(arguments: dict[str, Any]) -> tuple[dict[str, Any], Sequence[AttachmentInput]]:
     """Return the bound arguments of a worker that declares none without its files, and the files."""
-    if not names_files(arguments):
+    if not has_files_in(arguments):
         return arguments, ()
     return {name: value for name, value in arguments.items() if name != "attachments"}, arguments["attachments"]
 
 
-def given_fields(given: WorkerInput) -> dict[str, Any]:
+def set_fields(given: WorkerInput) -> dict[str, Any]:
     """Return the arguments that a `WorkerInput` was made with. Fields that were not given are none."""
     return {name: getattr(given, name) for name in given.model_fields_set}
 
 
-def misspelled(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def misspelled_names(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the arguments of a worker that declares none which are nearly `input` or `attachments`, and which."""
     for name in arguments.keys() - _OWN_NAMES:
         if (close := get_close_matches(name.casefold(), _OWN_NAMES, n=1, cutoff=0.8)) and close[0] not in arguments:

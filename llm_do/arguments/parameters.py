@@ -28,7 +28,7 @@ from ..privacy.secret_fields import HIDDEN, SecretFields
 from ..privacy.secrets import Values, texts_in
 from ..values.fields import fields_of
 from ..values.snapshots import ATOMS
-from ..values.texts import encodable, quoted
+from ..values.texts import escape_surrogates, quote
 from .vocabulary import Vocabulary
 
 
@@ -63,7 +63,7 @@ class Parameters(Protocol):
         """
 
 
-def as_named(entry: str, values: Mapping[Any, Any]) -> dict[str, Any]:
+def keywords_of(entry: str, values: Mapping[Any, Any]) -> dict[str, Any]:
     """Return a mapping as keywords, if its keys are texts."""
     for key in values:
         if not isinstance(key, str):
@@ -128,7 +128,7 @@ class DeclaredParameters:
     def bind_named(
         self, values: Mapping[str, Any], *, by_name: bool = False, has_files: bool = False
     ) -> dict[str, Any]:
-        return self._bind_dict(as_named(self._entry, values), by_name=by_name)
+        return self._bind_dict(keywords_of(self._entry, values), by_name=by_name)
 
     def _bind_dict(self, given: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
         """Bind arguments by name, in a dict that belongs to this call."""
@@ -188,16 +188,14 @@ class DeclaredParameters:
             elif error["type"] == "argument":
                 problems.append(error["msg"].rstrip("."))
             else:
-                shown = HIDDEN if self._touches_secret(error["loc"]) else quoted(error["input"])
+                shown = HIDDEN if self._touches_secret(error["loc"]) else quote(error["input"])
                 problems.append(f"argument {where!r}: {error['msg']} (got {shown})")
-        return ArgumentError(encodable(f"{self._entry}(): {'; '.join(problems)}"))
+        return ArgumentError(escape_surrogates(f"{self._entry}(): {'; '.join(problems)}"))
 
     def _touches_secret(self, where: tuple[int | str, ...]) -> bool:
         # It may be named by an alias, as the model that calls knows it.
-        by_alias = SecretFields.of(self.json_schema)
-        return self.secret_fields is not None and (
-            not where or self.secret_fields.touches(where[0]) or (by_alias is not None and by_alias.touches(where[0]))
-        )
+        known = [each for each in (self.secret_fields, SecretFields.of(self.json_schema)) if each is not None]
+        return self.secret_fields is not None and (not where or any(each.has_secret_in(where[0]) for each in known))
 
 
 def _without_marked(error: ArgumentError, values: dict[str, Any], *secret_fields: SecretFields | None) -> ArgumentError:
@@ -249,7 +247,7 @@ class FirstParameter:
             return None if isinstance(value, self.takes_models) else as_arguments(value)
         if not isinstance(value, Mapping) or self.takes_mapping:
             return None
-        return as_named(entry, value)
+        return keywords_of(entry, value)
 
 
 NAMED_ONLY = FirstParameter()

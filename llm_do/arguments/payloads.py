@@ -53,7 +53,7 @@ def name_of(content: Any) -> str:
     return name + (mimetypes.guess_extension(content.media_type) or "")
 
 
-def key_beside(arguments: Mapping[str, Any]) -> str:
+def attachments_key(arguments: Mapping[str, Any]) -> str:
     """Return the name under which attachments are shown beside arguments, none of which can pass for them."""
     key = "attachments"
     while key in arguments:
@@ -61,6 +61,6 @@ def key_beside(arguments: Mapping[str, Any]) -> str:
     return key
 
 
-def beside(arguments: dict[str, Any], attachments: Sequence[Any]) -> dict[str, Any]:
+def add_attachments(arguments: dict[str, Any], attachments: Sequence[Any]) -> dict[str, Any]:
     """Return arguments with the files that go along, as a person is shown them."""
-    return {**arguments, key_beside(arguments): list(attachments)} if attachments else arguments
+    return {**arguments, attachments_key(arguments): list(attachments)} if attachments else arguments

@@ -16,8 +16,8 @@ from pydantic_ai.messages import MultiModalContent, UserContent
 
 from ..errors import PromptError
 from ..privacy.secret_fields import HIDDEN
-from ..values.fields import with_extra_apart
-from ..values.texts import is_blank, json_text, quoted, says_nothing, text_of
+from ..values.fields import separate_extra
+from ..values.texts import is_blank, is_none_or_blank, json_text, quote, text_of
 from .payloads import AttachmentPayload, is_content
 
 METHOD = "to_prompt"
@@ -36,7 +36,7 @@ def prompt_of(
     text = None
     if not arguments:
         text = NO_INPUT if declared or not files else None
-    elif arguments.keys() != {"input"} or (declared and says_nothing(value)):
+    elif arguments.keys() != {"input"} or (declared and is_none_or_blank(value)):
         text = _as_json(arguments)
     elif value is not None:
         text = value if isinstance(value, str) else _as_json(value)
@@ -46,7 +46,7 @@ def prompt_of(
 
 
 def _as_json(value: Any) -> str:
-    return json_text(with_extra_apart(value), indent=2, inf_nan_mode="constants")
+    return json_text(separate_extra(value), indent=2, inf_nan_mode="constants")
 
 
 def prompt_method(input_type: Any) -> str | None:
@@ -57,7 +57,7 @@ def prompt_method(input_type: Any) -> str | None:
     return METHOD if callable(method) else None
 
 
-def render(input_type: type, method: str, arguments: Mapping[str, Any], shown: Mapping[str, Any]) -> list[Any]:
+def write_prompt(input_type: type, method: str, arguments: Mapping[str, Any], shown: Mapping[str, Any]) -> list[Any]:
     """Return the prompt that an input type writes: texts, and files where they stand between them.
 
     `shown` are the arguments without secrets. The method sees nothing else.
@@ -74,12 +74,12 @@ def render(input_type: type, method: str, arguments: Mapping[str, Any], shown: M
     if isinstance(written, str):
         return [written]
     if not isinstance(written, Sequence) or isinstance(written, bytes | bytearray):
-        raise PromptError(f"{where} must return a text, or a list of texts and files; got {quoted(written)}.")
+        raise PromptError(f"{where} must return a text, or a list of texts and files; got {quote(written)}.")
     for item in written:
         if not isinstance(item, str | PurePath | AttachmentPayload) and not is_content(item):
             raise PromptError(
                 f"{where} must return texts and files (Path, AttachmentPayload or PydanticAI content); "
-                f"got {quoted(item)} among them."
+                f"got {quote(item)} among them."
             )
     return list(written)
 

@@ -63,7 +63,7 @@ def schema_validator(
 
     def say(error: Any) -> str:
         names_only = not error.path and error.validator in ("required", "additionalProperties")
-        if secret_fields is None or names_only or (error.path and not secret_fields.touches(error.path[0])):
+        if secret_fields is None or names_only or (error.path and not secret_fields.has_secret_in(error.path[0])):
             return _whole(str(error.message), f"it does not have the {error.validator} that it must have")
         return f"{HIDDEN} does not have the {error.validator} that it must have"
 

@@ -12,7 +12,7 @@ from pydantic import RootModel
 from ..errors import ArgumentError
 from ..privacy.secret_fields import SecretFields
 from ..values.canonical import SameObject
-from ..values.fields import Fields, fields_of, other_names
+from ..values.fields import Fields, alias_map, fields_of
 from .validation import Problem, schema_validator
 
 _JSON = (str, int, float, bool, type(None))
@@ -43,7 +43,7 @@ class Vocabulary:
             if other in properties:
                 properties.setdefault(name, properties[other])
         if self.lone is not None:
-            for name, others in other_names(_told_type(self.lone_type)).items():
+            for name, others in alias_map(_told_type(self.lone_type)).items():
                 if told := next((other for other in others if other in properties), None):
                     properties.setdefault(name, properties[told])
             properties.setdefault(self.lone, {"type": "object"})
@@ -98,8 +98,8 @@ class Vocabulary:
         while isinstance(value, RootModel):  # a model is told what is inside
             value = value.root
         if (fields := fields_of(value)) is not None:
-            return fields, other_names(type(value))
-        other = other_names(_told_type(self.lone_type))
+            return fields, alias_map(type(value))
+        other = alias_map(_told_type(self.lone_type))
         return Fields(dict(value) if isinstance(value, Mapping) else {}, {}), other
 
     def _only_stranger(self, arguments: Mapping[str, Any]) -> str | None:

@@ -18,7 +18,7 @@ from decimal import Decimal
 from pydantic_ai.usage import RequestUsage
 
 from .limits import Amount, Pool, UsageMeter
-from .prices import MILLION, Price, exactly
+from .prices import MILLION, Price, money_context
 
 DEFAULT_OUTPUT_TOKENS = 8_192
 """The `max_tokens` that is sent under a limit of money or tokens where the settings have none."""
@@ -101,7 +101,7 @@ class Reservation:
         """Return what is held of a budget, if anything."""
         return self._shares.get(pool) if self.is_open else None
 
-    @exactly()
+    @money_context()
     def settle(self, usages: Sequence[RequestUsage], *, whole: bool, unreported: int = 0) -> bool:
         """Count what a request used, unless it is settled. Return whether that is more than was reserved.
 
@@ -139,7 +139,7 @@ class Reservation:
             return pool.zero, self._price.of(usage.input_tokens, usage.output_tokens)
         return usage.cost or pool.zero, pool.zero
 
-    @exactly()
+    @money_context()
     def cancel(self) -> None:
         """Give everything back: the request was not sent."""
         if not self.is_open:
@@ -232,7 +232,7 @@ class Ledger:
         for reservation in list(self.in_flight):
             reservation.settle((), whole=False)
 
-    @exactly()
+    @money_context()
     def _attempt(
         self, meters: Sequence[UsageMeter], quote: Quote, held: Sequence[Reservation], awaited: Set[Pool]
     ) -> Reservation | Refusal | _Short:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from pydantic_ai.usage import RequestUsage, RunUsage
 
-from .prices import exactly, money
+from .prices import money, money_context
 
 Amount: TypeAlias = Decimal | int
 """US dollars, or tokens."""
@@ -61,7 +61,7 @@ class Account:
     """The most that the requests in flight can use."""
 
     @property
-    @exactly()
+    @money_context()
     def left(self) -> Amount | None:
         """The rest. It is negative where a provider reported more than was reserved."""
         return None if self.limit is None else self.limit - self.spent - self.estimated - self.reserved
@@ -201,7 +201,7 @@ class UsageMeter:
             return None
         return f"{_used_up(limit, 'model request', self.owner)} (Limits.max_requests)"
 
-    @exactly()
+    @money_context()
     def count_usage(self, model: str, provider: str | None, usage: RequestUsage) -> None:
         """Count what one request used, as its provider reported it."""
         for table, name in ((self.by_model, model), (self.by_provider, full_name(provider, model))):

@@ -28,7 +28,7 @@ _FREE = frozenset({"local", "test"})
 
 
 @contextmanager
-def exactly() -> Iterator[None]:
+def money_context() -> Iterator[None]:
     """Calculate with money as always, whatever precision the program has set for numbers of its own."""
     with localcontext(_ARITHMETIC):
         yield
@@ -89,7 +89,7 @@ class PriceList:
         self._unknown: set[tuple[str | None, str | None]] = set()
         """Models that answered, and that the list does not have: it is slow to say so."""
 
-    @exactly()
+    @money_context()
     def dearest(self, model: Model) -> Price | None:
         """Return the highest price that a request to `model` can have; `None` where none is known."""
         key = (model.model_id, _base_url(model))
@@ -97,7 +97,7 @@ class PriceList:
             self._dearest[key] = self._given_to(model) or _listed(model)
         return self._dearest[key]
 
-    @exactly()
+    @money_context()
     def cost(self, model: Model, response: ModelResponse) -> Decimal | None:
         """Return the cost of a response; `None` where it is not known."""
         if (given := self._given_to(model)) is not None:
@@ -143,7 +143,7 @@ def _is_ollama_here(model: Model) -> bool:
     return model.system == "ollama" and urlsplit(_base_url(model) or "").hostname in ("127.0.0.1", "::1", "localhost")
 
 
-def can_be(usage: RequestUsage) -> bool:
+def is_plausible(usage: RequestUsage) -> bool:
     """Tell whether a usage is one that a request can have: its numbers are what a provider, or a program, wrote."""
     return all(isinstance(count, int) and count >= 0 for count in (usage.input_tokens, usage.output_tokens))
 

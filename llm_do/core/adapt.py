@@ -14,7 +14,7 @@ from ..arguments.parameters import Parameters
 from ..arguments.signatures import model_parameters
 from ..models.choice import ModelLike
 from ..values.canonical import SameObject
-from ..values.texts import quoted
+from ..values.texts import quote
 from .entry import Entry, EntryBase
 
 T = TypeVar("T", default=Any)
@@ -110,7 +110,7 @@ def check_entry(thing: Any, owner: str) -> None:
     if isinstance(thing, Tool):
         raise TypeError(f"{owner} cannot call the PydanticAI tool {thing.name!r} as it is. Use ToolEntry(tool=...).")
     hint = " Decorate it with @entry, or use ToolEntry.from_function." if callable(thing) else ""
-    raise TypeError(f"{quoted(thing)} is not an entry, so {owner} cannot call it.{hint}")
+    raise TypeError(f"{quote(thing)} is not an entry, so {owner} cannot call it.{hint}")
 
 
 def about_agent(agent: AbstractAgent[Any, Any]) -> str:

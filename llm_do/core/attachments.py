@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Protocol
 
-from ..arguments.inputs import without_files
+from ..arguments.inputs import split_files
 from ..arguments.payloads import AttachmentInput, AttachmentPayload, is_content, name_of
-from ..arguments.prompts import render
+from ..arguments.prompts import write_prompt
 from ..definitions.definition import AttachmentPolicy
 from ..errors import ArgumentError, LlmDoError, PathDenied, PathMissing
 from ..machine.files import read_file
 from ..policy.rules import Case
 from ..sandbox import SandboxToolset
-from ..values.texts import quoted
+from ..values.texts import quote
 from .entry import EntryBase
 from .frame import CallFrame
 
@@ -58,7 +58,7 @@ def bind_call(frame: CallFrame, args: tuple[Any, ...], kwargs: dict[str, Any], j
         kwargs = {name: value for name, value in kwargs.items() if name != "attachments"}
     arguments: dict[str, Any] = worker.parameters.bind(args, kwargs, has_files=bool(files))
     if worker.input_type is None and "attachments" in arguments:
-        arguments, among = without_files(arguments)
+        arguments, among = split_files(arguments)
         if among and files is not None:
             raise ArgumentError(f"{worker.name}() got two values for argument 'attachments'.")
         files = among or files
@@ -112,7 +112,7 @@ def attach(frame: CallFrame, arguments: dict[str, Any], files: Sequence[Attachme
     prompt: Sequence[Any] | None = None
     if worker.prompt_method is not None:
         try:
-            prompt = render(worker.input_type, worker.prompt_method, arguments, judge.shown(frame, arguments))
+            prompt = write_prompt(worker.input_type, worker.prompt_method, arguments, judge.shown(frame, arguments))
         except LlmDoError as exc:
             frame.problem = exc
             return
@@ -198,10 +198,10 @@ def load(attachments: Sequence[AttachmentInput], policy: AttachmentPolicy, worke
 
 def _listed(attachments: Any, worker: str) -> Sequence[Any]:
     if isinstance(attachments, str | bytes | PurePath) or not isinstance(attachments, Sequence):
-        raise ArgumentError(f"{worker}(): 'attachments' must be a list, each item {_FORMS}; got {quoted(attachments)}.")
+        raise ArgumentError(f"{worker}(): 'attachments' must be a list, each item {_FORMS}; got {quote(attachments)}.")
     for item in attachments:
         if not isinstance(item, str) and not _is_file(item):
-            raise ArgumentError(f"{worker}(): an item of 'attachments' must be {_FORMS}; got {quoted(item)}.")
+            raise ArgumentError(f"{worker}(): an item of 'attachments' must be {_FORMS}; got {quote(item)}.")
     return attachments
 
 

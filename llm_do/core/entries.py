@@ -37,7 +37,7 @@ from ..policy.rules import RuleBook, read_rules
 from ..privacy.secret_fields import SecretFields
 from ..sandbox import SandboxConfig, SandboxManager, SandboxToolset
 from ..values.names import check_name
-from ..values.texts import quoted
+from ..values.texts import quote
 from .adapt import adapt
 from .attachments import takes_files, takes_files_apart
 from .context import Context, run_context
@@ -401,7 +401,7 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         """A scope for a conversation with this worker. It runs no model and builds nothing until it is entered."""
         parent = runtime.context() if isinstance(runtime, Runtime) else runtime
         if not isinstance(parent, Context):
-            raise TypeError(f"A scope is started on a Runtime or a Context, got {quoted(runtime)}.")
+            raise TypeError(f"A scope is started on a Runtime or a Context, got {quote(runtime)}.")
         frame = CallFrame(self, parent.frame)
         frame.messages = list(message_history or ())
         if not all(isinstance(message, ModelRequest | ModelResponse) for message in frame.messages):

@@ -13,17 +13,17 @@ from pydantic_ai.capabilities import NativeTool
 from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
 
 from ..arguments.inputs import OpenParameters
-from ..arguments.payloads import beside, key_beside
+from ..arguments.payloads import add_attachments, attachments_key
 from ..errors import ApprovalDenied, CallCancelled, LlmDoError, RunEnded
 from ..machine import pool
-from ..policy.approvals import Answer, ApprovalController, copied
+from ..policy.approvals import Answer, ApprovalController, copy_arguments
 from ..policy.catalogue import is_built_in
 from ..policy.plan import UNPLANNED, Plan
 from ..policy.requests import ApprovalOutcome, ApprovalRequest
-from ..policy.rules import Call, Case, RuleBook, Ruling, Shape, by_default, check_rules, judge, shape_of
+from ..policy.rules import Call, Case, RuleBook, Ruling, Shape, check_rules, default_ruling, judge, shape_of
 from ..values.canonical import NoCanonicalForm, SameObject, canonical
 from ..values.snapshots import snapshot
-from ..values.texts import described
+from ..values.texts import safe_repr
 from .adapt import adapt, describe, rule_name
 from .attachments import attach, files_apart, share, shared_cases
 from .entry import Entry, EntryBase
@@ -200,7 +200,7 @@ class Gate:
         """Return the plan of a call, the call as rules see it, and what they say."""
         entry, caller = frame.called, frame.caller
         name, qualified = rule_name(entry), entry.qualified_name
-        default = by_default(name)
+        default = default_ruling(name)
         if entry.requires_approval or asked_from_within:
             default = Ruling("ask", f"{entry.kind} {(qualified or entry.name)!r} requires approval", explicit=False)
         plan = UNPLANNED
@@ -229,15 +229,15 @@ class Gate:
     async def _ask(self, frame: CallFrame, arguments: dict[str, Any], plan: Plan, call: Call, ruling: Ruling) -> Answer:
         """Ask somebody, while no clock runs."""
         entry = frame.called
-        asked = beside(arguments, frame.attachments)
+        asked = add_attachments(arguments, frame.attachments)
         view = plan.view(ruling, frame.pins)
         shown = self._recorder.arguments_shown(frame, asked if view is None else view)
         why = f" ({ruling.reason})" if ruling.reason else ""
         redact = self._recorder.secrets.redact
         request = ApprovalRequest(
             tool_name=call.name,
-            payload=copied(shown),
-            arguments=copied(self._recorder.arguments_shown(frame, arguments)),
+            payload=copy_arguments(shown),
+            arguments=copy_arguments(self._recorder.arguments_shown(frame, arguments)),
             reason=redact(f"{ruling.because}{why}; call path: {frame.path}"),
             entry=entry.name,
             worker=call.caller,
@@ -305,10 +305,10 @@ class Gate:
 
         They go as they are: a person who takes one off the list must not believe that it stays here.
         """
-        key = key_beside(given)
+        key = attachments_key(given)
         if not frame.attachments or key not in edited:
             return edited
-        if edited[key] != self.shown(frame, beside(given, frame.attachments))[key]:
+        if edited[key] != self.shown(frame, add_attachments(given, frame.attachments))[key]:
             return None
         return {name: value for name, value in edited.items() if name != key}
 
@@ -365,7 +365,7 @@ class SessionTools:
         known = [*(entries.values() if isinstance(entries, dict) else ()), *([] if worker is None else [worker])]
         below = [tool for each in workers_below(known) for tool in each.own_entries.values()]
         self._tools = [adapt(entry) for entry in (*known, *below) if entry is not worker]
-        self.spoken_of_as: Mapping[str, str] = {tool.name: rule_name(tool) for tool in self._tools}
+        self.rule_names: Mapping[str, str] = {tool.name: rule_name(tool) for tool in self._tools}
         self.servers: Collection[str] = {name.partition("/")[0] for name in foreign or () if "/" in name}
 
     def shapes(self, name: str) -> Sequence[Shape] | None:
@@ -382,7 +382,7 @@ class SessionTools:
     def names(self) -> Iterable[str]:
         return {*self._entries, *map(rule_name, self._tools), *(self._foreign or ())}
 
-    def more_to_come(self) -> bool:
+    def may_grow(self) -> bool:
         worker = self._worker
         if worker is not None and (_has_capabilities(worker) or (self._foreign is None and worker.toolsets)):
             return True
@@ -432,4 +432,4 @@ def _fingerprint(arguments: dict[str, Any]) -> Hashable:
     """What arguments are like now, as far as that can be seen."""
     with suppress(NoCanonicalForm):
         return canonical(arguments)
-    return described(arguments)
+    return safe_repr(arguments)

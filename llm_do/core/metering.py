@@ -28,7 +28,7 @@ from pydantic_ai.settings import ModelSettings, merge_model_settings
 from ..budgets.estimates import InputBound, thinking_tokens
 from ..budgets.ledger import DEFAULT_OUTPUT_TOKENS, GIVE_PRICE, LEAST_OUTPUT_TOKENS, Quote, Reservation
 from ..budgets.limits import full_name
-from ..budgets.prices import FREE, can_be, was_reported
+from ..budgets.prices import FREE, is_plausible, was_reported
 from ..errors import AnswerCutOff, CallCancelled, LimitExceeded, ModelChoiceError
 from ..models.answers import refuse_empty_stream, refuse_nothing, unreadable_answer
 from ..models.cutoff import find_missing_end, name_limit
@@ -341,7 +341,7 @@ class MeteredModel(WrapperModel):
         session, record = self._session, self._frame.record
         assert record is not None
         usage, model = response.usage, response.model_name or self.model_name
-        told = can_be(usage)
+        told = is_plausible(usage)
         usage.cost = (
             session.spending.prices.cost(self.wrapped, response) if told else None
         )  # PydanticAI keeps what is there
@@ -350,7 +350,7 @@ class MeteredModel(WrapperModel):
         attempts = [
             (attempt.model_name, attempt.provider_name, attempt.usage)
             for attempt in response.failed_attempts or ()
-            if attempt.usage is not None and can_be(attempt.usage)
+            if attempt.usage is not None and is_plausible(attempt.usage)
         ]
         usages = [*(used for _, _, used in attempts), usage]
         unreported = len(response.failed_attempts or ()) - len(attempts)

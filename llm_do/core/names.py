@@ -9,7 +9,7 @@ from pydantic_ai.toolsets import AbstractToolset
 
 from ..errors import DuplicateEntryError, ToolsetError, did_you_mean
 from ..values.names import check_name
-from ..values.texts import quoted
+from ..values.texts import quote
 from .adapt import adapt, check_entry, describe
 from .entry import Entry, ToolsetFactory
 
@@ -38,7 +38,7 @@ def index_by_name(entries: Iterable[Entry[Any]], owner: str = "this runtime") ->
 def as_list(entries: Any, owner: str) -> list[Any]:
     """Entries as a list; a lone one is a mistake that Python would not notice, or explain."""
     if isinstance(entries, str) or hasattr(entries, "call") or not isinstance(entries, Iterable):
-        raise TypeError(f"The entries of {owner} must be a list, got {quoted(entries)}.")
+        raise TypeError(f"The entries of {owner} must be a list, got {quote(entries)}.")
     return list(entries)
 
 

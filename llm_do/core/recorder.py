@@ -23,7 +23,7 @@ from ..privacy.secret_fields import DELEGATED, HIDDEN, SecretFields, delegated_s
 from ..privacy.secrets import Secrets
 from ..values.canonical import is_same
 from ..values.snapshots import ATOMS, snapshot
-from ..values.texts import described, text_of
+from ..values.texts import safe_repr, text_of
 from .entry import Entry, EntryBase, MessageCallback, Sink
 from .events import CallClosed, CallOpened, Event, MessageLogged, Notice
 from .frame import CallFrame
@@ -114,7 +114,7 @@ class Recorder:
         shown = self.arguments_shown(frame, given)
         kept = {name for name in edited.keys() & shown.keys() if is_same(edited[name], shown[name])}
         for name in (edited.keys() & shown.keys()) - kept:
-            if all(HIDDEN[:-1] in described(value) for value in (shown[name], edited[name])):
+            if all(HIDDEN[:-1] in safe_repr(value) for value in (shown[name], edited[name])):
                 raise ArgumentError(f"{name!r} has a secret that is not shown: leave it alone, or replace all of it.")
         return {name: given[name] if name in kept else value for name, value in edited.items()}, kept
 

@@ -36,7 +36,7 @@ from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 from pydantic_ai.usage import UsageLimits
 from typing_extensions import TypeVar
 
-from ..arguments.inputs import misspelled
+from ..arguments.inputs import misspelled_names
 from ..arguments.payloads import AttachmentInput, name_of
 from ..arguments.prompts import prompt_of
 from ..errors import (
@@ -54,7 +54,7 @@ from ..errors import (
 from ..models.compatibility import candidates, capability_for, id_of, lacks
 from ..privacy.secrets import StreamedText
 from ..values.canonical import SameObject
-from ..values.texts import quoted
+from ..values.texts import quote
 from . import tasks
 from .attachments import attach, bind_call
 from .context import Context, dispatch, run_context
@@ -218,7 +218,7 @@ class CallScope(Generic[T]):
                 "Or give the session one for all workers that have none: Runtime(model=...)."
             )
         await self.open()
-        for name, meant in misspelled(arguments) if worker.input_type is None else ():
+        for name, meant in misspelled_names(arguments) if worker.input_type is None else ():
             session.recorder.notice(
                 frame,
                 f"{frame.path} got {name!r} and no {meant!r}: it is data. Write {meant}=... if you meant that.",
@@ -459,11 +459,11 @@ class _Toolsets:
                 made = factory(self._context)
                 toolset = await made if inspect.isawaitable(made) else made
         except Exception as exc:
-            exc.add_note(f"while {quoted(factory)} built a toolset of worker {worker.name!r}")
+            exc.add_note(f"while {quote(factory)} built a toolset of worker {worker.name!r}")
             raise
         if not isinstance(toolset, AbstractToolset):
             raise ToolsetError(
-                f"The toolset factory {quoted(factory)} of worker {worker.name!r} returned {quoted(toolset)}, "
+                f"The toolset factory {quote(factory)} of worker {worker.name!r} returned {quote(toolset)}, "
                 "not a toolset."
             )
         self._closing = toolset.label

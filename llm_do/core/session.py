@@ -15,7 +15,7 @@ from ..policy.approvals import ApprovalController
 from ..policy.requests import ApprovalCallback, Approver
 from ..policy.rules import RuleBook
 from ..privacy.secrets import HasSecrets, Secrets
-from ..values.texts import quoted
+from ..values.texts import quote
 from .adapt import adapt
 from .entry import Entry, EntryBase, Executor, MessageCallback, Sink, ToolsetFactory
 from .frame import CallFrame, Deadline
@@ -56,7 +56,7 @@ class Session:
         if max_depth < 1 or max_concurrency < 1:
             raise ValueError("max_depth and max_concurrency must be at least 1.")
         if limits is not None and not isinstance(limits, Limits):
-            raise TypeError(f"limits must be Limits(...), got {quoted(limits)}.")
+            raise TypeError(f"limits must be Limits(...), got {quote(limits)}.")
         is_count = isinstance(max_records, int) and not isinstance(max_records, bool) and max_records >= 0
         if max_records is not None and not is_count:
             raise ValueError(f"max_records must be a number of records, or None for all of them; got {max_records!r}.")

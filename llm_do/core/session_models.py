@@ -14,7 +14,7 @@ from ..errors import ModelChoiceError
 from ..models import HasProviders, describe_remote, explain_unusable, resolve_model
 from ..models.choice import DefaultModel, ModelLike
 from ..models.compatibility import find_misfit, find_unknown
-from ..values.texts import quoted
+from ..values.texts import quote
 from .entry import Entry
 from .frame import CallFrame
 from .recorder import Recorder
@@ -71,7 +71,7 @@ class SessionModels:
             return choice
         if not isinstance(choice, str):
             raise ModelChoiceError(
-                f"Worker {entry.name!r} cannot use {quoted(choice)}: give a model's name, or a model."
+                f"Worker {entry.name!r} cannot use {quote(choice)}: give a model's name, or a model."
             )
         if choice not in self._by_name:
             try:

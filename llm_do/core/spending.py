@@ -11,7 +11,7 @@ from ..budgets.ledger import Ledger
 from ..budgets.limits import Limits, UsageMeter
 from ..budgets.prices import PriceList
 from ..errors import LimitExceeded
-from ..values.texts import quoted
+from ..values.texts import quote
 from .frame import CallFrame
 
 LimitCallback: TypeAlias = Callable[[LimitExceeded, Limits], "Limits | Awaitable[Limits | None] | None"]
@@ -78,7 +78,7 @@ class Spending:
             answer = callback(exceeded, self.meter.limits)
             limits = await answer if inspect.isawaitable(answer) else answer
             if not isinstance(limits, Limits | None):
-                raise TypeError(f"limit_callback must return Limits or None, got {quoted(limits)}.")
+                raise TypeError(f"limit_callback must return Limits or None, got {quote(limits)}.")
             agreed = limits is not None and limits != self.meter.limits
             if limits is not None and agreed:
                 self.meter.limits = limits

@@ -14,7 +14,7 @@ from pydantic_ai.usage import RequestUsage, RunUsage
 
 from ..arguments.payloads import name_of
 from ..policy.requests import ApprovalOutcome
-from ..values.texts import encodable, shorten
+from ..values.texts import escape_surrogates, shorten
 
 
 @dataclass(eq=False, init=False)
@@ -104,7 +104,7 @@ class TraceEntry:
             f" !! {self.error}" if self.error else ("" if self.duration is None else f" -> {shorten(self.output_data)}")
         )
         files = "".join(f" + {_file_in_words(file)}" for file in self.attachments)
-        return encodable(f"{self.name}({shorten(self.input_data)}){files} [{self.kind}, {state}]{outcome}")
+        return escape_surrogates(f"{self.name}({shorten(self.input_data)}){files} [{self.kind}, {state}]{outcome}")
 
 
 def _file_in_words(file: MultiModalContent) -> str:

@@ -36,7 +36,7 @@ from ..policy.rules import Places, ToolRule, ToolRules
 from ..sandbox import SandboxConfig
 from ..values.json_schema import check_bounds
 from ..values.names import NAME_PATTERN, check_name
-from ..values.texts import shown
+from ..values.texts import quote_json
 from .yaml_lines import (
     Document,
     Problem,
@@ -158,7 +158,7 @@ def _check_references(schema: Any) -> None:
     """Whatever a schema refers to is in it: another file's would have to be fetched."""
     for key, inner in schema.items() if isinstance(schema, Mapping) else enumerate(schema):
         if key in ("$ref", "$dynamicRef") and isinstance(inner, str) and not inner.startswith("#"):
-            raise ValueError(f"{key}: {shown(inner)} is elsewhere; a reference starts with '#'.")
+            raise ValueError(f"{key}: {quote_json(inner)} is elsewhere; a reference starts with '#'.")
         if isinstance(inner, Mapping | list):
             _check_references(inner)
 
@@ -260,7 +260,7 @@ def native_tool(item: str | Mapping[str, Any]) -> AbstractNativeTool:
     kind = settings.pop("kind", None)
     if not isinstance(kind, str) or kind not in NATIVE_TOOL_TYPES:
         hint = did_you_mean(str(kind), NATIVE_TOOL_TYPES)
-        raise ValueError(f"{shown(item)} is no native tool.{hint} Write a kind, or {{kind: ..., setting: ...}}.")
+        raise ValueError(f"{quote_json(item)} is no native tool.{hint} Write a kind, or {{kind: ..., setting: ...}}.")
     known = [field.name for field in dataclasses.fields(NATIVE_TOOL_TYPES[kind])]
     for key in settings:
         if key not in known:
@@ -446,7 +446,7 @@ def parse_worker(
             raise _file_error(path, Problem(1, "the file is empty."))
         values = {}
     if not isinstance(values, dict):
-        wrong = Problem(first_line, f"must be keys and values, such as `model: ...`; got {shown(values)}.")
+        wrong = Problem(first_line, f"must be keys and values, such as `model: ...`; got {quote_json(values)}.")
         raise _file_error(path, *document.problems or [wrong])
     if body is not None:
         if "instructions" in values:

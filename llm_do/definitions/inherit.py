@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..models import is_own_file, own_provider
-from ..policy.rules import ToolRule, anchored, without_effectless
+from ..policy.rules import ToolRule, anchor_rules, remove_ineffective
 from ..sandbox import SandboxConfig
 from .definition import AttachmentPolicy, WorkerDefinition, WorkerLimits, places_of
 
@@ -75,13 +75,13 @@ def _rules(wanted: WorkerDefinition, have: WorkerDefinition, base: Path) -> dict
 
     Paths become absolute: a root of one worker may be another folder than the root of that name of another.
     """
-    ours, theirs = (anchored(worker.tool_rules, places_of(worker.sandbox, base)) for worker in (wanted, have))
+    ours, theirs = (anchor_rules(worker.tool_rules, places_of(worker.sandbox, base)) for worker in (wanted, have))
     rules: dict[str, tuple[ToolRule, ...]] = {}
     for name in (*theirs, *(name for name in ours if name not in theirs)):
         said, given = ours.get(name, ()), theirs.get(name, ())
         kept = [_restriction(rule) for rule in given if rule not in said]
         kept += [rule if _is_given(rule, given) else _restriction(rule) for rule in said]
-        if left := without_effectless([rule for rule in kept if rule is not None]):
+        if left := remove_ineffective([rule for rule in kept if rule is not None]):
             rules[name] = left
     return rules
 

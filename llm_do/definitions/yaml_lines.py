@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from ..errors import did_you_mean
-from ..values.texts import shown
+from ..values.texts import quote_json
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 50
@@ -253,8 +253,8 @@ class _Reader:
         if isinstance(event, yaml.AliasEvent):
             return None
         if not isinstance(key, str):
-            shown = event.value or "null" if isinstance(event, yaml.ScalarEvent) else "a list or a mapping"
-            self._problem(event, (*at, -1), f"a key must be text, not {shown}. Quote it if it is meant so.")
+            quote_json = event.value or "null" if isinstance(event, yaml.ScalarEvent) else "a list or a mapping"
+            self._problem(event, (*at, -1), f"a key must be text, not {quote_json}. Quote it if it is meant so.")
             return None
         if key == "<<" and isinstance(event, yaml.ScalarEvent) and event.implicit[0]:
             self._problem(event, (*at, -1), "merge keys (<<) are not allowed: repeat the keys.")
@@ -334,13 +334,13 @@ def _message(error: ErrorDetails, at: Place, model: type[BaseModel]) -> str:
     if kind == "value_error":
         return f"{label}{error['ctx']['error']}"
     if kind not in _EXPECTED:
-        return f"{label}{error['msg'].replace('Input should be', 'must be')}, got {shown(value)}."
+        return f"{label}{error['msg'].replace('Input should be', 'must be')}, got {quote_json(value)}."
     hint = ""
     if _EXPECTED[kind] == "a list" and isinstance(value, str):
         hint = f"; write {json.dumps([word.strip() for word in value.split(',')])}"
     elif kind == "string_type" and isinstance(value, bool | int | float):
         hint = "; put it in quotes"
-    return f"{label}must be {_EXPECTED[kind]}, got {shown(value)}{hint}."
+    return f"{label}must be {_EXPECTED[kind]}, got {quote_json(value)}{hint}."
 
 
 def _label(at: Sequence[str | int]) -> str:

@@ -92,7 +92,7 @@ def put_in_place(temporary: Path, path: Path, *, replace: bool) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Keep other threads and processes out of a folder that they lock as well. The lock ends with its process."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

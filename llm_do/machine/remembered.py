@@ -18,7 +18,7 @@ from pathlib import Path
 from platformdirs import user_state_path
 
 from ..errors import RememberedError
-from .files import locked, own_users, read_with_status, write_atomically
+from .files import lock_folder, own_users, read_with_status, write_atomically
 
 VERSION = 1
 """The version of the file's format."""
@@ -100,7 +100,7 @@ class Remembered:
         """Change the answers as they are in the file now, while no other process changes them."""
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with locked(self.path.parent):
+            with lock_folder(self.path.parent):
                 answers = _read(self.path)
                 yield answers
                 yes = {kind: sorted(subjects) for kind, subjects in sorted(answers.items()) if subjects}

@@ -15,7 +15,7 @@ import anyio
 from ..errors import ApprovalDenied, EventLoopError
 from ..values.canonical import NoCanonicalForm, canonical
 from ..values.snapshots import snapshot
-from ..values.texts import quoted, text_of
+from ..values.texts import quote, text_of
 from .requests import EXACTLY, ApprovalCallback, ApprovalDecision, ApprovalOutcome, ApprovalRequest, Approver
 from .rules import Call, Case, Grant, RuleBook, judge, read_rules
 
@@ -89,7 +89,7 @@ class _Line:
                 return
 
 
-def copied(arguments: dict[str, Any]) -> dict[str, Any]:
+def copy_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments as somebody is shown them: nothing that they do to them is done to the call."""
     try:
         return deepcopy(arguments)
@@ -208,7 +208,7 @@ class ApprovalController:
         still_here = set(line.places)
         for place in covered:
             if place in still_here:
-                given = None if answer.arguments is None else copied(answer.arguments)
+                given = None if answer.arguments is None else copy_arguments(answer.arguments)
                 place.answer = replace(answer, outcome=outcome, arguments=given)
                 place.call()
         if answer.grant is not None or answer.for_session:
@@ -241,7 +241,7 @@ class ApprovalController:
             what = f"{type(exc).__name__}: {text}" if (text := text_of(exc)) else type(exc).__name__
             return _refused("error", f"the approval callback failed: {what}")
         if not isinstance(decision, ApprovalDecision):
-            return _refused("error", f"the approval callback must return an ApprovalDecision, got {quoted(decision)}")
+            return _refused("error", f"the approval callback must return an ApprovalDecision, got {quote(decision)}")
         if decision.grant is not None and not any(decision.grant is offer for offer in request.offers):
             return _refused("error", "the approval callback granted what was not offered")
         grant = decision.grant.text if decision.grant is not None and decision.arguments is None else None
@@ -292,7 +292,7 @@ class ApprovalController:
         raise EventLoopError("Somebody else is being asked, and an event loop runs: use `await maybe_run_async(...)`.")
 
     async def _permit(self, tool_name: str, payload: dict[str, Any], *, settle: bool = True) -> None:
-        facts = payload if self.rule_book is None else self.rule_book.located(tool_name, payload)
+        facts = payload if self.rule_book is None else self.rule_book.locate_paths(tool_name, payload)
         call = Call(tool_name, (Case(facts),))
         ruling = judge(call, session=self.rule_book)
         if ruling.disposition == "allow":
@@ -300,7 +300,11 @@ class ApprovalController:
         outcome = ApprovalOutcome(approved=False, by="rule", note=ruling.because)
         if ruling.disposition == "ask":
             request = ApprovalRequest(
-                tool_name=tool_name, payload=copied(payload), reason=ruling.because, entry=tool_name, ruling=ruling
+                tool_name=tool_name,
+                payload=copy_arguments(payload),
+                reason=ruling.because,
+                entry=tool_name,
+                ruling=ruling,
             )
             answer = await self.decide(request, payload, call, subject=tool_name, settle=settle)
             outcome = answer.outcome

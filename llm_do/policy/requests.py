@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
-from ..privacy.display import layout, visible
+from ..privacy.display import format_arguments, visible
 from .rules import Grant, Ruling
 
 EXACTLY = "exactly these arguments"
@@ -59,7 +59,7 @@ class ApprovalRequest:
         path = f"\n  call path: {visible(self.call_path)}" if self.call_path else ""
         because = visible(str(self.ruling.because if self.ruling is not None else self.reason))
         why = visible(self.ruling.reason) if self.ruling is not None and self.ruling.reason else None
-        shown = layout(self.payload, full=full)
+        shown = format_arguments(self.payload, full=full)
         indented = "".join(f"\n  {line}" for line in shown.splitlines())
         calls = f"{self.count:,} identical calls of " if self.count > 1 else ""
         return f"{calls}{visible(self.entry)} ({visible(self.tool_name)}){path}\n  rule: {because}" + (

@@ -100,7 +100,7 @@ def abridge(text: str, limit: int) -> str:
     return short if len(short) < len(text) else text
 
 
-def layout(payload: Mapping[str, Any], *, full: bool = False, limit: int = LIMIT, width: int = 100) -> str:
+def format_arguments(payload: Mapping[str, Any], *, full: bool = False, limit: int = LIMIT, width: int = 100) -> str:
     """Arguments, laid out for a person: one in a line, `name: value`, and longer texts as a block below the name.
 
     Lines of a block start with a bar, and go on after a broken one where a line is longer than `width`, so that

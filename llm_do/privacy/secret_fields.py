@@ -11,7 +11,7 @@ from pydantic import GetJsonSchemaHandler
 from pydantic_core import CoreSchema
 
 from ..values.canonical import SameObject
-from ..values.fields import fields_of, other_names, replace_fields
+from ..values.fields import alias_map, fields_of, replace_fields
 from ..values.json_schema import COMBINATIONS, CONTENTS, follow
 
 
@@ -41,7 +41,7 @@ class SecretFields:
         """The marks of a schema, if it has any. They are found once."""
         return _secret_fields_of(SameObject(schema))
 
-    def touches(self, name: Any) -> bool:
+    def has_secret_in(self, name: Any) -> bool:
         """Whether an argument, or a part of it, is secret."""
         return _is_secret_schema(self._root) or any(map(self._has_secrets, _property([self._root], [name])))
 
@@ -66,7 +66,7 @@ class SecretFields:
             return value if all(map(operator.is_, items, value)) else items
         if (fields := fields_of(value)) is None:
             return value
-        other = other_names(type(value))
+        other = alias_map(type(value))
 
         def split(name: str, item: Any) -> Any:
             # An extra value that has a field's name was perhaps meant for it, and is hidden like it.

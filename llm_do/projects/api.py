@@ -18,7 +18,7 @@ from pydantic_ai.messages import ModelMessage, MultiModalContent
 from pydantic_ai.usage import RunUsage
 
 from .. import toolsets
-from ..arguments.inputs import WorkerInput, bind_input, given_fields
+from ..arguments.inputs import WorkerInput, bind_input, set_fields
 from ..arguments.payloads import AttachmentInput
 from ..core.adapt import parameters_of
 from ..core.attachments import load
@@ -207,7 +207,7 @@ def call_worker(
 def _as_mapping(input_data: Any) -> Any:
     """Return the fields of a model or a dataclass, which is the arguments; anything else as it is."""
     if isinstance(input_data, WorkerInput):
-        return given_fields(input_data)
+        return set_fields(input_data)
     fields = None if isinstance(input_data, type) else fields_of(input_data)
     return input_data if fields is None else {**fields.declared, **fields.extra}
 

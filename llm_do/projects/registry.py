@@ -44,7 +44,7 @@ from ..models import make_own_model
 from ..policy.catalogue import is_reserved
 from ..policy.rules import RuleBook, Shape, check_rules, shape_of
 from ..sandbox import SandboxConfig
-from ..values.texts import quoted
+from ..values.texts import quote
 from .code import ProjectCode, ProjectConfig, entries_in, explain_public_name, functions_in, read_config
 from .layout import CONFIG, deciding_files, tools_file
 from .worker_files import BY_PROJECT, Fresh, WorkerFile, WorkerFiles, check_owner
@@ -349,7 +349,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
             return toolsets.McpFactory(declared, self.root)
         made: ToolsetFactory = self._code.object(declared)
         if not callable(made):
-            raise WorkerFileError(f"{where}: {declared!r} is no toolset factory: it is {quoted(made)}.")
+            raise WorkerFileError(f"{where}: {declared!r} is no toolset factory: it is {quote(made)}.")
         return made
 
     # -- creating workers ----------------------------------------------------------------------------
@@ -419,7 +419,7 @@ class WorkerRegistry(Mapping[str, Entry[Any]]):
     def _class(self, reference: str, where: str) -> type[Any]:
         made = self._code.object(reference)
         if not isinstance(made, type):  # a function would be called with whatever a model says
-            raise WorkerFileError(f"{where}: {reference!r} is no class: it is {quoted(made)}.")
+            raise WorkerFileError(f"{where}: {reference!r} is no class: it is {quote(made)}.")
         return made
 
     def _input_type(self, declared: str | dict[str, Any] | None, where: str) -> Any:
@@ -472,7 +472,7 @@ class ProjectTools:
         self._worker = worker
         self._entries = [*own, *registry._functions().values()]
         ours: list[Entry[Any]] = [*toolsets.FILE_TOOLS, toolsets.shell, toolsets.worker_call, toolsets.worker_create]
-        self.spoken_of_as: Mapping[str, str] = {tool.name: rule_name(tool) for tool in (*ours, *self._entries)}
+        self.rule_names: Mapping[str, str] = {tool.name: rule_name(tool) for tool in (*ours, *self._entries)}
         self.servers: Collection[str] = ()
 
     def shapes(self, name: str) -> Sequence[Shape] | None:
@@ -498,7 +498,7 @@ class ProjectTools:
     def names(self) -> Iterable[str]:
         return {*self._registry.workers(), *map(rule_name, self._entries)}
 
-    def more_to_come(self) -> bool:
+    def may_grow(self) -> bool:
         known = [] if self._worker is None else [self._worker]
         definitions = [*known, *map(self._registry.definition, self._below())]
         return any(not _is_ours(toolset) for each in definitions for toolset in each.toolsets)

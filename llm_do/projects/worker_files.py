@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 
 from ..definitions.definition import WorkerDefinition, dump_worker, parse_worker
 from ..errors import DuplicateEntryError, WorkerFileError
-from ..machine.files import Owners, locked, put_in_place, read_file, temporary_beside
+from ..machine.files import Owners, lock_folder, put_in_place, read_file, temporary_beside
 from ..policy.catalogue import is_standard_tool
 from ..values.names import AMONG_FILES, is_name
 from .layout import WORKERS
@@ -154,7 +154,7 @@ class WorkerFiles:
     def creator(self, name: str, file: WorkerFile) -> str | None:
         """Return who created a generated worker, by its seal; `None` if it has no seal, or was changed since."""
         if (creator := self._sealed(name, file)) is None:
-            with locked(file.path.parent):  # unless both are being replaced just now
+            with lock_folder(file.path.parent):  # unless both are being replaced just now
                 creator = self._sealed(name, file)
         return creator
 
@@ -167,7 +167,7 @@ class WorkerFiles:
         file = self.generated(definition.name)
         shown, content = self.shown(file.path), dump_worker(definition).encode()
         file.path.parent.mkdir(parents=True, exist_ok=True)
-        with locked(file.path.parent):
+        with lock_folder(file.path.parent):
             exists = file.path.exists()
             if exists and not force:
                 raise WorkerFileError(f"{shown}: the worker exists. With force it would be replaced.")

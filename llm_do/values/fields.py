@@ -61,7 +61,7 @@ def aliases(info: FieldInfo, *, roots: bool = False) -> Iterator[str]:
             yield path[0]
 
 
-def other_names(kind: Any) -> Mapping[str, tuple[str, ...]]:
+def alias_map(kind: Any) -> Mapping[str, tuple[str, ...]]:
     """Return the other names of the fields of a model, a dataclass or a TypedDict, by their names in Python."""
     return _other_names(kind)
 
@@ -89,7 +89,7 @@ def _properties(schema: dict[str, Any]) -> Mapping[str, Any]:
     return properties
 
 
-def with_extra_apart(value: Any) -> Any:
+def separate_extra(value: Any) -> Any:
     """Return `value` for a JSON text: models and dataclasses with extra values become mappings that have these apart.
 
     What has none inside is returned as it is, and serialized as its class says.

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from .patterns import UncheckablePattern, compile_pattern, measure
-from .texts import quoted
+from .texts import quote
 
 MOST_CHECKED_PARTS = 1_000
 """The most schemas in a JSON Schema of a worker, all of which are checked before it is used: that takes long."""
@@ -126,5 +126,5 @@ def check_bounds(schema: Any) -> None:
                     compile_pattern(pattern)
                 except UncheckablePattern as why:
                     raise ValueError(
-                        f"pattern: {quoted(pattern)} cannot be checked: {why}. Write a simpler one."
+                        f"pattern: {quote(pattern)} cannot be checked: {why}. Write a simpler one."
                     ) from None

@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 from pydantic_core import ValidationError, to_json, to_jsonable_python
 
-from .fields import EXTRA, fields_of, with_extra_apart
+from .fields import EXTRA, fields_of, separate_extra
 
 
-def encodable(text: str) -> str:
+def escape_surrogates(text: str) -> str:
     r"""Return a text with each half of a character as an escape, such as `\ud800`."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
@@ -35,27 +35,27 @@ def is_blank(text: str) -> bool:
     return _INK.search(text) is None
 
 
-def says_nothing(value: object) -> bool:
+def is_none_or_blank(value: object) -> bool:
     """Whether a value is `None` or a blank text."""
     return value is None or (isinstance(value, str) and is_blank(value))
 
 
-def described(value: object) -> str:
+def safe_repr(value: object) -> str:
     """Return the repr of a value, with extra values apart; of one whose own code fails, its type."""
     try:
-        return repr(with_extra_apart(value))
+        return repr(separate_extra(value))
     except Exception:
         return f"<{type(value).__name__} that cannot be shown>"
 
 
-def quoted(value: object, most: int = 200) -> str:
+def quote(value: object, most: int = 200) -> str:
     """Return the repr of a value for an error message: all of it in one line, or how long it is.
 
     It is never cut, since half of a secret would not be found any more when the message is recorded.
     """
-    for describe in (described, repr):  # a class may say less of itself than its fields do
+    for describe in (safe_repr, repr):  # a class may say less of itself than its fields do
         with suppress(Exception):
-            text = encodable(describe(value)).replace("\n", "\\n")
+            text = escape_surrogates(describe(value)).replace("\n", "\\n")
             if len(text) <= most:
                 return text
     long = (
@@ -71,7 +71,7 @@ def json_text(value: Any, *, indent: int | None = None, inf_nan_mode: Literal["n
         return data.decode()
     except Exception:
         # Only texts have anything but ASCII, and there the escapes are those of JSON.
-        return encodable(json.dumps(_plain(value, ()), indent=indent, ensure_ascii=False))
+        return escape_surrogates(json.dumps(_plain(value, ()), indent=indent, ensure_ascii=False))
 
 
 def text_of(value: object) -> str:
@@ -79,17 +79,17 @@ def text_of(value: object) -> str:
     try:
         return _validation_text(value) if isinstance(value, ValidationError) else str(value)
     except Exception:
-        return described(value)
+        return safe_repr(value)
 
 
 def _validation_text(error: ValidationError) -> str:
-    """Return what pydantic says of values, which it would cut, with each value as `quoted` has it."""
+    """Return what pydantic says of values, which it would cut, with each value as `quote` has it."""
     problems = error.errors(include_url=False, include_context=False)
     lines = [f"{len(problems)} validation error{'s' * (len(problems) > 1)} for {error.title}"]
     for problem in problems:
         lines += [
             ".".join(map(str, problem["loc"])),
-            f"  {problem['msg']} [type={problem['type']}, input={quoted(problem['input'])}]",
+            f"  {problem['msg']} [type={problem['type']}, input={quote(problem['input'])}]",
         ]
     return "\n".join(filter(None, lines))
 
@@ -99,7 +99,7 @@ def _plain(value: Any, inside: tuple[int, ...]) -> Any:
     if value is None or isinstance(value, bool | str):
         return value if not isinstance(value, str) else str.__str__(value)
     if id(value) in inside or len(inside) > 100:
-        return described(type(value))
+        return safe_repr(type(value))
     below = (*inside, id(value))
     try:
         if (fields := fields_of(value)) is not None:
@@ -113,15 +113,15 @@ def _plain(value: Any, inside: tuple[int, ...]) -> Any:
         made = to_jsonable_python(value, fallback=text_of, bytes_mode="base64")
         return None if isinstance(made, float) and not isfinite(made) else made
     except Exception:
-        return described(value)
+        return safe_repr(value)
 
 
 def shorten(value: Any, limit: int = 80) -> str:
-    """Return a value without secrets in one line, cut in the middle when it is long. Errors use `quoted`."""
+    """Return a value without secrets in one line, cut in the middle when it is long. Errors use `quote`."""
     if type(value) is dict:
-        text = ", ".join(f"{key}={described(item)}" for key, item in value.items())
+        text = ", ".join(f"{key}={safe_repr(item)}" for key, item in value.items())
     else:
-        text = described(value)
+        text = safe_repr(value)
     text = text.replace("\n", "\\n")
     if len(text) <= limit:
         return text
@@ -132,8 +132,8 @@ def shorten(value: Any, limit: int = 80) -> str:
 _LONGEST_VALUE = 200
 
 
-def shown(value: Any) -> str:
+def quote_json(value: Any) -> str:
     """A value of a file as an error message shows it."""
-    text = "nothing" if value is None else json.dumps(value, default=described, ensure_ascii=False, skipkeys=True)
-    text = encodable(text)
-    return text if len(text) <= _LONGEST_VALUE else quoted(value, _LONGEST_VALUE)
+    text = "nothing" if value is None else json.dumps(value, default=safe_repr, ensure_ascii=False, skipkeys=True)
+    text = escape_surrogates(text)
+    return text if len(text) <= _LONGEST_VALUE else quote(value, _LONGEST_VALUE)

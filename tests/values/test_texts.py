@@ -8,7 +8,7 @@ from pydantic import BaseModel, field_serializer
 
 from llm_do import ApprovalDenied, RuleError, Runtime, ToolRule, WorkerEntry, entry
 from llm_do.cli.support.reporting import event_line
-from llm_do.values.texts import encodable, json_text
+from llm_do.values.texts import escape_surrogates, json_text
 
 from ..scripted import says, scripted
 
@@ -40,7 +40,7 @@ def test_half_of_a_character_is_an_escape_in_json() -> None:
     text = json_text(value)
     assert json.loads(text.encode()) == {HALF: [HALF, "é"], "plain": 1.5, "nan": None}
     assert json_text({"é": 1}) == '{"é":1}'
-    assert encodable(f"é {HALF}") == "é half \\ud800"
+    assert escape_surrogates(f"é {HALF}") == "é half \\ud800"
 
 
 def test_json_of_values_whose_code_fails() -> None:

@@ -19,7 +19,7 @@ from ...errors import ApprovalDenied
 from ...privacy.display import visible
 from ...projects.api import WorkerRunResult, run_entry
 from ...projects.registry import WorkerRegistry
-from ...values.fields import fields_of, with_extra_apart
+from ...values.fields import fields_of, separate_extra
 from ...values.texts import json_text, text_of
 from ..terminal.error_text import cut_off_line, readable
 from ..terminal.stdout import Output, ReaderLeft
@@ -252,7 +252,7 @@ def event_line(event: Event) -> str:
     assert fields is not None
     made = {"version": EVENTS_VERSION, **fields.declared}
     if "arguments" in made:
-        made["arguments"] = with_extra_apart(made["arguments"])
+        made["arguments"] = separate_extra(made["arguments"])
     return json_text(made)
 
 

@@ -8,8 +8,8 @@ from ..catalogue import Disposition
 from .calls import Call, Case
 from .checking import KnownTools, Shape, check_rules, shape_of
 from .conditions import UNKNOWN, Places
-from .format import ToolRule, ToolRules, is_tool_name, read_rules_by_name, without_effectless
-from .judging import Grant, RuleBook, Ruling, anchored, by_default, denies_any, judge, read_rules
+from .format import ToolRule, ToolRules, is_tool_name, read_rules_by_name, remove_ineffective
+from .judging import Grant, RuleBook, Ruling, anchor_rules, default_ruling, denies_any, judge, read_rules
 
 __all__ = [
     "UNKNOWN",
@@ -24,14 +24,14 @@ __all__ = [
     "Shape",
     "ToolRule",
     "ToolRules",
-    "anchored",
-    "by_default",
+    "anchor_rules",
     "check_rules",
+    "default_ruling",
     "denies_any",
     "is_tool_name",
     "judge",
     "read_rules",
     "read_rules_by_name",
+    "remove_ineffective",
     "shape_of",
-    "without_effectless",
 ]

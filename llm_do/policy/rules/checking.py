@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 
 from ...errors import RuleError, did_you_mean
 from ...values.json_schema import UNIONS, leaves
-from ...values.texts import shown
+from ...values.texts import quote_json
 from ..catalogue import ARGUMENTS, DEFAULTS
 from .calls import CALL_CONDITIONS
 from .conditions import OPERATORS
@@ -33,7 +33,7 @@ Shape: TypeAlias = Mapping[str, Kind]
 class KnownTools(Protocol):
     """The tools that rules can speak of."""
 
-    spoken_of_as: Mapping[str, str]
+    rule_names: Mapping[str, str]
     """Names of tools of which rules speak by another name."""
     servers: Collection[str]
     """Names of servers all of whose tools are known."""
@@ -44,7 +44,7 @@ class KnownTools(Protocol):
     def names(self) -> Iterable[str]:
         """All names there are."""
 
-    def more_to_come(self) -> bool:
+    def may_grow(self) -> bool:
         """Whether tools may still turn up: those of servers, which are known when they are connected."""
 
 
@@ -100,9 +100,9 @@ def problems_of_rules(book: RuleBook, tools: KnownTools) -> list[str]:
     for name, said in book.rules.items():
         shapes = [_BUILT_IN[name]] if name in _BUILT_IN else tools.shapes(name)
         if shapes is None:
-            if tools.spoken_of_as.get(name, name) != name:
-                hint = f" Rules speak of it as {tools.spoken_of_as[name]!r}."
-            elif tools.more_to_come() and name.partition("/")[0] not in tools.servers:
+            if tools.rule_names.get(name, name) != name:
+                hint = f" Rules speak of it as {tools.rule_names[name]!r}."
+            elif tools.may_grow() and name.partition("/")[0] not in tools.servers:
                 continue
             else:
                 hint = did_you_mean(name, {*tools.names(), *DEFAULTS})
@@ -122,7 +122,7 @@ def _strangers(condition: Condition, name: str, tools: KnownTools) -> Iterable[s
         if not is_entry:
             continue
         for each in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(each, str) and each not in (known := set(tools.names())) and not tools.more_to_come():
+            if isinstance(each, str) and each not in (known := set(tools.names())) and not tools.may_grow():
                 yield f"{key}: there is no {each!r}.{did_you_mean(each, known)}"
 
 
@@ -152,7 +152,7 @@ def _contradiction(value: Any, kind: Kind) -> str | None:
         given = list(value) if isinstance(value, list | tuple) else [] if isinstance(value, Mapping) else [value]
         for item in given:
             if item not in kind.values:
-                return f"it is never {shown(item)}, but one of {', '.join(map(shown, kind.values))}."
+                return f"it is never {quote_json(item)}, but one of {', '.join(map(quote_json, kind.values))}."
         return None
     if kind.types is None:
         return None
@@ -166,7 +166,7 @@ def _contradiction(value: Any, kind: Kind) -> str | None:
         return None
     wanted = _type_of(value)
     fits = {"number", "integer"} if wanted == "number" else {wanted}
-    return None if kind.types & fits else f"it is {_words(kind.types)}, never {shown(value)}."
+    return None if kind.types & fits else f"it is {_words(kind.types)}, never {quote_json(value)}."
 
 
 _NAMES = {

@@ -24,7 +24,7 @@ from pydantic import AnyUrl
 from ...errors import RuleError, did_you_mean
 from ...sandbox.commands.command_line import unwrapped
 from ...values.globs import Glob
-from ...values.texts import shown
+from ...values.texts import quote_json
 from .calls import CALL_CONDITIONS, CALL_PREFIX
 
 NUMBERS, TEXTS = frozenset({"number", "integer"}), frozenset({"string"})
@@ -128,10 +128,10 @@ def _check_value(name: str, value: Any) -> None:
             raise RuleError(f"{name}: an empty list matches nothing.")
         for item in value:
             if isinstance(item, Mapping | list | tuple):
-                raise RuleError(f"{name}: a list has plain values, got {shown(item)}.")
+                raise RuleError(f"{name}: a list has plain values, got {quote_json(item)}.")
             _check_value(name, item)
     elif not isinstance(value, str | bool | None) and not _is_number(value):
-        raise RuleError(f"{name}: {shown(value)} is no text, number, true, false or list of such.")
+        raise RuleError(f"{name}: {quote_json(value)} is no text, number, true, false or list of such.")
 
 
 def _check_operators(name: str, operators: Mapping[Any, Any]) -> None:
@@ -139,11 +139,11 @@ def _check_operators(name: str, operators: Mapping[Any, Any]) -> None:
         if word not in OPERATORS:
             raise RuleError(f"{name}: there is no {word!r}.{did_you_mean(str(word), OPERATORS)}")
         if OPERATORS[word].types == NUMBERS and not _is_number(operand):
-            raise RuleError(f"{name}: {word} needs a number, got {shown(operand)}.")
+            raise RuleError(f"{name}: {word} needs a number, got {quote_json(operand)}.")
         if OPERATORS[word].types == TEXTS and not (isinstance(operand, str) and operand):
-            raise RuleError(f"{name}: {word} needs a text, got {shown(operand)}.")
+            raise RuleError(f"{name}: {word} needs a text, got {quote_json(operand)}.")
     if not operators or not _satisfiable(operators):
-        raise RuleError(f"{name}: nothing is like {shown(dict(operators))}.")
+        raise RuleError(f"{name}: nothing is like {quote_json(dict(operators))}.")
 
 
 def _satisfiable(operators: Mapping[str, Any]) -> bool:
@@ -181,7 +181,7 @@ def holds(compiled: Sequence[tuple[str, Match]], facts: Mapping[str, Any], restr
 def _matcher(name: str, value: Any, kind: str | None, places: Places) -> Match:
     if kind in ("path", "command"):
         if wrong := [pattern for pattern in _listed(value) if not isinstance(pattern, str) or not pattern.strip()]:
-            raise ValueError(f"{shown(wrong[0])} is no pattern of a {kind}: write a text, with * and **.")
+            raise ValueError(f"{quote_json(wrong[0])} is no pattern of a {kind}: write a text, with * and **.")
         make = partial(_path_matcher, places=places) if kind == "path" else _command_matcher
         return _any_of([make(pattern) for pattern in _listed(value)])
     test = _comparison(value) if isinstance(value, Mapping) else _equal_to(_listed(value))

@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from ...errors import RuleError, did_you_mean, summarize
-from ...values.texts import described, encodable, shown
+from ...values.texts import escape_surrogates, quote_json, safe_repr
 from ..catalogue import DEFAULTS, PREFIXES, Disposition
 from .conditions import Places, check_condition
 
@@ -53,7 +53,7 @@ class ToolRule:
 
     def __post_init__(self) -> None:
         if self.disposition not in STRICTNESS:
-            raise RuleError(f"{shown(self.disposition)} is none of allow, ask and deny")
+            raise RuleError(f"{quote_json(self.disposition)} is none of allow, ask and deny")
         for condition in (self.when, *self.unless):
             check_condition(condition)
         if self.disposition == "deny" and (self.shell or self.unsandboxed):
@@ -80,13 +80,13 @@ class ToolRule:
 def _check_texts(*values: Any) -> None:
     """Refuse half of a character: it is in no text that can be written or shown."""
     try:
-        json.dumps(values, ensure_ascii=False, default=described).encode()
+        json.dumps(values, ensure_ascii=False, default=safe_repr).encode()
     except UnicodeEncodeError as exc:
         raise RuleError(f"{exc.object[exc.start]!r} is half of a character: write the whole character") from None
 
 
 def _inline(condition: Condition) -> str:
-    return ", ".join(f"{name}: {shown(value)}" for name, value in condition.items())
+    return ", ".join(f"{name}: {quote_json(value)}" for name, value in condition.items())
 
 
 # A plain `bool` would take the text "yes" as well.
@@ -143,7 +143,7 @@ def _read_rule(value: Any) -> ToolRule:
             why = f" ({summarize(error)}.{hint})"
         except RuleError as error:
             why = f" ({error})"
-    raise ValueError(encodable(f"{shown(value)} is no rule{why}: {_HOW}"))
+    raise ValueError(escape_surrogates(f"{quote_json(value)} is no rule{why}: {_HOW}"))
 
 
 def _read_seed(value: Mapping[str, Any]) -> ToolRule:
@@ -211,7 +211,7 @@ def _over(rule: ToolRule, rules: Sequence[ToolRule]) -> ToolRule | None:
     )
 
 
-def without_effectless(rules: Sequence[ToolRule]) -> tuple[ToolRule, ...]:
+def remove_ineffective(rules: Sequence[ToolRule]) -> tuple[ToolRule, ...]:
     """The rules that can be heard, each once."""
     return tuple(rule for at, rule in enumerate(rules) if _over(rule, rules) is None and rule not in rules[:at])
 

@@ -119,7 +119,7 @@ class RuleBook:
             where = f"{rule.where}: " if rule.where else f"The rules of {self.speaker}: "
             raise RuleError(f"{where}{name}: {error}") from None
 
-    def located(self, name: str, payload: Mapping[str, Any]) -> dict[str, Any]:
+    def locate_paths(self, name: str, payload: Mapping[str, Any]) -> dict[str, Any]:
         """Return arguments as facts: paths such as `output/a.txt` as the places that the rules speak of."""
         kinds = ARGUMENTS.get(name, {})
         return {key: self.places.locate(value) if kinds.get(key) == "path" else value for key, value in payload.items()}
@@ -146,7 +146,7 @@ def read_rules(
         raise RuleError(f"The rules of {speaker}: {summarize(exc)}") from exc
 
 
-def anchored(rules: Mapping[str, Sequence[ToolRule]], places: Places) -> dict[str, tuple[ToolRule, ...]]:
+def anchor_rules(rules: Mapping[str, Sequence[ToolRule]], places: Places) -> dict[str, tuple[ToolRule, ...]]:
     """The same rules with absolute paths, which mean the same wherever they are said."""
 
     def absolute(name: str, condition: Condition) -> Condition:
@@ -181,14 +181,14 @@ def judge(
     `path` are the rules of everybody on the path of calls, who may only restrict. `default` holds for what
     no rule speaks of.
     """
-    default = default or by_default(call.name)
+    default = default or default_ruling(call.name)
     strictest: Ruling | None = None
     for case in call.cases:
         name = case.name or call.name
         heard = _heard(name, own, session, path)
         if call.qualified_name is not None and case.name is None:
             heard += _heard(call.qualified_name, own, session, path)
-        ruling = _judge_case(case, call, name, heard, default if case.name is None else by_default(name))
+        ruling = _judge_case(case, call, name, heard, default if case.name is None else default_ruling(name))
         if strictest is None:
             strictest = ruling
             continue
@@ -236,7 +236,7 @@ def _judge_case(
 
 
 @lru_cache(maxsize=1024)
-def by_default(name: str) -> Ruling:
+def default_ruling(name: str) -> Ruling:
     """What holds when no rule speaks of `name`."""
     disposition = DEFAULTS.get(name, "allow")
     does = "is allowed" if disposition == "allow" else "asks"

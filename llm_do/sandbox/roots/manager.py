@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...errors import PathDenied
 from ...machine.remembered import state_folder
-from ...values.texts import quoted
+from ...values.texts import quote
 from .config import RootConfig, SandboxConfig
 from .folders import Protected
 from .openat import Opener, best_opener
@@ -55,7 +55,7 @@ class SandboxManager:
     def root(self, name: str) -> Root:
         """The root of a name."""
         if name not in self.roots:
-            raise PathDenied(f"There is no root {quoted(name)}. {self._how_to_write}")
+            raise PathDenied(f"There is no root {quote(name)}. {self._how_to_write}")
         return self.roots[name]
 
     @property
@@ -66,7 +66,7 @@ class SandboxManager:
         """The root that a path like `input/a/b.txt` starts with, and the rest."""
         name, _, rest = path.partition("/")
         if not name:
-            raise PathDenied(f"{quoted(path)} starts with no root. {self._how_to_write}")
+            raise PathDenied(f"{quote(path)} starts with no root. {self._how_to_write}")
         root = self.root(name)
         return root, root.normalize(rest)
 

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TypeVar
 
 from ...errors import ContentError, LlmDoError
-from ...values.texts import quoted
+from ...values.texts import quote
 from ..excerpts import MOST_LINES, LineRange, MakeCleaner, NotText, cleaned, is_text, read_range
 from .manager import SandboxManager
 from .root import CHANGES, Keep
@@ -135,7 +135,7 @@ class SandboxToolset:
                 shown, times = self.manager.root(root).shown(path), "more than once" if old and old in text else "not"
                 raise ContentError(
                     f"{shown} was not edited: the text to replace must be in it exactly once, with the same spaces and "
-                    f"line ends, and {quoted(old)} is {times} there."
+                    f"line ends, and {quote(old)} is {times} there."
                 )
             self.write_text(root, path, text.replace(old, new), expected=expected)
 

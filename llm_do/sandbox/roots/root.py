@@ -19,7 +19,7 @@ from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from ...errors import LlmDoError, PathChanged, PathDenied, PathFailed, PathMissing, did_you_mean
 from ...values.globs import Glob
-from ...values.texts import quoted
+from ...values.texts import quote
 from .config import SandboxConfig
 from .folders import (
     MAX_DEPTH,
@@ -107,7 +107,7 @@ class Root:
 
     def shown(self, path: str) -> str:
         """A path in this root as messages name it."""
-        return quoted(f"{self.name}/{path}" if path else self.name, _LONGEST_PATH)
+        return quote(f"{self.name}/{path}" if path else self.name, _LONGEST_PATH)
 
     def changed(self, path: str) -> PathChanged:
         """The error for a file that is not the expected one."""
