@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import Any
@@ -11,7 +10,7 @@ from pydantic import GetJsonSchemaHandler
 from pydantic_core import CoreSchema
 
 from ..values.canonical import SameObject
-from ..values.fields import alias_map, fields_of, replace_fields
+from ..values.fields import alias_map, fields_of, replace_items
 from ..values.json_schema import COMBINATIONS, CONTENTS, follow
 
 
@@ -50,7 +49,7 @@ class SecretFields:
         if self._is_secret(self._root):
             return dict.fromkeys(arguments, HIDDEN), list(arguments.values())
         found: list[Any] = []
-        return self._split([self._root], arguments, found), found
+        return dict(self._split([self._root], arguments, found)), found
 
     def _split(self, schemas: Iterable[Any], value: Any, found: list[Any]) -> Any:
         parts = [part for part in follow(self._root, schemas) if part]
@@ -59,20 +58,16 @@ class SecretFields:
         if any(_is_secret_schema(part) for part in parts):
             found.append(value)
             return HIDDEN
-        if isinstance(value, Mapping):
-            return {key: self._split(_property(parts, [key]), item, found) for key, item in value.items()}
-        if isinstance(value, list | tuple | Set):
-            items = [self._split(_item(parts, index), item, found) for index, item in enumerate(value)]
-            return value if all(map(operator.is_, items, value)) else items
-        if (fields := fields_of(value)) is None:
-            return value
-        other = alias_map(type(value))
+        aliases = alias_map(type(value)) if fields_of(value) is not None else {}
+        is_list = isinstance(value, list | tuple | Set)
 
-        def split(name: str, item: Any) -> Any:
+        def split(key: Any, item: Any) -> Any:
             # An extra value that has a field's name was perhaps meant for it, and is hidden like it.
-            return self._split(_property(parts, [name, *other.get(name, ())]), item, found)
+            inner = _item(parts, key) if is_list else _property(parts, [key, *aliases.get(key, ())])
+            return self._split(inner, item, found)
 
-        return replace_fields(value, fields, split)
+        made = replace_items(value, split)
+        return value if made is None else made
 
     def _is_secret(self, schema: Any) -> bool:
         return any(map(_is_secret_schema, follow(self._root, [schema])))

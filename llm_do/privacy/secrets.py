@@ -10,7 +10,6 @@ is not found where it is encoded in another way (base64, a hash), split, or cut.
 
 from __future__ import annotations
 
-import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from decimal import Decimal
@@ -22,7 +21,7 @@ from uuid import UUID
 
 from pydantic import SecretBytes, SecretStr
 
-from ..values.fields import fields_of, replace_fields
+from ..values.fields import fields_of, replace_items
 from .escapes import LONGEST, Reading, has_escapes, readings
 from .secret_fields import HIDDEN, SecretFields
 
@@ -133,7 +132,7 @@ class Values:
             return UNREADABLE
         inside.add(id(value))
         try:
-            return self._container(value, lambda item: self._redact(item, inside))
+            return self._redact_object(value, lambda item: self._redact(item, inside))
         except Exception:  # what cannot be searched is not written down
             return UNREADABLE
         finally:
@@ -143,24 +142,10 @@ class Values:
         text = data.decode(errors="surrogateescape")
         return value if (shown := self.text(text)) == text else shown.encode(errors="surrogateescape")
 
-    def _container(self, value: Any, redact: Callable[[Any], Any]) -> Any:
-        if isinstance(value, Mapping):
-            pairs = [(redact(key), redact(item)) for key, item in value.items()]
-            if all(key is old and item is value[old] for (key, item), old in zip(pairs, value, strict=True)):
-                return value
-            return dict(pairs)
-        if isinstance(value, list | tuple | Set):
-            old = list(value)
-            items = [redact(item) for item in old]
-            if all(map(operator.is_, items, old)):
-                return value
-            if hasattr(value, "_make"):
-                return value._make(items)
-            kind = next((kind for kind in (list, tuple, set, frozenset) if isinstance(value, kind)), list)
-            return kind(items)
-        if (fields := fields_of(value)) is not None:
-            return replace_fields(value, fields, lambda name, item: redact(item), redact)
-        # Of any other object, what it says of itself. A database connection stands for itself.
+    def _redact_object(self, value: Any, redact: Callable[[Any], Any]) -> Any:
+        if (made := replace_items(value, lambda _, item: redact(item), redact)) is not None:
+            return made
+        # Of any other object, its repr is searched. A database connection stands for itself.
         text = repr(value)
         return value if (shown := self.text(text)) is text else shown
 

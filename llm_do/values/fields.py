@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+import operator
+from collections.abc import Callable, Iterator, Mapping, Set
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -132,15 +133,31 @@ def _serialized_names(kind: type, declared: dict[str, Any]) -> dict[str, Any]:
     return made if len(made) == len(declared) else declared
 
 
-def replace_fields(
-    value: Any, fields: Fields, replaced: Callable[[str, Any], Any], key: Callable[[str], str] = lambda name: name
-) -> Any:
-    """Return a copy of an object with other values, each in its own place; the object itself, if they are the same.
+def replace_items(value: Any, replace: Callable[[Any, Any], Any], key: Callable[[Any], Any] = lambda key: key) -> Any:
+    """Return a container, a model or a dataclass with other items: itself if all are the same, else a copy.
 
-    `key` replaces the keys of extra values, which a caller wrote.
+    `replace` takes the key, the index or the name of each item and the item. `key` replaces the keys of mappings and of
+    extra values. Of any other value, the result is `None`.
     """
-    declared = {name: item for name, old in fields.declared.items() if (item := replaced(name, old)) is not old}
-    extra = {key(name): replaced(name, old) for name, old in fields.extra.items()}
+    if isinstance(value, Mapping):
+        pairs = [(key(old), replace(old, item)) for old, item in value.items()]
+        is_same = all(new is old and item is value[old] for (new, item), old in zip(pairs, value, strict=True))
+        return value if is_same else dict(pairs)
+    if isinstance(value, list | tuple | Set):
+        old = list(value)
+        items = [replace(index, item) for index, item in enumerate(old)]
+        if all(map(operator.is_, items, old)):
+            return value
+        if hasattr(value, "_make"):
+            return value._make(items)
+        return next((kind for kind in (list, tuple, set, frozenset) if isinstance(value, kind)), list)(items)
+    fields = fields_of(value)
+    return None if fields is None else _replace_fields(value, fields, replace, key)
+
+
+def _replace_fields(value: Any, fields: Fields, replace: Callable[[str, Any], Any], key: Callable[[str], str]) -> Any:
+    declared = {name: item for name, old in fields.declared.items() if (item := replace(name, old)) is not old}
+    extra = {key(name): replace(name, old) for name, old in fields.extra.items()}
     has_new_extra = any(fields.extra.get(name, extra) is not item for name, item in extra.items())
     if not declared and not has_new_extra:
         return value
