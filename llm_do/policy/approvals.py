@@ -1,4 +1,4 @@
-"""Approvals: who is asked whether a call may run, and what was granted for the session."""
+"""Ask whether calls may run, and remember what was granted for the session."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import anyio
 
@@ -16,7 +16,7 @@ from ..errors import ApprovalDenied, EventLoopError
 from ..values.canonical import NoCanonicalForm, canonical
 from ..values.snapshots import snapshot
 from ..values.texts import quote, text_of
-from .requests import EXACTLY, ApprovalCallback, ApprovalDecision, ApprovalOutcome, ApprovalRequest, Approver
+from .requests import ApprovalCallback, ApprovalDecision, ApprovalOutcome, ApprovalRequest, Approver
 from .rules import Call, Case, Grant, RuleBook, judge, read_rules
 
 T = TypeVar("T")
@@ -29,33 +29,30 @@ _MOST_TURNS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How a request was decided, and what more was said."""
+    """The decision on one call, in the form in which it is recorded, and what follows from it."""
 
     outcome: ApprovalOutcome
     arguments: dict[str, Any] | None = None
     """The arguments to run with, where they are not those of the request."""
     end_run: bool = False
-    for_session: bool = False
-    grant: Grant | None = None
-    all_calls: bool = False
 
 
 class _Place:
     """The place of one call in a line."""
 
-    __slots__ = ("_called", "answer")
+    __slots__ = ("_event", "answer")
 
     def __init__(self) -> None:
-        self._called = anyio.Event()
+        self._event = anyio.Event()
         self.answer: Answer | None = None
 
     async def wait(self) -> None:
         """Wait for an answer, a grant, or the first place."""
-        await self._called.wait()
-        self._called = anyio.Event()
+        await self._event.wait()
+        self._event = anyio.Event()
 
-    def call(self) -> None:
-        self._called.set()
+    def wake(self) -> None:
+        self._event.set()
 
 
 class _Line:
@@ -73,7 +70,7 @@ class _Line:
     def leave(self, place: _Place) -> None:
         self.places.remove(place)
         if self.places:
-            self.places[0].call()
+            self.places[0].wake()
 
     async def settle(self) -> None:
         """Let the calls that are made at the same time join, before they are counted.
@@ -90,20 +87,20 @@ class _Line:
 
 
 def copy_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments as somebody is shown them: nothing that they do to them is done to the call."""
+    """Return a copy of arguments that an approver may change, which changes nothing in the call."""
     try:
         return deepcopy(arguments)
     except Exception:  # something in them cannot be copied, and stands for itself
-        shown: dict[str, Any] = snapshot(arguments)
-        return shown
+        copied: dict[str, Any] = snapshot(arguments)
+        return copied
 
 
-def _refused(by: Any, note: str) -> Answer:
-    return Answer(ApprovalOutcome(approved=False, by=by, note=note))
+def _refuse(by: Literal["nobody", "error"], note: str) -> tuple[ApprovalDecision, ApprovalOutcome]:
+    return ApprovalDecision(approved=False), ApprovalOutcome(approved=False, by=by, note=note)
 
 
 class ApprovalController:
-    """Asks, and remembers what was approved for the session. One stands in each runtime."""
+    """Asks, and remembers what was approved for the session. Each runtime has one."""
 
     def __init__(
         self,
@@ -129,13 +126,12 @@ class ApprovalController:
         on_ask: Callable[[ApprovalRequest], None] = lambda request: None,
         settle: bool = True,
     ) -> Answer:
-        """Decide one call. `subject` says who calls what: equal names alone never share a grant.
+        """Decide one call. Identical calls wait: the first one asks, and none runs before an answer covers it.
 
-        `evidence` is what else is shown: calls that differ in it are asked about one by one, and share a grant.
-
-        `on_ask` is called with the request that is made, when the approver is really asked. Identical calls wait:
-        the first one asks, and none runs before an answer covers it. `settle` lets those that are under way join the
-        line before they are counted, which takes a few turns of the event loop.
+        `subject` identifies the caller and the tool: equal names alone never share a grant. `evidence` is anything else
+        that the approver sees: calls that differ in it are asked about one by one, and share a grant. `on_ask` gets the
+        request right before the approver does. `settle` lets calls that are under way join the line before they are
+        counted, which takes a few turns of the event loop.
         """
         try:
             same: Hashable = (subject, canonical(arguments))
@@ -171,8 +167,8 @@ class ApprovalController:
     async def confirm(self, request: ApprovalRequest) -> bool:
         """Ask a `question` that is about no call, and to which the answer is yes or no."""
         async with self._in_turn():
-            answer = await self._ask(request, lambda request: None)
-        return answer.outcome.approved and answer.arguments is None
+            decision, outcome = await self._ask(request, lambda request: None)
+        return outcome.approved and decision.arguments is None
 
     def _in_turn(self) -> AbstractAsyncContextManager[Any]:
         return self._turn if getattr(self.approval_callback, "one_at_a_time", False) else nullcontext()
@@ -187,7 +183,7 @@ class ApprovalController:
 
     @property
     def _shows_count(self) -> bool:
-        """Whether the approver sees how many calls wait."""
+        """Return whether the approver sees how many calls wait."""
         return callable(getattr(self.approval_callback, "ask", None))
 
     async def _ask_first(
@@ -200,60 +196,48 @@ class ApprovalController:
     ) -> None:
         """Ask for the first call of a line, and give the answer to those that it covers."""
         counted = line.places[:] if self._shows_count else line.places[:1]
-        answer = await self._ask(replace(request, count=len(counted)), on_ask)
-        answer = self._remember(answer, subject, key, request.session_grant)
-        every = answer.all_calls or answer.end_run
-        outcome = replace(answer.outcome, count=len(counted) if every else 1)
-        covered = line.places if answer.end_run else counted if every else counted[:1]
+        decision, outcome = await self._ask(replace(request, count=len(counted)), on_ask)
+        if decision.arguments is None:  # edited arguments were not approved as they were asked for
+            if decision.grant is not None:
+                self._patterns.setdefault(subject, []).append(decision.grant)
+            if decision.approve_for_session and key is not None:
+                self._exact[key] = request.session_grant
+                outcome = replace(outcome, grant=outcome.grant or request.session_grant)
+        is_for_all = decision.all_calls or decision.end_run
+        outcome = replace(outcome, count=len(counted) if is_for_all else 1)
+        covered = line.places if decision.end_run else counted if is_for_all else counted[:1]
         still_here = set(line.places)
         for place in covered:
             if place in still_here:
-                given = None if answer.arguments is None else copy_arguments(answer.arguments)
-                place.answer = replace(answer, outcome=outcome, arguments=given)
-                place.call()
-        if answer.grant is not None or answer.for_session:
+                arguments = None if decision.arguments is None else copy_arguments(decision.arguments)
+                place.answer = Answer(outcome, arguments, decision.end_run)
+                place.wake()
+        if decision.grant is not None or decision.approve_for_session:
             for place in line.places:
-                place.call()
+                place.wake()
 
-    def _remember(self, answer: Answer, subject: Hashable, key: Hashable = None, covers: str = EXACTLY) -> Answer:
-        if answer.arguments is not None:  # what was edited was not approved as it was asked for
-            return answer
-        if answer.grant is not None:
-            self._patterns.setdefault(subject, []).append(answer.grant)
-        if answer.for_session and key is not None:
-            self._exact[key] = covers
-            outcome = replace(answer.outcome, grant=answer.outcome.grant or covers)
-            return replace(answer, outcome=outcome)
-        return answer
-
-    async def _ask(self, request: ApprovalRequest, on_ask: Callable[[ApprovalRequest], None]) -> Answer:
+    async def _ask(
+        self, request: ApprovalRequest, on_ask: Callable[[ApprovalRequest], None]
+    ) -> tuple[ApprovalDecision, ApprovalOutcome]:
         if self.approval_callback is None:
-            return _refused("nobody", "nobody can be asked: there is no approval_callback, and no terminal")
+            return _refuse("nobody", "nobody can be asked: there is no approval_callback, and no terminal")
         on_ask(request)
         try:
             decision = self._call_back(request)
             if inspect.isawaitable(decision):
                 decision = await decision
-        except (Exception, asyncio.CancelledError) as exc:  # whatever goes wrong while asking, the answer is no
+        except (Exception, asyncio.CancelledError) as exc:  # the answer to a question that fails is no
             task = asyncio.current_task()
             if isinstance(exc, asyncio.CancelledError) and (task is None or task.cancelling()):
                 raise
-            what = f"{type(exc).__name__}: {text}" if (text := text_of(exc)) else type(exc).__name__
-            return _refused("error", f"the approval callback failed: {what}")
+            problem = f"{type(exc).__name__}: {text}" if (text := text_of(exc)) else type(exc).__name__
+            return _refuse("error", f"the approval callback failed: {problem}")
         if not isinstance(decision, ApprovalDecision):
-            return _refused("error", f"the approval callback must return an ApprovalDecision, got {quote(decision)}")
+            return _refuse("error", f"the approval callback must return an ApprovalDecision, got {quote(decision)}")
         if decision.grant is not None and not any(decision.grant is offer for offer in request.offers):
-            return _refused("error", "the approval callback granted what was not offered")
+            return _refuse("error", "the approval callback granted what was not offered")
         grant = decision.grant.text if decision.grant is not None and decision.arguments is None else None
-        outcome = ApprovalOutcome(approved=decision.approved, by="callback", note=decision.note, grant=grant)
-        return Answer(
-            outcome,
-            decision.arguments,
-            end_run=decision.end_run,
-            for_session=decision.approve_for_session,
-            grant=decision.grant,
-            all_calls=decision.all_calls,
-        )
+        return decision, ApprovalOutcome(approved=decision.approved, by="callback", note=decision.note, grant=grant)
 
     def _call_back(self, request: ApprovalRequest) -> Any:
         callback = self.approval_callback
@@ -289,7 +273,7 @@ class ApprovalController:
         except StopIteration:
             return func()
         permitting.close()
-        raise EventLoopError("Somebody else is being asked, and an event loop runs: use `await maybe_run_async(...)`.")
+        raise EventLoopError("Another approval is pending, and an event loop runs: use `await maybe_run_async(...)`.")
 
     async def _permit(self, tool_name: str, payload: dict[str, Any], *, settle: bool = True) -> None:
         facts = payload if self.rule_book is None else self.rule_book.locate_paths(tool_name, payload)
