@@ -17,7 +17,7 @@ class Case:
     text: str | None = None
     """The case in words, where a call has several."""
     needs_shell: str | None = None
-    """What a command has that only a shell does."""
+    """The part of a command that only a shell can run."""
     name: str | None = None
     """The name by which rules speak of this case, where it is not that of the call: a move reads as well."""
 
@@ -34,7 +34,7 @@ class Call:
     path: Sequence[str] = ()
     """The names of the calls above it, from the top."""
     creators: Sequence[str] = ()
-    """Who created the worker that calls, and so on up: what is said of a creator holds for what it creates."""
+    """The creator of the worker that calls, its creator and so on: rules on a creator hold for what it creates."""
     generated: bool = False
     """Whether a worker that a model made is on the path."""
     qualified_name: str | None = None

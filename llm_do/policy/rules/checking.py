@@ -1,4 +1,4 @@
-"""Whether rules can mean what they say: the tool exists, has that argument, and the argument can be like that."""
+"""Check rules against tools: the tool exists, it has the argument, and the argument can have the value."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ...values.json_schema import UNIONS, leaves
 from ...values.texts import quote_json
 from ..catalogue import ARGUMENTS, DEFAULTS
 from .calls import CALL_CONDITIONS
-from .conditions import OPERATORS
+from .conditions import NUMBERS, OPERATORS
 from .format import Condition, ToolRule
 from .judging import RuleBook
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What the values of an argument can be. Nothing is known where both are `None`."""
+    """The values that an argument can have. Nothing is known where both are `None`."""
 
     types: frozenset[str] | None = None
     """Types of JSON, or `path` and `command`. Those of a list are those of its items."""
@@ -34,18 +34,18 @@ class KnownTools(Protocol):
     """The tools that rules can speak of."""
 
     rule_names: Mapping[str, str]
-    """Names of tools of which rules speak by another name."""
+    """The names in rules of tools that go by another name there."""
     servers: Collection[str]
     """Names of servers all of whose tools are known."""
 
     def shapes(self, name: str) -> Sequence[Shape] | None:
-        """The arguments of all tools that a name may mean; `None` if there is no such tool."""
+        """Return the arguments of all tools that a name may mean; `None` if there is no such tool."""
 
     def names(self) -> Iterable[str]:
-        """All names there are."""
+        """Return the names of all tools."""
 
     def may_grow(self) -> bool:
-        """Whether tools may still turn up: those of servers, which are known when they are connected."""
+        """Return whether tools may be added: those of servers, which are known when they are connected."""
 
 
 _CALL: Shape = {name: Kind(condition.types) for name, condition in CALL_CONDITIONS.items()}
@@ -94,10 +94,10 @@ def _type_of(value: Any) -> str:
     return "null" if value is None else "string"
 
 
-def problems_of_rules(book: RuleBook, tools: KnownTools) -> list[str]:
-    """What is wrong with rules, given the tools that they can speak of."""
-    problems = []
-    for name, said in book.rules.items():
+def check_rules(book: RuleBook, tools: KnownTools) -> None:
+    """Raise a `RuleError` with everything that is wrong with rules."""
+    problems: list[str] = []
+    for name, rules in book.rules.items():
         shapes = [_BUILT_IN[name]] if name in _BUILT_IN else tools.shapes(name)
         if shapes is None:
             if tools.rule_names.get(name, name) != name:
@@ -106,17 +106,18 @@ def problems_of_rules(book: RuleBook, tools: KnownTools) -> list[str]:
                 continue
             else:
                 hint = did_you_mean(name, {*tools.names(), *DEFAULTS})
-            problems.append(f"{_where(said[0], book)}there is no tool {name!r} for rules to speak of.{hint}")
+            problems.append(f"{_where(rules[0], book)}there is no tool {name!r} for rules to speak of.{hint}")
             continue
-        for rule in said:
+        for rule in rules:
             for condition in (rule.when, *rule.unless):
-                problems += [f"{_where(rule, book)}{name}: {problem}" for problem in _problems(condition, shapes)]
-                problems += [f"{_where(rule, book)}{name}: {problem}" for problem in _strangers(condition, name, tools)]
-    return problems
+                found = (*_problems(condition, shapes), *_unknown_names(condition, name, tools))
+                problems += [f"{_where(rule, book)}{name}: {problem}" for problem in found]
+    if problems:
+        raise RuleError("\n".join(problems))
 
 
-def _strangers(condition: Condition, name: str, tools: KnownTools) -> Iterable[str]:
-    """Names of workers in a condition that nobody has."""
+def _unknown_names(condition: Condition, name: str, tools: KnownTools) -> Iterable[str]:
+    """Yield a problem for each name of a worker that does not exist."""
     for key, value in condition.items():
         is_entry = CALL_CONDITIONS[key].is_entry if key in CALL_CONDITIONS else (name, key) == ("worker.call", "worker")
         if not is_entry:
@@ -124,12 +125,6 @@ def _strangers(condition: Condition, name: str, tools: KnownTools) -> Iterable[s
         for each in value if isinstance(value, list | tuple) else [value]:
             if isinstance(each, str) and each not in (known := set(tools.names())) and not tools.may_grow():
                 yield f"{key}: there is no {each!r}.{did_you_mean(each, known)}"
-
-
-def check_rules(book: RuleBook, tools: KnownTools) -> None:
-    """Raise what is wrong with rules, all of it."""
-    if problems := problems_of_rules(book, tools):
-        raise RuleError("\n".join(problems))
 
 
 def _where(rule: ToolRule, book: RuleBook) -> str:
@@ -147,10 +142,10 @@ def _problems(condition: Condition, shapes: Sequence[Shape]) -> Iterable[str]:
 
 
 def _contradiction(value: Any, kind: Kind) -> str | None:
-    """Why a value cannot be meant for an argument of that kind."""
+    """Return why an argument of a kind never has a value."""
     if kind.values is not None:
-        given = list(value) if isinstance(value, list | tuple) else [] if isinstance(value, Mapping) else [value]
-        for item in given:
+        items = list(value) if isinstance(value, list | tuple) else [] if isinstance(value, Mapping) else [value]
+        for item in items:
             if item not in kind.values:
                 return f"it is never {quote_json(item)}, but one of {', '.join(map(quote_json, kind.values))}."
         return None
@@ -164,8 +159,8 @@ def _contradiction(value: Any, kind: Kind) -> str | None:
         return None if kind.types & needed else f"{words} is for {_words(needed)}, and it is {_words(kind.types)}."
     if isinstance(value, str) and kind.types & {"path", "command"}:
         return None
-    wanted = _type_of(value)
-    fits = {"number", "integer"} if wanted == "number" else {wanted}
+    json_type = _type_of(value)
+    fits = NUMBERS if json_type == "number" else {json_type}
     return None if kind.types & fits else f"it is {_words(kind.types)}, never {quote_json(value)}."
 
 
@@ -182,5 +177,5 @@ _NAMES = {
 
 
 def _words(types: Iterable[str]) -> str:
-    known = sorted(set(types) - ({"integer"} if "number" in types else set()))
-    return " or ".join(_NAMES.get(name, name) for name in known)
+    names = sorted(set(types) - ({"integer"} if "number" in types else set()))
+    return " or ".join(_NAMES.get(name, name) for name in names)

@@ -1,4 +1,4 @@
-"""Conditions on parsed, validated arguments, never on text that somebody rendered.
+"""Conditions on parsed, validated arguments, never on rendered text.
 
 Whether a rule loosens or restricts decides what happens with a value that cannot be judged, and with a list: what
 loosens needs every value to match, what restricts needs one, and a value that cannot be judged counts against the call.
@@ -47,32 +47,32 @@ OPERATORS: Mapping[str, Operator] = {
 }
 
 MOST = 1000
-"""Of more values, words or folders than this nobody can say in time what they are. They cannot be judged."""
+"""The most values, words or folders that are compared. With more, an argument cannot be judged."""
 
 _PLAIN = frozenset({str, int, bool, type(None)})
 
 Test: TypeAlias = Callable[[Any], bool | None]
-"""Whether a plain value is meant; `None` is that nobody can tell."""
+"""Returns whether a plain value matches; `None` if that cannot be told."""
 
 Match: TypeAlias = Callable[[Any, bool], bool]
-"""Whether a value is meant. The second argument says whether the rule restricts, so that doubt counts as yes."""
+"""Returns whether a value matches. The second argument says whether the rule restricts: then doubt counts as yes."""
 
 
 UNKNOWN: Any = object()
-"""The value of an argument that cannot be judged: it is no plain value, or nobody knows what it will be."""
+"""The value of an argument that cannot be judged: it is no plain value, or not known yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """What paths in the rules of one speaker mean."""
+    """The folders that paths in the rules of one speaker are relative to."""
 
     roots: Mapping[str, Path] = field(default_factory=dict)
     base: Path = field(default_factory=Path)
 
     def anchor(self, pattern: str) -> str:
-        """A pattern as an absolute one: `root/...` by the speaker's roots, `./...` by the project's folder."""
+        """Return the absolute form of a pattern: `root/...` by the roots, `./...` by the project's folder."""
         if ".." in pattern.split("/"):
-            raise RuleError(f"{pattern!r} has '..' in it: write where it leads.")
+            raise RuleError(f"{pattern!r} has '..' in it: write the path that it leads to.")
         if pattern.startswith("/"):
             return _real(pattern)
         first, _, rest = pattern.partition("/")
@@ -87,7 +87,7 @@ class Places:
         return _real(whole) if first == "." else whole
 
     def locate(self, path: Any) -> Any:
-        """Return the place of a path such as `root/file.txt`, or of each of a list. What has none stays as it is."""
+        """Return the real path of one such as `root/file.txt`, or of each in a list. Any other value stays as it is."""
         if isinstance(path, list | tuple):
             return [self.locate(each) for each in path]
         if not isinstance(path, str | PurePath) or ".." in PurePath(path).parts or "\0" in str(path):
@@ -100,17 +100,17 @@ class Places:
 
 
 def _real(pattern: str) -> str:
-    """A pattern without symlinks in the folders that it names in full: files are judged by where they really are."""
+    """Resolve symlinks in the folders that a pattern names in full: files are judged by their real paths."""
     parts = pattern.split("/")
-    named = next((at for at, part in enumerate(parts) if "*" in part), len(parts))
-    return "/".join([str(Path("/".join(parts[:named]) or "/").resolve()).rstrip("/"), *parts[named:]]) or "/"
+    stars = next((at for at, part in enumerate(parts) if "*" in part), len(parts))
+    return "/".join([str(Path("/".join(parts[:stars]) or "/").resolve()).rstrip("/"), *parts[stars:]]) or "/"
 
 
 # -- the shape of conditions ------------------------------------------------------------------------
 
 
 def check_condition(condition: Mapping[str, Any]) -> None:
-    """What can be seen without knowing the tool."""
+    """Check a condition as far as possible without knowing the tool."""
     for name, value in condition.items():
         if name.startswith(CALL_PREFIX):
             if (about_call := CALL_CONDITIONS.get(name)) is None:
@@ -166,12 +166,12 @@ def _is_number(value: Any) -> bool:
 def compile_condition(
     condition: Mapping[str, Any], kinds: Mapping[str, str], places: Places
 ) -> tuple[tuple[str, Match], ...]:
-    """A condition as functions. `kinds` says which arguments are paths and which are commands."""
+    """Compile a condition to functions. `kinds` says which arguments are paths and which are commands."""
     return tuple((name, _matcher(name, value, kinds.get(name), places)) for name, value in condition.items())
 
 
 def holds(compiled: Sequence[tuple[str, Match]], facts: Mapping[str, Any], restricts: bool) -> bool:
-    """Whether all of a condition holds for one case of a call."""
+    """Return whether all of a condition holds for one case of a call."""
     for name, match in compiled:  # noqa: SIM110 - the fastest way, at every call
         if not match(facts.get(name, UNKNOWN), restricts):
             return False
@@ -201,7 +201,7 @@ def _any_of(matches: list[Match]) -> Match:
 
 
 def _each(test: Test) -> Match:
-    """A test of plain values as one of arguments, which may be lists of them, or anything at all."""
+    """Apply a test of plain values to arguments, which may be lists of them, or of any other type."""
 
     def match(value: Any, restricts: bool) -> bool:
         if type(value) in _PLAIN:  # most are, and this is done for every rule at every call
@@ -223,7 +223,7 @@ def _each(test: Test) -> Match:
 
 
 def _plain(value: Any) -> Any:
-    """What an argument is compared as."""
+    """Return the plain value that stands for an argument in comparisons."""
     if isinstance(value, Enum):
         return _plain(value.value)
     if isinstance(value, PurePath | UUID | AnyUrl):
@@ -236,16 +236,16 @@ def _plain(value: Any) -> Any:
 
 
 def _key(value: Any) -> Any:
-    """Equal for values that a rule means by one word: 1 and 1.0 are one number, and true is none."""
+    """Return a key that is equal for values that rules do not tell apart: 1 and 1.0, but not true."""
     return (bool, value) if isinstance(value, bool) else value
 
 
 def _equal_to(values: list[Any]) -> Test:
-    known = frozenset(map(_key, values))
+    keys = frozenset(map(_key, values))
     if any(isinstance(value, bool) for value in values):
-        # 1 and "true" become true in many a hand.
-        return lambda given: _key(given) in known if given is None or isinstance(given, bool) else None
-    return lambda given: _key(given) in known
+        # Code often converts 1 and "true" to true.
+        return lambda value: _key(value) in keys if value is None or isinstance(value, bool) else None
+    return lambda value: _key(value) in keys
 
 
 def _comparison(operators: Mapping[str, Any]) -> Test:
@@ -256,7 +256,7 @@ def _comparison(operators: Mapping[str, Any]) -> Test:
     def test(value: Any) -> bool | None:
         if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
             return all(compare(value, operand) for compare, operand in tests)
-        return False if value is None else None  # "1000" becomes a number in many a hand
+        return False if value is None else None  # code often converts "1000" to a number
 
     return test
 
@@ -264,7 +264,7 @@ def _comparison(operators: Mapping[str, Any]) -> Test:
 # -- steps: folders of a path, words of a command ------------------------------------------------------
 
 _MOST_INNER = 8
-"""A command that has more words than this which may be the program it really starts counts as meant."""
+"""The most words of a command that are tried as the program that it starts. With more, a restriction matches."""
 
 
 def _path_matcher(pattern: str, places: Places) -> Match:
@@ -307,27 +307,21 @@ def _command_matcher(pattern: str) -> Match:
 
 
 def split_pattern(pattern: str) -> list[str]:
-    """The words of a command pattern; quotes hold together what has spaces in it."""
+    """Split a command pattern into words. Quotes keep spaces in a word."""
     words: list[str] = []
-    quote = ""
-    open_word = False
+    quote, is_open = "", False
     for char in pattern:
-        if quote or (char in "'\"" and not quote):
-            if char == quote:
-                quote = ""
-            elif quote:
-                words[-1] += char
-            else:
-                quote = char
-                if not open_word:
-                    words.append("")
-                    open_word = True
-        elif char.isspace():
-            open_word = False
+        if char.isspace() and not quote:
+            is_open = False
+            continue
+        if not is_open:
+            words.append("")
+            is_open = True
+        if char == quote:
+            quote = ""
+        elif char in "'\"" and not quote:
+            quote = char
         else:
-            if not open_word:
-                words.append("")
-                open_word = True
             words[-1] += char
     if quote:
         raise ValueError(f"{pattern!r}: a quote is not closed.")
