@@ -7,8 +7,8 @@ The signature decides how a call is read, never the data:
   mapping (or `Any`, or that model's class): then it is that parameter's value. A parameter without an
   annotation takes neither.
 
-Callers that hand over a mapping of arguments (`run_worker`, the command line, `worker_call`) mean keywords, whatever
-the first parameter takes: `bind_named`.
+Callers that pass a mapping of arguments (`run_worker`, the command line, `worker_call`) mean keywords, whatever the
+first parameter takes: `bind_named`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Parameters(Protocol):
     validator: Any
     """Validates what a model sends, to a mapping from parameter names to values."""
     secret_fields: SecretFields | None
-    """Which of the arguments, or parts of them, are secret."""
+    """The arguments, or parts of them, that are secret."""
     vocabulary: Vocabulary
-    """The facts about the arguments that rules can name."""
+    """The names of the arguments in rules."""
 
     @property
     def secret_names(self) -> frozenset[str]:
@@ -51,7 +51,7 @@ class Parameters(Protocol):
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
         """Return the validated arguments of a call made from Python, or raise an `ArgumentError`.
 
-        With `has_files`, files go beside the arguments: then nothing has to be said.
+        With `has_files`, files go beside the arguments: then the input may be empty.
         """
 
     def bind_named(
@@ -59,12 +59,12 @@ class Parameters(Protocol):
     ) -> dict[str, Any]:
         """Return the validated arguments of a call whose arguments are a mapping, by their names.
 
-        With `by_name`, fields with an alias can be given by their own names too, at any depth.
+        With `by_name`, fields with an alias can have their own names too, at any depth.
         """
 
 
 def keywords_of(entry: str, values: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return a mapping as keywords, if its keys are texts."""
+    """Return a mapping as keywords. Raise an `ArgumentError` if a key is no text."""
     for key in values:
         if not isinstance(key, str):
             raise ArgumentError(f"{entry}(): argument names must be strings, got {key!r}.")
@@ -117,50 +117,50 @@ class DeclaredParameters:
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
         if len(args) == 1 and not kwargs:
-            if type(args[0]) not in ATOMS and (given := self._first.lone(self._entry, args[0])) is not None:
-                return self._bind_dict(given)
+            if type(args[0]) not in ATOMS and (arguments := self._first.lone(self._entry, args[0])) is not None:
+                return self._bind_dict(arguments)
             if self._positional and self._rest is None:
-                return self._validated({self._positional[0]: args[0]})
+                return self._validate_values({self._positional[0]: args[0]})
         if args or self._rest is not None or self._positional_only:
-            return self._validated(self._place(args, kwargs))
-        return self._validated(kwargs)
+            return self._validate_values(self._place(args, kwargs))
+        return self._validate_values(kwargs)
 
     def bind_named(
         self, values: Mapping[str, Any], *, by_name: bool = False, has_files: bool = False
     ) -> dict[str, Any]:
         return self._bind_dict(keywords_of(self._entry, values), by_name=by_name)
 
-    def _bind_dict(self, given: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
+    def _bind_dict(self, arguments: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
         """Bind arguments by name, in a dict that belongs to this call."""
-        is_empty = not given
+        is_empty = not arguments
         if self._rest is not None:
-            given.setdefault(self._rest, [])
+            arguments.setdefault(self._rest, [])
         try:
-            return self._validated(given, by_name=by_name)
+            return self._validate_values(arguments, by_name=by_name)
         except ArgumentError as exc:
             name = self._first.value_of
-            if name is None or name in given or is_empty:
+            if name is None or name in arguments or is_empty:
                 raise
             text = str(exc).rstrip(".")
-            meant = f'If the mapping is the value of {name!r}, write {{"{name}": {{...}}}}.'
-            raise ArgumentError(f"{text}{' ' if text.endswith('?') else '. '}{meant}") from exc.__cause__
+            hint = f'If the mapping is the value of {name!r}, write {{"{name}": {{...}}}}.'
+            raise ArgumentError(f"{text}{' ' if text.endswith('?') else '. '}{hint}") from exc.__cause__
 
-    def _validated(self, values: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
+    def _validate_values(self, values: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
         try:
             return self._validate(values, by_alias=True, by_name=True) if by_name else self._validate(values)
         except ValidationError as exc:
             error = self._explain(exc)
             if self.secret_fields is None:
                 raise error from exc
-        # What pydantic says has the values in it, and is not to be seen behind what is said here.
-        raise _without_marked(error, values, self.secret_fields, SecretFields.of(self.json_schema))
+        # The error of pydantic has the values in it, and must not be visible as the cause of this one.
+        raise _without_secrets(error, values, self.secret_fields, SecretFields.of(self.json_schema))
 
     @property
     def secret_names(self) -> frozenset[str]:
         return frozenset() if self.secret_fields is None else self.secret_fields.names
 
     def _place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Positional values under their names, next to the keywords."""
+        """Return positional values under their names, next to the keywords."""
         values = dict(zip(self._positional, args, strict=False))
         if len(args) > len(self._positional) and self._rest is None:
             raise ArgumentError(
@@ -177,29 +177,31 @@ class DeclaredParameters:
         return values
 
     def _explain(self, exc: ValidationError) -> ArgumentError:
-        known = (*self._positional, *self._keyword_only)
+        names = (*self._positional, *self._keyword_only)
         problems = []
         for error in exc.errors(include_url=False, include_context=False):
             where = ".".join(str(part) for part in error["loc"]) if error["loc"] else "input"
             if error["type"] == "missing":
                 problems.append(f"missing argument {where!r}")
             elif error["type"] == "extra_forbidden":
-                problems.append(f"unknown argument {where!r}.{did_you_mean(where, known)}".rstrip("."))
+                problems.append(f"unknown argument {where!r}.{did_you_mean(where, names)}".rstrip("."))
             elif error["type"] == "argument":
                 problems.append(error["msg"].rstrip("."))
             else:
-                shown = HIDDEN if self._touches_secret(error["loc"]) else quote(error["input"])
-                problems.append(f"argument {where!r}: {error['msg']} (got {shown})")
+                value = HIDDEN if self._is_secret_at(error["loc"]) else quote(error["input"])
+                problems.append(f"argument {where!r}: {error['msg']} (got {value})")
         return ArgumentError(escape_surrogates(f"{self._entry}(): {'; '.join(problems)}"))
 
-    def _touches_secret(self, where: tuple[int | str, ...]) -> bool:
-        # It may be named by an alias, as the model that calls knows it.
-        known = [each for each in (self.secret_fields, SecretFields.of(self.json_schema)) if each is not None]
-        return self.secret_fields is not None and (not where or any(each.has_secret_in(where[0]) for each in known))
+    def _is_secret_at(self, where: tuple[int | str, ...]) -> bool:
+        # The first name may be an alias, from the schema that a model sees.
+        schemas = [each for each in (self.secret_fields, SecretFields.of(self.json_schema)) if each is not None]
+        return self.secret_fields is not None and (not where or any(each.has_secret_in(where[0]) for each in schemas))
 
 
-def _without_marked(error: ArgumentError, values: dict[str, Any], *secret_fields: SecretFields | None) -> ArgumentError:
-    """An error that may quote the arguments, without those that are secret."""
+def _without_secrets(
+    error: ArgumentError, values: dict[str, Any], *secret_fields: SecretFields | None
+) -> ArgumentError:
+    """Return an error that may quote the arguments, without those that are secret."""
     hidden = Values()
     for each in secret_fields:
         if each is not None:
@@ -218,11 +220,11 @@ class FirstParameter:
     """The `input_type` whose fields the parameters are: an instance of it is the arguments, whatever they take."""
     field_names: tuple[str, ...] = ()
     value_of: str | None = None
-    """The name of the first parameter, where a mapping of arguments could be meant as its value."""
+    """The name of the first parameter, where a mapping of arguments may be its value."""
 
     @classmethod
     def of(cls, annotation: Any, name: str) -> FirstParameter:
-        """Read an annotation. `inspect.Parameter.empty` is none, which is not `Any`."""
+        """Read an annotation. `inspect.Parameter.empty` means that there is none, which is not `Any`."""
         if annotation is inspect.Parameter.empty:
             return cls(value_of=name)
         mapping, models, has_fields = False, [], False
@@ -265,7 +267,7 @@ def as_arguments(model: BaseModel) -> dict[str, Any]:
 
 
 def _alternatives(annotation: Any) -> list[Any]:
-    """The classes that an annotation admits, with unions, aliases and `Annotated` taken apart."""
+    """Return the classes that an annotation admits, with unions, aliases and `Annotated` resolved."""
     if isinstance(annotation, typing_extensions.TypeAliasType):
         return _alternatives(annotation.__value__)
     if isinstance(annotation, typing.NewType):

@@ -1,4 +1,4 @@
-"""Compare values with JSON Schemas that anybody may have written, in bounded time.
+"""Validate values against JSON Schemas from anywhere, in bounded time.
 
 A schema of a server, or of a worker that a model wrote, can refer to itself without end, double its work with every
 reference, or have a pattern that takes years. So patterns run on `patterns`, and every step is counted. No part of a
@@ -24,13 +24,13 @@ _STEPS_FOR_EACH_VALUE = 25
 
 
 class _TooManyStepsError(Exception):
-    """A schema takes too long to compare with a value."""
+    """Validating a value against a schema takes too long."""
 
 
 def schema_validator(
     schema: dict[str, Any], secret_fields: SecretFields | None = None, *, foreign: bool = False
 ) -> Callable[[Any], Problem]:
-    """Return a function that says what is wrong with a value, or `None`. It does not quote what is marked.
+    """Return a function that returns the problem with a value, or `None`. It does not quote secret fields.
 
     A schema that is not valid raises `ValueError`, and so does a pattern that cannot be matched within bounds. In the
     schema of a `foreign` tool, such a pattern is left to the server that wrote it, and a schema that is not valid fits
@@ -130,7 +130,7 @@ def _where(error: Any) -> str:
 
 
 def _size(value: Any) -> int:
-    """Count what there is in a value, long texts more than once."""
+    """Count the parts of a value, long texts more than once."""
     count, waiting = 0, [value]
     while waiting:
         part = waiting.pop()
@@ -161,7 +161,7 @@ class _Steps:
             raise _TooManyStepsError
 
     def fits(self, pattern: str, text: str) -> bool | None:
-        """Whether a pattern fits some part of a text; `None` if that cannot be told within bounds."""
+        """Return whether a pattern matches some part of a text; `None` if that cannot be told within bounds."""
         size = measure(pattern)
         if pattern not in self._compiled:
             self.spend(size.steps_to_compile)
