@@ -71,74 +71,48 @@ def keywords_of(entry: str, values: Mapping[Any, Any]) -> dict[str, Any]:
     return dict(values)
 
 
+@dataclasses.dataclass(slots=True, kw_only=True, eq=False)
 class DeclaredParameters:
     """Named parameters: those of a function, or the fields of a worker's `input_type`."""
 
-    __slots__ = (
-        "_entry",
-        "_first",
-        "_keyword_only",
-        "_positional",
-        "_positional_only",
-        "_rest",
-        "_validate",
-        "json_schema",
-        "secret_fields",
-        "validator",
-        "vocabulary",
-    )
-
-    def __init__(
-        self,
-        entry: str,
-        *,
-        positional: Sequence[str],
-        keyword_only: Sequence[str] = (),
-        positional_only: Sequence[str] = (),
-        rest: str | None = None,
-        first: FirstParameter,
-        validate: Callable[..., dict[str, Any]],
-        validator: Any,
-        json_schema: dict[str, Any],
-        secret_fields: SecretFields | None = None,
-        vocabulary: Vocabulary | None = None,
-    ) -> None:
-        self._entry = entry
-        self.secret_fields = secret_fields
-        self._positional = tuple(positional)
-        self._keyword_only = tuple(keyword_only)
-        self._positional_only = frozenset(positional_only)
-        self._rest = rest
-        self._first = first
-        self._validate = validate
-        self.validator = validator
-        self.json_schema = json_schema
-        self.vocabulary = vocabulary or Vocabulary(entry, json_schema)
+    entry: str
+    positional: Sequence[str]
+    keyword_only: Sequence[str] = ()
+    positional_only: Sequence[str] = ()
+    rest: str | None = None
+    """The name of `*args`."""
+    first: FirstParameter
+    validate: Callable[..., dict[str, Any]]
+    """Validates what Python code passes."""
+    validator: Any
+    json_schema: dict[str, Any]
+    secret_fields: SecretFields | None = None
+    vocabulary: Vocabulary
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
         if len(args) == 1 and not kwargs:
-            if type(args[0]) not in ATOMS and (arguments := self._first.lone(self._entry, args[0])) is not None:
+            if type(args[0]) not in ATOMS and (arguments := self.first.lone(self.entry, args[0])) is not None:
                 return self._bind_dict(arguments)
-            if self._positional and self._rest is None:
-                return self._validate_values({self._positional[0]: args[0]})
-        if args or self._rest is not None or self._positional_only:
+            if self.positional and self.rest is None:
+                return self._validate_values({self.positional[0]: args[0]})
+        if args or self.rest is not None or self.positional_only:
             return self._validate_values(self._place(args, kwargs))
         return self._validate_values(kwargs)
 
     def bind_named(
         self, values: Mapping[str, Any], *, by_name: bool = False, has_files: bool = False
     ) -> dict[str, Any]:
-        return self._bind_dict(keywords_of(self._entry, values), by_name=by_name)
+        return self._bind_dict(keywords_of(self.entry, values), by_name=by_name)
 
     def _bind_dict(self, arguments: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
         """Bind arguments by name, in a dict that belongs to this call."""
         is_empty = not arguments
-        if self._rest is not None:
-            arguments.setdefault(self._rest, [])
+        if self.rest is not None:
+            arguments.setdefault(self.rest, [])
         try:
             return self._validate_values(arguments, by_name=by_name)
         except ArgumentError as exc:
-            name = self._first.value_of
+            name = self.first.value_of
             if name is None or name in arguments or is_empty:
                 raise
             text = str(exc).rstrip(".")
@@ -147,7 +121,7 @@ class DeclaredParameters:
 
     def _validate_values(self, values: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
         try:
-            return self._validate(values, by_alias=True, by_name=True) if by_name else self._validate(values)
+            return self.validate(values, by_alias=True, by_name=True) if by_name else self.validate(values)
         except ValidationError as exc:
             error = self._explain(exc)
             if self.secret_fields is None:
@@ -161,23 +135,23 @@ class DeclaredParameters:
 
     def _place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return positional values under their names, next to the keywords."""
-        values = dict(zip(self._positional, args, strict=False))
-        if len(args) > len(self._positional) and self._rest is None:
+        values = dict(zip(self.positional, args, strict=False))
+        if len(args) > len(self.positional) and self.rest is None:
             raise ArgumentError(
-                f"{self._entry}() takes at most {len(self._positional)} positional arguments, got {len(args)}."
+                f"{self.entry}() takes at most {len(self.positional)} positional arguments, got {len(args)}."
             )
-        if self._rest is not None:
-            values[self._rest] = list(args[len(self._positional) :])
+        if self.rest is not None:
+            values[self.rest] = list(args[len(self.positional) :])
         for name, value in kwargs.items():
-            if name in self._positional_only or name == self._rest:
-                raise ArgumentError(f"{self._entry}() takes {name!r} by position, not as a keyword.")
+            if name in self.positional_only or name == self.rest:
+                raise ArgumentError(f"{self.entry}() takes {name!r} by position, not as a keyword.")
             if name in values:
-                raise ArgumentError(f"{self._entry}() got two values for argument {name!r}.")
+                raise ArgumentError(f"{self.entry}() got two values for argument {name!r}.")
             values[name] = value
         return values
 
     def _explain(self, exc: ValidationError) -> ArgumentError:
-        names = (*self._positional, *self._keyword_only)
+        names = (*self.positional, *self.keyword_only)
         problems = []
         for error in exc.errors(include_url=False, include_context=False):
             where = ".".join(str(part) for part in error["loc"]) if error["loc"] else "input"
@@ -190,7 +164,7 @@ class DeclaredParameters:
             else:
                 value = HIDDEN if self._is_secret_at(error["loc"]) else quote(error["input"])
                 problems.append(f"argument {where!r}: {error['msg']} (got {value})")
-        return ArgumentError(escape_surrogates(f"{self._entry}(): {'; '.join(problems)}"))
+        return ArgumentError(escape_surrogates(f"{self.entry}(): {'; '.join(problems)}"))
 
     def _is_secret_at(self, where: tuple[int | str, ...]) -> bool:
         # The first name may be an alias, from the schema that a model sees.

@@ -63,7 +63,7 @@ def tool_parameters(tool: Tool[Any]) -> DeclaredParameters:
     if renamed:  # Python code calls by the names that Python has
         validate = partial(_refuse_twice, tool.name, renamed, partial(validate, by_alias=True, by_name=True))
     return DeclaredParameters(
-        tool.name,
+        entry=tool.name,
         positional=positional,
         keyword_only=of_kind.get(inspect.Parameter.KEYWORD_ONLY, []),
         positional_only=positional_only,
@@ -182,8 +182,8 @@ def _model_parameters(entry: str, input_type: Any) -> DeclaredParameters:
     properties = json_schema.get("properties", {})
     renamed = {name: alias for alias, name in names.items() if alias != name and alias in properties}
     return DeclaredParameters(
-        entry,
-        positional=tuple(annotations),
+        entry=entry,
+        positional=list(annotations),
         first=first,
         validate=partial(adapter.validate_python, by_alias=True, by_name=True),
         validator=adapter.validator,
@@ -208,13 +208,14 @@ def schema_parameters(entry: str, schema: dict[str, Any]) -> DeclaredParameters:
 
     adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(Annotated[dict[str, Any], AfterValidator(check)])
     return DeclaredParameters(
-        entry,
-        positional=tuple(schema.get("properties", ())),
+        entry=entry,
+        positional=list(schema.get("properties", ())),
         first=_first_property(schema),
         validate=adapter.validate_python,
         validator=adapter.validator,
         json_schema=closed,
         secret_fields=secret_fields,
+        vocabulary=Vocabulary(entry, closed),
     )
 
 

@@ -1,4 +1,4 @@
-"""Which parts of arguments are secret, as the JSON Schema of their parameters says."""
+"""Secret parts of arguments, which the JSON Schema of their parameters marks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..values.json_schema import COMBINATIONS, CONTENTS, follow
 
 
 class Secret:
-    """Marks a parameter whose value must not be written down: `token: Annotated[str, Secret]`."""
+    """Marks a parameter whose value must not be recorded or shown: `token: Annotated[str, Secret]`."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
@@ -23,48 +23,48 @@ class Secret:
 
 
 class SecretFields:
-    """Which parts of arguments are secret, as a JSON schema says."""
+    """The secret parts of arguments, from a JSON Schema."""
 
     __slots__ = ("_root", "any", "names")
 
     def __init__(self, schema: dict[str, Any]) -> None:
         self._root = schema
         self.any = self._has_secrets(schema)
-        """Whether there are any."""
+        """Whether there is a secret part."""
         properties = _dict(schema, "properties")
         self.names = frozenset(name for name, part in properties.items() if self._is_secret(part))
         """The arguments that are secret as a whole."""
 
     @staticmethod
     def of(schema: dict[str, Any]) -> SecretFields | None:
-        """The marks of a schema, if it has any. They are found once."""
+        """Return the secret fields of a schema, if it has any. The result is cached."""
         return _secret_fields_of(SameObject(schema))
 
     def has_secret_in(self, name: Any) -> bool:
-        """Whether an argument, or a part of it, is secret."""
+        """Return whether an argument, or a part of it, is secret."""
         return _is_secret_schema(self._root) or any(map(self._has_secrets, _property([self._root], [name])))
 
     def split(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-        """The arguments with what is secret hidden, and the values that are."""
+        """Return the arguments without secret values, and these values."""
         if self._is_secret(self._root):
             return dict.fromkeys(arguments, HIDDEN), list(arguments.values())
-        found: list[Any] = []
-        return dict(self._split([self._root], arguments, found)), found
+        secret: list[Any] = []
+        return dict(self._split([self._root], arguments, secret)), secret
 
-    def _split(self, schemas: Iterable[Any], value: Any, found: list[Any]) -> Any:
+    def _split(self, schemas: Iterable[Any], value: Any, secret: list[Any]) -> Any:
         parts = [part for part in follow(self._root, schemas) if part]
         if value is None or not parts:
             return value
         if any(_is_secret_schema(part) for part in parts):
-            found.append(value)
+            secret.append(value)
             return HIDDEN
         aliases = alias_map(type(value)) if fields_of(value) is not None else {}
         is_list = isinstance(value, list | tuple | Set)
 
         def split(key: Any, item: Any) -> Any:
-            # An extra value that has a field's name was perhaps meant for it, and is hidden like it.
+            # An extra value with the name of a field may be meant for it, and is hidden like it.
             inner = _item(parts, key) if is_list else _property(parts, [key, *aliases.get(key, ())])
-            return self._split(inner, item, found)
+            return self._split(inner, item, secret)
 
         made = replace_items(value, split)
         return value if made is None else made
@@ -79,8 +79,8 @@ class SecretFields:
 
 @lru_cache(maxsize=1024)
 def _secret_fields_of(schema: SameObject) -> SecretFields | None:
-    made = SecretFields(schema.target) if isinstance(schema.target, dict) else None
-    return made if made is not None and made.any else None
+    fields = SecretFields(schema.target) if isinstance(schema.target, dict) else None
+    return fields if fields is not None and fields.any else None
 
 
 def _is_secret_schema(schema: Mapping[str, Any]) -> bool:
@@ -94,9 +94,9 @@ def _dict(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 def _property(parts: Sequence[Mapping[str, Any]], names: Sequence[Any]) -> Iterator[Any]:
     for part in parts:
-        known = _dict(part, "properties")
-        if found := [known[name] for name in names if name in known]:
-            yield from found
+        properties = _dict(part, "properties")
+        if own := [properties[name] for name in names if name in properties]:
+            yield from own
         else:
             yield part.get("additionalProperties")
         yield from _dict(part, "patternProperties").values()
@@ -109,11 +109,11 @@ def _item(parts: Sequence[Mapping[str, Any]], index: int) -> Iterator[Any]:
 
 
 DELEGATED = SecretFields({})
-"""Stands for the marks of whichever worker is called: `worker_call` takes the arguments of another one as its own."""
+"""Stands for the secret fields of the called worker, whose arguments are a parameter of `worker_call`."""
 
 
 def delegated_secret_fields(schema: dict[str, Any]) -> SecretFields | None:
-    """The marks of `worker_call`, for a worker whose parameters have that schema."""
+    """Return the secret fields of `worker_call`, for a worker whose parameters have a schema."""
     inner = {key: value for key, value in schema.items() if key != "$defs"}
     secret_fields = SecretFields({"properties": {"input_data": inner}, "$defs": schema.get("$defs", {})})
     return secret_fields if secret_fields.any else None

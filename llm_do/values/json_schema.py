@@ -78,8 +78,8 @@ def _targets(root: Mapping[str, Any], part: Mapping[str, Any], keywords: Sequenc
             yield inner
 
 
-def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
-    """Yield a JSON Schema and all schemas inside it. Values there, such as those of an `enum`, are passed over."""
+def subschemas(schema: Any, *, with_values: bool = False) -> Iterator[dict[str, Any]]:
+    """Yield a JSON Schema and all schemas inside it; `with_values` all mappings, also those in an `enum`."""
     waiting = [schema]
     while waiting:
         part = waiting.pop()
@@ -88,24 +88,15 @@ def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
         elif isinstance(part, dict):
             yield part
             for key, inner in part.items():
-                if key in _HOLD_SCHEMAS_BY_NAME and isinstance(inner, dict):
+                if key in _HOLD_SCHEMAS_BY_NAME and isinstance(inner, dict) and not with_values:
                     waiting.extend(inner.values())
-                elif key not in _HOLD_VALUES:
+                elif with_values or key not in _HOLD_VALUES:
                     waiting.append(inner)
 
 
 def mentions(schema: Any, keyword: str) -> bool:
     """Return whether a keyword is anywhere in a JSON Schema, also in a `default`: a `$ref` can lead there."""
-    waiting = [schema]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, dict):
-            if keyword in part:
-                return True
-            waiting.extend(part.values())
-        elif isinstance(part, list):
-            waiting.extend(part)
-    return False
+    return any(keyword in part for part in subschemas(schema, with_values=True))
 
 
 def check_bounds(schema: Any) -> None:
