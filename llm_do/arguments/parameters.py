@@ -176,12 +176,12 @@ def _without_secrets(
     error: ArgumentError, values: dict[str, Any], *secret_fields: SecretFields | None
 ) -> ArgumentError:
     """Return an error that may quote the arguments, without those that are secret."""
-    hidden = Values()
+    secrets = Values()
     for each in secret_fields:
         if each is not None:
             for text in texts_in(each.split(values)[1]):
-                hidden.add(text)
-    return ArgumentError(hidden.text(str(error)))
+                secrets.add(text)
+    return ArgumentError(secrets.text(str(error)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

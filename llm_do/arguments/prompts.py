@@ -62,23 +62,23 @@ def write_prompt(input_type: type, method: str, arguments: Mapping[str, Any], re
     where = f"{input_type.__name__}.{method}()"
     values = {name: _same_kind(arguments.get(name), value) for name, value in redacted.items()}
     try:
-        written = getattr(_instance(input_type, values), method)()
-        if inspect.iscoroutine(written):
-            written.close()
+        prompt = getattr(_instance(input_type, values), method)()
+        if inspect.iscoroutine(prompt):
+            prompt.close()
             raise TypeError("it is a coroutine function, and must be a plain one")
     except Exception as exc:
         raise PromptError(f"{where} failed: {type(exc).__name__}: {text_of(exc)}") from exc
-    if isinstance(written, str):
-        return [written]
-    if not isinstance(written, Sequence) or isinstance(written, bytes | bytearray):
-        raise PromptError(f"{where} must return a text, or a list of texts and files; got {quote(written)}.")
-    for item in written:
+    if isinstance(prompt, str):
+        return [prompt]
+    if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
+        raise PromptError(f"{where} must return a text, or a list of texts and files; got {quote(prompt)}.")
+    for item in prompt:
         if not isinstance(item, str | PurePath | AttachmentPayload) and not is_content(item):
             raise PromptError(
                 f"{where} must return texts and files (Path, AttachmentPayload or PydanticAI content); "
                 f"got {quote(item)} among them."
             )
-    return list(written)
+    return list(prompt)
 
 
 def _same_kind(value: Any, redacted: Any) -> Any:
@@ -94,15 +94,17 @@ def _instance(input_type: type, values: dict[str, Any]) -> Any:
         assert dataclasses.is_dataclass(input_type)
         return input_type(**values)
     declared = {name: value for name, value in values.items() if name in input_type.model_fields}
-    made = input_type.__new__(input_type)
-    object.__setattr__(made, "__dict__", declared)
-    object.__setattr__(made, "__pydantic_fields_set__", set(declared))
+    instance = input_type.__new__(input_type)
+    object.__setattr__(instance, "__dict__", declared)
+    object.__setattr__(instance, "__pydantic_fields_set__", set(declared))
     extra = {name: value for name, value in values.items() if name not in declared}
-    object.__setattr__(made, "__pydantic_extra__", extra if input_type.model_config.get("extra") == "allow" else None)
-    object.__setattr__(made, "__pydantic_private__", None)
+    object.__setattr__(
+        instance, "__pydantic_extra__", extra if input_type.model_config.get("extra") == "allow" else None
+    )
+    object.__setattr__(instance, "__pydantic_private__", None)
     if input_type.__private_attributes__ or input_type.model_post_init is not BaseModel.model_post_init:
-        made.model_post_init(None)
-    return made
+        instance.model_post_init(None)
+    return instance
 
 
 @runtime_checkable

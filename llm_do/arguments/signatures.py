@@ -84,8 +84,8 @@ def _first_parameter(parameters: Sequence[inspect.Parameter], annotations: Mappi
     first = parameters[0] if parameters else None
     if first is None or first.kind is first.VAR_KEYWORD:
         return FirstParameter()
-    made = FirstParameter.of(annotations.get(first.name, inspect.Parameter.empty), first.name)
-    return FirstParameter(value_of=made.value_of) if first.kind is first.KEYWORD_ONLY else made
+    parameter = FirstParameter.of(annotations.get(first.name, inspect.Parameter.empty), first.name)
+    return FirstParameter(value_of=parameter.value_of) if first.kind is first.KEYWORD_ONLY else parameter
 
 
 def _first_property(schema: Mapping[str, Any]) -> FirstParameter:
@@ -137,9 +137,9 @@ def _secret_fields_by_name(
             is_field = isinstance(parameter.default, FieldInfo)
             hints[parameter.name] = Annotated[hint, parameter.default] if is_field else hint
     shape: Any = typing_extensions.TypedDict("_Arguments", hints)  # type: ignore[misc]
-    made = TypeAdapter(shape).json_schema(by_alias=False)
-    definitions = {**schema.get("$defs", {}), **made.get("$defs", {})}
-    return SecretFields({**made, "additionalProperties": schema.get("additionalProperties"), "$defs": definitions})
+    by_name = TypeAdapter(shape).json_schema(by_alias=False)
+    definitions = {**schema.get("$defs", {}), **by_name.get("$defs", {})}
+    return SecretFields({**by_name, "additionalProperties": schema.get("additionalProperties"), "$defs": definitions})
 
 
 def model_parameters(entry: str, input_type: Any) -> DeclaredParameters:
@@ -170,8 +170,8 @@ def _model_parameters(entry: str, input_type: Any) -> DeclaredParameters:
             f"got {input_type!r}."
         )
     # pydantic ignores unknown fields by default. An unknown argument is an error, as in Python.
-    known = BeforeValidator(partial(_check_fields, names, open_keywords))
-    shape: Any = Annotated[input_type, AfterValidator(as_arguments), known]
+    check_names = BeforeValidator(partial(_check_fields, names, open_keywords))
+    shape: Any = Annotated[input_type, AfterValidator(as_arguments), check_names]
     adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(shape)
     json_schema = TypeAdapter(input_type).json_schema()
     if not open_keywords:
@@ -223,16 +223,16 @@ def _check_fields(names: dict[str, str], open_keywords: bool, value: Any) -> Any
     """Refuse an unknown field, and one that has two values, by its name and by an alias."""
     if not isinstance(value, Mapping):
         return value
-    seen: set[str] = set()
+    fields: set[str] = set()
     for key in value:
         name = names.get(key)
         if name is None and not open_keywords:
             detail = {"name": repr(key), "hint": did_you_mean(str(key), names)}
             raise PydanticCustomError("argument", "unknown argument {name}.{hint}", detail)
-        if name in seen:
+        if name in fields:
             raise PydanticCustomError("argument", "two values for argument {name}.", {"name": repr(name)})
         if name is not None:
-            seen.add(name)
+            fields.add(name)
     return value
 
 

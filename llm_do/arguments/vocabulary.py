@@ -76,22 +76,22 @@ class Vocabulary:
         Where one name means several values (an extra value with the name of a field, two fields with each other's
         names), it has the list of them: a restriction needs one that matches, a permission needs all.
         """
-        named: dict[str, list[Any]] = {}
+        by_name: dict[str, list[Any]] = {}
         complete = True
         if lone is not None and lone in arguments:
             fields, other = self._fields(arguments[lone])
             complete = all({name, *other.get(name, ())} & properties.keys() for name in fields.declared)
             if not any(lone in (name, *other.get(name, ())) for name in fields.declared):
-                named[lone] = [arguments[lone]]
+                by_name[lone] = [arguments[lone]]
         else:
             other = {name: (alias,) for name, alias in self.renamed.items()}
             fields = Fields(dict(arguments), {})
         for name, value in fields.declared.items():
             for each in dict.fromkeys((name, *other.get(name, ()))):
-                named.setdefault(each, []).append(value)
+                by_name.setdefault(each, []).append(value)
         for name, value in fields.extra.items():
-            named.setdefault(name, []).append(value)
-        return {name: values[0] if len(values) == 1 else values for name, values in named.items()}, complete
+            by_name.setdefault(name, []).append(value)
+        return {name: values[0] if len(values) == 1 else values for name, values in by_name.items()}, complete
 
     def _fields(self, value: Any) -> tuple[Fields, Mapping[str, tuple[str, ...]]]:
         """Return the fields of a value that stands for all arguments, and their other names."""

@@ -192,23 +192,23 @@ def _list_price(model: Model) -> Price | None:
             if provider is None and url is None:
                 continue
             try:
-                _, found = get_snapshot().find_provider_model(each.model_name, None, provider, url)
+                _, info = get_snapshot().find_provider_model(each.model_name, None, provider, url)
             except LookupError:
                 continue
-            return _highest(found)
+            return _highest(info)
     return None
 
 
 def _highest(model: ModelInfo) -> Price | None:
     prices = list(_may_apply(model))
-    found = {
+    rates = {
         direction: max((each for price in prices for each in _rates(price, direction)), default=None)
         for direction in ("input", "output")
     }
     per_request = max((each for price in prices for each in _amounts(price.requests_kcount)), default=Decimal(0)) / 1000
-    if found["input"] is None and found["output"] is None and not per_request:
+    if rates["input"] is None and rates["output"] is None and not per_request:
         return None
-    return Price(input=found["input"] or Decimal(0), output=found["output"] or Decimal(0), request=per_request)
+    return Price(input=rates["input"] or Decimal(0), output=rates["output"] or Decimal(0), request=per_request)
 
 
 def _may_apply(model: ModelInfo) -> Iterator[ModelPrice]:

@@ -63,7 +63,7 @@ class Remembered:
     def __init__(self, path: Path) -> None:
         """Read a file of answers. A missing one is empty; one that is not trusted raises a `RememberedError`."""
         self.path = path
-        self._answers = _read(path)
+        self._answers = _read_answers(path)
 
     @classmethod
     def load(cls) -> Remembered:
@@ -101,7 +101,7 @@ class Remembered:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with lock_folder(self.path.parent):
-                answers = _read(self.path)
+                answers = _read_answers(self.path)
                 yield answers
                 yes = {kind: sorted(subjects) for kind, subjects in sorted(answers.items()) if subjects}
                 write_atomically(self.path, json.dumps({"version": VERSION, "yes": yes}, indent=2) + "\n", replace=True)
@@ -115,7 +115,7 @@ class Remembered:
         self._answers = answers
 
 
-def _read(path: Path) -> dict[str, set[str]]:
+def _read_answers(path: Path) -> dict[str, set[str]]:
     try:
         content, status = read_with_status(path)
     except (FileNotFoundError, NotADirectoryError):

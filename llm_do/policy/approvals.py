@@ -113,7 +113,7 @@ class ApprovalController:
         self._patterns: dict[Hashable, list[Grant]] = {}
         self._lines: dict[Hashable, _Line] = {}
         self._turn = anyio.Lock(fast_acquire=True)
-        """Held while an approver that shows one question at a time is asked."""
+        """Held while an approver that handles one question at a time has one."""
 
     async def decide(
         self,
@@ -129,7 +129,7 @@ class ApprovalController:
         """Decide one call. Identical calls wait: the first one asks, and none runs before an answer covers it.
 
         `subject` identifies the caller and the tool: equal names alone never share a grant. `evidence` is anything else
-        that the approver sees: calls that differ in it are asked about one by one, and share a grant. `on_ask` gets the
+        that the approver sees: calls that differ in it ask one by one, and share a grant. `on_ask` gets the
         request right before the approver does. `settle` lets calls that are under way join the line before they are
         counted, which takes a few turns of the event loop.
         """
@@ -141,22 +141,22 @@ class ApprovalController:
                 key = (subject, canonical(granted_for))
         except NoCanonicalForm:
             key = same = None  # identical to no other call
-        if (granted := self._granted(key, subject, call)) is not None:
-            return granted
+        if (answer := self._find_grant(key, subject, call)) is not None:
+            return answer
         place_of = (same, evidence)
         line = _Line() if same is None else self._lines.setdefault(place_of, _Line())
         place = line.join()
         try:
             while place.answer is None:
-                if (granted := self._granted(key, subject, call)) is not None:
-                    return granted
+                if (answer := self._find_grant(key, subject, call)) is not None:
+                    return answer
                 if line.places[0] is not place:
                     await place.wait()
                     continue
                 async with self._in_turn():
                     if settle and self._shows_count:
                         await line.settle()
-                    if self._granted(key, subject, call) is None:
+                    if self._find_grant(key, subject, call) is None:
                         await self._ask_first(line, key, subject, request, on_ask)
             return place.answer
         finally:
@@ -173,7 +173,7 @@ class ApprovalController:
     def _in_turn(self) -> AbstractAsyncContextManager[Any]:
         return self._turn if getattr(self.approval_callback, "one_at_a_time", False) else nullcontext()
 
-    def _granted(self, key: Hashable, subject: Hashable, call: Call) -> Answer | None:
+    def _find_grant(self, key: Hashable, subject: Hashable, call: Call) -> Answer | None:
         for grant in self._patterns.get(subject, ()):
             if grant.covers(call):
                 return Answer(ApprovalOutcome(approved=True, by="grant", grant=grant.text))
@@ -195,8 +195,8 @@ class ApprovalController:
         on_ask: Callable[[ApprovalRequest], None],
     ) -> None:
         """Ask for the first call of a line, and give the answer to those that it covers."""
-        counted = line.places[:] if self._shows_count else line.places[:1]
-        decision, outcome = await self._ask(replace(request, count=len(counted)), on_ask)
+        waiting = line.places[:] if self._shows_count else line.places[:1]
+        decision, outcome = await self._ask(replace(request, count=len(waiting)), on_ask)
         if decision.arguments is None:  # edited arguments were not approved as they were asked for
             if decision.grant is not None:
                 self._patterns.setdefault(subject, []).append(decision.grant)
@@ -204,10 +204,10 @@ class ApprovalController:
                 self._exact[key] = request.session_grant
                 outcome = replace(outcome, grant=outcome.grant or request.session_grant)
         is_for_all = decision.all_calls or decision.end_run
-        outcome = replace(outcome, count=len(counted) if is_for_all else 1)
-        covered = line.places if decision.end_run else counted if is_for_all else counted[:1]
+        outcome = replace(outcome, count=len(waiting) if is_for_all else 1)
+        answered = line.places if decision.end_run else waiting if is_for_all else waiting[:1]
         still_here = set(line.places)
-        for place in covered:
+        for place in answered:
             if place in still_here:
                 arguments = None if decision.arguments is None else copy_arguments(decision.arguments)
                 place.answer = Answer(outcome, arguments, decision.end_run)
@@ -255,7 +255,7 @@ class ApprovalController:
         return await result if inspect.isawaitable(result) else result
 
     def maybe_run(self, tool_name: str, payload: dict[str, Any], func: Callable[[], T]) -> T:
-        """The same for synchronous code. Where an event loop runs, the callback must be a plain function."""
+        """Run `func` in the same way from synchronous code. In an event loop, the callback must be a plain function."""
         permitting = self._permit(tool_name, payload, settle=False)
         try:
             asyncio.get_running_loop()

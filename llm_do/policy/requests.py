@@ -57,8 +57,8 @@ class ApprovalRequest:
         path = f"\n  call path: {visible(self.call_path)}" if self.call_path else ""
         because = visible(str(self.ruling.because if self.ruling is not None else self.reason))
         why = visible(self.ruling.reason) if self.ruling is not None and self.ruling.reason else None
-        shown = format_arguments(self.payload, full=full)
-        indented = "".join(f"\n  {line}" for line in shown.splitlines())
+        lines = format_arguments(self.payload, full=full).splitlines()
+        indented = "".join(f"\n  {line}" for line in lines)
         calls = f"{self.count:,} identical calls of " if self.count > 1 else ""
         return f"{calls}{visible(self.entry)} ({visible(self.tool_name)}){path}\n  rule: {because}" + (
             f"\n  reason: {why}{indented}" if why else indented

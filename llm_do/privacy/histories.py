@@ -39,7 +39,7 @@ class SentHistory:
 
     def _forget(self) -> None:
         self._messages: list[ModelMessage] = []
-        self._sent: list[ModelMessage] = []
+        self._output: list[ModelMessage] = []
         self._requests: list[ModelRequest] = []
         self._instructions: list[str | None] = []
         self._parts: list[Any] = []
@@ -58,8 +58,8 @@ class SentHistory:
             self._forget()
         for message in messages[len(self._messages) :]:
             self._messages.append(message)
-            self._sent.append(self._search(message, secrets, cache) if isinstance(message, ModelRequest) else message)
-        return list(self._sent)
+            self._output.append(self._search(message, secrets, cache) if isinstance(message, ModelRequest) else message)
+        return list(self._output)
 
     def _begins(self, messages: list[ModelMessage]) -> bool:
         """Return whether messages begin with those that were searched, and these are unchanged."""
@@ -92,15 +92,15 @@ class SentHistory:
         frozen = part
         if not isinstance(content, str):
             try:
-                sent = secrets.redact(content)
-                sent = _as_sent(sent) if isinstance(part, BaseToolReturnPart) else deepcopy(sent)
-                frozen = replace(part, content=sent)
+                clean = secrets.redact(content)
+                clean = _as_data(clean) if isinstance(part, BaseToolReturnPart) else deepcopy(clean)
+                frozen = replace(part, content=clean)
             except Exception:  # it has no content, or one that cannot be copied
                 self._is_settled, self._contents[-1] = False, _UNSETTLED
         return secrets.redact(frozen)
 
 
-def _as_sent(content: Any) -> Any:
+def _as_data(content: Any) -> Any:
     """Return the result of a tool as data for a model, so that the serialized form of an object is searched too.
 
     Files stay files.
@@ -108,5 +108,5 @@ def _as_sent(content: Any) -> Any:
     if is_multi_modal_content(content):
         return deepcopy(content)
     if isinstance(content, list):
-        return [_as_sent(each) for each in content]
+        return [_as_data(each) for each in content]
     return tool_return_ta.dump_python(content, mode="json")

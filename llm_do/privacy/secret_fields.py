@@ -66,8 +66,8 @@ class SecretFields:
             inner = _item(parts, key) if is_list else _property(parts, [key, *aliases.get(key, ())])
             return self._split(inner, item, secret)
 
-        made = replace_items(value, split)
-        return value if made is None else made
+        result = replace_items(value, split)
+        return value if result is None else result
 
     def _is_secret(self, schema: Any) -> bool:
         return any(map(_is_secret_schema, follow(self._root, [schema])))
@@ -95,8 +95,8 @@ def _dict(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
 def _property(parts: Sequence[Mapping[str, Any]], names: Sequence[Any]) -> Iterator[Any]:
     for part in parts:
         properties = _dict(part, "properties")
-        if own := [properties[name] for name in names if name in properties]:
-            yield from own
+        if matches := [properties[name] for name in names if name in properties]:
+            yield from matches
         else:
             yield part.get("additionalProperties")
         yield from _dict(part, "patternProperties").values()

@@ -143,8 +143,8 @@ class Values:
         return value if (clean := self.text(text)) == text else clean.encode(errors="surrogateescape")
 
     def _redact_object(self, value: Any, redact: Callable[[Any], Any]) -> Any:
-        if (made := replace_items(value, lambda _, item: redact(item), redact)) is not None:
-            return made
+        if (result := replace_items(value, lambda _, item: redact(item), redact)) is not None:
+            return result
         # Of any other object, its repr is searched. A database connection stands for itself.
         text = repr(value)
         return value if (clean := self.text(text)) is text else clean

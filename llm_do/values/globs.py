@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 Step: TypeAlias = Callable[[str], bool] | None
-"""Tells whether a name is meant; `None` is `**`."""
+"""Returns whether a name matches; `None` is `**`."""
 
 
 class Glob:
-    """A pattern of steps. While names are added one by one, the steps that may be used up so far are a set."""
+    """A pattern of steps. Names match one by one; a set has the numbers of steps that they may have used up."""
 
     __slots__ = ("steps",)
 

@@ -1,4 +1,4 @@
-"""Walk JSON Schemas, which anybody may have written: references, unions, the schemas inside of one, and bounds."""
+"""Walk JSON Schemas from anywhere: references, unions, the schemas inside of one, and bounds."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def follow(
 
     `{}` stands for `true`, and for a reference to nothing.
     """
-    waiting, seen = deque(schemas), set[int]()
+    waiting, ids = deque(schemas), set[int]()
     while waiting:
         part = waiting.popleft()
         if not isinstance(part, Mapping):
             yield {}
-        elif id(part) not in seen:
-            seen.add(id(part))
+        elif id(part) not in ids:
+            ids.add(id(part))
             yield part
             waiting.extend(_targets(root, part, keywords))
 

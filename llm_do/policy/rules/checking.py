@@ -110,8 +110,8 @@ def check_rules(book: RuleBook, tools: KnownTools) -> None:
             continue
         for rule in rules:
             for condition in (rule.when, *rule.unless):
-                found = (*_problems(condition, shapes), *_unknown_names(condition, name, tools))
-                problems += [f"{_where(rule, book)}{name}: {problem}" for problem in found]
+                mistakes = (*_problems(condition, shapes), *_unknown_names(condition, name, tools))
+                problems += [f"{_where(rule, book)}{name}: {problem}" for problem in mistakes]
     if problems:
         raise RuleError("\n".join(problems))
 
@@ -123,8 +123,8 @@ def _unknown_names(condition: Condition, name: str, tools: KnownTools) -> Iterab
         if not is_entry:
             continue
         for each in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(each, str) and each not in (known := set(tools.names())) and not tools.may_grow():
-                yield f"{key}: there is no {each!r}.{did_you_mean(each, known)}"
+            if isinstance(each, str) and each not in (names := set(tools.names())) and not tools.may_grow():
+                yield f"{key}: there is no {each!r}.{did_you_mean(each, names)}"
 
 
 def _where(rule: ToolRule, book: RuleBook) -> str:

@@ -180,17 +180,17 @@ def holds(compiled: Sequence[tuple[str, Match]], facts: Mapping[str, Any], restr
 
 def _matcher(name: str, value: Any, kind: str | None, places: Places) -> Match:
     if kind in ("path", "command"):
-        if wrong := [pattern for pattern in _listed(value) if not isinstance(pattern, str) or not pattern.strip()]:
+        if wrong := [pattern for pattern in _as_list(value) if not isinstance(pattern, str) or not pattern.strip()]:
             raise ValueError(f"{quote_json(wrong[0])} is no pattern of a {kind}: write a text, with * and **.")
         make = partial(_path_matcher, places=places) if kind == "path" else _command_matcher
-        return _any_of([make(pattern) for pattern in _listed(value)])
-    test = _comparison(value) if isinstance(value, Mapping) else _equal_to(_listed(value))
+        return _any_of([make(pattern) for pattern in _as_list(value)])
+    test = _comparison(value) if isinstance(value, Mapping) else _equal_to(_as_list(value))
     if name in CALL_CONDITIONS and CALL_CONDITIONS[name].fits_any:
         return lambda names, restricts: any(map(test, names))
     return _each(test)
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 

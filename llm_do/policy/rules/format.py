@@ -59,8 +59,8 @@ class ToolRule:
         if self.disposition == "deny" and (self.shell or self.unsandboxed):
             raise RuleError("a deny holds with and without a shell or a sandbox: leave out shell and unsandboxed")
         commands = self.when.get("command")
-        named = [commands] if isinstance(commands, str) else commands
-        if self.unsandboxed and not (isinstance(named, list | tuple) and all("*" not in str(each) for each in named)):
+        lines = [commands] if isinstance(commands, str) else commands
+        if self.unsandboxed and not (isinstance(lines, list | tuple) and all("*" not in str(each) for each in lines)):
             raise RuleError("what runs unsandboxed is named in full: when: {command: ...}, without *")
 
     @property
@@ -137,9 +137,9 @@ def _read_rule(value: Any) -> ToolRule:
             _check_texts(value)
             return _read_full(value) if full else _read_seed(value)
         except ValidationError as error:
-            known = {field.alias or name for name, field in (_FullRule if full else _SeedRule).model_fields.items()}
-            unknown = [str(key) for key in value if key not in known]
-            hint = did_you_mean(unknown[0], known) if unknown else ""
+            keys = {field.alias or name for name, field in (_FullRule if full else _SeedRule).model_fields.items()}
+            unknown = [str(key) for key in value if key not in keys]
+            hint = did_you_mean(unknown[0], keys) if unknown else ""
             why = f" ({summarize(error)}.{hint})"
         except RuleError as error:
             why = f" ({error})"
@@ -173,7 +173,7 @@ def _write_rule(rule: ToolRule) -> str | dict[str, Any]:
     if rule.always and not rule.unsandboxed and rule.reason is None:
         return rule.disposition
     unless = list(map(dict, rule.unless))
-    written = {
+    data = {
         "rule": rule.disposition,
         "when": dict(rule.when),
         "except": unless[0] if len(unless) == 1 else unless,
@@ -181,7 +181,7 @@ def _write_rule(rule: ToolRule) -> str | dict[str, Any]:
         "shell": rule.shell,
         "unsandboxed": rule.unsandboxed,
     }
-    return {key: value for key, value in written.items() if value or (key == "reason" and value is not None)}
+    return {key: value for key, value in data.items() if value or (key == "reason" and value is not None)}
 
 
 def _write_rules(rules: tuple[ToolRule, ...]) -> Any:
@@ -219,11 +219,11 @@ def remove_ineffective(rules: Sequence[ToolRule]) -> tuple[ToolRule, ...]:
 
 
 def _check_rules(rules: dict[str, tuple[ToolRule, ...]]) -> dict[str, tuple[ToolRule, ...]]:
-    for name, listed in rules.items():
-        for rule in listed:
+    for name, named_rules in rules.items():
+        for rule in named_rules:
             if (rule.shell or rule.unsandboxed) and name != "shell":
                 raise ValueError(f"{name}: only rules on shell say shell or unsandboxed.")
-            if (stricter := _stricter_rule(rule, listed)) is not None:
+            if (stricter := _stricter_rule(rule, named_rules)) is not None:
                 raise ValueError(
                     f"{name}: `{rule}` has no effect, since `{stricter.disposition}` holds for all calls and the "
                     f"strictest rule wins. Give that one an `except`."

@@ -102,11 +102,11 @@ class RuleBook:
         self.speaker = speaker
         """The owner of the rules: `worker 'x'`, `llm-do.toml`, ..."""
         self.rules = rules
-        own = (rule.places for listed in rules.values() for rule in listed if rule.places is not None)
-        self.places = places or next(own, Places())
+        first = (rule.places for named_rules in rules.values() for rule in named_rules if rule.places is not None)
+        self.places = places or next(first, Places())
         self.compiled: dict[str, list[_CompiledRule]] = {}
-        for name, listed in rules.items():
-            self.compiled[name] = [self._compile(name, rule) for rule in listed]
+        for name, named_rules in rules.items():
+            self.compiled[name] = [self._compile(name, rule) for rule in named_rules]
 
     def _compile(self, name: str, rule: ToolRule) -> _CompiledRule:
         try:
@@ -157,9 +157,9 @@ def anchor_rules(rules: Mapping[str, Sequence[ToolRule]], places: Places) -> dic
     return {
         name: tuple(
             replace(rule, when=absolute(name, rule.when), unless=tuple(absolute(name, one) for one in rule.unless))
-            for rule in listed
+            for rule in named_rules
         )
-        for name, listed in rules.items()
+        for name, named_rules in rules.items()
     }
 
 
@@ -171,7 +171,7 @@ def judge(
     path: Iterable[RuleBook] = (),
     default: Ruling | None = None,
 ) -> Ruling:
-    """Return the ruling on a call. It runs nothing, asks nobody, and depends on nothing else.
+    """Return the ruling on a call. It runs nothing, asks no person, and depends on nothing else.
 
     `own` are the rules of the worker that makes the call and `session` those of the session: they may allow.
     `path` are the rules of all workers on the path of calls, which may only restrict. `default` applies where no rule
