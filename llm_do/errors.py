@@ -1,4 +1,4 @@
-"""Every error llm-do raises, by whom it addresses.
+"""Every error that llm-do raises, by its cause.
 
     LlmDoError
     ├── the caller's code is wrong
@@ -10,19 +10,19 @@
     │   ├── ScopeClosedError    (RuntimeError)     a turn after `close()`
     │   ├── ScopeBusyError      (RuntimeError)     a turn while another one runs
     │   ├── ModelChoiceError    (ValueError)       a worker has no model, or one that cannot be used
-    │   ├── LocalModelError     (ValueError)       a local model cannot be had, or ended
+    │   ├── LocalModelError     (ValueError)       a local model cannot be fetched or loaded, or ended
     │   │   └── LocalRequestError (ModelAPIError)  the same in a request, where a `FallbackModel` moves on
-    │   ├── ToolsetError        (TypeError)        a toolset that cannot be built or used
-    │   ├── NoWorkerError       (RuntimeError)     something of a worker is asked for where none is at work
-    │   ├── NoSandboxError      (RuntimeError)     files are used where no worker with a sandbox is at work
-    │   ├── WorkerFileError     (ValueError)       a worker file that does not say what a worker is
-    │   ├── RuleError           (ValueError)       rules that cannot be meant, or not be understood
-    │   ├── ProjectCodeError    (ImportError)      code of a project that cannot be imported
+    │   ├── ToolsetError        (TypeError)        a toolset cannot be built or used
+    │   ├── NoWorkerError       (RuntimeError)     the call needs what only a worker has
+    │   ├── NoSandboxError      (RuntimeError)     files are used where no worker has a sandbox
+    │   ├── WorkerFileError     (ValueError)       a worker file is not valid
+    │   ├── RuleError           (ValueError)       rules are not valid
+    │   ├── ProjectCodeError    (ImportError)      code of a project cannot be imported
     │   ├── PathMissing         (FileNotFoundError) nothing is at that path of a root
-    │   ├── PromptError         (ValueError)       an input type's own prompt cannot be had
+    │   ├── PromptError         (ValueError)       an input type's method wrote no prompt
     │   ├── ContentError        (ValueError)       a file's content is not what the call needs
     │   └── CommandError        (ValueError)       a command line cannot be read
-    ├── the runtime says no
+    ├── the runtime refuses
     │   ├── ApprovalDenied      (PermissionError)  a person or a rule refused the call
     │   │   └── DelegationDenied                   a worker may not call that worker
     │   ├── RunEnded            (PermissionError)  a person who was asked ended the run
@@ -36,10 +36,10 @@
     ├── the machine fails
     │   ├── PathFailed          (OSError)          the disk is full, or the like
     │   ├── RememberedError     (OSError)          the file of remembered answers cannot be used
-    │   └── ModelAnswerError    (ModelAPIError)    a provider's answer is no answer (defined in `answers`)
-    └── a callee did not keep its word
+    │   └── ModelAnswerError    (ModelAPIError)    a provider's answer cannot be read (in `models/answers.py`)
+    └── a callee broke its contract
         ├── OutputError         (ValueError)       the output does not fit what the entry declares
-        ├── ModelBehaviorError                     the model cannot be brought to behave
+        ├── ModelBehaviorError                     the model keeps making the same mistake
         ├── AnswerCutOff                           an answer of the model was cut off
         └── ToolTimeout         (TimeoutError)     a tool ran longer than its own `timeout`
 
@@ -61,225 +61,206 @@ if TYPE_CHECKING:
 class LlmDoError(Exception):
     """Base of every error that llm-do raises."""
 
+    # KeyError shows the repr of its argument, and OSError formats its arguments as an errno.
+    __str__ = Exception.__str__
+
 
 class UnknownEntryError(LlmDoError, KeyError):
-    """No entry has the name that was called."""
-
-    # KeyError shows the repr of its argument, which turns a sentence into a quoted one.
-    __str__ = Exception.__str__
+    """Raised when no entry has the name that is called."""
 
 
 class UnknownAttributeError(UnknownEntryError, AttributeError):
-    """No entry has the name of an attribute of `ctx.tools`, so `hasattr` is false."""
+    """Raised when no entry has the name of an attribute of `ctx.tools`, so that `hasattr` is false."""
 
 
 class DuplicateEntryError(LlmDoError, ValueError):
-    """Two entries claim one name."""
+    """Raised when two entries have one name."""
 
 
 class ArgumentError(LlmDoError, TypeError):
-    """The arguments of a call do not fit its entry; nothing was run."""
+    """Raised when the arguments of a call do not fit its entry, before anything runs."""
 
 
 class EventLoopError(LlmDoError, RuntimeError):
-    """A call was made where it would block the event loop that serves it, or from a second event loop."""
+    """Raised when a call would block the event loop that serves it, or comes from a second event loop."""
 
 
 class ScopeClosedError(LlmDoError, RuntimeError):
-    """A turn was started on a scope that is closed."""
+    """Raised when a turn starts on a scope that is closed."""
 
 
 class ScopeBusyError(LlmDoError, RuntimeError):
-    """A turn was started, or the scope closed, while another turn was running."""
+    """Raised when a turn starts, or the scope closes, while another turn runs."""
 
 
 class ModelChoiceError(LlmDoError, ValueError):
-    """A worker has no model, or one that cannot be used."""
+    """Raised when a worker has no model, or one that cannot be used."""
 
 
 class LocalModelError(LlmDoError, ValueError):
-    """A local model is unknown, cannot be fetched or loaded, or its process ended. Nothing half-fetched is left."""
+    """Raised when a local model is unknown, or cannot be fetched or loaded, or its process ends."""
 
 
 class ToolsetError(LlmDoError, TypeError):
-    """A toolset could not be built, or clashes with the worker's own tools."""
+    """Raised when a toolset cannot be built, or has a tool with the name of one of the worker's own."""
 
 
 class NoWorkerError(LlmDoError, RuntimeError):
-    """Something of a worker was asked for where no worker is at work."""
+    """Raised when a call that no worker made needs what only a worker has."""
 
 
 class NoSandboxError(LlmDoError, RuntimeError):
-    """Files were used where no worker with a sandbox is at work."""
+    """Raised when files are used in a call that no worker with a sandbox made."""
 
 
 class WorkerFileError(LlmDoError, ValueError):
-    """A worker file does not say what a worker is. Each line of the message starts with `path:line: `."""
+    """Raised when a worker file is not valid. Each line of the message starts with `path:line: `."""
 
 
 class RuleError(LlmDoError, ValueError):
-    """Rules that cannot be meant, or cannot be understood."""
+    """Raised when rules are not valid, or speak of what does not exist."""
 
 
 class ProjectCodeError(LlmDoError, ImportError):
-    """Code of a project cannot be imported, or does not have what a file refers to."""
-
-    __str__ = Exception.__str__
+    """Raised when code of a project cannot be imported, or lacks a name that a file refers to."""
 
 
 class PathDenied(LlmDoError, PermissionError):
-    """The path is not one that may be used like this; nothing was read or written."""
+    """Raised when a path may not be used like this, before anything is read or written."""
 
     brief: str | None = None
-    """The message as if nothing was there, for those who must not know."""
-    # An OSError formats its arguments as an errno.
-    __str__ = Exception.__str__
+    """The message as if nothing was there, for callers that must not know."""
 
 
 class PathChanged(LlmDoError, PermissionError):
-    """The file is not the one that the call was made for; it is left as it is."""
-
-    __str__ = Exception.__str__
+    """Raised when a file is not the one that was approved. It is left as it is."""
 
 
 class PathMissing(LlmDoError, FileNotFoundError):
-    """The path is allowed, and nothing is there."""
+    """Raised when nothing is at a path that is allowed."""
 
     brief: str | None = None
-    """The message without the names of other files, for those who must not know them."""
-    __str__ = Exception.__str__
+    """The message without the names of other files, for callers that must not know them."""
 
 
 class RememberedError(LlmDoError, OSError):
-    """The file of remembered answers cannot be read, believed or written."""
-
-    __str__ = Exception.__str__
+    """Raised when the file of remembered answers cannot be read, trusted or written."""
 
 
 class PathFailed(LlmDoError, OSError):
-    """The operating system could not do it (the disk is full, ...); a file that was there is unchanged."""
-
-    __str__ = Exception.__str__
+    """Raised when the operating system fails, such as for a full disk. An existing file is unchanged."""
 
 
 class ContentError(LlmDoError, ValueError):
-    """The file's content, or the content given for it, is not what the call needs; nothing was written."""
+    """Raised when the content of a file, or the new content, is not what the call needs. Nothing is written."""
 
 
 class PromptError(LlmDoError, ValueError):
-    """A method that writes the prompt of a worker's input failed, or returned what is no prompt; nothing was sent."""
+    """Raised when the method of an input type that writes the prompt fails or returns none. Nothing is sent."""
 
 
 class CommandError(LlmDoError, ValueError):
-    """A command line cannot be read."""
+    """Raised when a command line cannot be parsed."""
 
 
 class ApprovalDenied(LlmDoError, PermissionError):
-    """The call was refused; it did not run."""
+    """Raised when a rule or a person refuses a call. It does not run."""
 
     def __init__(self, message: str, *, note: str | None = None) -> None:
         super().__init__(message)
         self.note = note
-        """What the person who refused had to say."""
-
-    # PermissionError is an OSError, which formats its arguments as an errno.
-    __str__ = Exception.__str__
+        """The comment of the person who refused."""
 
 
 class DelegationDenied(ApprovalDenied):
-    """A worker wanted to call a worker that its file does not allow it; nothing was started."""
+    """Raised when a worker calls a worker that its file does not allow. Nothing is started."""
 
 
 class RunEnded(LlmDoError, PermissionError):
-    """A person who was asked ended the run. No model is told, and whoever catches this can make no more calls."""
+    """Raised when a person ends the run. No model sees it, and code that catches it can make no more calls."""
 
     def __init__(self, message: str, *, note: str | None = None) -> None:
         super().__init__(message)
         self.note = note
-        """What the person had to say."""
+        """The comment of the person who ended it."""
 
 
 class DepthLimitError(LlmDoError):
-    """Calls are nested deeper than the runtime allows."""
+    """Raised when calls are nested deeper than the runtime allows."""
 
 
 class CallCancelled(LlmDoError):
-    """A call was made on behalf of one that was cancelled; nothing was run."""
+    """Raised when a call is made on behalf of a cancelled one, before anything runs."""
 
 
 class CallEnded(LlmDoError, RuntimeError):
-    """A call was made with the context of a call that is over, or that stands below one that is."""
+    """Raised when a call is made with the context of a call that is over, or is nested in one that is."""
 
 
 class LimitExceeded(LlmDoError):
-    """A budget over the whole tree of calls is used up."""
+    """Raised when a budget of the session, or of a worker's call, is used up."""
 
     def __init__(self, message: str = "", *, problem: str = "", limit: str = "", worker: str | None = None) -> None:
         super().__init__(message)
         self.problem = problem
-        """The limit and its use in words, without the path of the call."""
+        """The limit and its use, without the path of the call."""
         self.limit = limit
-        """The field of `Limits` that says no, such as `max_cost`; empty where no higher number would help."""
+        """The field of `Limits`, such as `max_cost`; empty where no higher number would help."""
         self.worker = worker
-        """The worker whose own limit it is. `None` is the session's."""
+        """The worker whose limit it is. `None` is the session."""
 
 
 class CallTimeout(LimitExceeded, TimeoutError):
-    """A top-level call or turn took longer than `Limits.timeout`."""
-
-    __str__ = Exception.__str__
+    """Raised when a top-level call or turn takes longer than `Limits.timeout`."""
 
 
 class OutputError(LlmDoError, ValueError):
-    """An entry's output does not fit the type that the entry declares."""
+    """Raised when an entry's output does not fit the type that the entry declares."""
 
 
 class ModelBehaviorError(LlmDoError):
-    """A model kept doing what it cannot do: it called tools that do not exist, or answered nothing."""
+    """Raised when a model keeps calling tools that do not exist, or answers nothing."""
 
 
 class AnswerCutOff(LlmDoError):
-    """An answer of a model was cut off, and its worker says that this is an error (`on_cut_off`)."""
+    """Raised when a model's answer is cut off, and its worker treats that as an error (`on_cut_off`)."""
 
 
 class ToolTimeout(LlmDoError, TimeoutError):
-    """A tool ran longer than the `timeout` it declares."""
+    """Raised when a tool runs longer than the `timeout` that it declares."""
 
     def __init__(self, message: str, *, entry: object = None) -> None:
         super().__init__(message)
         self.entry = entry
-        """The tool: its own caller may be a model, which is asked to try again."""
-
-    __str__ = Exception.__str__
+        """The tool: if its caller is a model, the model may try again."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A sentence that names the closest of `known`, or all of them when none is close."""
+    """Return a sentence that names the closest of `known`, or all of them when none is close."""
     names = sorted(known)
     if not names:
         return ""
     if close := get_close_matches(word, names, n=3, cutoff=0.6):
         return f" Did you mean {' or '.join(map(repr, close))}?"
-    shown = ", ".join(map(repr, names[:20]))
-    return f" Known names: {shown}{f' and {len(names) - 20} more' if len(names) > 20 else ''}."
+    first = ", ".join(map(repr, names[:20]))
+    return f" Known names: {first}{f' and {len(names) - 20} more' if len(names) > 20 else ''}."
 
 
 def summarize(exc: ValidationError) -> str:
-    """What pydantic found wrong, in one line."""
-    problems = exc.errors(include_url=False, include_context=False, include_input=False)
-    said = []
-    for error in problems:
+    """Return the problems that pydantic found in one line."""
+    problems = []
+    for error in exc.errors(include_url=False, include_context=False, include_input=False):
         where = ".".join(str(part) for part in error["loc"] if part != "[key]")
-        what = error["msg"].removeprefix("Value error, ")  # what we say ourselves needs no such word
-        said.append(f"{where}: {what}" if where else what)
-    return "; ".join(said)
+        message = error["msg"].removeprefix("Value error, ")  # our own messages need no such prefix
+        problems.append(f"{where}: {message}" if where else message)
+    return "; ".join(problems)
 
 
 def partial_messages(error: BaseException) -> "list[ModelMessage]":
-    """The messages that the failed or cancelled worker call behind `error` had exchanged so far.
+    """Return the messages that the failed or cancelled worker call behind `error` had exchanged so far.
 
-    Each call on the way up replaces what the one below it left, so whoever catches an error sees the
-    messages of the call that they made. Empty when no worker was involved.
+    Each call on the way up replaces those of the call below it, so that the code that catches an error sees the
+    messages of the call that it made. Empty when no worker was involved.
     """
     return list(getattr(error, _PARTIAL_MESSAGES, ()))
 
@@ -291,9 +272,9 @@ def attach_partial_messages(error: BaseException, messages: "list[ModelMessage]"
 
 
 def note_path(error: BaseException, path: str, call: object, caller: object) -> None:
-    """Say on an exception in which call it was raised, once for each raise. The innermost call knows best.
+    """Note on an exception the call in which it was raised, once for each raise. The innermost call comes first.
 
-    `call` and `caller` are the records of the call that it leaves, and of the one that it reaches next.
+    `call` and `caller` are the records of the call that the exception leaves, and of the one that it reaches next.
     """
     with suppress(Exception):  # an exception may refuse attributes
         if not raised_in_nested_call(error, call):
@@ -307,7 +288,7 @@ def note_path(error: BaseException, path: str, call: object, caller: object) -> 
 
 
 def _names_path(error: BaseException, path: str) -> bool:
-    """Tell whether an error is one of ours that says in its text where it happened. A word of others is only a word."""
+    """Return whether an error of ours names the path in its text. The text of any other is not trusted."""
     if not isinstance(error, LlmDoError):
         return False
     text = str(error)
@@ -315,12 +296,12 @@ def _names_path(error: BaseException, path: str) -> bool:
 
 
 def raised_in_nested_call(error: BaseException, call: object) -> bool:
-    """Tell whether an error reached a call, of which this is the record, from one that it made."""
+    """Return whether an error came to a call, of which this is the record, from one nested in it."""
     return call is not None and getattr(error, _REACHES, None) is call
 
 
 def was_raised_at(error: BaseException, path: str) -> bool:
-    """Whether an error was raised in the call at that path itself, and not in one that it made."""
+    """Return whether an error was raised in the call at a path itself, and not in one nested in it."""
     return getattr(error, _PATH, None) == path
 
 

@@ -1,4 +1,4 @@
-"""Input of workers that declare none, and input that comes from outside of Python calls.
+"""Input of workers that declare none, and input from outside of Python calls.
 
 A worker that declares no input takes `WorkerInput`: a text, files, and any other keywords. One with `input: none` takes
 nothing.
@@ -33,12 +33,12 @@ from .vocabulary import Vocabulary
 
 
 class WorkerInput(BaseModel):
-    """What a worker that declares no `input_type` takes: `input`, files to look at, and any other keywords."""
+    """The input of a worker that declares no `input_type`: `input`, files to look at, and any other keywords."""
 
     model_config = ConfigDict(extra="allow")
 
     input: Any = None
-    """The task or the question: text as a rule, and anything that can be shown as JSON."""
+    """The task or the question: usually text, or any value that can be written as JSON."""
     attachments: list[MultiModalContent] = []
     """PydanticAI content (`BinaryContent`, `ImageUrl`, ...) that goes to the model beside the text."""
 
@@ -46,8 +46,8 @@ class WorkerInput(BaseModel):
 def bind_input(parameters: Parameters, input_data: Any, *, has_files: bool = False) -> dict[str, Any]:
     """Bind input from outside of Python calls: nothing, a mapping of arguments, or the value of the first one.
 
-    Files of such a call are given apart from its input, where they are checked. A worker that declares no input gets
-    none that are hidden in it.
+    Files of such a call are separate from its input, and checked there. A worker that declares no input gets none that
+    are hidden in it.
     """
     if input_data is None:
         return parameters.bind_named({}, has_files=has_files)
@@ -62,7 +62,7 @@ def bind_input(parameters: Parameters, input_data: Any, *, has_files: bool = Fal
 
 def _refuse_hidden(parameters: Parameters, values: Mapping[str, Any]) -> None:
     if isinstance(parameters, OpenParameters) and parameters.of_worker and has_files_in(values):
-        raise PathDenied("Attachments are given as `attachments`, and not among the input data.")
+        raise PathDenied("Attachments cannot be among the input data. Pass them as `attachments`.")
 
 
 class OpenParameters:
@@ -75,11 +75,11 @@ class OpenParameters:
     def __init__(self, entry: str, *, of_worker: bool = False) -> None:
         self._entry = entry
         self.of_worker = of_worker
-        """Whether a call without files and with no input, or a blank one, is an error: providers refuse such messages.
+        """Whether a call without files and with no or blank input is an error: providers refuse such messages.
 
-        An entry of a user's own class takes what it is given.
+        An entry of a user's own class takes any input.
         """
-        # A model is shown one field: it has no other caller's conventions to follow.
+        # A model sees one field: it has no other caller's conventions to follow.
         self.json_schema = _TEXT_INPUT.json_schema()
         self.validator = (_FILLED_TEXT_INPUT if of_worker else _TEXT_INPUT).validator
         self.vocabulary = Vocabulary(entry, self.json_schema)
@@ -105,17 +105,17 @@ class OpenParameters:
             )
         return dict(values)
 
-    def _files(self, given: Any) -> list[Any]:
+    def _files(self, files: Any) -> list[Any]:
         """Return the files in a mapping of arguments.
 
-        It may have come from anywhere, so it chooses none: no text in it is a path, and no JSON is an address or a file
-        at a provider.
+        It may come from anywhere, so it cannot choose files: no text in it is a path, and no JSON is an address or a
+        file at a provider.
         """
-        if isinstance(given, list | tuple) and all(map(_is_file, given)):
-            return list(given)
+        if isinstance(files, list | tuple) and all(map(_is_file, files)):
+            return list(files)
         raise ArgumentError(
             f"{self._entry}(): 'attachments' in a mapping takes a list of AttachmentPayload or PydanticAI content, "
-            f"such as BinaryContent.from_path(...); got {quote(given)}. "
+            f"such as BinaryContent.from_path(...); got {quote(files)}. "
             "Give paths as a keyword: call(worker, text, attachments=[...])."
         )
 
@@ -127,8 +127,8 @@ class OpenParameters:
         if not kwargs:
             if isinstance(args[0], WorkerInput):
                 return set_fields(args[0])
-            if (given := NAMED_ONLY.lone(self._entry, args[0])) is not None:
-                return given
+            if (arguments := NAMED_ONLY.lone(self._entry, args[0])) is not None:
+                return arguments
         if "input" in kwargs:
             raise ArgumentError(f"{self._entry}() got two values for argument 'input'.")
         return {"input": args[0], **kwargs}
@@ -138,17 +138,16 @@ _OWN_NAMES = frozenset(WorkerInput.model_fields)
 
 
 def has_files_in(arguments: Mapping[str, Any]) -> bool:
-    """Whether `attachments`, among the arguments of a worker that declares none, are its files.
+    """Return whether `attachments`, among the arguments of a worker that declares none, are its files.
 
-    Next to other names than `input` it is data like the rest: what a mail has under that name sends no file. A list of
+    Next to other names than `input` it is data like the rest: a mail with a field of that name sends no file. A list of
     nothing but contents is the exception, since no text can become that.
     """
     if "attachments" not in arguments:
         return False
-    given = arguments["attachments"]
-    return not arguments.keys() - _OWN_NAMES or (
-        isinstance(given, list | tuple) and bool(given) and all(map(_is_file, given))
-    )
+    files = arguments["attachments"]
+    is_content_list = isinstance(files, list | tuple) and bool(files) and all(map(_is_file, files))
+    return is_content_list or not arguments.keys() - _OWN_NAMES
 
 
 def _is_file(item: Any) -> bool:
@@ -162,13 +161,13 @@ def split_files(arguments: dict[str, Any]) -> tuple[dict[str, Any], Sequence[Att
     return {name: value for name, value in arguments.items() if name != "attachments"}, arguments["attachments"]
 
 
-def set_fields(given: WorkerInput) -> dict[str, Any]:
-    """Return the arguments that a `WorkerInput` was made with. Fields that were not given are none."""
-    return {name: getattr(given, name) for name in given.model_fields_set}
+def set_fields(values: WorkerInput) -> dict[str, Any]:
+    """Return the arguments that a `WorkerInput` was made with, without defaults."""
+    return {name: getattr(values, name) for name in values.model_fields_set}
 
 
 def misspelled_names(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the arguments of a worker that declares none which are nearly `input` or `attachments`, and which."""
+    """Yield each argument of a worker that declares none that is nearly `input` or `attachments`, and that name."""
     for name in arguments.keys() - _OWN_NAMES:
         if (close := get_close_matches(name.casefold(), _OWN_NAMES, n=1, cutoff=0.8)) and close[0] not in arguments:
             yield name, close[0]
@@ -217,11 +216,11 @@ class NoParameters:
         self.vocabulary = Vocabulary(entry, self.json_schema)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
-        given = NAMED_ONLY.lone(self._entry, args[0]) if len(args) == 1 else None
-        if kwargs or given or (args and given is None):
+        arguments = NAMED_ONLY.lone(self._entry, args[0]) if len(args) == 1 else None
+        if kwargs or arguments or (args and arguments is None):
             raise ArgumentError(
                 f"{self._entry}() takes no input: its instructions are enough (`input: none`). "
-                "Call it without arguments, or take `input: none` out of it."
+                "Call it without arguments, or remove `input: none` from its file."
             )
         return {}
 
@@ -241,10 +240,9 @@ _NOTHING = TypeAdapter(Annotated[dict[str, Any], BeforeValidator(_check_nothing)
 
 
 class WithFiles:
-    """The parameters of a worker, and the paths of files that go along, as the model of another worker gives them.
+    """The parameters of a worker and the paths of attachments, as the model of another worker passes them.
 
-    It is for workers none of whose own parameters is called `attachments`. Where there are files, one that declares no
-    input needs none.
+    It is for workers without a parameter `attachments`. With files, a worker that declares no input needs none.
     """
 
     def __init__(self, parameters: Parameters) -> None:
@@ -257,13 +255,12 @@ class WithFiles:
         self.validator: Any = self
 
     def validate_python(self, value: Any, **options: Any) -> dict[str, Any]:
-        """Validate arguments, and the paths apart from them."""
+        """Validate arguments, and separately the paths."""
         rest, paths = _without_paths(value)
-        validator = self._beside_files if paths.get("attachments") else self._validator
-        return {**validator.validate_python(rest, **options), **paths}
+        return {**self._validator_beside(paths).validate_python(rest, **options), **paths}
 
     def validate_json(self, value: str | bytes | bytearray, **options: Any) -> dict[str, Any]:
-        """Do the same with the text of a JSON object."""
+        """Validate the text of a JSON object in the same way."""
         partial_text = options.get("allow_partial", "off") not in (False, "off")
         try:
             rest, paths = _without_paths(from_json(value, allow_partial="trailing-strings" if partial_text else False))
@@ -273,8 +270,10 @@ class WithFiles:
             paths = {}  # no JSON: the other validator says so
         if not paths:
             return dict(self._validator.validate_json(value, **options))
-        validator = self._beside_files if paths.get("attachments") else self._validator
-        return {**validator.validate_json(to_json(rest), **options), **paths}
+        return {**self._validator_beside(paths).validate_json(to_json(rest), **options), **paths}
+
+    def _validator_beside(self, paths: dict[str, Any]) -> Any:
+        return self._beside_files if paths.get("attachments") else self._validator
 
 
 _PATHS_SCHEMA = {

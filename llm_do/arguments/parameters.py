@@ -7,8 +7,8 @@ The signature decides how a call is read, never the data:
   mapping (or `Any`, or that model's class): then it is that parameter's value. A parameter without an
   annotation takes neither.
 
-Callers that hand over a mapping of arguments (`run_worker`, the command line, `worker_call`) mean keywords, whatever
-the first parameter takes: `bind_named`.
+Callers that pass a mapping of arguments (`run_worker`, the command line, `worker_call`) mean keywords, whatever the
+first parameter takes: `bind_named`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Parameters(Protocol):
     validator: Any
     """Validates what a model sends, to a mapping from parameter names to values."""
     secret_fields: SecretFields | None
-    """Which of the arguments, or parts of them, are secret."""
+    """The arguments, or parts of them, that are secret."""
     vocabulary: Vocabulary
-    """The facts about the arguments that rules can name."""
+    """The names of the arguments in rules."""
 
     @property
     def secret_names(self) -> frozenset[str]:
@@ -51,7 +51,7 @@ class Parameters(Protocol):
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
         """Return the validated arguments of a call made from Python, or raise an `ArgumentError`.
 
-        With `has_files`, files go beside the arguments: then nothing has to be said.
+        With `has_files`, files go beside the arguments: then the input may be empty.
         """
 
     def bind_named(
@@ -59,155 +59,129 @@ class Parameters(Protocol):
     ) -> dict[str, Any]:
         """Return the validated arguments of a call whose arguments are a mapping, by their names.
 
-        With `by_name`, fields with an alias can be given by their own names too, at any depth.
+        With `by_name`, fields with an alias can have their own names too, at any depth.
         """
 
 
 def keywords_of(entry: str, values: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return a mapping as keywords, if its keys are texts."""
+    """Return a mapping as keywords. Raise an `ArgumentError` if a key is no text."""
     for key in values:
         if not isinstance(key, str):
             raise ArgumentError(f"{entry}(): argument names must be strings, got {key!r}.")
     return dict(values)
 
 
+@dataclasses.dataclass(slots=True, kw_only=True, eq=False)
 class DeclaredParameters:
     """Named parameters: those of a function, or the fields of a worker's `input_type`."""
 
-    __slots__ = (
-        "_entry",
-        "_first",
-        "_keyword_only",
-        "_positional",
-        "_positional_only",
-        "_rest",
-        "_validate",
-        "json_schema",
-        "secret_fields",
-        "validator",
-        "vocabulary",
-    )
-
-    def __init__(
-        self,
-        entry: str,
-        *,
-        positional: Sequence[str],
-        keyword_only: Sequence[str] = (),
-        positional_only: Sequence[str] = (),
-        rest: str | None = None,
-        first: FirstParameter,
-        validate: Callable[..., dict[str, Any]],
-        validator: Any,
-        json_schema: dict[str, Any],
-        secret_fields: SecretFields | None = None,
-        vocabulary: Vocabulary | None = None,
-    ) -> None:
-        self._entry = entry
-        self.secret_fields = secret_fields
-        self._positional = tuple(positional)
-        self._keyword_only = tuple(keyword_only)
-        self._positional_only = frozenset(positional_only)
-        self._rest = rest
-        self._first = first
-        self._validate = validate
-        self.validator = validator
-        self.json_schema = json_schema
-        self.vocabulary = vocabulary or Vocabulary(entry, json_schema)
+    entry: str
+    positional: Sequence[str]
+    keyword_only: Sequence[str] = ()
+    positional_only: Sequence[str] = ()
+    rest: str | None = None
+    """The name of `*args`."""
+    first: FirstParameter
+    validate: Callable[..., dict[str, Any]]
+    """Validates what Python code passes."""
+    validator: Any
+    json_schema: dict[str, Any]
+    secret_fields: SecretFields | None = None
+    vocabulary: Vocabulary
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
         if len(args) == 1 and not kwargs:
-            if type(args[0]) not in ATOMS and (given := self._first.lone(self._entry, args[0])) is not None:
-                return self._bind_dict(given)
-            if self._positional and self._rest is None:
-                return self._validated({self._positional[0]: args[0]})
-        if args or self._rest is not None or self._positional_only:
-            return self._validated(self._place(args, kwargs))
-        return self._validated(kwargs)
+            if type(args[0]) not in ATOMS and (arguments := self.first.lone(self.entry, args[0])) is not None:
+                return self._bind_dict(arguments)
+            if self.positional and self.rest is None:
+                return self._validate_values({self.positional[0]: args[0]})
+        if args or self.rest is not None or self.positional_only:
+            return self._validate_values(self._place(args, kwargs))
+        return self._validate_values(kwargs)
 
     def bind_named(
         self, values: Mapping[str, Any], *, by_name: bool = False, has_files: bool = False
     ) -> dict[str, Any]:
-        return self._bind_dict(keywords_of(self._entry, values), by_name=by_name)
+        return self._bind_dict(keywords_of(self.entry, values), by_name=by_name)
 
-    def _bind_dict(self, given: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
+    def _bind_dict(self, arguments: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
         """Bind arguments by name, in a dict that belongs to this call."""
-        is_empty = not given
-        if self._rest is not None:
-            given.setdefault(self._rest, [])
+        is_empty = not arguments
+        if self.rest is not None:
+            arguments.setdefault(self.rest, [])
         try:
-            return self._validated(given, by_name=by_name)
+            return self._validate_values(arguments, by_name=by_name)
         except ArgumentError as exc:
-            name = self._first.value_of
-            if name is None or name in given or is_empty:
+            name = self.first.value_of
+            if name is None or name in arguments or is_empty:
                 raise
             text = str(exc).rstrip(".")
-            meant = f'If the mapping is the value of {name!r}, write {{"{name}": {{...}}}}.'
-            raise ArgumentError(f"{text}{' ' if text.endswith('?') else '. '}{meant}") from exc.__cause__
+            hint = f'If the mapping is the value of {name!r}, write {{"{name}": {{...}}}}.'
+            raise ArgumentError(f"{text}{' ' if text.endswith('?') else '. '}{hint}") from exc.__cause__
 
-    def _validated(self, values: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
+    def _validate_values(self, values: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
         try:
-            return self._validate(values, by_alias=True, by_name=True) if by_name else self._validate(values)
+            return self.validate(values, by_alias=True, by_name=True) if by_name else self.validate(values)
         except ValidationError as exc:
             error = self._explain(exc)
             if self.secret_fields is None:
                 raise error from exc
-        # What pydantic says has the values in it, and is not to be seen behind what is said here.
-        raise _without_marked(error, values, self.secret_fields, SecretFields.of(self.json_schema))
+        # The error of pydantic has the values in it, and must not be visible as the cause of this one.
+        raise _without_secrets(error, values, self.secret_fields, SecretFields.of(self.json_schema))
 
     @property
     def secret_names(self) -> frozenset[str]:
         return frozenset() if self.secret_fields is None else self.secret_fields.names
 
     def _place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Positional values under their names, next to the keywords."""
-        values = dict(zip(self._positional, args, strict=False))
-        if len(args) > len(self._positional) and self._rest is None:
+        """Return positional values under their names, next to the keywords."""
+        values = dict(zip(self.positional, args, strict=False))
+        if len(args) > len(self.positional) and self.rest is None:
             raise ArgumentError(
-                f"{self._entry}() takes at most {len(self._positional)} positional arguments, got {len(args)}."
+                f"{self.entry}() takes at most {len(self.positional)} positional arguments, got {len(args)}."
             )
-        if self._rest is not None:
-            values[self._rest] = list(args[len(self._positional) :])
+        if self.rest is not None:
+            values[self.rest] = list(args[len(self.positional) :])
         for name, value in kwargs.items():
-            if name in self._positional_only or name == self._rest:
-                raise ArgumentError(f"{self._entry}() takes {name!r} by position, not as a keyword.")
+            if name in self.positional_only or name == self.rest:
+                raise ArgumentError(f"{self.entry}() takes {name!r} by position, not as a keyword.")
             if name in values:
-                raise ArgumentError(f"{self._entry}() got two values for argument {name!r}.")
+                raise ArgumentError(f"{self.entry}() got two values for argument {name!r}.")
             values[name] = value
         return values
 
     def _explain(self, exc: ValidationError) -> ArgumentError:
-        known = (*self._positional, *self._keyword_only)
+        names = (*self.positional, *self.keyword_only)
         problems = []
         for error in exc.errors(include_url=False, include_context=False):
             where = ".".join(str(part) for part in error["loc"]) if error["loc"] else "input"
             if error["type"] == "missing":
                 problems.append(f"missing argument {where!r}")
             elif error["type"] == "extra_forbidden":
-                problems.append(f"unknown argument {where!r}.{did_you_mean(where, known)}".rstrip("."))
+                problems.append(f"unknown argument {where!r}.{did_you_mean(where, names)}".rstrip("."))
             elif error["type"] == "argument":
                 problems.append(error["msg"].rstrip("."))
             else:
-                shown = HIDDEN if self._touches_secret(error["loc"]) else quote(error["input"])
-                problems.append(f"argument {where!r}: {error['msg']} (got {shown})")
-        return ArgumentError(escape_surrogates(f"{self._entry}(): {'; '.join(problems)}"))
+                value = HIDDEN if self._is_secret_at(error["loc"]) else quote(error["input"])
+                problems.append(f"argument {where!r}: {error['msg']} (got {value})")
+        return ArgumentError(escape_surrogates(f"{self.entry}(): {'; '.join(problems)}"))
 
-    def _touches_secret(self, where: tuple[int | str, ...]) -> bool:
-        # It may be named by an alias, as the model that calls knows it.
-        by_alias = SecretFields.of(self.json_schema)
-        return self.secret_fields is not None and (
-            not where or self.secret_fields.touches(where[0]) or (by_alias is not None and by_alias.touches(where[0]))
-        )
+    def _is_secret_at(self, where: tuple[int | str, ...]) -> bool:
+        # The first name may be an alias, from the schema that a model sees.
+        schemas = [each for each in (self.secret_fields, SecretFields.of(self.json_schema)) if each is not None]
+        return self.secret_fields is not None and (not where or any(each.has_secret_in(where[0]) for each in schemas))
 
 
-def _without_marked(error: ArgumentError, values: dict[str, Any], *secret_fields: SecretFields | None) -> ArgumentError:
-    """An error that may quote the arguments, without those that are secret."""
-    hidden = Values()
+def _without_secrets(
+    error: ArgumentError, values: dict[str, Any], *secret_fields: SecretFields | None
+) -> ArgumentError:
+    """Return an error that may quote the arguments, without those that are secret."""
+    secrets = Values()
     for each in secret_fields:
         if each is not None:
             for text in texts_in(each.split(values)[1]):
-                hidden.add(text)
-    return ArgumentError(hidden.text(str(error)))
+                secrets.add(text)
+    return ArgumentError(secrets.text(str(error)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -220,11 +194,11 @@ class FirstParameter:
     """The `input_type` whose fields the parameters are: an instance of it is the arguments, whatever they take."""
     field_names: tuple[str, ...] = ()
     value_of: str | None = None
-    """The name of the first parameter, where a mapping of arguments could be meant as its value."""
+    """The name of the first parameter, where a mapping of arguments may be its value."""
 
     @classmethod
     def of(cls, annotation: Any, name: str) -> FirstParameter:
-        """Read an annotation. `inspect.Parameter.empty` is none, which is not `Any`."""
+        """Read an annotation. `inspect.Parameter.empty` means that there is none, which is not `Any`."""
         if annotation is inspect.Parameter.empty:
             return cls(value_of=name)
         mapping, models, has_fields = False, [], False
@@ -267,7 +241,7 @@ def as_arguments(model: BaseModel) -> dict[str, Any]:
 
 
 def _alternatives(annotation: Any) -> list[Any]:
-    """The classes that an annotation admits, with unions, aliases and `Annotated` taken apart."""
+    """Return the classes that an annotation admits, with unions, aliases and `Annotated` resolved."""
     if isinstance(annotation, typing_extensions.TypeAliasType):
         return _alternatives(annotation.__value__)
     if isinstance(annotation, typing.NewType):

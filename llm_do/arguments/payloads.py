@@ -1,4 +1,4 @@
-"""A file for a worker in the forms in which it can be given: by its path, with its bytes, or as PydanticAI content."""
+"""Files for workers: by path, with their bytes, or as PydanticAI content."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class AttachmentPayload:
     name: str
     data: bytes
     media_type: str | None = None
-    """Its media type, such as `image/png`. `None` is the one that its name suggests."""
+    """Its media type, such as `image/png`. `None` derives it from the name."""
 
     @classmethod
     def of(cls, content: BinaryContent) -> AttachmentPayload:
@@ -28,7 +28,7 @@ class AttachmentPayload:
         return cls(name_of(content), content.data, content.media_type)
 
     def content(self) -> BinaryContent:
-        """Return the file as a model is shown it."""
+        """Return the file as content for a model."""
         media_type = self.media_type or mimetypes.guess_type(self.name)[0] or "application/octet-stream"
         return BinaryContent(self.data, media_type=media_type, identifier=self.name)
 
@@ -38,7 +38,7 @@ AttachmentInput: TypeAlias = str | Path | AttachmentPayload | MultiModalContent
 
 
 def is_content(value: Any) -> bool:
-    """Whether a value is PydanticAI content, which a model is sent as it is."""
+    """Return whether a value is PydanticAI content, which goes to a model as it is."""
     return isinstance(value, MULTI_MODAL_CONTENT_TYPES)
 
 
@@ -54,7 +54,7 @@ def name_of(content: Any) -> str:
 
 
 def attachments_key(arguments: Mapping[str, Any]) -> str:
-    """Return the name under which attachments are shown beside arguments, none of which can pass for them."""
+    """Return a name for attachments beside arguments that no argument has."""
     key = "attachments"
     while key in arguments:
         key = f"({key})"
@@ -62,5 +62,5 @@ def attachments_key(arguments: Mapping[str, Any]) -> str:
 
 
 def add_attachments(arguments: dict[str, Any], attachments: Sequence[Any]) -> dict[str, Any]:
-    """Return arguments with the files that go along, as a person is shown them."""
+    """Return arguments with the attachments, for a person to see."""
     return {**arguments, attachments_key(arguments): list(attachments)} if attachments else arguments

@@ -1,7 +1,4 @@
-"""Prompts: what a worker's model is shown of a call.
-
-It is the arguments, as text or as JSON, unless the worker's input type writes the prompt itself.
-"""
+"""Prompts of worker calls: the arguments as text or JSON, unless the worker's input type writes the prompt itself."""
 
 from __future__ import annotations
 
@@ -22,13 +19,13 @@ from .payloads import AttachmentPayload, is_content
 
 METHOD = "to_prompt"
 NO_INPUT = "Do what your instructions say."
-"""The message that a worker's model is sent where a call has nothing to say: providers refuse a request without one."""
+"""The message for a worker's model when a call has no input: providers refuse a request without one."""
 
 
 def prompt_of(
     arguments: Mapping[str, Any], files: Sequence[UserContent] = (), *, declared: bool
 ) -> str | Sequence[UserContent]:
-    """Return what a worker's model is shown of its arguments: a lone `input` as text, anything else as JSON.
+    """Return the prompt for a worker's model: a lone `input` as text, any other arguments as JSON.
 
     `declared` says whether the worker declares its input. The prompt is never blank.
     """
@@ -57,67 +54,69 @@ def prompt_method(input_type: Any) -> str | None:
     return METHOD if callable(method) else None
 
 
-def write_prompt(input_type: type, method: str, arguments: Mapping[str, Any], shown: Mapping[str, Any]) -> list[Any]:
-    """Return the prompt that an input type writes: texts, and files where they stand between them.
+def write_prompt(input_type: type, method: str, arguments: Mapping[str, Any], redacted: Mapping[str, Any]) -> list[Any]:
+    """Return the prompt that an input type writes: texts, and files at their places between them.
 
-    `shown` are the arguments without secrets. The method sees nothing else.
+    `redacted` are the arguments without secrets. The method sees nothing else.
     """
     where = f"{input_type.__name__}.{method}()"
-    values = {name: _same_kind(arguments.get(name), value) for name, value in shown.items()}
+    values = {name: _same_kind(arguments.get(name), value) for name, value in redacted.items()}
     try:
-        written = getattr(_instance(input_type, values), method)()
-        if inspect.iscoroutine(written):
-            written.close()
+        prompt = getattr(_instance(input_type, values), method)()
+        if inspect.iscoroutine(prompt):
+            prompt.close()
             raise TypeError("it is a coroutine function, and must be a plain one")
     except Exception as exc:
         raise PromptError(f"{where} failed: {type(exc).__name__}: {text_of(exc)}") from exc
-    if isinstance(written, str):
-        return [written]
-    if not isinstance(written, Sequence) or isinstance(written, bytes | bytearray):
-        raise PromptError(f"{where} must return a text, or a list of texts and files; got {quote(written)}.")
-    for item in written:
+    if isinstance(prompt, str):
+        return [prompt]
+    if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
+        raise PromptError(f"{where} must return a text, or a list of texts and files; got {quote(prompt)}.")
+    for item in prompt:
         if not isinstance(item, str | PurePath | AttachmentPayload) and not is_content(item):
             raise PromptError(
                 f"{where} must return texts and files (Path, AttachmentPayload or PydanticAI content); "
                 f"got {quote(item)} among them."
             )
-    return list(written)
+    return list(prompt)
 
 
-def _same_kind(value: Any, shown: Any) -> Any:
-    """Return a hidden secret as the kind of object that the field has."""
-    if shown == HIDDEN and isinstance(value, SecretStr):
+def _same_kind(value: Any, redacted: Any) -> Any:
+    """Return a hidden secret as an object of the type that the field has."""
+    if redacted == HIDDEN and isinstance(value, SecretStr):
         return SecretStr(HIDDEN)
-    return SecretBytes(HIDDEN.encode()) if shown == HIDDEN and isinstance(value, SecretBytes) else shown
+    return SecretBytes(HIDDEN.encode()) if redacted == HIDDEN and isinstance(value, SecretBytes) else redacted
 
 
 def _instance(input_type: type, values: dict[str, Any]) -> Any:
-    """Return the input with these very values, which were validated before: a validator may change its own result."""
+    """Return the input with validated values as they are: validating again may change them."""
     if not issubclass(input_type, BaseModel):
         assert dataclasses.is_dataclass(input_type)
         return input_type(**values)
     declared = {name: value for name, value in values.items() if name in input_type.model_fields}
-    made = input_type.__new__(input_type)
-    object.__setattr__(made, "__dict__", declared)
-    object.__setattr__(made, "__pydantic_fields_set__", set(declared))
+    instance = input_type.__new__(input_type)
+    object.__setattr__(instance, "__dict__", declared)
+    object.__setattr__(instance, "__pydantic_fields_set__", set(declared))
     extra = {name: value for name, value in values.items() if name not in declared}
-    object.__setattr__(made, "__pydantic_extra__", extra if input_type.model_config.get("extra") == "allow" else None)
-    object.__setattr__(made, "__pydantic_private__", None)
+    object.__setattr__(
+        instance, "__pydantic_extra__", extra if input_type.model_config.get("extra") == "allow" else None
+    )
+    object.__setattr__(instance, "__pydantic_private__", None)
     if input_type.__private_attributes__ or input_type.model_post_init is not BaseModel.model_post_init:
-        made.model_post_init(None)
-    return made
+        instance.model_post_init(None)
+    return instance
 
 
 @runtime_checkable
 class HasPrompt(Protocol):
     """An input type that writes its own prompt: a pydantic model or a dataclass with this method.
 
-    Without it, a model is shown the fields as JSON.
+    Without it, a model sees the fields as JSON.
     """
 
     def to_prompt(self) -> str | Sequence[str | Path | AttachmentPayload | MultiModalContent]:
-        """Return what the worker's model is shown: a text, or texts and files in the order in which they stand.
+        """Return the prompt for the worker's model: a text, or texts and files in their order.
 
-        A `str` is text. A `Path` is a file, which is found and checked as an attachment of the call is. A field that is
-        marked as secret has the text `[secret]` in place of its value.
+        A `str` is text. A `Path` is a file, which is found and checked as an attachment of the call is. A secret field
+        has the text `[secret]` in place of its value.
         """

@@ -1,4 +1,4 @@
-"""Parameters of functions, classes and JSON Schemas: from what an entry declares to how its calls are bound."""
+"""Read the parameters of functions, classes and JSON Schemas."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from .vocabulary import Vocabulary
 
 
 def tool_parameters(tool: Tool[Any]) -> DeclaredParameters:
-    """The parameters of a PydanticAI tool, as its function declares them."""
+    """Return the parameters of a PydanticAI tool, as its function declares them."""
     schema = tool.function_schema
     parameters = list(inspect.signature(tool.function).parameters.values())[1 if schema.takes_ctx else 0 :]
     of_kind: dict[Any, list[str]] = {}
@@ -50,7 +50,7 @@ def tool_parameters(tool: Tool[Any]) -> DeclaredParameters:
     bare = False
     if schema.single_arg_name is not None:
         # PydanticAI shows a model the fields of a lone model-like parameter, and so its validator has
-        # to guess whether a mapping is the parameter or holds it. A call from Python says which.
+        # to guess whether a mapping is the parameter or holds it. A call from Python is explicit.
         validate = _lone_model_validator(schema.single_arg_name, annotations[schema.single_arg_name])
     elif open_keywords and len(parameters) == 1 and schema.json_schema.get("properties"):
         # `Tool.from_schema`: the function takes any keywords, and the JSON schema is the signature.
@@ -63,7 +63,7 @@ def tool_parameters(tool: Tool[Any]) -> DeclaredParameters:
     if renamed:  # Python code calls by the names that Python has
         validate = partial(_refuse_twice, tool.name, renamed, partial(validate, by_alias=True, by_name=True))
     return DeclaredParameters(
-        tool.name,
+        entry=tool.name,
         positional=positional,
         keyword_only=of_kind.get(inspect.Parameter.KEYWORD_ONLY, []),
         positional_only=positional_only,
@@ -74,18 +74,18 @@ def tool_parameters(tool: Tool[Any]) -> DeclaredParameters:
         json_schema=schema.json_schema,
         secret_fields=SecretFields.of(schema.json_schema)
         if bare
-        else _marks_by_name(schema.json_schema, parameters, annotations),
+        else _secret_fields_by_name(schema.json_schema, parameters, annotations),
         vocabulary=Vocabulary(tool.name, schema.json_schema, renamed, lone, lone_type, unchecked=bare),
     )
 
 
 def _first_parameter(parameters: Sequence[inspect.Parameter], annotations: Mapping[str, Any]) -> FirstParameter:
-    """Read the first parameter of a function. One that is given by name only takes no lone mapping as its value."""
+    """Read the first parameter of a function. A keyword-only one takes no lone mapping as its value."""
     first = parameters[0] if parameters else None
     if first is None or first.kind is first.VAR_KEYWORD:
         return FirstParameter()
-    made = FirstParameter.of(annotations.get(first.name, inspect.Parameter.empty), first.name)
-    return FirstParameter(value_of=made.value_of) if first.kind is first.KEYWORD_ONLY else made
+    parameter = FirstParameter.of(annotations.get(first.name, inspect.Parameter.empty), first.name)
+    return FirstParameter(value_of=parameter.value_of) if first.kind is first.KEYWORD_ONLY else parameter
 
 
 def _first_property(schema: Mapping[str, Any]) -> FirstParameter:
@@ -99,21 +99,21 @@ def _first_property(schema: Mapping[str, Any]) -> FirstParameter:
 def _renamed(
     parameters: Sequence[inspect.Parameter], annotations: Mapping[str, Any], schema: Mapping[str, Any]
 ) -> dict[str, str]:
-    """The parameters of a function that go by another name in its schema."""
-    properties, found = schema.get("properties", {}), {}
+    """Return the parameters of a function that have another name in its schema."""
+    properties, renamed = schema.get("properties", {}), {}
     for parameter in parameters:
         metadata = getattr(annotations.get(parameter.name), "__metadata__", ())
         infos = [each for each in (*metadata, parameter.default) if isinstance(each, FieldInfo)]
         names = [alias for info in infos for alias in aliases(info) if alias in properties]
         if names and names[0] != parameter.name:
-            found[parameter.name] = names[0]
-    return found
+            renamed[parameter.name] = names[0]
+    return renamed
 
 
 def _refuse_twice(
     entry: str, renamed: Mapping[str, str], validate: Callable[..., dict[str, Any]], values: dict[str, Any], **_: bool
 ) -> dict[str, Any]:
-    """Validate arguments, unless one of them is given by its name and by its alias. pydantic would drop one."""
+    """Validate arguments, and refuse one that has a value by its name and by its alias. pydantic would drop one."""
     for name, alias in renamed.items():
         # Two parameters may have each other's names.
         is_apart = alias not in renamed and name not in renamed.values()
@@ -122,10 +122,10 @@ def _refuse_twice(
     return validate(values)
 
 
-def _marks_by_name(
+def _secret_fields_by_name(
     schema: dict[str, Any], parameters: Sequence[inspect.Parameter], annotations: Mapping[str, Any]
 ) -> SecretFields | None:
-    """Return the marks of a function's schema, by the names that arguments and their fields have in Python."""
+    """Return the secret fields of a function's schema, by the names that arguments and their fields have in Python."""
     if SecretFields.of(schema) is None:
         return None
     hints: dict[str, Any] = {}
@@ -134,19 +134,16 @@ def _marks_by_name(
         if parameter.kind is parameter.VAR_POSITIONAL:
             hint = types.GenericAlias(list, (hint,))
         if parameter.kind is not parameter.VAR_KEYWORD:
-            hints[parameter.name] = Annotated[hint, parameter.default] if _is_field(parameter.default) else hint
+            is_field = isinstance(parameter.default, FieldInfo)
+            hints[parameter.name] = Annotated[hint, parameter.default] if is_field else hint
     shape: Any = typing_extensions.TypedDict("_Arguments", hints)  # type: ignore[misc]
-    made = TypeAdapter(shape).json_schema(by_alias=False)
-    definitions = {**schema.get("$defs", {}), **made.get("$defs", {})}
-    return SecretFields({**made, "additionalProperties": schema.get("additionalProperties"), "$defs": definitions})
-
-
-def _is_field(value: object) -> bool:
-    return isinstance(value, FieldInfo)
+    by_name = TypeAdapter(shape).json_schema(by_alias=False)
+    definitions = {**schema.get("$defs", {}), **by_name.get("$defs", {})}
+    return SecretFields({**by_name, "additionalProperties": schema.get("additionalProperties"), "$defs": definitions})
 
 
 def model_parameters(entry: str, input_type: Any) -> DeclaredParameters:
-    """The fields of a worker's `input_type` as its parameters."""
+    """Return the fields of a worker's `input_type` as its parameters."""
     return _model_parameters(entry, input_type)
 
 
@@ -173,8 +170,8 @@ def _model_parameters(entry: str, input_type: Any) -> DeclaredParameters:
             f"got {input_type!r}."
         )
     # pydantic ignores unknown fields by default. An unknown argument is an error, as in Python.
-    known = BeforeValidator(partial(_check_fields, names, open_keywords))
-    shape: Any = Annotated[input_type, AfterValidator(as_arguments), known]
+    check_names = BeforeValidator(partial(_check_fields, names, open_keywords))
+    shape: Any = Annotated[input_type, AfterValidator(as_arguments), check_names]
     adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(shape)
     json_schema = TypeAdapter(input_type).json_schema()
     if not open_keywords:
@@ -185,13 +182,13 @@ def _model_parameters(entry: str, input_type: Any) -> DeclaredParameters:
     properties = json_schema.get("properties", {})
     renamed = {name: alias for alias, name in names.items() if alias != name and alias in properties}
     return DeclaredParameters(
-        entry,
-        positional=tuple(annotations),
+        entry=entry,
+        positional=list(annotations),
         first=first,
         validate=partial(adapter.validate_python, by_alias=True, by_name=True),
         validator=adapter.validator,
         json_schema=json_schema,
-        # Arguments have the names of fields, whatever a model that calls is told.
+        # Arguments have the names of fields, not of the schema that a model sees.
         secret_fields=SecretFields.of(json_schema)
         and SecretFields.of(TypeAdapter(input_type).json_schema(by_alias=False)),
         vocabulary=Vocabulary(entry, json_schema, renamed),
@@ -199,7 +196,7 @@ def _model_parameters(entry: str, input_type: Any) -> DeclaredParameters:
 
 
 def schema_parameters(entry: str, schema: dict[str, Any]) -> DeclaredParameters:
-    """The properties of a JSON Schema as parameters."""
+    """Return the properties of a JSON Schema as parameters."""
     closed = {"additionalProperties": False, **schema}
     secret_fields = SecretFields.of(closed)
     validate = schema_validator(closed, secret_fields)
@@ -211,35 +208,36 @@ def schema_parameters(entry: str, schema: dict[str, Any]) -> DeclaredParameters:
 
     adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(Annotated[dict[str, Any], AfterValidator(check)])
     return DeclaredParameters(
-        entry,
-        positional=tuple(schema.get("properties", ())),
+        entry=entry,
+        positional=list(schema.get("properties", ())),
         first=_first_property(schema),
         validate=adapter.validate_python,
         validator=adapter.validator,
         json_schema=closed,
         secret_fields=secret_fields,
+        vocabulary=Vocabulary(entry, closed),
     )
 
 
 def _check_fields(names: dict[str, str], open_keywords: bool, value: Any) -> Any:
-    """Refuse an unknown field, and one that is given twice, by its name and by an alias."""
+    """Refuse an unknown field, and one that has two values, by its name and by an alias."""
     if not isinstance(value, Mapping):
         return value
-    given: set[str] = set()
+    fields: set[str] = set()
     for key in value:
         name = names.get(key)
         if name is None and not open_keywords:
             detail = {"name": repr(key), "hint": did_you_mean(str(key), names)}
             raise PydanticCustomError("argument", "unknown argument {name}.{hint}", detail)
-        if name in given:
+        if name in fields:
             raise PydanticCustomError("argument", "two values for argument {name}.", {"name": repr(name)})
         if name is not None:
-            given.add(name)
+            fields.add(name)
     return value
 
 
 def _model_as_arguments(model: BaseModel) -> dict[str, Any]:
-    """Do the same while pydantic validates."""
+    """Return the fields of a model as keywords, while pydantic validates."""
     try:
         return as_arguments(model)
     except ArgumentError as exc:
@@ -251,7 +249,7 @@ def _attributes(names: tuple[str, ...], value: object) -> dict[str, Any]:
 
 
 def _lone_model_validator(name: str, annotation: Any) -> Callable[..., dict[str, Any]]:
-    """Validates the arguments of a function whose one parameter is a model, a dataclass or a TypedDict."""
+    """Return a validator for a function whose one parameter is a model, a dataclass or a TypedDict."""
     shape: Any = typing_extensions.TypedDict("_Arguments", {name: annotation})  # type: ignore[misc]
     forbid_others: Any = with_config(ConfigDict(extra="forbid"))
     adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(forbid_others(shape))
@@ -259,7 +257,7 @@ def _lone_model_validator(name: str, annotation: Any) -> Callable[..., dict[str,
 
 
 def _check_names(entry: str, schema: dict[str, Any], values: dict[str, Any], **_: bool) -> dict[str, Any]:
-    """Check names only: a tool made from a bare JSON schema does no validation of its own."""
+    """Check names only: a tool from a bare JSON Schema does no validation of its own."""
     properties = schema["properties"]
     for name in schema.get("required", ()):
         if name not in values:

@@ -1,4 +1,4 @@
-"""Compare values with JSON Schemas that anybody may have written, in bounded time.
+"""Validate values against JSON Schemas from anywhere, in bounded time.
 
 A schema of a server, or of a worker that a model wrote, can refer to itself without end, double its work with every
 reference, or have a pattern that takes years. So patterns run on `patterns`, and every step is counted. No part of a
@@ -24,13 +24,13 @@ _STEPS_FOR_EACH_VALUE = 25
 
 
 class _TooManyStepsError(Exception):
-    """A schema takes too long to compare with a value."""
+    """Validating a value against a schema takes too long."""
 
 
 def schema_validator(
     schema: dict[str, Any], secret_fields: SecretFields | None = None, *, foreign: bool = False
 ) -> Callable[[Any], Problem]:
-    """Return a function that says what is wrong with a value, or `None`. It does not quote what is marked.
+    """Return a function that returns the problem with a value, or `None`. It does not quote secret fields.
 
     A schema that is not valid raises `ValueError`, and so does a pattern that cannot be matched within bounds. In the
     schema of a `foreign` tool, such a pattern is left to the server that wrote it, and a schema that is not valid fits
@@ -49,7 +49,7 @@ def schema_validator(
     def validate(value: Any) -> Problem:
         try:
             steps.begin(_STEPS + _STEPS_FOR_EACH_VALUE * _size(value))
-            found = list(islice(make_checker().iter_errors(value), 100))
+            errors = list(islice(make_checker().iter_errors(value), 100))
         except referencing.exceptions.Unresolvable as exc:
             return f"its schema refers to what is not there: {_whole(str(exc))}"
         except RecursionError:
@@ -58,12 +58,12 @@ def schema_validator(
             return "its schema takes too long to check"
         except Exception as exc:  # jsonschema has many ways to fail at a schema that is none
             return f"its schema cannot be checked: {_whole(str(exc).partition(chr(10))[0])}"
-        problems = sorted(found, key=lambda error: list(map(str, error.path)))
+        problems = sorted(errors, key=lambda error: list(map(str, error.path)))
         return "; ".join(f"{_where(error)}: {say(error)}" for error in problems[:_SHOWN_PROBLEMS]) or None
 
     def say(error: Any) -> str:
         names_only = not error.path and error.validator in ("required", "additionalProperties")
-        if secret_fields is None or names_only or (error.path and not secret_fields.touches(error.path[0])):
+        if secret_fields is None or names_only or (error.path and not secret_fields.has_secret_in(error.path[0])):
             return _whole(str(error.message), f"it does not have the {error.validator} that it must have")
         return f"{HIDDEN} does not have the {error.validator} that it must have"
 
@@ -75,9 +75,9 @@ def _dialect(schema: dict[str, Any]) -> Any:
     import jsonschema  # noqa: PLC0415
 
     drafts = (jsonschema.Draft7Validator, jsonschema.Draft6Validator, jsonschema.Draft4Validator)
-    named = str(schema.get("$schema", "")).rstrip("#")
-    found = (draft for draft in drafts if str(draft.META_SCHEMA["$schema"]).rstrip("#") == named)
-    return next(found, jsonschema.Draft202012Validator)
+    name = str(schema.get("$schema", "")).rstrip("#")
+    matches = (draft for draft in drafts if str(draft.META_SCHEMA["$schema"]).rstrip("#") == name)
+    return next(matches, jsonschema.Draft202012Validator)
 
 
 def _bounded(schema: dict[str, Any], dialect: Any, keywords: dict[str, Any], steps: _Steps) -> Any:
@@ -86,7 +86,7 @@ def _bounded(schema: dict[str, Any], dialect: Any, keywords: dict[str, Any], ste
     import referencing.jsonschema  # noqa: PLC0415
 
     extend: Any = jsonschema.validators.extend
-    bounded = extend(dialect, {name: steps.counted(check) for name, check in keywords.items()})
+    bounded = extend(dialect, {name: steps.count_calls(check) for name, check in keywords.items()})
     evolve = bounded.evolve
 
     def evolve_counted(self: Any, **changes: Any) -> Any:
@@ -130,7 +130,7 @@ def _where(error: Any) -> str:
 
 
 def _size(value: Any) -> int:
-    """Count what there is in a value, long texts more than once."""
+    """Count the parts of a value, long texts more than once."""
     count, waiting = 0, [value]
     while waiting:
         part = waiting.pop()
@@ -148,20 +148,20 @@ class _Steps:
     """Counts the work of one comparison."""
 
     def __init__(self) -> None:
-        self._left = 0
+        self._budget = 0
         self._compiled: dict[str, Pattern | None] = {}
 
     def begin(self, steps: int) -> None:
-        self._left = steps
+        self._budget = steps
         self._compiled.clear()
 
     def spend(self, steps: int) -> None:
-        self._left -= steps
-        if self._left < 0:
+        self._budget -= steps
+        if self._budget < 0:
             raise _TooManyStepsError
 
     def fits(self, pattern: str, text: str) -> bool | None:
-        """Whether a pattern fits some part of a text; `None` if that cannot be told within bounds."""
+        """Return whether a pattern matches some part of a text; `None` if that cannot be told within bounds."""
         size = measure(pattern)
         if pattern not in self._compiled:
             self.spend(size.steps_to_compile)
@@ -170,7 +170,7 @@ class _Steps:
         compiled = self._compiled[pattern]
         return None if compiled is None else compiled.matches(text)
 
-    def counted(self, check: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
+    def count_calls(self, check: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
         def check_counted(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
             self.spend(1 + (len(value) if isinstance(value, list | dict) else len(str(value)[:100_000]) // 20))
             for error in check(validator, value, instance, schema) or ():
@@ -223,8 +223,8 @@ class _Keywords:
                     yield from validator.descend(item, subschema, path=name, schema_path=pattern)
 
     def _additional_properties(self, validator: Any, allowed: Any, value: Any, schema: Any) -> Iterator[Any]:
-        known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
-        others = [name for name in value if name not in known] if isinstance(value, dict) else []
+        properties, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+        others = [name for name in value if name not in properties] if isinstance(value, dict) else []
         # Of a pattern that cannot be checked, the server that wrote it knows what it means.
         extras = [name for name in others if all(self._steps.fits(pattern, name) is False for pattern in patterns)]
         for name in extras if isinstance(allowed, dict) else ():

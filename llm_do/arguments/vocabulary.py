@@ -1,4 +1,4 @@
-"""JSON Schemas of arguments: what rules can say about the arguments they describe."""
+"""The names and values of arguments in rules, from their JSON Schemas."""
 
 from __future__ import annotations
 
@@ -20,90 +20,90 @@ _JSON = (str, int, float, bool, type(None))
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The names by which rules speak of arguments: those of the schema that a model is told, and Python's own."""
+    """The names by which rules speak of arguments: those of the schema that a model sees, and Python's own."""
 
     entry: str
     schema: dict[str, Any]
     renamed: Mapping[str, str] = field(default_factory=dict)
     """From the names of arguments to those of the schema, where they are not the same."""
     lone: str | None = None
-    """The argument whose fields a model is told in place of it."""
+    """The argument whose fields a model sees in place of it."""
     lone_type: Any = None
     """The type of that argument."""
     unchecked: bool = False
-    """Whether nobody has compared the arguments with the schema."""
+    """Whether the arguments have not been validated against the schema."""
     may_wrap: bool = False
-    """Whether the validator may put all that a model sends into one argument, whose name the schema does not have."""
+    """Whether the validator may put all arguments of a model into one, whose name the schema does not have."""
 
     @cached_property
     def shape(self) -> dict[str, Any]:
-        """The schema, with every name that can be used."""
+        """The schema with all names of the arguments."""
         properties = dict(self.schema.get("properties", {}))
         for name, other in self.renamed.items():
             if other in properties:
                 properties.setdefault(name, properties[other])
         if self.lone is not None:
-            for name, others in alias_map(_told_type(self.lone_type)).items():
-                if told := next((other for other in others if other in properties), None):
-                    properties.setdefault(name, properties[told])
+            for name, others in alias_map(_visible_type(self.lone_type)).items():
+                if alias := next((other for other in others if other in properties), None):
+                    properties.setdefault(name, properties[alias])
             properties.setdefault(self.lone, {"type": "object"})
         return {**self.schema, "properties": properties}
 
     def facts(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Validated arguments as rules see them. What a call does not say is judged as what it will be."""
-        lone = self.lone or self._only_stranger(arguments)
-        told = arguments if lone is None else arguments.get(lone)
-        if self.unchecked and _is_json(told) and (problem := _foreign_validator(SameObject(self.schema))(told)):
-            # Whoever runs it may make another value of it than the one that was judged.
+        """Return validated arguments as rules see them. Missing ones have their defaults."""
+        lone = self.lone or self._wrapping_argument(arguments)
+        checked = arguments if lone is None else arguments.get(lone)
+        if self.unchecked and _is_json(checked) and (problem := _foreign_validator(SameObject(self.schema))(checked)):
+            # The tool may convert it to another value than the one that was judged.
             raise ArgumentError(f"{self.entry}(): {problem}")
         properties = self.schema.get("properties", {})
         if lone is None and not self.renamed:
             facts, complete = dict(arguments), not self.unchecked or arguments.keys() <= properties.keys()
         else:
-            facts, complete = self._named(arguments, lone, properties)
+            facts, complete = self._by_all_names(arguments, lone, properties)
         if not complete:
-            return facts  # what goes by another name cannot be told from what is not there
+            return facts  # an argument with another name cannot be told from a missing one
         for name, schema in properties.items():
             if name not in facts and isinstance(schema, dict) and "default" in schema:
                 facts[name] = schema["default"]
         return facts
 
-    def _named(
+    def _by_all_names(
         self, arguments: Mapping[str, Any], lone: str | None, properties: Mapping[str, Any]
     ) -> tuple[dict[str, Any], bool]:
         """Return the arguments by all their names, and whether each has a name of the schema.
 
-        Where one name means several values (an extra value that is called like a field, two fields with each other's
-        names), it has the list of them: what restricts needs one that matches, what loosens needs all.
+        Where one name means several values (an extra value with the name of a field, two fields with each other's
+        names), it has the list of them: a restriction needs one that matches, a permission needs all.
         """
-        named: dict[str, list[Any]] = {}
+        by_name: dict[str, list[Any]] = {}
         complete = True
         if lone is not None and lone in arguments:
             fields, other = self._fields(arguments[lone])
             complete = all({name, *other.get(name, ())} & properties.keys() for name in fields.declared)
             if not any(lone in (name, *other.get(name, ())) for name in fields.declared):
-                named[lone] = [arguments[lone]]
+                by_name[lone] = [arguments[lone]]
         else:
             other = {name: (alias,) for name, alias in self.renamed.items()}
             fields = Fields(dict(arguments), {})
         for name, value in fields.declared.items():
             for each in dict.fromkeys((name, *other.get(name, ()))):
-                named.setdefault(each, []).append(value)
+                by_name.setdefault(each, []).append(value)
         for name, value in fields.extra.items():
-            named.setdefault(name, []).append(value)
-        return {name: values[0] if len(values) == 1 else values for name, values in named.items()}, complete
+            by_name.setdefault(name, []).append(value)
+        return {name: values[0] if len(values) == 1 else values for name, values in by_name.items()}, complete
 
     def _fields(self, value: Any) -> tuple[Fields, Mapping[str, tuple[str, ...]]]:
         """Return the fields of a value that stands for all arguments, and their other names."""
-        while isinstance(value, RootModel):  # a model is told what is inside
+        while isinstance(value, RootModel):  # a model sees the value inside
             value = value.root
         if (fields := fields_of(value)) is not None:
             return fields, alias_map(type(value))
-        other = alias_map(_told_type(self.lone_type))
+        other = alias_map(_visible_type(self.lone_type))
         return Fields(dict(value) if isinstance(value, Mapping) else {}, {}), other
 
-    def _only_stranger(self, arguments: Mapping[str, Any]) -> str | None:
-        """The one argument of a tool of somebody else that stands for all that its schema names."""
+    def _wrapping_argument(self, arguments: Mapping[str, Any]) -> str | None:
+        """Return the one argument of a foreign tool that stands for all that its schema names."""
         if not self.may_wrap or len(arguments) != 1:
             return None
         name, value = next(iter(arguments.items()))
@@ -111,18 +111,18 @@ class Vocabulary:
         return name if has_fields and name not in self.schema.get("properties", {}) else None
 
     def as_schema_says(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments by their own names, as whoever validates them wants them."""
-        made: dict[str, Any] = {}
+        """Return arguments by the names of the schema, for a validator."""
+        values: dict[str, Any] = {}
         for name, value in arguments.items():
-            told = self.renamed.get(name, name)
-            if told in made:
-                raise ArgumentError(f"{self.entry}() got two values for argument {told!r}.")
-            made[told] = value
-        return made
+            alias = self.renamed.get(name, name)
+            if alias in values:
+                raise ArgumentError(f"{self.entry}() got two values for argument {alias!r}.")
+            values[alias] = value
+        return values
 
 
-def _told_type(kind: Any) -> Any:
-    """Return the type whose fields a model is told: of a root model, the one inside."""
+def _visible_type(kind: Any) -> Any:
+    """Return the type whose fields a model sees: of a root model, the one inside."""
     while isinstance(kind, type) and issubclass(kind, RootModel):
         kind = kind.model_fields["root"].annotation
     return kind if isinstance(kind, type) else None

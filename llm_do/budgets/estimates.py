@@ -31,11 +31,11 @@ from pydantic_core import to_json
 PER_REQUEST = 64
 PER_MESSAGE = 16
 WITH_TOOLS = 600
-"""For the words with which providers explain tools to a model."""
+"""The text with which providers explain tools to a model."""
 PER_IMAGE = 50_000
 """The most that a provider counts for one image, of any size, that is sent as bytes."""
 _KEPT_BY_PROVIDER = ("previous_response_id", "conversation_id", "cached_content")
-"""How settings end that refer to texts which the provider adds to the request."""
+"""The ends of settings that refer to texts which the provider adds to the request."""
 _RUN_BY_PROVIDER = frozenset({"tools", "plugins"})
 """Settings, at any depth, that give the model tools past PydanticAI."""
 _THINKING = frozenset({"budget_tokens", "thinking_budget"})
@@ -50,12 +50,15 @@ class InputBound:
     __slots__ = ("tokens", "unbounded")
 
     def __init__(
-        self, messages: Sequence[ModelMessage], asked: ModelRequestParameters, settings: ModelSettings | None = None
+        self,
+        messages: Sequence[ModelMessage],
+        parameters: ModelRequestParameters,
+        settings: ModelSettings | None = None,
     ) -> None:
         self.tokens = PER_REQUEST
         self.unbounded: str | None = None
         """A part of the request that can have any number of tokens, if there is one."""
-        self._add_parameters(asked)
+        self._add_parameters(parameters)
         self._look_at(settings)
         instructions = 0
         for message in messages:
@@ -66,16 +69,16 @@ class InputBound:
                 self._add_part(part)
         self.tokens += instructions
 
-    def _add_parameters(self, asked: ModelRequestParameters) -> None:
-        self.tokens += sum(_bytes(part.content) for part in asked.instruction_parts or ())
-        tools = [*asked.function_tools, *asked.output_tools]
+    def _add_parameters(self, parameters: ModelRequestParameters) -> None:
+        self.tokens += sum(_bytes(part.content) for part in parameters.instruction_parts or ())
+        tools = [*parameters.function_tools, *parameters.output_tools]
         if tools:
             self.tokens += WITH_TOOLS + sum(map(_tool_bytes, tools))
-        if asked.output_object is not None:
-            self.tokens += _json_bytes(asked.output_object) + _bytes(asked.prompted_output_instructions or "")
-        if asked.native_tools:
-            self.unbounded = f"the provider's own tool {asked.native_tools[0].kind!r}"
-        if asked.allow_image_output:
+        if parameters.output_object is not None:
+            self.tokens += _json_bytes(parameters.output_object) + _bytes(parameters.prompted_output_instructions or "")
+        if parameters.native_tools:
+            self.unbounded = f"the provider's own tool {parameters.native_tools[0].kind!r}"
+        if parameters.allow_image_output:
             self.unbounded = "an image as output"
 
     def _look_at(self, settings: ModelSettings | None) -> None:
@@ -132,12 +135,12 @@ class InputBound:
 
 
 def thinking_tokens(settings: ModelSettings | None) -> int:
-    """Return how many tokens settings give a model to think. Providers count them as output."""
+    """Return the most tokens that settings let a model think. Providers count them as output."""
     if not settings:
         return 0
     level = settings.get("thinking")
-    given = [value for name, value in _settings(settings) if name in _THINKING and isinstance(value, int)]
-    return max([ANTHROPIC_THINKING_BUDGET_MAP.get(level, 0) if level else 0, *given])
+    counts = [value for name, value in _settings(settings) if name in _THINKING and isinstance(value, int)]
+    return max([ANTHROPIC_THINKING_BUDGET_MAP.get(level, 0) if level else 0, *counts])
 
 
 def _settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -1,7 +1,7 @@
-"""Reservations: the worst case of a model request is set aside before it is sent, and settled by what it used.
+"""Reservations: the worst case of a model request is set aside before it is sent, and settled by the usage.
 
-A request is reserved in every meter above it, or in none. What does not fit waits while requests in flight may
-still give something back, and is refused when none can. So no limit is ever passed by concurrency.
+A request is reserved in every meter above it, or in none. One that does not fit waits while requests in flight may
+still release a part, and is refused when none can. So concurrent requests never exceed a limit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .prices import MILLION, Price, money_context
 DEFAULT_OUTPUT_TOKENS = 8_192
 """The `max_tokens` that is sent under a limit of money or tokens where the settings have none."""
 LEAST_OUTPUT_TOKENS = 256
-"""How far that is lowered when the rest of a budget buys no more."""
+"""The lowest `max_tokens`, when the rest of a budget buys no more."""
 GIVE_PRICE = "give its price under [prices] in llm-do.toml, or with Runtime(prices=...)"
 
 
@@ -34,16 +34,16 @@ class Quote:
     model: str
     input_tokens: int
     output_tokens: int
-    """What is asked for."""
+    """The output tokens of the settings."""
     least_output_tokens: int
-    """What would do. The same, where the settings say how many there may be."""
+    """The fewest that are useful; the same, where the settings have a number."""
     price: Price | None
-    """The highest price that can apply; `None` is not known."""
+    """The highest price that can apply; `None` if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request cannot be sent, and whose limit says so."""
+    """The reason why a request cannot be sent, and the meter whose limit it is."""
 
     problem: str
     limit: str
@@ -53,14 +53,14 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """What one request takes of one budget."""
+    """The part of one budget that one request takes."""
 
     pool: Pool
     meter: UsageMeter
     fixed: Amount
-    """What it takes without any output."""
+    """The amount without any output."""
     per_token: Amount
-    """What each token of output adds."""
+    """The amount for each token of output."""
 
     def refusal(self, amount: Amount) -> Refusal:
         return Refusal(self.pool.lacks(amount, self.meter.owner), self.pool.name, self.meter)
@@ -68,15 +68,17 @@ class _Claim:
     def amount(self, output_tokens: int) -> Amount:
         return self.fixed + self.per_token * output_tokens
 
-    def affords(self, left: Amount, wanted: int) -> int:
-        """Return how many of the `wanted` output tokens can be had; -1 where not even none can."""
-        if left < self.fixed:
+    def affords(self, rest: Amount, output_tokens: int) -> int:
+        """Return how many of the output tokens there is enough for; -1 if not even for the input."""
+        if rest < self.fixed:
             return -1
-        return wanted if left >= self.amount(wanted) else int((left - self.fixed) // self.per_token)
+        if rest >= self.amount(output_tokens):
+            return output_tokens
+        return int((rest - self.fixed) // self.per_token)
 
 
 class Reservation:
-    """What one request holds until it is settled. It is settled once."""
+    """The amounts that one request reserves until it is settled, once."""
 
     __slots__ = ("_ledger", "_meters", "_price", "_shares", "is_open", "output_tokens")
 
@@ -88,7 +90,7 @@ class Reservation:
         self._shares = {claim.pool: claim.amount(output_tokens) for claim in claims}
         self._price = quote.price
         self.output_tokens = output_tokens
-        """How many output tokens the request may have."""
+        """The most output tokens of the request."""
         self.is_open = True
         if self._shares:
             ledger.in_flight.add(self)
@@ -98,15 +100,15 @@ class Reservation:
             meter.requests += 1
 
     def share_of(self, pool: Pool) -> Amount | None:
-        """Return what is held of a budget, if anything."""
+        """Return the reserved amount of a budget, if any."""
         return self._shares.get(pool) if self.is_open else None
 
     @money_context()
     def settle(self, usages: Sequence[RequestUsage], *, whole: bool, unreported: int = 0) -> bool:
-        """Count what a request used, unless it is settled. Return whether that is more than was reserved.
+        """Count the usage of a request, unless it is settled. Return whether it is more than was reserved.
 
-        Where `usages`, of the response and of attempts before it, are not the `whole` of what was used, the rest of the
-        reservation counts as estimated: the request was sent, and may be paid. So does all of it once more for each
+        Where `usages`, of the response and of attempts before it, are not the `whole` usage, the rest of the
+        reservation counts as estimated: the request was sent, and may be billed. So does all of it once more for each
         attempt that reported nothing (`unreported`).
         """
         if not self.is_open:
@@ -130,7 +132,7 @@ class Reservation:
         return over
 
     def _used(self, meter: UsageMeter, pool: Pool, usage: RequestUsage) -> tuple[Amount, Amount]:
-        """Return what was used of one budget, and what was used by an estimate."""
+        """Return the reported and the estimated usage of one budget."""
         if pool is meter.unpriced and pool not in self._shares:
             return pool.zero, pool.zero
         if pool is not meter.cost:
@@ -141,7 +143,7 @@ class Reservation:
 
     @money_context()
     def cancel(self) -> None:
-        """Give everything back: the request was not sent."""
+        """Release everything: the request was not sent."""
         if not self.is_open:
             return
         self._close()
@@ -157,39 +159,39 @@ class Reservation:
 
 
 class _Waiter:
-    __slots__ = ("answer", "held", "meters", "number", "quote")
+    __slots__ = ("answer", "meters", "number", "outer", "quote")
 
-    def __init__(self, number: int, meters: Sequence[UsageMeter], quote: Quote, held: Sequence[Reservation]) -> None:
+    def __init__(self, number: int, meters: Sequence[UsageMeter], quote: Quote, outer: Sequence[Reservation]) -> None:
         self.number = number
         self.meters = meters
         self.quote = quote
-        self.held = held
+        self.outer = outer
         self.answer: asyncio.Future[Reservation | Refusal] = asyncio.get_running_loop().create_future()
 
 
 class Ledger:
-    """Hands out the reservations of a session, first come, first served."""
+    """Makes the reservations of a session, first come, first served."""
 
     def __init__(self) -> None:
         self._lines: dict[Set[Pool], deque[_Waiter]] = {}
-        """The requests that wait, by the budgets that they take from. Only the first of a line can be next."""
+        """The waiting requests, by the budgets that they take from. Only the first of a line can be next."""
         self._awaited: Set[Pool] = frozenset()
         """The budgets that have too little left for the first of some line."""
         self._numbers = itertools.count()
         self.in_flight: set[Reservation] = set()
 
     async def reserve(
-        self, meters: Sequence[UsageMeter], quote: Quote, held: Sequence[Reservation] = ()
+        self, meters: Sequence[UsageMeter], quote: Quote, outer: Sequence[Reservation] = ()
     ) -> Reservation | Refusal:
-        """Reserve a request in all `meters`, or say why it is refused. It may have to wait.
+        """Reserve a request in all `meters`, or return why it is refused. It may have to wait.
 
-        `held` are the reservations of requests that end only when this one has ended: they give nothing back for it.
+        `outer` are the reservations of requests that end only after this one: they release nothing for it.
         """
-        answer = self._attempt(meters, quote, held, self._awaited)
+        answer = self._attempt(meters, quote, outer, self._awaited)
         if not isinstance(answer, _Short):
             return answer
         self._awaited |= answer.pools
-        waiter = _Waiter(next(self._numbers), meters, quote, held)
+        waiter = _Waiter(next(self._numbers), meters, quote, outer)
         self._lines.setdefault(answer.line, deque()).append(waiter)
         try:
             return await waiter.answer
@@ -200,7 +202,7 @@ class Ledger:
             raise
 
     def serve(self) -> None:
-        """Answer the requests that wait, as far as that is possible now. None takes what an earlier one waits for."""
+        """Answer the waiting requests as far as possible. None takes an amount that an earlier one waits for."""
         if not self._lines:
             return
         self._awaited = frozenset()
@@ -211,7 +213,7 @@ class Ledger:
             line = self._lines[pools]
             waiter = line[0]
             if not waiter.answer.done():  # it was cancelled
-                answer = self._attempt(waiter.meters, waiter.quote, waiter.held, self._awaited)
+                answer = self._attempt(waiter.meters, waiter.quote, waiter.outer, self._awaited)
                 if isinstance(answer, _Short):
                     self._awaited |= answer.pools
                     continue
@@ -223,7 +225,7 @@ class Ledger:
                 del self._lines[pools]
 
     def leave_loop(self) -> None:
-        """Drop the requests of an event loop that has ended. Those in flight get no report any more."""
+        """Drop the requests of an event loop that has ended. Those in flight will not be reported."""
         waiting = [waiter for line in self._lines.values() for waiter in line]
         self._lines, self._awaited = {}, frozenset()
         for waiter in waiting:
@@ -234,23 +236,23 @@ class Ledger:
 
     @money_context()
     def _attempt(
-        self, meters: Sequence[UsageMeter], quote: Quote, held: Sequence[Reservation], awaited: Set[Pool]
+        self, meters: Sequence[UsageMeter], quote: Quote, outer: Sequence[Reservation], awaited: Set[Pool]
     ) -> Reservation | Refusal | _Short:
         """Reserve, refuse, or return the budgets that have too little left while requests are in flight."""
         claims: list[_Claim] = []
         for meter in meters:
             if (problem := meter.no_more_requests()) is not None:
                 return Refusal(problem, "max_requests", meter)
-            if isinstance(made := _claims(meter, quote), Refusal):
-                return made
-            claims += made
+            if isinstance(more := _claims(meter, quote), Refusal):
+                return more
+            claims += more
         output = quote.output_tokens
         for claim in claims:
-            kept = [share for each in held if (share := each.share_of(claim.pool)) is not None]
-            most = claim.affords(claim.pool.left_at_best - sum(kept), output)
+            shares = [share for each in outer if (share := each.share_of(claim.pool)) is not None]
+            most = claim.affords(claim.pool.left_at_best - sum(shares), output)
             if most < quote.least_output_tokens:
                 return claim.refusal(claim.amount(quote.least_output_tokens))
-            if claim.pool.in_flight == len(kept):  # nothing will be refunded here, so the output has to be shorter
+            if claim.pool.in_flight == len(shares):  # nothing will be refunded here, so the output has to be shorter
                 output = most
         short = {
             claim.pool for claim in claims if claim.pool in awaited or claim.affords(claim.pool.left, output) < output
@@ -271,7 +273,7 @@ class _Short:
 
 
 def _claims(meter: UsageMeter, quote: Quote) -> list[_Claim] | Refusal:
-    """Return what a request takes of the budgets of one meter."""
+    """Return the parts that a request takes of the budgets of one meter."""
     claims = []
     if meter.tokens.limit is not None:
         claims.append(_Claim(meter.tokens, meter, quote.input_tokens, 1))

@@ -1,4 +1,4 @@
-"""Limits of a session and of workers, and the meters that hold what was used against them."""
+"""Limits of a session and of workers, and the meters of their usage."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class Account:
     """One budget at one moment. `limit` is always the sum of the other four."""
 
     limit: Amount | None
-    """The limit; `None` is none, and then nothing is reserved and `left` is `None`."""
+    """The limit; with `None`, nothing is reserved and `left` is `None`."""
     spent: Amount
     """The sum of what providers reported."""
     estimated: Amount
-    """The most that requests without a report can have used: broken off, cancelled in flight, or never reported."""
+    """The most that requests without a report can have used: interrupted, cancelled, or never reported."""
     reserved: Amount
     """The most that the requests in flight can use."""
 
@@ -72,7 +72,7 @@ class Budget(Account):
     """The money of a session, in US dollars, and its tokens."""
 
     tokens: Account
-    """The same of `Limits.max_tokens`."""
+    """The tokens, against `Limits.max_tokens`."""
 
 
 class Pool:
@@ -115,14 +115,14 @@ class Pool:
         return Account(limit=self.limit, spent=self.spent, estimated=self.estimated, reserved=self.reserved)
 
     def lacks(self, amount: Amount | None, owner: str) -> str:
-        """Say why `amount` cannot be had; `None` is not known."""
+        """Return why an amount is not available; `None` is an unknown amount."""
         assert self.limit is not None
-        used = f"{_number(self.spent)} of {_shown(self.limit)} of {owner} are used"
+        used = f"{_number(self.spent)} of {_with_unit(self.limit)} of {owner} are used"
         if self.estimated:
-            used += f", up to {_shown(self.estimated)} more by requests that reported nothing"
+            used += f", up to {_with_unit(self.estimated)} more by requests that reported nothing"
         if self.reserved:
-            used += f", up to {_shown(self.reserved)} by requests in flight"
-        more = "any amount" if amount is None else _shown(amount)
+            used += f", up to {_with_unit(self.reserved)} by requests in flight"
+        more = "any amount" if amount is None else _with_unit(amount)
         return f"{used}, and the next request may use {more} (Limits.{self.name})"
 
 
@@ -136,12 +136,12 @@ def _number(amount: Amount) -> str:
     return f"${amount:.3e}" if amount.adjusted() > 15 else f"${amount:.6f}".rstrip("0").rstrip(".")
 
 
-def _shown(amount: Amount) -> str:
+def _with_unit(amount: Amount) -> str:
     return f"{amount} tokens" if isinstance(amount, int) else _number(amount)
 
 
 def full_name(provider: str | None, model: str) -> str:
-    """Return `provider:model`. Models that run in tests have no provider, and one that tries several names them."""
+    """Return `provider:model`. Test models have no provider, and a model that tries several names them itself."""
     if not provider or provider in ("test", "function") or provider.startswith("fallback:"):
         return model
     return f"{provider}:{model}"
@@ -181,11 +181,11 @@ class UsageMeter:
 
     @property
     def reserves(self) -> bool:
-        """Whether the worst case of a request has to be reserved here before it is sent."""
+        """Whether the worst case of a request must be reserved here before it is sent."""
         return self.cost.limit is not None or self.tokens.limit is not None
 
     def no_more_calls(self) -> str | None:
-        """Say why there may be no further call, if so."""
+        """Return why there may be no further call, or `None`."""
         limit = self._limits.max_calls
         if limit is None or self.calls < limit:
             return None
@@ -195,7 +195,7 @@ class UsageMeter:
         self.calls += 1
 
     def no_more_requests(self) -> str | None:
-        """Say why there may be no further model request, if so."""
+        """Return why there may be no further model request, or `None`."""
         limit = self._limits.max_requests
         if limit is None or self.requests < limit:
             return None
@@ -203,7 +203,7 @@ class UsageMeter:
 
     @money_context()
     def count_usage(self, model: str, provider: str | None, usage: RequestUsage) -> None:
-        """Count what one request used, as its provider reported it."""
+        """Count the usage of one request, as its provider reported it."""
         for table, name in ((self.by_model, model), (self.by_provider, full_name(provider, model))):
             total = table.get(name)
             if total is None:
@@ -212,7 +212,7 @@ class UsageMeter:
             total.incr(usage)
 
     def budget(self) -> Budget:
-        """Return where the money and the tokens went."""
+        """Return the use of money and tokens."""
         cost = self.cost
         return Budget(
             limit=cost.limit,

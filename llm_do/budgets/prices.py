@@ -1,4 +1,4 @@
-"""Prices of models: those that the user gives, and those of the price list that PydanticAI uses."""
+"""Prices of models: those of the user, and those of the price list that PydanticAI uses."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _FREE = frozenset({"local", "test"})
 
 @contextmanager
 def money_context() -> Iterator[None]:
-    """Calculate with money as always, whatever precision the program has set for numbers of its own."""
+    """Set the precision of decimal numbers for money, independent of the program's own."""
     with localcontext(_ARITHMETIC):
         yield
 
 
 def money(value: Any, what: str) -> Decimal:
-    """Return an amount of US dollars as the decimal number that was written: 0.1 is one tenth."""
+    """Return an amount of US dollars as an exact decimal number: 0.1 is one tenth."""
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise TypeError(f"{what} must be a number, got {value!r}.")
     amount = Decimal(str(value)) if isinstance(value, float) else Decimal(value)
@@ -80,28 +80,28 @@ class HasPrices(Protocol):
 
 
 class PriceList:
-    """The prices of a session. Given ones come first, then what a provider reports, then the public list."""
+    """The prices of a session: first those of the user, then those that a provider reports, then the public list."""
 
-    def __init__(self, *given: Mapping[str, Price | Mapping[str, Any]]) -> None:
-        """Take the prices that are given, the most important ones first."""
-        self._given = [{name: _read(name, price) for name, price in prices.items()} for prices in given]
+    def __init__(self, *prices: Mapping[str, Price | Mapping[str, Any]]) -> None:
+        """Take prices of the user, the most important ones first."""
+        self._user_prices = [{name: _read_price(name, price) for name, price in each.items()} for each in prices]
         self._dearest: dict[tuple[str, str | None], Price | None] = {}
         self._unknown: set[tuple[str | None, str | None]] = set()
-        """Models that answered, and that the list does not have: it is slow to say so."""
+        """Models that the list does not have: it takes long to search."""
 
     @money_context()
     def dearest(self, model: Model) -> Price | None:
         """Return the highest price that a request to `model` can have; `None` where none is known."""
         key = (model.model_id, _base_url(model))
         if key not in self._dearest:
-            self._dearest[key] = self._given_to(model) or _listed(model)
+            self._dearest[key] = self._user_price(model) or _list_price(model)
         return self._dearest[key]
 
     @money_context()
     def cost(self, model: Model, response: ModelResponse) -> Decimal | None:
         """Return the cost of a response; `None` where it is not known."""
-        if (given := self._given_to(model)) is not None:
-            return given.of(response.usage.input_tokens, response.usage.output_tokens)
+        if (price := self._user_price(model)) is not None:
+            return price.of(response.usage.input_tokens, response.usage.output_tokens)
         if (reported := _amount(response.usage.cost)) is not None:
             return reported
         answered = (response.provider_name, response.model_name)
@@ -115,8 +115,8 @@ class PriceList:
             pass
         return None
 
-    def _given_to(self, model: Model) -> Price | None:
-        for prices in self._given:
+    def _user_price(self, model: Model) -> Price | None:
+        for prices in self._user_prices:
             for each in _layers(model):
                 for name in (*_full_names(each), each.model_name):
                     if (price := prices.get(name)) is not None:
@@ -139,17 +139,17 @@ def _full_names(model: Model) -> list[str]:
 
 
 def _is_ollama_here(model: Model) -> bool:
-    """Tell whether a model is served by Ollama on this machine, which charges for no token."""
+    """Return whether a model is served by Ollama on this machine, which is free."""
     return model.system == "ollama" and urlsplit(_base_url(model) or "").hostname in ("127.0.0.1", "::1", "localhost")
 
 
 def is_plausible(usage: RequestUsage) -> bool:
-    """Tell whether a usage is one that a request can have: its numbers are what a provider, or a program, wrote."""
+    """Return whether the numbers of a usage, from a provider or a program, are possible."""
     return all(isinstance(count, int) and count >= 0 for count in (usage.input_tokens, usage.output_tokens))
 
 
 def was_reported(usage: RequestUsage) -> bool:
-    """Tell whether a provider said what a request used."""
+    """Return whether a provider reported the usage of a request."""
     return usage.total_tokens > 0 and not usage.unmeasured_requests
 
 
@@ -162,13 +162,13 @@ def _amount(cost: Any) -> Decimal | None:
 
 
 def check_priced_name(name: str) -> str:
-    """Return the name of a model that has a price. `ValueError` refuses a pattern, which would never match."""
+    """Return the name of a model that has a price. Raise `ValueError` for a pattern, which would never match."""
     if set(name) & set("*?["):
         raise ValueError(f"{name!r} is no model: a price is for one model, so write one for each")
     return name
 
 
-def _read(name: str, price: Price | Mapping[str, Any]) -> Price:
+def _read_price(name: str, price: Price | Mapping[str, Any]) -> Price:
     check_priced_name(name)
     if isinstance(price, Price):
         return price
@@ -185,30 +185,30 @@ def _base_url(model: Model) -> str | None:
         return None
 
 
-def _listed(model: Model) -> Price | None:
+def _list_price(model: Model) -> Price | None:
     """Look a model up where PydanticAI prices its responses: by the provider's address, then by its name."""
     for each in _layers(model):
         for provider, url in ((None, _base_url(each)), (each.system, None)):
             if provider is None and url is None:
                 continue
             try:
-                _, found = get_snapshot().find_provider_model(each.model_name, None, provider, url)
+                _, info = get_snapshot().find_provider_model(each.model_name, None, provider, url)
             except LookupError:
                 continue
-            return _highest(found)
+            return _highest(info)
     return None
 
 
 def _highest(model: ModelInfo) -> Price | None:
     prices = list(_may_apply(model))
-    found = {
+    rates = {
         direction: max((each for price in prices for each in _rates(price, direction)), default=None)
         for direction in ("input", "output")
     }
     per_request = max((each for price in prices for each in _amounts(price.requests_kcount)), default=Decimal(0)) / 1000
-    if found["input"] is None and found["output"] is None and not per_request:
+    if rates["input"] is None and rates["output"] is None and not per_request:
         return None
-    return Price(input=found["input"] or Decimal(0), output=found["output"] or Decimal(0), request=per_request)
+    return Price(input=rates["input"] or Decimal(0), output=rates["output"] or Decimal(0), request=per_request)
 
 
 def _may_apply(model: ModelInfo) -> Iterator[ModelPrice]:
@@ -226,7 +226,7 @@ def _may_apply(model: ModelInfo) -> Iterator[ModelPrice]:
 
 
 def _rates(price: ModelPrice, direction: str) -> Iterator[Decimal]:
-    """Yield what a million tokens of one direction can cost: cached, written to a cache, or as audio."""
+    """Yield the costs of a million tokens of one direction: cached, written to a cache, or as audio."""
     for name, value in vars(price).items():
         if name.endswith("_mtok") and (name.startswith("output") == (direction == "output")):
             yield from _amounts(value)

@@ -14,7 +14,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, MultiModalContent
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage, RunUsage
 
-from ..policy.approvals import ApprovalOutcome
+from ..policy.requests import ApprovalOutcome
 from ..policy.rules import Case
 from .trace import CallState, ModelUsage
 

@@ -10,7 +10,8 @@ from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 
-from ..policy.approvals import Answer, ApprovalRequest
+from ..policy.approvals import Answer
+from ..policy.requests import ApprovalRequest
 from .frame import CallFrame
 from .trace import ModelUsage
 

@@ -16,9 +16,10 @@ from ..arguments.payloads import add_attachments, attachments_key
 from ..definitions.call_graph import called_names
 from ..errors import ApprovalDenied, CallCancelled, LlmDoError, RunEnded
 from ..machine import pool
-from ..policy.approvals import Answer, ApprovalController, ApprovalOutcome, ApprovalRequest, copy_arguments
+from ..policy.approvals import Answer, ApprovalController, copy_arguments
 from ..policy.catalogue import is_built_in
 from ..policy.plan import UNPLANNED, Plan
+from ..policy.requests import ApprovalOutcome, ApprovalRequest
 from ..policy.rules import Call, Case, RuleBook, Ruling, Shape, check_rules, default_ruling, judge, shape_of
 from ..values.canonical import NoCanonicalForm, SameObject, canonical
 from ..values.snapshots import snapshot
@@ -375,7 +376,7 @@ class SessionTools:
         known = [*(entries.values() if isinstance(entries, dict) else ()), *([] if worker is None else [worker])]
         below = [tool for each in workers_below(known) for tool in each.own_entries.values()]
         self._tools = [adapt(entry) for entry in (*known, *below) if entry is not worker]
-        self.spoken_of_as: Mapping[str, str] = {tool.name: rule_name(tool) for tool in self._tools}
+        self.rule_names: Mapping[str, str] = {tool.name: rule_name(tool) for tool in self._tools}
         self.servers: Collection[str] = {name.partition("/")[0] for name in foreign or () if "/" in name}
 
     def shapes(self, name: str) -> Sequence[Shape] | None:
@@ -392,7 +393,7 @@ class SessionTools:
     def names(self) -> Iterable[str]:
         return {*self._entries, *map(rule_name, self._tools), *(self._foreign or ())}
 
-    def more_to_come(self) -> bool:
+    def may_grow(self) -> bool:
         worker = self._worker
         if worker is not None and (_has_capabilities(worker) or (self._foreign is None and worker.toolsets)):
             return True

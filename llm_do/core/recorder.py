@@ -17,7 +17,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.tools import ToolDefinition, ToolDenied
 
 from ..errors import ApprovalDenied, ArgumentError, note_path, raised_in_nested_call
-from ..policy.approvals import ApprovalOutcome
+from ..policy.requests import ApprovalOutcome
 from ..policy.rules import Case
 from ..privacy.secret_fields import DELEGATED, HIDDEN, SecretFields, delegated_secret_fields
 from ..privacy.secrets import Secrets

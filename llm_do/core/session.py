@@ -12,7 +12,8 @@ from ..budgets.prices import HasPrices, Price, PriceList
 from ..definitions.definition import WorkerCreationDefaults
 from ..errors import CallCancelled, CallEnded, CallTimeout, DepthLimitError, LlmDoError, UnknownEntryError, did_you_mean
 from ..models.choice import DefaultModel, ModelLike
-from ..policy.approvals import ApprovalCallback, ApprovalController, Approver
+from ..policy.approvals import ApprovalController
+from ..policy.requests import ApprovalCallback, Approver
 from ..policy.rules import RuleBook
 from ..privacy.secrets import HasSecrets, Secrets
 from ..values.texts import quote

@@ -13,7 +13,7 @@ from pydantic_ai.messages import ModelMessage, MultiModalContent
 from pydantic_ai.usage import RequestUsage, RunUsage
 
 from ..arguments.payloads import name_of
-from ..policy.approvals import ApprovalOutcome
+from ..policy.requests import ApprovalOutcome
 from ..values.texts import escape_surrogates, shorten
 
 CallState: TypeAlias = Literal["ok", "failed", "refused", "cancelled", "dropped"]

@@ -1,7 +1,7 @@
 """Files of this machine, read within bounds and written atomically.
 
-A project comes from elsewhere: a pipe among its files must not keep a program waiting, and a device must not fill its
-memory. Everything that reads a file of a project reads it here. Only the standard library is imported.
+A project may come from anywhere: a pipe among its files must not block a program, and a device must not fill its
+memory. All files of projects are read here. Only the standard library is imported.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MAX_BYTES = 1_000_000
-"""How large the file of a worker may be."""
+"""The largest file of a worker."""
 MAX_CODE = 10_000_000
-"""How large a Python file of a project may be."""
+"""The largest Python file of a project."""
 
 # O_NONBLOCK: what was a file a moment ago may be a pipe now, and opening one waits for its other end.
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -43,7 +43,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def read_file(path: Path, limit: int = MAX_BYTES) -> bytes:
-    """Return the content of a regular file of at most `limit` bytes. Anything else is an `OSError` that says why."""
+    """Return the content of a regular file of at most `limit` bytes. Raise an `OSError` for anything else."""
     return read_with_status(path, limit)[0]
 
 
@@ -65,7 +65,7 @@ def read_with_status(path: Path, limit: int = MAX_BYTES) -> tuple[bytes, os.stat
 
 
 def check_regular(path: Path) -> None:
-    """Raise an `OSError` that says what is in the place of a regular file."""
+    """Raise an `OSError` for anything but a regular file."""
     _check(path.stat(), path)
 
 
@@ -113,13 +113,13 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def foreign_part(path: Path, folder: Path, users: Collection[int]) -> Path | None:
-    """Return the first part of a path, from a folder down to the file, that belongs to none of some users."""
+    """Return the first part of a path, from a folder down to the file, whose owner is not one of some users."""
     below = [part for part in (path, *path.parents) if part.is_relative_to(folder)]
     for part in reversed(below):
-        for status in (part.lstat, part.stat):  # of a symlink, it matters who made it, and who made what it leads to
+        for status in (part.lstat, part.stat):  # of a symlink, both its owner and the owner of its target count
             try:
                 owner = status().st_uid
-            except OSError:  # reading it will say what is wrong
+            except OSError:  # reading it will raise the error
                 break
             if owner not in users:
                 return part
@@ -127,14 +127,14 @@ def foreign_part(path: Path, folder: Path, users: Collection[int]) -> Path | Non
 
 
 def part_open_to_all(path: Path, folder: Path) -> Path | None:
-    """Return the first part of a path that every user can replace or write: a folder around `folder`, or what is in it.
+    """Return the first part of a path that every user can replace or write: a folder around `folder`, or a part of it.
 
     In a folder with the sticky bit, such as /tmp, no user can replace files of others.
     """
     for part in reversed((path, *path.parents)):
         try:
             mode = part.stat().st_mode
-        except OSError:  # it is not there, or reading it will say what is wrong
+        except OSError:  # it is not there, or reading it will raise the error
             break
         if mode & stat.S_IWOTH and (part.is_relative_to(folder) or not mode & stat.S_ISVTX):
             return part
@@ -143,16 +143,16 @@ def part_open_to_all(path: Path, folder: Path) -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """The users to whom all files of a project belong that are used."""
+    """The users whose files are used in a project."""
 
     users: Collection[int]
     root: Path
     """The folder of the project."""
     lone: bool = False
-    """Whether it is the folder of a lone worker: the owner of the folder does not matter, it may be /tmp."""
+    """Whether it is the folder of a lone worker: its owner does not matter, since it may be /tmp."""
 
     def refusal(self, path: Path) -> str | None:
-        """Return why a file of the project is not used, if any part of the way to it belongs to another user."""
+        """Return why a file of the project is not used, if any part of its path belongs to another user."""
         top = self.root / path.relative_to(self.root).parts[0] if self.lone else self.root
         if (part := foreign_part(path, top, self.users)) is None:
             return None
@@ -160,6 +160,6 @@ class Owners:
 
 
 def own_users() -> set[int]:
-    """Return the users whose files are one's own: the current one and, for root, the one who called `sudo`."""
+    """Return the current user and, for root, the one who called `sudo`."""
     user, caller = os.geteuid(), os.environ.get("SUDO_UID", "")
     return {user, int(caller)} if user == 0 and caller.isdecimal() else {user}

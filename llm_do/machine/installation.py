@@ -17,17 +17,17 @@ def install_extra(extra: str) -> str:
     how = _installer()
     if how == "clone":
         return f"pip install -e '.[{extra}]'"
-    wanted = f"'{_NAME}[{extra}]'"
-    return {"uv": f"uv tool install {wanted}", "pipx": f"pipx install --force {wanted}"}.get(
-        how, f"pip install {wanted}"
+    requirement = f"'{_NAME}[{extra}]'"
+    return {"uv": f"uv tool install {requirement}", "pipx": f"pipx install --force {requirement}"}.get(
+        how, f"pip install {requirement}"
     )
 
 
 def install_package(package: str) -> str:
     """Return the command that adds another package, which may have an extra in brackets."""
-    wanted = f"'{package}'" if "[" in package else package
-    commands = {"uv": f"uv tool install --with {wanted} {_NAME}", "pipx": f"pipx inject {_NAME} {wanted}"}
-    return commands.get(_installer(), f"pip install {wanted}")
+    requirement = f"'{package}'" if "[" in package else package
+    commands = {"uv": f"uv tool install --with {requirement} {_NAME}", "pipx": f"pipx inject {_NAME} {requirement}"}
+    return commands.get(_installer(), f"pip install {requirement}")
 
 
 @cache

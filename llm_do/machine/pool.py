@@ -54,7 +54,7 @@ class Job:
         self._deliver = deliver
         """Takes the result or the exception, in the thread."""
         self._finish = finish
-        """Is called in the thread before that, when the function is over."""
+        """Called in the thread before that, at the end of the function."""
         self._token: EventLoopToken | None = None
         self._scope: CancelScope | None = None
         self._context: Context = copy_context()
@@ -65,7 +65,7 @@ class Job:
         self._context.run(set_current_async_library, None)  # none runs in the thread itself
 
     def run(self) -> Callable[[], None]:
-        """Run the function. Return what gives back its place, and delivers what came of it."""
+        """Run the function. Return a callback that gives back its place and delivers the result."""
         result, error = None, None
         if self._token is not None:
             anyio_locals.current_token, anyio_locals.current_cancel_scope = self._token, self._scope
@@ -90,7 +90,7 @@ def _end(finish: Callable[[], None] | None, deliver: Callable[[], Any]) -> None:
 
 
 class _Worker:
-    """A thread that runs one job after the other, and ends when none has come for a while."""
+    """A thread that runs one job after the other, and ends after some idle time."""
 
     __slots__ = ("inbox",)
 
@@ -121,14 +121,14 @@ _lock = threading.Lock()
 
 
 def start(job: Job) -> None:
-    """Run a job in an idle thread, or in a new one. `RuntimeError` says that the system has none to give."""
+    """Run a job in an idle thread, or in a new one. Raise `RuntimeError` if the system has none to give."""
     with _lock:
         worker = _idle.pop() if _idle else None
     (worker or _Worker()).inbox.put(job)
 
 
 async def run(function: Callable[..., T], *args: Any) -> T:
-    """Run a synchronous function beside the running loop. On cancellation its thread runs out by itself."""
+    """Run a synchronous function beside the running loop. On cancellation its thread runs to its end alone."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     start(Job(partial(function, *args), partial(deliver_to, future)))
@@ -139,7 +139,7 @@ async def run(function: Callable[..., T], *args: Any) -> T:
 
 
 def deliver_to(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    """Give a future of a loop its result, from a thread. A loop that has ended wants none."""
+    """Give a future of a loop its result, from a thread. After the end of the loop it is dropped."""
     loop = future.get_loop()
     try:
         loop.call_soon_threadsafe(_settle, future, result, error)
@@ -162,7 +162,7 @@ def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | Non
 
 
 def settle(future: Future[Any], result: Any, error: BaseException | None) -> None:
-    """Give a future of an executor its result. One that was cancelled wants none."""
+    """Give a future of an executor its result. A cancelled future gets none."""
     with suppress(InvalidStateError):
         if error is None:
             future.set_result(result)

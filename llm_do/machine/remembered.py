@@ -1,7 +1,7 @@
-"""Remembered answers: what the user agreed to once, so that the question is not asked again.
+"""Remembered answers: questions to which the user said yes, so that they are not asked again.
 
-All of them are in one file in the user's state folder, outside of every project, where no root of a worker reaches. A
-project that is cloned cannot bring it along.
+They are in one file in the user's state folder, outside of every project and every root of a worker. A cloned project
+cannot contain it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ logger = logging.getLogger("llm_do")
 
 
 def state_folder() -> Path | None:
-    """Return the folder of what llm-do remembers of this user, which need not exist; `None` without a home folder."""
-    named = os.environ.get("XDG_STATE_HOME", "").strip()
-    if named and not Path(named).is_absolute():
-        # The specification says to ignore it. Seen from the current folder, a clone could bring the file along.
+    """Return the state folder of llm-do for this user, which need not exist; `None` without a home folder."""
+    state_home = os.environ.get("XDG_STATE_HOME", "").strip()
+    if state_home and not Path(state_home).is_absolute():
+        # The specification says to ignore it. Relative to the current folder, a clone could contain the file.
         folder = os.path.expanduser("~/.local/state/llm-do")  # noqa: PTH111 - without a home, it stays as it is
         return Path(folder) if os.path.isabs(folder) else None  # noqa: PTH117
     try:
@@ -39,7 +39,7 @@ def state_folder() -> Path | None:
 
 
 def is_remembered(kind: str, subject: str) -> bool:
-    """Whether the user said yes. A file that cannot be believed has no yes, which is a warning, once."""
+    """Return whether the user said yes. A file that is not trusted has no yes, and gives one warning."""
     if state_folder() is None:
         return False
     try:
@@ -57,13 +57,13 @@ def _warn(message: str) -> None:
 class Remembered:
     """The questions that the user said yes to, each by a kind and a subject.
 
-    A kind is a word, such as `project`. A subject is what was asked about, such as the path of the project's folder.
+    A kind is a word, such as `project`. A subject is its topic, such as the path of the project's folder.
     """
 
     def __init__(self, path: Path) -> None:
-        """Read a file of answers. One that is missing is empty; one that cannot be believed is a `RememberedError`."""
+        """Read a file of answers. A missing one is empty; one that is not trusted raises a `RememberedError`."""
         self.path = path
-        self._answers = _read(path)
+        self._answers = _read_answers(path)
 
     @classmethod
     def load(cls) -> Remembered:
@@ -73,11 +73,11 @@ class Remembered:
         return cls(folder / "remembered.json")
 
     def has(self, kind: str, subject: str) -> bool:
-        """Whether the user said yes."""
+        """Return whether the user said yes."""
         return subject in self._answers.get(kind, ())
 
     def subjects(self, kind: str) -> list[str]:
-        """Return everything of a kind that the user said yes to."""
+        """Return the subjects of a kind that the user said yes to."""
         return sorted(self._answers.get(kind, ()))
 
     def add(self, kind: str, subject: str) -> None:
@@ -91,17 +91,17 @@ class Remembered:
             answers.get(kind, set()).discard(subject)
 
     def remove_all(self, kind: str) -> list[str]:
-        """Forget everything of a kind, in one step, and return what it was."""
+        """Forget all subjects of a kind in one step, and return them."""
         with self._changing() as answers:
             return sorted(answers.pop(kind, ()))
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, set[str]]]:
-        """Change the answers as they are in the file now, while no other process changes them."""
+        """Change the current answers in the file, while no other process changes them."""
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with lock_folder(self.path.parent):
-                answers = _read(self.path)
+                answers = _read_answers(self.path)
                 yield answers
                 yes = {kind: sorted(subjects) for kind, subjects in sorted(answers.items()) if subjects}
                 text = json.dumps({"version": VERSION, "yes": yes}, indent=2)
@@ -116,7 +116,7 @@ class Remembered:
         self._answers = answers
 
 
-def _read(path: Path) -> dict[str, set[str]]:
+def _read_answers(path: Path) -> dict[str, set[str]]:
     try:
         content, status = read_with_status(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -125,12 +125,12 @@ def _read(path: Path) -> dict[str, set[str]]:
         raise RememberedError(f"{path} cannot be read: {exc.strerror or exc}. Move it away to start anew.") from exc
     if status.st_uid not in own_users() or stat.S_IMODE(status.st_mode) & 0o022:
         raise RememberedError(
-            f"{path} is not believed: other users can write it. Make it yours, with `chown` and `chmod 600`."
+            f"{path} is not trusted: other users can write it. Make it yours, with `chown` and `chmod 600`."
         )
     try:
-        said = json.loads(content)
-        if said["version"] != VERSION:
-            raise RememberedError(f"{path} has version {said['version']!r}, of another llm-do. Move it away.")
-        return {str(kind): set(map(str, subjects)) for kind, subjects in said["yes"].items()}
+        data = json.loads(content)
+        if data["version"] != VERSION:
+            raise RememberedError(f"{path} has version {data['version']!r}, of another llm-do. Move it away.")
+        return {str(kind): set(map(str, subjects)) for kind, subjects in data["yes"].items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
         raise RememberedError(f"{path} is broken: move it away, and answer its questions again.") from exc

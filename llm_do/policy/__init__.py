@@ -1,1 +1,1 @@
-"""Rules and approvals: whether a call may run, and who is asked."""
+"""Rules and approvals of calls."""

@@ -1,4 +1,4 @@
-"""Approvals: who is asked whether a call may run, and what was granted for the session."""
+"""Ask whether calls may run, and remember what was granted for the session."""
 
 from __future__ import annotations
 
@@ -7,180 +7,52 @@ import inspect
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
 
 import anyio
 
 from ..errors import ApprovalDenied, EventLoopError
-from ..privacy.display import layout, visible
-from ..values.canonical import NoCanonicalForm, canonical, digest
+from ..values.canonical import NoCanonicalForm, canonical
 from ..values.snapshots import snapshot
 from ..values.texts import quote, text_of
-from .rules import Call, Case, Grant, RuleBook, Ruling, judge, read_rules
+from .requests import ApprovalCallback, ApprovalDecision, ApprovalOutcome, ApprovalRequest, Approver
+from .rules import Call, Case, Grant, RuleBook, judge, read_rules
 
 T = TypeVar("T")
 
 _QUIET_TURNS = 3
 """Turns of the event loop without another identical call, after which those that wait are counted."""
-EXACTLY = "exactly these arguments"
 _MOST_TURNS = 1_000
 """Turns after which they are counted in any case."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalRequest:
-    """What somebody is asked."""
-
-    tool_name: str
-    """The name by which rules speak of the tool."""
-    payload: dict[str, Any]
-    """The arguments, and what else there is to see. A copy: changing it changes nothing."""
-    arguments: dict[str, Any] = field(default_factory=dict)
-    """The arguments alone, as they can be edited."""
-    reason: str
-    """Which rule asks, why, and the path of calls."""
-    entry: str
-    """The name of the tool itself."""
-    worker: str | None = None
-    """The worker that calls; `None` is Python."""
-    call_path: str = ""
-    """The names of the calls above, and of this one."""
-    ruling: Ruling | None = None
-    """What asks, with the rule and where it stands."""
-    offers: tuple[Grant, ...] = ()
-    """Wider permissions that can be given for the session, each with all that it covers as its text."""
-    before: Mapping[str, str | None] = field(default_factory=dict)
-    """The texts of files that the call would change, by path; `None` is no file. Those that are no text are left out.
-    If another text is there when the call runs, it does not run but is asked about again."""
-    question: str | None = None
-    """Where it is about no call: what is asked, in place of whether one may run. The answer is yes or no."""
-    count: int = 1
-    """The number of identical calls that wait, this one included. Who is asked has to be shown it: see `all_calls`."""
-    ungranted: tuple[str, ...] = ()
-    """Arguments that a yes for the session leaves open: it is for any value of them."""
-    key: str | None = None
-    """The key of the call, where one is needed. See `TraceEntry.key`."""
-
-    @property
-    def digest(self) -> str:
-        """A digest of all that is shown. A stored answer is one to this question only if it is equal."""
-        return digest(["", self.text(full=True), dict(self.before), [offer.text for offer in self.offers]])[0]
-
-    @property
-    def session_grant(self) -> str:
-        """Which arguments a yes for the session is for, in words."""
-        *names, last = self.ungranted or ("",)
-        both = f"{', '.join(names)} and {last}" if names else last
-        return f"these arguments and any {both}" if both else EXACTLY
-
-    def text(self, *, full: bool = False) -> str:
-        """The request as a person may see it: nothing in it can hide, or do anything to a screen.
-
-        Long values are cut in the middle, unless `full`.
-        """
-        path = f"\n  call path: {visible(self.call_path)}" if self.call_path else ""
-        because = visible(str(self.ruling.because if self.ruling is not None else self.reason))
-        why = visible(self.ruling.reason) if self.ruling is not None and self.ruling.reason else None
-        shown = layout(self.payload, full=full)
-        indented = "".join(f"\n  {line}" for line in shown.splitlines())
-        calls = f"{self.count:,} identical calls of " if self.count > 1 else ""
-        return f"{calls}{visible(self.entry)} ({visible(self.tool_name)}){path}\n  rule: {because}" + (
-            f"\n  reason: {why}{indented}" if why else indented
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class ApprovalDecision:
-    """The answer to an approval request."""
-
-    approved: bool
-    """Yes or no."""
-    approve_for_session: bool = False
-    """Do not ask again in this session when the same worker makes the same call with the same arguments.
-
-    Those that the request has in `ungranted` may differ: a yes to reading a file is for every part of it.
-    """
-    note: str | None = None
-    """A word to the caller; a model that is refused reads it."""
-    grant: Grant | None = None
-    """One of the offers of the request: do not ask again in this session for any call that it covers."""
-    arguments: dict[str, Any] | None = None
-    """Arguments to run with, in place of those that were asked about. They are validated and judged again."""
-    end_run: bool = False
-    """Refuse all identical calls that wait, and end the run: the caller gets no chance to go on."""
-    all_calls: bool = False
-    """Answer all `count` calls of the request, be it yes or no. Otherwise one is answered, and the next is asked about.
-
-    Calls that were not counted are asked about next in any case. A plain callback sees no count, and answers one call.
-    """
-
-    def __post_init__(self) -> None:
-        # "no" is true in Python: only a real bool may open a door.
-        for flag in ("approved", "approve_for_session", "end_run", "all_calls"):
-            if not isinstance(getattr(self, flag), bool):
-                raise TypeError(f"ApprovalDecision.{flag} must be True or False.")
-        if self.end_run and self.approved:
-            raise ValueError("ApprovalDecision: what is approved does not end the run.")
-        if not self.approved and (self.arguments is not None or self.grant is not None or self.approve_for_session):
-            raise ValueError("ApprovalDecision: what is refused has neither arguments nor a grant for the session.")
-
-
-ApprovalCallback: TypeAlias = Callable[[str, dict[str, Any], str], ApprovalDecision | Awaitable[ApprovalDecision]]
-"""Gets `(tool_name, payload, reason)` and decides. The payload is a copy: changing it changes nothing."""
-
-
-class Approver(Protocol):
-    """In place of a callback: it sees the whole request, with the rule that asks, the offers and the count.
-
-    An approver that shows one question at a time has the attribute `one_at_a_time = True`. Then it is asked when it has
-    answered the question before, and the request is made at that moment: it counts the calls that wait by then, and is
-    not made at all where a grant covers the call by then.
-    """
-
-    def ask(self, request: ApprovalRequest, /) -> ApprovalDecision | Awaitable[ApprovalDecision]:
-        """Decide. What it raises, and anything but a decision, refuses."""
-
-
-def approve_all_callback(tool_name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
-    """Say yes to everything that is asked."""
-    return ApprovalDecision(approved=True)
-
-
-def strict_mode_callback(tool_name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
-    """Say no to everything that is asked."""
-    return ApprovalDecision(approved=False, note="strict mode refuses whatever needs an approval")
-
-
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How a request was decided, and what more was said."""
+    """The decision on one call, in the form in which it is recorded, and what follows from it."""
 
     outcome: ApprovalOutcome
     arguments: dict[str, Any] | None = None
     """The arguments to run with, where they are not those of the request."""
     end_run: bool = False
-    for_session: bool = False
-    grant: Grant | None = None
-    all_calls: bool = False
 
 
 class _Place:
     """The place of one call in a line."""
 
-    __slots__ = ("_called", "answer")
+    __slots__ = ("_event", "answer")
 
     def __init__(self) -> None:
-        self._called = anyio.Event()
+        self._event = anyio.Event()
         self.answer: Answer | None = None
 
     async def wait(self) -> None:
         """Wait for an answer, a grant, or the first place."""
-        await self._called.wait()
-        self._called = anyio.Event()
+        await self._event.wait()
+        self._event = anyio.Event()
 
-    def call(self) -> None:
-        self._called.set()
+    def wake(self) -> None:
+        self._event.set()
 
 
 class _Line:
@@ -198,7 +70,7 @@ class _Line:
     def leave(self, place: _Place) -> None:
         self.places.remove(place)
         if self.places:
-            self.places[0].call()
+            self.places[0].wake()
 
     async def settle(self) -> None:
         """Let the calls that are made at the same time join, before they are counted.
@@ -215,20 +87,20 @@ class _Line:
 
 
 def copy_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments as somebody is shown them: nothing that they do to them is done to the call."""
+    """Return a copy of arguments that an approver may change, which changes nothing in the call."""
     try:
         return deepcopy(arguments)
     except Exception:  # something in them cannot be copied, and stands for itself
-        shown: dict[str, Any] = snapshot(arguments)
-        return shown
+        copied: dict[str, Any] = snapshot(arguments)
+        return copied
 
 
-def _refused(by: Any, note: str) -> Answer:
-    return Answer(ApprovalOutcome(approved=False, by=by, note=note))
+def _refuse(by: Literal["nobody", "error"], note: str) -> tuple[ApprovalDecision, ApprovalOutcome]:
+    return ApprovalDecision(approved=False), ApprovalOutcome(approved=False, by=by, note=note)
 
 
 class ApprovalController:
-    """Asks, and remembers what was approved for the session. One stands in each runtime."""
+    """Asks, and remembers what was approved for the session. Each runtime has one."""
 
     def __init__(
         self,
@@ -241,7 +113,7 @@ class ApprovalController:
         self._patterns: dict[Hashable, list[Grant]] = {}
         self._lines: dict[Hashable, _Line] = {}
         self._turn = anyio.Lock(fast_acquire=True)
-        """Held while an approver that shows one question at a time is asked."""
+        """Held while an approver that handles one question at a time has one."""
 
     async def decide(
         self,
@@ -254,13 +126,12 @@ class ApprovalController:
         on_ask: Callable[[ApprovalRequest], None] = lambda request: None,
         settle: bool = True,
     ) -> Answer:
-        """Decide one call. `subject` says who calls what: equal names alone never share a grant.
+        """Decide one call. Identical calls wait: the first one asks, and none runs before an answer covers it.
 
-        `evidence` is what else is shown: calls that differ in it are asked about one by one, and share a grant.
-
-        `on_ask` is called with the request that is made, when the approver is really asked. Identical calls wait:
-        the first one asks, and none runs before an answer covers it. `settle` lets those that are under way join the
-        line before they are counted, which takes a few turns of the event loop.
+        `subject` identifies the caller and the tool: equal names alone never share a grant. `evidence` is anything else
+        that the approver sees: calls that differ in it ask one by one, and share a grant. `on_ask` gets the
+        request right before the approver does. `settle` lets calls that are under way join the line before they are
+        counted, which takes a few turns of the event loop.
         """
         try:
             same: Hashable = (subject, canonical(arguments))
@@ -270,22 +141,22 @@ class ApprovalController:
                 key = (subject, canonical(granted_for))
         except NoCanonicalForm:
             key = same = None  # identical to no other call
-        if (granted := self._granted(key, subject, call)) is not None:
-            return granted
+        if (answer := self._find_grant(key, subject, call)) is not None:
+            return answer
         place_of = (same, evidence)
         line = _Line() if same is None else self._lines.setdefault(place_of, _Line())
         place = line.join()
         try:
             while place.answer is None:
-                if (granted := self._granted(key, subject, call)) is not None:
-                    return granted
+                if (answer := self._find_grant(key, subject, call)) is not None:
+                    return answer
                 if line.places[0] is not place:
                     await place.wait()
                     continue
                 async with self._in_turn():
                     if settle and self._shows_count:
                         await line.settle()
-                    if self._granted(key, subject, call) is None:
+                    if self._find_grant(key, subject, call) is None:
                         await self._ask_first(line, key, subject, request, on_ask)
             return place.answer
         finally:
@@ -296,13 +167,13 @@ class ApprovalController:
     async def confirm(self, request: ApprovalRequest) -> bool:
         """Ask a `question` that is about no call, and to which the answer is yes or no."""
         async with self._in_turn():
-            answer = await self._ask(request, lambda request: None)
-        return answer.outcome.approved and answer.arguments is None
+            decision, outcome = await self._ask(request, lambda request: None)
+        return outcome.approved and decision.arguments is None
 
     def _in_turn(self) -> AbstractAsyncContextManager[Any]:
         return self._turn if getattr(self.approval_callback, "one_at_a_time", False) else nullcontext()
 
-    def _granted(self, key: Hashable, subject: Hashable, call: Call) -> Answer | None:
+    def _find_grant(self, key: Hashable, subject: Hashable, call: Call) -> Answer | None:
         for grant in self._patterns.get(subject, ()):
             if grant.covers(call):
                 return Answer(ApprovalOutcome(approved=True, by="grant", grant=grant.text))
@@ -312,7 +183,7 @@ class ApprovalController:
 
     @property
     def _shows_count(self) -> bool:
-        """Whether the approver sees how many calls wait."""
+        """Return whether the approver sees how many calls wait."""
         return callable(getattr(self.approval_callback, "ask", None))
 
     async def _ask_first(
@@ -324,61 +195,49 @@ class ApprovalController:
         on_ask: Callable[[ApprovalRequest], None],
     ) -> None:
         """Ask for the first call of a line, and give the answer to those that it covers."""
-        counted = line.places[:] if self._shows_count else line.places[:1]
-        answer = await self._ask(replace(request, count=len(counted)), on_ask)
-        answer = self._remember(answer, subject, key, request.session_grant)
-        every = answer.all_calls or answer.end_run
-        outcome = replace(answer.outcome, count=len(counted) if every else 1)
-        covered = line.places if answer.end_run else counted if every else counted[:1]
+        waiting = line.places[:] if self._shows_count else line.places[:1]
+        decision, outcome = await self._ask(replace(request, count=len(waiting)), on_ask)
+        if decision.arguments is None:  # edited arguments were not approved as they were asked for
+            if decision.grant is not None:
+                self._patterns.setdefault(subject, []).append(decision.grant)
+            if decision.approve_for_session and key is not None:
+                self._exact[key] = request.session_grant
+                outcome = replace(outcome, grant=outcome.grant or request.session_grant)
+        is_for_all = decision.all_calls or decision.end_run
+        outcome = replace(outcome, count=len(waiting) if is_for_all else 1)
+        answered = line.places if decision.end_run else waiting if is_for_all else waiting[:1]
         still_here = set(line.places)
-        for place in covered:
+        for place in answered:
             if place in still_here:
-                given = None if answer.arguments is None else copy_arguments(answer.arguments)
-                place.answer = replace(answer, outcome=outcome, arguments=given)
-                place.call()
-        if answer.grant is not None or answer.for_session:
+                arguments = None if decision.arguments is None else copy_arguments(decision.arguments)
+                place.answer = Answer(outcome, arguments, decision.end_run)
+                place.wake()
+        if decision.grant is not None or decision.approve_for_session:
             for place in line.places:
-                place.call()
+                place.wake()
 
-    def _remember(self, answer: Answer, subject: Hashable, key: Hashable = None, covers: str = EXACTLY) -> Answer:
-        if answer.arguments is not None:  # what was edited was not approved as it was asked for
-            return answer
-        if answer.grant is not None:
-            self._patterns.setdefault(subject, []).append(answer.grant)
-        if answer.for_session and key is not None:
-            self._exact[key] = covers
-            outcome = replace(answer.outcome, grant=answer.outcome.grant or covers)
-            return replace(answer, outcome=outcome)
-        return answer
-
-    async def _ask(self, request: ApprovalRequest, on_ask: Callable[[ApprovalRequest], None]) -> Answer:
+    async def _ask(
+        self, request: ApprovalRequest, on_ask: Callable[[ApprovalRequest], None]
+    ) -> tuple[ApprovalDecision, ApprovalOutcome]:
         if self.approval_callback is None:
-            return _refused("nobody", "nobody can be asked: there is no approval_callback, and no terminal")
+            return _refuse("nobody", "nobody can be asked: there is no approval_callback, and no terminal")
         on_ask(request)
         try:
             decision = self._call_back(request)
             if inspect.isawaitable(decision):
                 decision = await decision
-        except (Exception, asyncio.CancelledError) as exc:  # whatever goes wrong while asking, the answer is no
+        except (Exception, asyncio.CancelledError) as exc:  # the answer to a question that fails is no
             task = asyncio.current_task()
             if isinstance(exc, asyncio.CancelledError) and (task is None or task.cancelling()):
                 raise
-            what = f"{type(exc).__name__}: {text}" if (text := text_of(exc)) else type(exc).__name__
-            return _refused("error", f"the approval callback failed: {what}")
+            problem = f"{type(exc).__name__}: {text}" if (text := text_of(exc)) else type(exc).__name__
+            return _refuse("error", f"the approval callback failed: {problem}")
         if not isinstance(decision, ApprovalDecision):
-            return _refused("error", f"the approval callback must return an ApprovalDecision, got {quote(decision)}")
+            return _refuse("error", f"the approval callback must return an ApprovalDecision, got {quote(decision)}")
         if decision.grant is not None and not any(decision.grant is offer for offer in request.offers):
-            return _refused("error", "the approval callback granted what was not offered")
+            return _refuse("error", "the approval callback granted what was not offered")
         grant = decision.grant.text if decision.grant is not None and decision.arguments is None else None
-        outcome = ApprovalOutcome(approved=decision.approved, by="callback", note=decision.note, grant=grant)
-        return Answer(
-            outcome,
-            decision.arguments,
-            end_run=decision.end_run,
-            for_session=decision.approve_for_session,
-            grant=decision.grant,
-            all_calls=decision.all_calls,
-        )
+        return decision, ApprovalOutcome(approved=decision.approved, by="callback", note=decision.note, grant=grant)
 
     def _call_back(self, request: ApprovalRequest) -> Any:
         callback = self.approval_callback
@@ -396,7 +255,7 @@ class ApprovalController:
         return await result if inspect.isawaitable(result) else result
 
     def maybe_run(self, tool_name: str, payload: dict[str, Any], func: Callable[[], T]) -> T:
-        """The same for synchronous code. Where an event loop runs, the callback must be a plain function."""
+        """Run `func` in the same way from synchronous code. In an event loop, the callback must be a plain function."""
         permitting = self._permit(tool_name, payload, settle=False)
         try:
             asyncio.get_running_loop()
@@ -414,10 +273,10 @@ class ApprovalController:
         except StopIteration:
             return func()
         permitting.close()
-        raise EventLoopError("Somebody else is being asked, and an event loop runs: use `await maybe_run_async(...)`.")
+        raise EventLoopError("Another approval is pending, and an event loop runs: use `await maybe_run_async(...)`.")
 
     async def _permit(self, tool_name: str, payload: dict[str, Any], *, settle: bool = True) -> None:
-        facts = payload if self.rule_book is None else self.rule_book.located(tool_name, payload)
+        facts = payload if self.rule_book is None else self.rule_book.locate_paths(tool_name, payload)
         call = Call(tool_name, (Case(facts),))
         ruling = judge(call, session=self.rule_book)
         if ruling.disposition == "allow":
@@ -438,25 +297,3 @@ class ApprovalController:
                 outcome = ApprovalOutcome(approved=False, by="error", note="the arguments cannot be edited here")
         if not outcome.approved:
             raise ApprovalDenied(f"{tool_name} was refused: {outcome.note or 'no'}.", note=outcome.note)
-
-
-@dataclass(slots=True, frozen=True, kw_only=True)
-class ApprovalOutcome:
-    """How the approval of one call was decided."""
-
-    approved: bool
-    """Whether the call could run."""
-    by: Literal["callback", "grant", "rule", "nobody", "error"]
-    """A callback, an earlier decision for the session, a rule, nobody to ask, or a callback that failed."""
-    note: str | None = None
-    """What the person who decided had to say."""
-    rule: str | None = None
-    """Who allowed it, denied it, or wanted somebody to be asked; with the file and the line of a rule in a file."""
-    grant: str | None = None
-    """What holds for the rest of the session: given with this decision, or, where `by` is "grant", used for it."""
-    edited: bool = False
-    """Whether the call ran with other arguments than those that were asked about."""
-    count: int = 1
-    """The number of identical calls that the answer was for, this one included."""
-    at: float = field(default=0.0, compare=False)
-    """When it was decided, in seconds since the epoch."""

@@ -1,8 +1,7 @@
 """Text that is safe to show to a person who decides.
 
-Somebody who is asked whether a call may run reads what a model wrote. Characters that move the cursor, change the
-direction of writing or take no room at all could make a screen say something else than what will run. Here they are
-spelled out.
+A person who approves a call reads what a model wrote. Characters that move the cursor, change the direction of writing
+or have no width could make a screen show something else than what will run. Here they are escaped.
 """
 
 import dataclasses
@@ -14,34 +13,33 @@ from typing import Any
 from ..values.fields import EXTRA, fields_of
 
 LIMIT = 2_000
-"""How many characters of one value are shown, unless all of it is asked for."""
+"""The most characters of one value, unless `full`."""
 _MOST_ITEMS = 200
 _MOST_NODES = 2_000
 
-# Printable by Python's account, and yet nothing is seen of them, or they change what stands before them: variation
-# selectors, joiners and fillers.
+# Printable according to Python, but invisible, or they change the character before them: variation selectors, joiners
+# and fillers.
 _UNSEEN = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef"
 _HAS_UNSEEN = re.compile(f"[{_UNSEEN}]")
-# Where no character is printable at all. They are told by their range, so that no table has to hold them.
-_WASTELAND = re.compile("[\ud800-\uf8ff\U00040000-\U0010ffff]+")
+# Ranges without any printable character, which no table has to hold.
+_UNPRINTABLE = re.compile("[\ud800-\uf8ff\U00040000-\U0010ffff]+")
 
 
 class _Escapes(dict[int, str]):
-    """What stands for each character, found out when it first occurs."""
+    """The escape of each character, or the character itself. Each is computed when it first occurs."""
 
-    def __init__(self, escaped: str = "", kept: str = "") -> None:
+    def __init__(self, escaped: str = "", keep: str = "") -> None:
         super().__init__()
-        self._start = {**{ord(char): _escape(ord(char)) for char in escaped}, **{ord(char): char for char in kept}}
+        self._start = {**{ord(char): _escape(ord(char)) for char in escaped}, **{ord(char): char for char in keep}}
         self.update(self._start)
 
     def __missing__(self, code: int) -> str:
-        if len(self) > 50_000:  # somebody shows us all of Unicode
+        if len(self) > 50_000:  # a text with all of Unicode
             self.clear()
             self.update(self._start)
         char = chr(code)
-        shown = char if char.isprintable() and not _HAS_UNSEEN.match(char) else _escape(code)
-        self[code] = shown
-        return shown
+        self[code] = char if char.isprintable() and not _HAS_UNSEEN.match(char) else _escape(code)
+        return self[code]
 
 
 def _escape(code: int) -> str:
@@ -52,26 +50,26 @@ def _escape(code: int) -> str:
 # backslash, and before anything that may be escaped itself.
 _Rules = tuple[re.Pattern[str], _Escapes]
 _KEEPING: dict[str, _Rules] = {
-    kept: (re.compile(rf"\\(?=[\\xuU]|[^ -~{kept}])"), _Escapes(kept=kept)) for kept in ("", "\n", "\t", "\n\t")
+    keep: (re.compile(rf"\\(?=[\\xuU]|[^ -~{keep}])"), _Escapes(keep=keep)) for keep in ("", "\n", "\t", "\n\t")
 }
 _QUOTED: _Rules = (re.compile(r'\\(?=[\\xuU"]|[^ -~]|\Z)'), _Escapes(escaped='"'))
 
 
 def visible(text: str, *, keep: str = "") -> str:
-    r"""`text` with every character that could lie on a screen shown as an escape: `\x1b`, `\u202e`, `\U000e0041`.
+    r"""Return a text with each character that could mislead on a screen as an escape: `\x1b`, `\u202e`, `\U000e0041`.
 
     Escaped are control characters, those that set the direction of writing, those without width or ink, separators
-    other than the space, and whatever is unassigned, private or a surrogate. `keep` may hold a newline and a tab, which
-    then stay as they are.
+    other than the space, and unassigned, private and surrogate characters. A newline and a tab in `keep` stay as they
+    are.
 
     No two texts look the same: a backslash that stands in the text is doubled wherever it could be read as the start
     of an escape (before `x`, `u`, `U`, another backslash, or a character outside ASCII). `C:\new` stays `C:\new`; the
     six characters `\u202e` become `\\u202e`.
     """
-    return _spelled(text, _KEEPING["".join(char for char in "\n\t" if char in keep)])
+    return _escape_text(text, _KEEPING["".join(char for char in "\n\t" if char in keep)])
 
 
-def _spelled(text: str, rules: _Rules) -> str:
+def _escape_text(text: str, rules: _Rules) -> str:
     ambiguous, escapes = rules
     if rules is not _QUOTED and text.isprintable():  # the common case
         if text.isascii():
@@ -81,68 +79,67 @@ def _spelled(text: str, rules: _Rules) -> str:
     if "\\" in text:
         text = ambiguous.sub(r"\\\\", text)
     if not text.isascii():
-        text = _WASTELAND.sub(lambda found: found[0].encode("ascii", "backslashreplace").decode(), text)
+        text = _UNPRINTABLE.sub(lambda found: found[0].encode("ascii", "backslashreplace").decode(), text)
     return text.translate(escapes)
 
 
 def abridge(text: str, limit: int) -> str:
-    """`text` with its middle left out, so that about `limit` characters of it remain, and with a note that says so.
+    """Return a text of about `limit` characters, with a note in place of the middle.
 
-    Both ends are kept. The note has the number of characters left out, and how many there are. What would
-    not get shorter by it stays whole.
+    The note has the number of characters left out, and of all. A text that would not get shorter stays whole.
     """
     limit = max(limit, 2)
     tail = limit // 2
-    cut = len(text) - limit
-    if cut <= 0:
+    excess = len(text) - limit
+    if excess <= 0:
         return text
-    short = f"{text[: limit - tail]} … [{cut:,} of {len(text):,} characters not shown] … {text[-tail:]}"
+    short = f"{text[: limit - tail]} … [{excess:,} of {len(text):,} characters not shown] … {text[-tail:]}"
     return short if len(short) < len(text) else text
 
 
-def layout(payload: Mapping[str, Any], *, full: bool = False, limit: int = LIMIT, width: int = 100) -> str:
-    """Arguments, laid out for a person: one in a line, `name: value`, and longer texts as a block below the name.
+def format_arguments(payload: Mapping[str, Any], *, full: bool = False, limit: int = LIMIT, width: int = 100) -> str:
+    """Return arguments as text for a person: one in a line, `name: value`, and longer texts as a block below the name.
 
-    Lines of a block start with a bar, and go on after a broken one where a line is longer than `width`, so that
-    no text can pose as another argument. Nested data is written like JSON, bytes as their size and kind.
-    Everything is made visible, names as well. Long values are abridged to about `limit` characters, and many
-    to the first ones, unless `full`: then everything is shown.
+    Lines of a block start with a bar, and continue after a broken one where a line is longer than `width`, so that no
+    text can pose as another argument. Nested data is written like JSON, bytes as their size and kind. Everything is
+    made visible, names as well. Unless `full`, long values are abridged to about `limit` characters, and of many only
+    the first ones are there.
     """
     shorten: Callable[[str], str] = (lambda text: text) if full else (lambda text: abridge(text, limit))
     lines: list[str] = []
     try:
         items = list(payload.items() if full else islice(payload.items(), _MOST_ITEMS))
         count = len(payload)
-    except Exception:  # it is no mapping that anybody can read
-        return _described(payload)
+    except Exception:  # a mapping of some class that cannot be read
+        return _visible_repr(payload)
     for name, value in items:
-        shown = _name(name, shorten)
+        label = _name(name, shorten)
         if isinstance(value, str):
             text = shorten(str.__str__(value))
             if "\n" in text or len(text) > width:
-                lines += [f"{shown}:", *_block(visible(text, keep="\n\t"), width)]
+                lines += [f"{label}:", *_block(visible(text, keep="\n\t"), width)]
                 continue
             text = _quoted(text) if _MISLEADING.match(text) else visible(text)
         else:
             text = shorten(_compact(value, shorten, full))
-        lines += [f"{shown}: {text}"] if len(text) <= width else [f"{shown}:", *_block(text, width)]
+        lines += [f"{label}: {text}"] if len(text) <= width else [f"{label}:", *_block(text, width)]
     if count > len(items):
         lines.append(f"[{count - len(items):,} of {count:,} arguments not shown]")
     return "\n".join(lines)
 
 
 _MISLEADING = re.compile(r'\Z|\s|[\w.]*[\[{<("]|-?[0-9]|(?:true|false|null|-?Infinity|NaN)\Z|.*\s\Z', re.DOTALL)
-"""A text that could be taken for something else than a text, or for less than it is. It is shown in quotes."""
+"""A text that could be mistaken for another value, or for a shorter text. It stands in quotes."""
 _PLAIN_NAME = re.compile(r"[\w.-]+\Z")
 
 
 def _name(name: object, shorten: Callable[[str], str]) -> str:
-    text = shorten(str.__str__(name) if isinstance(name, str) else _described(name))
+    text = shorten(str.__str__(name) if isinstance(name, str) else _visible_repr(name))
     return visible(text) if _PLAIN_NAME.match(text) else _quoted(text)
 
 
 def _quoted(text: str) -> str:
-    return f'"{_spelled(text, _QUOTED)}"'
+    return f'"{_escape_text(text, _QUOTED)}"'
 
 
 def _block(text: str, width: int) -> Iterable[str]:
@@ -196,18 +193,18 @@ def _compact(value: Any, shorten: Callable[[str], str], full: bool) -> str:
 
 
 def _parts(item: Any, shorten: Callable[[str], str], full: bool) -> str | list[Any]:
-    """The text of a value, or of a container what stands between its brackets, and those."""
+    """Return the text of a value, or the brackets and items of a container."""
     if item is None or item is True or item is False:
         return {None: "null", True: "true", False: "false"}[item]
     try:
         if isinstance(item, str):
             return _quoted(shorten(str.__str__(item)))
-        return _bytes(item) if isinstance(item, bytes | bytearray | memoryview) else _opened(item, shorten, full)
+        return _bytes(item) if isinstance(item, bytes | bytearray | memoryview) else _items(item, shorten, full)
     except Exception:  # whatever it is, it must not break the question
-        return _described(item)
+        return _visible_repr(item)
 
 
-def _opened(item: Any, shorten: Callable[[str], str], full: bool) -> str | list[Any]:
+def _items(item: Any, shorten: Callable[[str], str], full: bool) -> str | list[Any]:
     most = None if full else _MOST_ITEMS
     if isinstance(item, list | tuple | Set):
         inner: list[Any] = []
@@ -218,7 +215,7 @@ def _opened(item: Any, shorten: Callable[[str], str], full: bool) -> str | list[
     if (fields := fields_of(item)) is not None:
         start, pairs, extra = visible(type(item).__name__), fields.declared, fields.extra
     elif not isinstance(item, Mapping):
-        return shorten(_described(item))
+        return shorten(_visible_repr(item))
     inner = []
     for name, element in islice(pairs.items(), most):
         inner += [_Raw(", "), _Raw(f"{_name(name, shorten)}: "), element]
@@ -232,11 +229,10 @@ def _rest(count: int, most: int | None) -> list[Any]:
     return [_Raw(f", … [{count - most:,} of {count:,} not shown]")] if most is not None and count > most else []
 
 
-def _described(item: object) -> str:
-    """The repr of an object, if it has one."""
+def _visible_repr(item: object) -> str:
     try:
         return visible(repr(item))
-    except Exception:  # its own code fails, or there is no end to it
+    except Exception:  # its own code fails, or the repr has no end
         return visible(f"<{type(item).__name__} that cannot be shown>")
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from html import unescape
 
 DEEPEST = 3
-"""How many escapes are taken off, one from inside the other: `%252B` has two."""
+"""How many nested escapes are decoded: `%252B` has two."""
 LONGEST = 64
-"""How many characters of a reading the beginning of an escape can take, also of one that is inside of others."""
+"""The most characters of a reading that the beginning of an escape can have, also a nested one."""
 
 _URL = r"(?:%[0-9A-Fa-f]{2})+"
 _BACKSLASH = r"(?:\\u[0-9A-Fa-f]{4})+|\\U[0-9A-Fa-f]{8}|\\x[0-9A-Fa-f]{2}|\\[^uUx]"
@@ -33,22 +33,22 @@ class Reading:
     above: Reading | None = None
     """The text with the escapes."""
     escapes: re.Pattern[str] = _ALL
-    """Those that were taken off it."""
+    """The escapes that were decoded."""
 
     def places(self, parts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Return where parts of it, in their order, stand in the text that has all escapes."""
+        """Return the positions of parts of it, in their order, in the text that has all escapes."""
         if self.above is None:
             return list(parts)
         return self.above.places(_places(self.above.text, self.escapes, parts))
 
 
 def readings(text: str, *, spaces: bool = False, mixed: bool = False) -> Iterator[Reading]:
-    r"""Yield a text, and what is behind its escapes.
+    r"""Yield a text, and the texts behind its escapes.
 
     Args:
         text: Any text.
-        spaces: Read `+` as a space too, as the query of a URL has it.
-        mixed: Take off the escapes of one language at a time too: for what has a `%`, `\` or `&` of its own.
+        spaces: Read `+` as a space too, as in the query of a URL.
+        mixed: Decode the escapes of one language at a time too: for values with a `%`, `\` or `&` of their own.
     """
     yield Reading(text)
     if not has_escapes(text) and not (spaces and "+" in text):
@@ -92,7 +92,7 @@ def _meaning(escape: re.Match[str]) -> str:
 
 
 def _pieces(text: str, escapes: re.Pattern[str]) -> Iterator[tuple[int, int, int]]:
-    """Yield start and end of each escape, and the length of what it means; in a row of escapes, of each character."""
+    """Yield start and end of each escape, and the length of its meaning; in a row of escapes, of each character."""
     for escape in escapes.finditer(text):
         meaning, start, end = _meaning(escape), escape.start(), escape.end()
         if text[start] == "%" or text.startswith("\\u", start):
@@ -110,7 +110,7 @@ def _pieces(text: str, escapes: re.Pattern[str]) -> Iterator[tuple[int, int, int
 
 
 def _places(text: str, escapes: re.Pattern[str], parts: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield where parts of what is behind the escapes of a text stand in that text. They are in order, and apart."""
+    """Yield the positions in a text of parts of the text behind its escapes. They are in order and do not overlap."""
     pieces = _pieces(text, escapes)
     shift = 0
     piece = next(pieces, None)

@@ -1,4 +1,4 @@
-"""The messages of a conversation as a model is sent them: without secrets."""
+"""Message histories without secrets, for models."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from .secrets import Values
 _parts_of, _content_of, _instructions_of = map(attrgetter, ("parts", "content", "instructions"))
 
 _UNSETTLED = object()
-"""Stands for a content that has to be searched each time."""
+"""Stands for a content that must be searched each time."""
 
 
 class SentHistory:
-    """Takes secrets out of the requests of one conversation: a tool's result goes past everything else to the model.
+    """Removes secrets from the requests of one conversation: a tool's result reaches the model in no other way.
 
-    A part is searched once, and it is sent as it was then: a list that a tool returned, and goes on writing to, may
-    have a secret in it later. Whether the conversation begins as it did the last time is asked in C, so that a turn
-    costs about the same however long it is.
+    A part is searched once, and sent as it was then: a list that a tool returned, and still writes to, may have a
+    secret in it later. Whether the conversation begins as it did the last time is compared in C, so that a turn costs
+    about the same however long it is.
     """
 
     def __init__(self) -> None:
@@ -39,30 +39,30 @@ class SentHistory:
 
     def _forget(self) -> None:
         self._messages: list[ModelMessage] = []
-        self._sent: list[ModelMessage] = []
+        self._output: list[ModelMessage] = []
         self._requests: list[ModelRequest] = []
         self._instructions: list[str | None] = []
         self._parts: list[Any] = []
         self._contents: list[Any] = []
         self._clean: list[Any] = []
-        """The parts of all requests; their contents when they were searched; and what is sent in their place."""
+        """The parts of all requests; their contents when they were searched; and their replacements."""
         self._is_settled = True
-        """Whether no part has to be searched each time."""
+        """Whether no part must be searched each time."""
 
     def without_secrets(self, messages: list[ModelMessage], secrets: Values) -> list[ModelMessage]:
-        """Return the messages without secrets. What the user wrote is sent as it is."""
-        known: dict[int, tuple[Any, Any, Any]] = {}
+        """Return the messages without secrets. Those of the user stay as they are."""
+        cache: dict[int, tuple[Any, Any, Any]] = {}
         if not self._is_settled or not self._begins(messages):
-            searched = zip(self._parts, self._contents, self._clean, strict=True)
-            known = {id(each[0]): each for each in searched}
+            parts = zip(self._parts, self._contents, self._clean, strict=True)
+            cache = {id(each[0]): each for each in parts}
             self._forget()
         for message in messages[len(self._messages) :]:
             self._messages.append(message)
-            self._sent.append(self._search(message, secrets, known) if isinstance(message, ModelRequest) else message)
-        return list(self._sent)
+            self._output.append(self._search(message, secrets, cache) if isinstance(message, ModelRequest) else message)
+        return list(self._output)
 
     def _begins(self, messages: list[ModelMessage]) -> bool:
-        """Tell whether messages begin with those that were searched, and these are as they were."""
+        """Return whether messages begin with those that were searched, and these are unchanged."""
         parts = list(chain.from_iterable(map(_parts_of, self._requests)))
         return (
             len(messages) >= len(self._messages)
@@ -73,40 +73,40 @@ class SentHistory:
             and all(map(is_, map(_content_of, parts), self._contents))
         )
 
-    def _search(self, request: ModelRequest, secrets: Values, known: dict[int, tuple[Any, Any, Any]]) -> ModelRequest:
+    def _search(self, request: ModelRequest, secrets: Values, cache: dict[int, tuple[Any, Any, Any]]) -> ModelRequest:
         self._requests.append(request)
         self._instructions.append(request.instructions)
-        clean = [self._search_part(part, secrets, known) for part in request.parts]
+        clean = [self._search_part(part, secrets, cache) for part in request.parts]
         self._clean += clean
         return request if all(map(is_, clean, request.parts)) else replace(request, parts=clean)
 
-    def _search_part(self, part: Any, secrets: Values, known: dict[int, tuple[Any, Any, Any]]) -> Any:
+    def _search_part(self, part: Any, secrets: Values, cache: dict[int, tuple[Any, Any, Any]]) -> Any:
         content = getattr(part, "content", None)
         self._parts.append(part)
         self._contents.append(content)
         if isinstance(part, UserPromptPart | SystemPromptPart):
             return part
-        found = known.get(id(part))
-        if found is not None and found[0] is part and found[1] is content:
-            return found[2]
+        before = cache.get(id(part))
+        if before is not None and before[0] is part and before[1] is content:
+            return before[2]
         frozen = part
         if not isinstance(content, str):
             try:
-                sent = secrets.redact(content)
-                sent = _as_sent(sent) if isinstance(part, BaseToolReturnPart) else deepcopy(sent)
-                frozen = replace(part, content=sent)
+                clean = secrets.redact(content)
+                clean = _as_data(clean) if isinstance(part, BaseToolReturnPart) else deepcopy(clean)
+                frozen = replace(part, content=clean)
             except Exception:  # it has no content, or one that cannot be copied
                 self._is_settled, self._contents[-1] = False, _UNSETTLED
         return secrets.redact(frozen)
 
 
-def _as_sent(content: Any) -> Any:
-    """Return the result of a tool as the data that a model is sent: what an object makes of itself is searched too.
+def _as_data(content: Any) -> Any:
+    """Return the result of a tool as data for a model, so that the serialized form of an object is searched too.
 
     Files stay files.
     """
     if is_multi_modal_content(content):
         return deepcopy(content)
     if isinstance(content, list):
-        return [_as_sent(each) for each in content]
+        return [_as_data(each) for each in content]
     return tool_return_ta.dump_python(content, mode="json")

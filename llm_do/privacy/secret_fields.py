@@ -1,9 +1,8 @@
-"""Which parts of arguments are secret, as the JSON Schema of their parameters says."""
+"""Secret parts of arguments, which the JSON Schema of their parameters marks."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import Any
 
@@ -12,10 +11,11 @@ from pydantic_core import CoreSchema
 
 from ..values.canonical import SameObject
 from ..values.fields import alias_map, fields_of, replace_items
+from ..values.json_schema import COMBINATIONS, CONTENTS, follow
 
 
 class Secret:
-    """Marks a parameter whose value must not be written down: `token: Annotated[str, Secret]`."""
+    """Marks a parameter whose value must not be recorded or shown: `token: Annotated[str, Secret]`."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
@@ -23,146 +23,97 @@ class Secret:
 
 
 class SecretFields:
-    """Which parts of arguments are secret, as a JSON schema says."""
+    """The secret parts of arguments, from a JSON Schema."""
 
     __slots__ = ("_root", "any", "names")
 
     def __init__(self, schema: dict[str, Any]) -> None:
         self._root = schema
-        self.any = self._mentions(schema)
-        """Whether there are any."""
+        self.any = self._has_secrets(schema)
+        """Whether there is a secret part."""
         properties = _dict(schema, "properties")
         self.names = frozenset(name for name, part in properties.items() if self._is_secret(part))
         """The arguments that are secret as a whole."""
 
     @staticmethod
     def of(schema: dict[str, Any]) -> SecretFields | None:
-        """The marks of a schema, if it has any. They are found once."""
+        """Return the secret fields of a schema, if it has any. The result is cached."""
         return _secret_fields_of(SameObject(schema))
 
-    def touches(self, name: Any) -> bool:
-        """Whether an argument, or a part of it, is secret."""
-        return _is_secret_schema(self._root) or any(self._mentions(part) for part in _property([self._root], [name]))
+    def has_secret_in(self, name: Any) -> bool:
+        """Return whether an argument, or a part of it, is secret."""
+        return _is_secret_schema(self._root) or any(map(self._has_secrets, _property([self._root], [name])))
 
     def split(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-        """The arguments with what is secret hidden, and the values that are."""
+        """Return the arguments without secret values, and these values."""
         if self._is_secret(self._root):
             return dict.fromkeys(arguments, HIDDEN), list(arguments.values())
-        found: list[Any] = []
-        return self._split([self._root], arguments, found), found
+        secret: list[Any] = []
+        return dict(self._split([self._root], arguments, secret)), secret
 
-    def _split(self, schemas: Iterable[Any], value: Any, found: list[Any]) -> Any:
-        parts = list(self._alternatives(schemas))
+    def _split(self, schemas: Iterable[Any], value: Any, secret: list[Any]) -> Any:
+        parts = [part for part in follow(self._root, schemas) if part]
         if value is None or not parts:
             return value
         if any(_is_secret_schema(part) for part in parts):
-            found.append(value)
+            secret.append(value)
             return HIDDEN
-        if isinstance(value, Mapping):
-            return {key: self._split(_property(parts, [key]), item, found) for key, item in value.items()}
-        if isinstance(value, list | tuple | Set):
-            items = [self._split(_item(parts, index), item, found) for index, item in enumerate(value)]
-            return value if all(map(operator.is_, items, value)) else items
-        if (fields := fields_of(value)) is None:
-            return value
-        other = alias_map(type(value))
+        aliases = alias_map(type(value)) if fields_of(value) is not None else {}
+        is_list = isinstance(value, list | tuple | Set)
 
-        def split(name: str, item: Any) -> Any:
-            # An extra value that has a field's name was perhaps meant for it, and is hidden like it.
-            return self._split(_property(parts, [name, *other.get(name, ())]), item, found)
+        def split(key: Any, item: Any) -> Any:
+            # An extra value with the name of a field may be meant for it, and is hidden like it.
+            inner = _item(parts, key) if is_list else _property(parts, [key, *aliases.get(key, ())])
+            return self._split(inner, item, secret)
 
-        return replace_items(value, fields, split)
-
-    def _alternatives(self, schemas: Iterable[Any]) -> Iterator[dict[str, Any]]:
-        """Schemas with references and unions taken apart, each once."""
-        todo, seen = list(schemas), set[int]()
-        while todo and len(seen) < 1000:
-            part = todo.pop()
-            if not isinstance(part, dict) or id(part) in seen:
-                continue
-            seen.add(id(part))
-            yield part
-            todo.extend(self._direct_alternatives(part))
-
-    def _direct_alternatives(self, part: dict[str, Any]) -> Iterator[Any]:
-        for key in ("anyOf", "oneOf", "allOf"):
-            yield from _list(part, key)
-        if isinstance(reference := part.get("$ref"), str):
-            yield self._resolve(reference)
-
-    def _resolve(self, reference: str) -> Any:
-        target: Any = self._root
-        for step in reference.removeprefix("#").split("/")[1:]:
-            target = target.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(target, dict) else None
-        return target
+        result = replace_items(value, split)
+        return value if result is None else result
 
     def _is_secret(self, schema: Any) -> bool:
-        return any(map(_is_secret_schema, self._alternatives([schema])))
+        return any(map(_is_secret_schema, follow(self._root, [schema])))
 
-    def _mentions(self, schema: Any) -> bool:
-        """Whether any part is secret. Each is looked at once, however often the schema refers to it."""
-        todo, seen = [schema], set[int]()
-        while todo:
-            part = todo.pop()
-            if not isinstance(part, dict) or id(part) in seen:
-                continue
-            if _is_secret_schema(part):
-                return True
-            seen.add(id(part))
-            todo.extend(self._direct_alternatives(part))
-            todo.extend(_inner(part))
-        return False
+    def _has_secrets(self, schema: Any) -> bool:
+        """Return whether any part of a schema is secret."""
+        return any(map(_is_secret_schema, follow(self._root, [schema], (*COMBINATIONS, *CONTENTS))))
 
 
 @lru_cache(maxsize=1024)
 def _secret_fields_of(schema: SameObject) -> SecretFields | None:
-    made = SecretFields(schema.target) if isinstance(schema.target, dict) else None
-    return made if made is not None and made.any else None
+    fields = SecretFields(schema.target) if isinstance(schema.target, dict) else None
+    return fields if fields is not None and fields.any else None
 
 
-def _is_secret_schema(schema: dict[str, Any]) -> bool:
+def _is_secret_schema(schema: Mapping[str, Any]) -> bool:
     return schema.get("writeOnly") is True or schema.get("format") == "password"
 
 
-def _inner(schema: dict[str, Any]) -> Iterator[Any]:
-    for key in ("properties", "patternProperties"):
-        yield from _dict(schema, key).values()
-    for key in ("items", "additionalProperties"):
-        yield schema.get(key)
-    yield from _list(schema, "prefixItems")
-
-
 # A schema may come from anywhere, and say anything.
-def _dict(schema: dict[str, Any], key: str) -> dict[str, Any]:
+def _dict(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
     return value if isinstance(value := schema.get(key), dict) else {}
 
 
-def _list(schema: dict[str, Any], key: str) -> list[Any]:
-    return value if isinstance(value := schema.get(key), list) else []
-
-
-def _property(parts: list[dict[str, Any]], names: list[Any]) -> Iterator[Any]:
+def _property(parts: Sequence[Mapping[str, Any]], names: Sequence[Any]) -> Iterator[Any]:
     for part in parts:
-        known = _dict(part, "properties")
-        if found := [known[name] for name in names if name in known]:
-            yield from found
+        properties = _dict(part, "properties")
+        if matches := [properties[name] for name in names if name in properties]:
+            yield from matches
         else:
             yield part.get("additionalProperties")
         yield from _dict(part, "patternProperties").values()
 
 
-def _item(parts: list[dict[str, Any]], index: int) -> Iterator[Any]:
+def _item(parts: Sequence[Mapping[str, Any]], index: int) -> Iterator[Any]:
     for part in parts:
-        first = _list(part, "prefixItems")
-        yield first[index] if index < len(first) else part.get("items")
+        first = part.get("prefixItems")
+        yield first[index] if isinstance(first, list) and index < len(first) else part.get("items")
 
 
 DELEGATED = SecretFields({})
-"""Stands for the marks of whichever worker is called: `worker_call` takes the arguments of another one as its own."""
+"""Stands for the secret fields of the called worker, whose arguments are a parameter of `worker_call`."""
 
 
 def delegated_secret_fields(schema: dict[str, Any]) -> SecretFields | None:
-    """The marks of `worker_call`, for a worker whose parameters have that schema."""
+    """Return the secret fields of `worker_call`, for a worker whose parameters have a schema."""
     inner = {key: value for key, value in schema.items() if key != "$defs"}
     secret_fields = SecretFields({"properties": {"input_data": inner}, "$defs": schema.get("$defs", {})})
     return secret_fields if secret_fields.any else None

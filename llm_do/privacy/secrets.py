@@ -1,16 +1,15 @@
-"""Values that must not be written down: those of marked arguments, and of environment variables that are named.
+"""Secret values: those of secret arguments, and of environment variables that a project names.
 
-What is marked is found in the JSON schema of the parameters (`"format": "password"` or `"writeOnly": true`, which is
-also what pydantic says of a `SecretStr`), so that functions, workers, toolsets and MCP servers are all read in one
-way. What was found is looked for by value in everything that is written down afterwards.
+The JSON Schema of parameters marks secret arguments (`"format": "password"` or `"writeOnly": true`, as pydantic does
+for a `SecretStr`), for functions, workers, toolsets and MCP servers alike. From then on, their values are removed from
+everything that is recorded or shown.
 
-A value is found as it is, and behind the escapes of URLs, JSON, Python and HTML, in whichever way these are written. It
-is not found where it is encoded in another way (base64, a hash), split, or cut.
+A value is found as it is, and behind the escapes of URLs, JSON, Python and HTML, however these are written. It is not
+found in another encoding (base64, a hash), split, or cut.
 """
 
 from __future__ import annotations
 
-import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from decimal import Decimal
@@ -28,11 +27,11 @@ from .secret_fields import HIDDEN, SecretFields
 
 UNREADABLE = "[not shown: it could not be searched for secrets]"
 MOST_VALUES = 500
-"""How many values of arguments are remembered; beyond that, the oldest is forgotten."""
+"""The most values of arguments that are remembered. Of more, the oldest is forgotten."""
 DEEPEST = 100
-"""How deep nested data is searched. What lies deeper is not written down, once there is anything to look for."""
+"""How deep nested data is searched. Anything deeper is replaced, once there is a secret."""
 SHORTEST = 4
-"""Shorter values are hidden only where they are all of a text: they would be found in half of all words."""
+"""Shorter values are hidden only where they are a whole text: they occur in too many words."""
 
 
 @runtime_checkable
@@ -43,16 +42,16 @@ class HasSecrets(Protocol):
 
 
 class Values:
-    """Texts that are looked for, each with what is written in its place."""
+    """Secret texts, each with the label that replaces it."""
 
     def __init__(self) -> None:
         self._labels: dict[str, str] = {}
         self._texts: dict[str, str] = {}
-        """Those that are looked for everywhere."""
+        """The texts that are replaced everywhere."""
         self._whole: dict[str, str] = {}
-        """Those that are hidden only where they are a whole text."""
+        """The texts that are replaced only where they are a whole text."""
         self.longest = 0
-        """The length of the longest that was ever looked for, in bytes."""
+        """The length of the longest text so far, in bytes."""
         self._has_spaces = False
         self._has_escapes = False
 
@@ -60,7 +59,7 @@ class Values:
         return len(self._labels)
 
     def add(self, value: str, label: str = HIDDEN) -> bool:
-        """Look for a text from now on. Says whether it is new."""
+        """Add a text. Return whether it is new."""
         if not value.strip() or value in self._labels:
             return False
         self._labels[value] = label
@@ -71,21 +70,21 @@ class Values:
             self.longest = max(self.longest, len(part.encode(errors="surrogatepass")))
         return True
 
-    def forget_oldest(self, spared: Set[str]) -> None:
-        oldest = next((value for value in self._labels if value not in spared), None)
+    def forget_oldest(self, keep: Set[str]) -> None:
+        oldest = next((value for value in self._labels if value not in keep), None)
         if oldest is not None:
             del self._labels[oldest]
-            for part in {oldest, oldest.strip()} - spared:
+            for part in {oldest, oldest.strip()} - keep:
                 self._texts.pop(part, None)
                 self._whole.pop(part, None)
 
     def text(self, text: str, *, keep_lines: bool = False) -> str:
-        """Return a text without them, as they are and behind escapes; with `keep_lines` in as many lines as before."""
-        found = list(self._found(text))
-        if not found:
+        """Return a text without them, also behind escapes; with `keep_lines` in as many lines as before."""
+        places = list(self._places(text))
+        if not places:
             return text
         pieces, at = list[str](), 0
-        for start, end, label in sorted(found, key=lambda part: (part[0], -part[1])):
+        for start, end, label in sorted(places, key=lambda part: (part[0], -part[1])):
             if start >= at:
                 pieces += [text[at:start], label]
             if keep_lines:
@@ -93,23 +92,23 @@ class Values:
             at = max(at, end)
         return "".join([*pieces, text[at:]])
 
-    def _found(self, text: str) -> Iterator[tuple[int, int, str]]:
-        """Yield where they stand in a text, and what is written in their place."""
+    def _places(self, text: str) -> Iterator[tuple[int, int, str]]:
+        """Yield start and end of each in a text, and its label."""
         for reading in self.readings(text):
             if label := self._whole.get(reading.text):
                 yield 0, len(text), label
-            # Looking for each is fast, and most texts have none: a pattern of all of them would not be.
+            # Searching for each is fast, since most texts have none. One pattern of all would be slower.
             for value in [value for value in tuple(self._texts) if value in reading.text]:
                 label = self._texts.get(value, HIDDEN)
                 for start, end in reading.places(_occurrences(reading.text, value)):
                     yield start, end, label
 
     def readings(self, text: str) -> Iterator[Reading]:
-        """Yield a text in all ways in which they are looked for in it."""
+        """Yield a text in all readings that are searched."""
         return readings(text, spaces=self._has_spaces, mixed=self._has_escapes)
 
     def redact(self, value: Any) -> Any:
-        """A value of any kind without them: itself where nothing was found, else a copy."""
+        """Return any value without them: itself if it has none, else a copy."""
         return self._redact(value, set())
 
     def _redact(self, value: Any, inside: set[int]) -> Any:
@@ -117,10 +116,10 @@ class Values:
             return value
         if isinstance(value, str):
             text = str.__str__(value)
-            return value if (shown := self.text(text)) is text else shown
+            return value if (clean := self.text(text)) is text else clean
         if isinstance(value, int | float | Decimal | UUID | PurePath):
             text = _plain(value)
-            return value if len(text) < SHORTEST or (shown := self.text(text)) is text else shown
+            return value if len(text) < SHORTEST or (clean := self.text(text)) is text else clean
         if isinstance(value, bytes | bytearray):
             return self._bytes(bytes(value), value)
         if isinstance(value, SecretStr | SecretBytes):
@@ -133,40 +132,26 @@ class Values:
             return UNREADABLE
         inside.add(id(value))
         try:
-            return self._container(value, lambda item: self._redact(item, inside))
-        except Exception:  # what cannot be searched is not written down
+            return self._redact_object(value, lambda item: self._redact(item, inside))
+        except Exception:  # an object that cannot be searched is not recorded
             return UNREADABLE
         finally:
             inside.discard(id(value))
 
     def _bytes(self, data: bytes, value: Any) -> Any:
         text = data.decode(errors="surrogateescape")
-        return value if (shown := self.text(text)) == text else shown.encode(errors="surrogateescape")
+        return value if (clean := self.text(text)) == text else clean.encode(errors="surrogateescape")
 
-    def _container(self, value: Any, redact: Callable[[Any], Any]) -> Any:
-        if isinstance(value, Mapping):
-            pairs = [(redact(key), redact(item)) for key, item in value.items()]
-            if all(key is old and item is value[old] for (key, item), old in zip(pairs, value, strict=True)):
-                return value
-            return dict(pairs)
-        if isinstance(value, list | tuple | Set):
-            old = list(value)
-            items = [redact(item) for item in old]
-            if all(map(operator.is_, items, old)):
-                return value
-            if hasattr(value, "_make"):
-                return value._make(items)
-            kind = next((kind for kind in (list, tuple, set, frozenset) if isinstance(value, kind)), list)
-            return kind(items)
-        if (fields := fields_of(value)) is not None:
-            return replace_items(value, fields, lambda name, item: redact(item), redact)
-        # Of any other object, what it says of itself. A database connection stands for itself.
+    def _redact_object(self, value: Any, redact: Callable[[Any], Any]) -> Any:
+        if (result := replace_items(value, lambda _, item: redact(item), redact)) is not None:
+            return result
+        # Of any other object, its repr is searched. A database connection stands for itself.
         text = repr(value)
-        return value if (shown := self.text(text)) is text else shown
+        return value if (clean := self.text(text)) is text else clean
 
 
 class Secrets:
-    """What one session must not write down."""
+    """The secrets of one session."""
 
     def __init__(
         self, names: Iterable[str] = (), environment: Mapping[str, str] | None = None, more: Iterable[str] = ()
@@ -174,28 +159,28 @@ class Secrets:
         if isinstance(names, str):
             raise TypeError(f"secrets must be a list of names of environment variables, got {names!r}.")
         self.configured: Values | None = None
-        """The values of environment variables, which no model is sent."""
+        """The values of environment variables, which never go to a model."""
         self._all = Values()
-        self._spared: set[str] = set()
+        self._permanent: set[str] = set()
         self.version = 0
-        """Changes with every value that becomes known."""
+        """Changes with every new value."""
         for name in dict.fromkeys((*names, *more)):
             if value := (environment or {}).get(name):
                 self.configured = self.configured or Values()
                 self.configured.add(value, f"[secret {name}]")
                 self._all.add(value, f"[secret {name}]")
-                self._spared |= {value, value.strip()}
+                self._permanent |= {value, value.strip()}
         self.active = self.configured is not None
-        """Whether there is anything to look for."""
+        """Whether there is any secret."""
 
-    def learn(self, found: Iterable[Any]) -> None:
-        """Look for these values from now on, and for the texts in them."""
-        for text in texts_in(found):
+    def learn(self, values: Iterable[Any]) -> None:
+        """Add values as secrets, and the texts in them."""
+        for text in texts_in(values):
             if self._all.add(text):
                 self.active = True
                 self.version += 1
                 if len(self._all) > MOST_VALUES:
-                    self._all.forget_oldest(self._spared)
+                    self._all.forget_oldest(self._permanent)
 
     def tail(self, text: str) -> int:
         """Return how many characters at the end of a text may be the beginning of a secret."""
@@ -212,48 +197,48 @@ class Secrets:
         return self._all.text(text, keep_lines=keep_lines) if self.active else text
 
     def make_cleaner(self) -> Callable[[], StreamedText] | None:
-        """Return what takes secrets out of long texts, line by line, before they are cut; `None` if there are none."""
+        """Return a maker of streams that remove secrets from long texts before they are cut; `None` without secrets."""
         return partial(StreamedText, self, keep_lines=True) if self.active else None
 
     def redact(self, value: Any) -> Any:
-        """`value` without secrets: itself where there is nothing to hide, else a copy."""
+        """Return a value without secrets: itself if it has none, else a copy."""
         return self._all.redact(value) if self.active else value
 
     def arguments(self, arguments: Mapping[str, Any], secret_fields: SecretFields | None) -> dict[str, Any]:
-        """The arguments of a call as they may be written down. Those that are marked are known from now on."""
-        shown: Any = arguments
+        """Return the arguments of a call without secrets, and add the secret ones."""
+        redacted: Any = arguments
         if secret_fields is not None:
             try:
-                shown, found = secret_fields.split(arguments)
-                self.learn(found)
-            except Exception:  # a value of some class that cannot be taken apart
-                shown = None
-        shown = self.redact(shown)
-        return shown if isinstance(shown, dict) else dict.fromkeys(arguments, UNREADABLE)
+                redacted, values = secret_fields.split(arguments)
+                self.learn(values)
+            except Exception:  # a value of some class that cannot be read
+                redacted = None
+        redacted = self.redact(redacted)
+        return redacted if isinstance(redacted, dict) else dict.fromkeys(arguments, UNREADABLE)
 
 
 class StreamedText:
-    """A text that comes in pieces, without secrets: what may be the beginning of one is held back."""
+    """A text that comes in pieces, without secrets. The possible beginning of one is held back."""
 
     def __init__(self, secrets: Secrets, *, keep_lines: bool = False) -> None:
-        """`keep_lines` leaves the ends of lines that are in a secret where they are."""
+        """Create an empty text. `keep_lines` keeps the newlines in secrets."""
         self._secrets = secrets
         self._keep_lines = keep_lines
-        self._held = ""
+        self._pending = ""
 
     def add(self, piece: str) -> str:
-        """What can be told of the text so far."""
+        """Add a piece, and return the part of the text that is ready."""
         if not self._secrets.active:
             return piece
-        text = self._secrets.text(self._held + piece, keep_lines=self._keep_lines)
-        told = max(0, len(text) - self._secrets.tail(text))
-        self._held = text[told:]
-        return text[:told]
+        text = self._secrets.text(self._pending + piece, keep_lines=self._keep_lines)
+        ready = max(0, len(text) - self._secrets.tail(text))
+        self._pending = text[ready:]
+        return text[:ready]
 
     def rest(self) -> str:
-        """What is left when the text is over."""
-        held, self._held = self._held, ""
-        return held
+        """Return the rest at the end of the text."""
+        rest, self._pending = self._pending, ""
+        return rest
 
 
 def _occurrences(text: str, value: str) -> Iterator[tuple[int, int]]:
@@ -266,16 +251,16 @@ def _occurrences(text: str, value: str) -> Iterator[tuple[int, int]]:
 def _plain(value: Any) -> str:
     try:
         return str(value)
-    except Exception:  # Python writes no number of thousands of digits, and neither does anybody else
+    except Exception:  # Python writes no number of thousands of digits, and nor does other code
         return ""
 
 
 def texts_in(values: Iterable[Any]) -> Iterator[str]:
-    """The texts in values, and numbers that are long enough to be recognised."""
-    todo, seen = deque(values), 0
-    while todo and seen < 10 * MOST_VALUES:
+    """Yield the texts in values, and numbers that are long enough to be recognised."""
+    todo, count = deque(values), 0
+    while todo and count < 10 * MOST_VALUES:
         value = todo.popleft()
-        seen += 1
+        count += 1
         if isinstance(value, SecretStr | SecretBytes):
             value = value.get_secret_value()
         if isinstance(value, Enum):

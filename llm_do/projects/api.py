@@ -32,7 +32,7 @@ from ..errors import ArgumentError, EventLoopError, ModelChoiceError
 from ..machine import pool
 from ..models import announce, choose_default_model, explain_missing, named_model
 from ..models.choice import ModelLike
-from ..policy.approvals import ApprovalCallback, Approver
+from ..policy.requests import ApprovalCallback, Approver
 from ..toolsets.delegation import worker_call, worker_create
 from ..values.fields import fields_of
 from .registry import WorkerRegistry

@@ -32,7 +32,7 @@ class ProjectTools:
         self._worker = worker
         self._entries = [*own, *project.functions().values()]
         own_names = {tool.name: rule_name(tool) for tool in self._entries}
-        self.spoken_of_as: Mapping[str, str] = {**RULE_NAMES, **own_names}
+        self.rule_names: Mapping[str, str] = {**RULE_NAMES, **own_names}
         self.servers: Collection[str] = ()
 
     def shapes(self, name: str) -> Sequence[Shape] | None:
@@ -54,7 +54,7 @@ class ProjectTools:
     def names(self) -> Iterable[str]:
         return {*self._project.workers(), *map(rule_name, self._entries)}
 
-    def more_to_come(self) -> bool:
+    def may_grow(self) -> bool:
         definitions = [*([] if self._worker is None else [self._worker]), *self._definitions_below().values()]
         return any(toolset not in TOOLSETS for each in definitions for toolset in each.toolsets)
 

@@ -30,11 +30,11 @@ class SameObject:
 
 
 class NoCanonicalForm(Exception):
-    """The value has no form by which two equal values could be recognised."""
+    """Raised for a value without a form by which two equal values could be recognised."""
 
 
 def canonical(value: Any) -> Hashable:
-    """A key that is equal for equal values of the same type, and only for those.
+    """Return a key that is equal for equal values of the same type, and only for those.
 
     1, 1.0, True and "1" have four different keys. Raises `NoCanonicalForm` for objects whose meaning
     cannot be read off their data, and for data that contains itself.

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+import operator
+from collections.abc import Callable, Iterator, Mapping, Set
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from pydantic.fields import FieldInfo
 from typing_extensions import is_typeddict
 
 EXTRA = "[extra]"
-"""The heading under which extra values are shown. A key that is spelled like this is shown in quotes."""
+"""The label of extra values. A key that is spelled like this stands in quotes."""
 
 
 class Fields(NamedTuple):
@@ -28,18 +29,18 @@ class Fields(NamedTuple):
     declared: dict[str, Any]
     """The values of its fields, by their names in Python."""
     extra: dict[str, Any]
-    """The values that no field has, by the keys that they were given by."""
+    """All other values, by their keys."""
 
     @property
     def ambiguous(self) -> str | None:
-        """Return the name of a field that is the key of an extra value too, if there is one."""
+        """Return the name of a field that is also the key of an extra value, if there is one."""
         return next((name for name in self.extra if name in self.declared), None)
 
 
 def fields_of(value: Any) -> Fields | None:
     """Return the fields of a pydantic model or a dataclass; `None` for any other value.
 
-    They are read where the object keeps them, whatever its class made of iteration or of attributes.
+    They are read from where the object stores them, and not by code of its class.
     """
     if isinstance(value, BaseModel):
         return Fields(value.__dict__, getattr(value, "__pydantic_extra__", None) or {})
@@ -48,12 +49,12 @@ def fields_of(value: Any) -> Fields | None:
     stored = getattr(value, "__dict__", {})
     names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
     declared = {name: stored[name] if name in stored else getattr(value, name) for name in names}
-    # A dataclass has no place of its own for extra values. What Python code has put there is no field either.
+    # A dataclass has no separate place for extra values. Attributes that Python code has set are no fields either.
     return Fields(declared, {name: item for name, item in stored.items() if name not in declared})
 
 
 def aliases(info: FieldInfo, *, roots: bool = False) -> Iterator[str]:
-    """Yield the other names that a field can be given by; with `roots`, also the first key of a path to it."""
+    """Yield the aliases of a field; with `roots`, also the first key of a path to it."""
     alias = info.validation_alias if info.validation_alias is not None else info.alias
     for choice in alias.choices if isinstance(alias, AliasChoices) else [alias]:
         path = choice.path if isinstance(choice, AliasPath) else [choice]
@@ -62,12 +63,12 @@ def aliases(info: FieldInfo, *, roots: bool = False) -> Iterator[str]:
 
 
 def alias_map(kind: Any) -> Mapping[str, tuple[str, ...]]:
-    """Return the other names of the fields of a model, a dataclass or a TypedDict, by their names in Python."""
-    return _other_names(kind)
+    """Return the aliases of the fields of a model, a dataclass or a TypedDict, by their names in Python."""
+    return _alias_map(kind)
 
 
 @lru_cache(maxsize=1024)
-def _other_names(kind: Any) -> Mapping[str, tuple[str, ...]]:
+def _alias_map(kind: Any) -> Mapping[str, tuple[str, ...]]:
     infos: Mapping[str, FieldInfo] | None = getattr(kind, "__pydantic_fields__", None)
     if infos is not None:
         return {name: tuple(aliases(info)) for name, info in infos.items()}
@@ -76,10 +77,10 @@ def _other_names(kind: Any) -> Mapping[str, tuple[str, ...]]:
     # pydantic knows the fields of these only while it makes a schema, in the same order with and without aliases.
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(kind)
-        names, told = (list(_properties(adapter.json_schema(by_alias=by_alias))) for by_alias in (False, True))
-    except Exception:  # an annotation that means nothing to pydantic
+        names, other = (list(_properties(adapter.json_schema(by_alias=by_alias))) for by_alias in (False, True))
+    except Exception:  # an annotation that pydantic does not know
         return {}
-    return {name: (alias,) for name, alias in zip(names, told, strict=True)} if len(names) == len(told) else {}
+    return {name: (alias,) for name, alias in zip(names, other, strict=True)} if len(names) == len(other) else {}
 
 
 def _properties(schema: dict[str, Any]) -> Mapping[str, Any]:
@@ -90,14 +91,14 @@ def _properties(schema: dict[str, Any]) -> Mapping[str, Any]:
 
 
 def separate_extra(value: Any) -> Any:
-    """Return `value` for a JSON text: models and dataclasses with extra values become mappings that have these apart.
+    """Return a value for a JSON text: models and dataclasses with extra values become mappings that have these apart.
 
-    What has none inside is returned as it is, and serialized as its class says.
+    A value without any is returned as it is, for its class to serialize it.
     """
-    return _apart(value, set())
+    return _separate(value, set())
 
 
-def _apart(value: Any, inside: set[int]) -> Any:
+def _separate(value: Any, inside: set[int]) -> Any:
     if isinstance(value, str | bytes | int | float | type(None)) or id(value) in inside:
         return value
     fields = fields_of(value)
@@ -106,19 +107,19 @@ def _apart(value: Any, inside: set[int]) -> Any:
     inside.add(id(value))
     try:
         if isinstance(value, RootModel):  # it is serialized as what is inside
-            root = _apart(value.root, inside)
+            root = _separate(value.root, inside)
             return value if root is value.root else root
         if fields is not None:
-            declared = {name: _apart(item, inside) for name, item in fields.declared.items()}
+            declared = {name: _separate(item, inside) for name, item in fields.declared.items()}
             if not fields.extra and all(item is fields.declared[name] for name, item in declared.items()):
                 return value
-            extra = {name: _apart(item, inside) for name, item in fields.extra.items()}
+            extra = {name: _separate(item, inside) for name, item in fields.extra.items()}
             return {**_serialized_names(type(value), declared), **({EXTRA: extra} if extra else {})}
         if isinstance(value, Mapping):
-            made = {key: _apart(item, inside) for key, item in value.items()}
-            return value if all(made[key] is value[key] for key in made) else made
-        items = [_apart(item, inside) for item in value]
-        return value if all(item is old for item, old in zip(items, value, strict=True)) else items
+            items = {key: _separate(item, inside) for key, item in value.items()}
+            return value if all(items[key] is value[key] for key in items) else items
+        parts = [_separate(item, inside) for item in value]
+        return value if all(part is old for part, old in zip(parts, value, strict=True)) else parts
     except Exception:  # a mapping of some class that cannot be read
         return f"<{type(value).__name__} that cannot be shown>"
     finally:
@@ -128,33 +129,49 @@ def _apart(value: Any, inside: set[int]) -> Any:
 def _serialized_names(kind: type, declared: dict[str, Any]) -> dict[str, Any]:
     infos: Mapping[str, FieldInfo] = getattr(kind, "__pydantic_fields__", {})
     names = {name: (infos[name].serialization_alias if name in infos else None) or name for name in declared}
-    made = {names[name]: item for name, item in declared.items()}
-    return made if len(made) == len(declared) else declared
+    renamed = {names[name]: item for name, item in declared.items()}
+    return renamed if len(renamed) == len(declared) else declared
 
 
-def replace_items(
-    value: Any, fields: Fields, replaced: Callable[[str, Any], Any], key: Callable[[str], str] = lambda name: name
-) -> Any:
-    """Return a copy of an object with other values, each in its own place; the object itself, if they are the same.
+def replace_items(value: Any, replace: Callable[[Any, Any], Any], key: Callable[[Any], Any] = lambda key: key) -> Any:
+    """Return a container, a model or a dataclass with other items: itself if all are the same, else a copy.
 
-    `key` replaces the keys of extra values, which a caller wrote.
+    `replace` takes the key, the index or the name of each item and the item. `key` replaces the keys of mappings and of
+    extra values. Of any other value, the result is `None`.
     """
-    declared = {name: item for name, old in fields.declared.items() if (item := replaced(name, old)) is not old}
-    extra = {key(name): replaced(name, old) for name, old in fields.extra.items()}
+    if isinstance(value, Mapping):
+        pairs = [(key(old), replace(old, item)) for old, item in value.items()]
+        is_same = all(new is old and item is value[old] for (new, item), old in zip(pairs, value, strict=True))
+        return value if is_same else dict(pairs)
+    if isinstance(value, list | tuple | Set):
+        old = list(value)
+        items = [replace(index, item) for index, item in enumerate(old)]
+        if all(map(operator.is_, items, old)):
+            return value
+        if hasattr(value, "_make"):
+            return value._make(items)
+        return next((kind for kind in (list, tuple, set, frozenset) if isinstance(value, kind)), list)(items)
+    fields = fields_of(value)
+    return None if fields is None else _replace_fields(value, fields, replace, key)
+
+
+def _replace_fields(value: Any, fields: Fields, replace: Callable[[str, Any], Any], key: Callable[[str], str]) -> Any:
+    declared = {name: item for name, old in fields.declared.items() if (item := replace(name, old)) is not old}
+    extra = {key(name): replace(name, old) for name, old in fields.extra.items()}
     has_new_extra = any(fields.extra.get(name, extra) is not item for name, item in extra.items())
     if not declared and not has_new_extra:
         return value
-    if isinstance(value, BaseModel):  # no validator of its class has a say
-        made = value.model_copy()
-        made.__dict__.update(declared)
+    if isinstance(value, BaseModel):  # without the validators of its class
+        result = value.model_copy()
+        result.__dict__.update(declared)
         if has_new_extra:
-            object.__setattr__(made, "__pydantic_extra__", extra)
-        return made
-    copied = copy.copy(value)
+            object.__setattr__(result, "__pydantic_extra__", extra)
+        return result
+    result = copy.copy(value)
     for name, item in declared.items():
-        object.__setattr__(copied, name, item)
+        object.__setattr__(result, name, item)
     if has_new_extra:
         for name in fields.extra:
-            del copied.__dict__[name]
-        copied.__dict__.update(extra)
-    return copied
+            del result.__dict__[name]
+        result.__dict__.update(extra)
+    return result

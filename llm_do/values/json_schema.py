@@ -1,9 +1,11 @@
-"""JSON Schemas part by part: the schemas inside of one, and how many parts and patterns it may have."""
+"""Walk JSON Schemas from anywhere: references, unions, the schemas inside of one, and bounds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from .patterns import UncheckablePattern, compile_pattern, measure
 from .texts import quote
@@ -18,9 +20,66 @@ MOST_STEPS = 20_000
 _HOLD_SCHEMAS_BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _HOLD_VALUES = ("const", "enum", "default", "examples")
 
+UNIONS = ("anyOf", "oneOf")
+COMBINATIONS = (*UNIONS, "allOf")
+CONTENTS = ("properties", "patternProperties", "additionalProperties", "items", "prefixItems")
 
-def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
-    """Yield a JSON Schema and all schemas inside it. What are values there, such as an `enum`, is passed over."""
+
+def resolve(root: Mapping[str, Any], reference: str) -> Any:
+    """Return the part of a JSON Schema that a `$ref` in it refers to; `None` if there is none."""
+    document, _, fragment = reference.partition("#")
+    if document and document != root.get("$id"):
+        return None
+    if fragment and not fragment.startswith("/"):
+        return next((part for part in subschemas(root) if part.get("$anchor") == fragment), None)
+    target: Any = root
+    for step in fragment.split("/")[1:]:
+        key = unquote(step).replace("~1", "/").replace("~0", "~")
+        if isinstance(target, list):
+            target = target[int(key)] if key.isdecimal() and int(key) < len(target) else None
+        else:
+            target = target.get(key) if isinstance(target, Mapping) else None
+    return target
+
+
+def follow(
+    root: Mapping[str, Any], schemas: Iterable[Any], keywords: Sequence[str] = COMBINATIONS
+) -> Iterator[Mapping[str, Any]]:
+    """Yield schemas and all those that references and some keywords in them lead to, each once.
+
+    `{}` stands for `true`, and for a reference to nothing.
+    """
+    waiting, ids = deque(schemas), set[int]()
+    while waiting:
+        part = waiting.popleft()
+        if not isinstance(part, Mapping):
+            yield {}
+        elif id(part) not in ids:
+            ids.add(id(part))
+            yield part
+            waiting.extend(_targets(root, part, keywords))
+
+
+def leaves(root: Mapping[str, Any], schema: Any, keywords: Sequence[str] = UNIONS) -> Iterator[Mapping[str, Any]]:
+    """Yield the schemas that a schema with references and unions comes down to."""
+    return (part for part in follow(root, [schema], keywords) if not any(True for _ in _targets(root, part, keywords)))
+
+
+def _targets(root: Mapping[str, Any], part: Mapping[str, Any], keywords: Sequence[str]) -> Iterator[Any]:
+    if isinstance(reference := part.get("$ref"), str):
+        yield resolve(root, reference)
+    for key in keywords:
+        inner = part.get(key)
+        if isinstance(inner, list):
+            yield from inner
+        elif key in _HOLD_SCHEMAS_BY_NAME and isinstance(inner, dict):
+            yield from inner.values()
+        elif inner is not None:
+            yield inner
+
+
+def subschemas(schema: Any, *, with_values: bool = False) -> Iterator[dict[str, Any]]:
+    """Yield a JSON Schema and all schemas inside it; `with_values` all mappings, also those in an `enum`."""
     waiting = [schema]
     while waiting:
         part = waiting.pop()
@@ -29,24 +88,15 @@ def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
         elif isinstance(part, dict):
             yield part
             for key, inner in part.items():
-                if key in _HOLD_SCHEMAS_BY_NAME and isinstance(inner, dict):
+                if key in _HOLD_SCHEMAS_BY_NAME and isinstance(inner, dict) and not with_values:
                     waiting.extend(inner.values())
-                elif key not in _HOLD_VALUES:
+                elif with_values or key not in _HOLD_VALUES:
                     waiting.append(inner)
 
 
 def mentions(schema: Any, keyword: str) -> bool:
-    """Whether a keyword is anywhere in a JSON Schema, also in values, such as a `default`: a `$ref` can lead there."""
-    waiting = [schema]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, dict):
-            if keyword in part:
-                return True
-            waiting.extend(part.values())
-        elif isinstance(part, list):
-            waiting.extend(part)
-    return False
+    """Return whether a keyword is anywhere in a JSON Schema, also in a `default`: a `$ref` can lead there."""
+    return any(keyword in part for part in subschemas(schema, with_values=True))
 
 
 def check_bounds(schema: Any) -> None:

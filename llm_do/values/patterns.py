@@ -1,4 +1,4 @@
-"""Match regular expressions that a server or a model wrote, in a time that neither they nor the text can stretch.
+"""Match regular expressions from servers and models in bounded time.
 
 They run on the engine of pydantic-core, which does not backtrack. Its time is the size of the pattern times the length
 of the text, so both are bounded as well.
@@ -29,7 +29,7 @@ _TOKEN = re.compile(
 )
 _HAS_MANY_CHARACTERS = re.compile(r"\\[wWpP]")
 _MANY = 100
-"""What a class of all letters counts for each time: it compiles to as much as this many characters do."""
+"""The size of a class of all letters: it compiles to as much as this many characters do."""
 _IGNORES_SPACES = re.compile(r"\(\?[a-zA-Z-]*x[a-zA-Z-]*[:)]")
 
 
@@ -57,7 +57,7 @@ class Pattern:
             raise UncheckablePattern(why[0].removeprefix("error: ") if why else "it is too large") from None
 
     def matches(self, text: str) -> bool | None:
-        """Whether some part of a text fits; `None` if the text is too long to tell."""
+        """Return whether some part of a text matches; `None` if the text is too long to tell."""
         if self._positions * len(text) > MOST_WORK:
             return None
         return self._validator.isinstance_python(text)
@@ -83,13 +83,13 @@ class Measure:
         return 1 + self.compiled // 10 if self.positions <= LARGEST else 1
 
     def steps_to_match(self, length: int) -> int:
-        """Return what it takes to match a text of some length. One that is too long is not matched."""
+        """Return the steps to match a text of some length. One that is too long is not matched."""
         work = self.positions * length
         return work // 1_000 if work <= MOST_WORK else 0
 
 
 def measure(pattern: str) -> Measure:
-    """Measure a pattern. What is longer than any that is compiled is not looked at."""
+    """Measure a pattern. One that is too long to be compiled is not parsed."""
     if len(pattern) > LONGEST:
         return Measure(LARGEST + 1, LARGEST + 1)
     return _measure(pattern)

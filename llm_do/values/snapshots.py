@@ -1,4 +1,4 @@
-"""Copies of argument values that nobody can change later, and keys that tell values apart."""
+"""Copies of values that stay as they are when their owner changes the originals."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence, Set
@@ -19,10 +19,10 @@ ATOMS: frozenset[type] = frozenset(
 
 
 def snapshot(value: Any) -> Any:
-    """What `value` is now, whatever its owner does to it later.
+    """Return a copy of a value that does not change with it.
 
     Containers of every kind, pydantic models and dataclasses are copied. Any other object stands for
-    itself: a database connection cannot be copied, and its identity is what a reader wants to see.
+    itself: a database connection cannot be copied, and a reader wants to see its identity.
     """
     if type(value) is dict:  # the usual case: a call's arguments, which are texts and numbers
         for item in value.values():
@@ -32,26 +32,26 @@ def snapshot(value: Any) -> Any:
             return value.copy()
     try:
         return _copy(value, {})
-    except Exception:  # whatever it is made of, a call must not fail because it is written down
+    except Exception:  # a call must not fail because its arguments cannot be copied
         return value
 
 
 def _copy(value: Any, memo: dict[int, Any]) -> Any:
-    """A copy, in which things that are the same thing stay the same thing."""
+    """Return a copy in which identical objects stay identical."""
     kind = type(value)
     if kind in ATOMS:
         return value
     if id(value) in memo:
         return memo[id(value)]
-    made: Any
+    result: Any
     if kind is dict:
-        made = memo[id(value)] = {}
-        made.update((key, item if type(item) in ATOMS else _copy(item, memo)) for key, item in value.items())
-        return made
+        result = memo[id(value)] = {}
+        result.update((key, item if type(item) in ATOMS else _copy(item, memo)) for key, item in value.items())
+        return result
     if kind is list:
-        made = memo[id(value)] = []
-        made.extend(item if type(item) in ATOMS else _copy(item, memo) for item in value)
-        return made
+        result = memo[id(value)] = []
+        result.extend(item if type(item) in ATOMS else _copy(item, memo) for item in value)
+        return result
     if kind is tuple or kind is set or kind is frozenset:
         return kind(item if type(item) in ATOMS else _copy(item, memo) for item in value)
     if isinstance(value, (str, bytes, int, float, Enum, type)):
@@ -63,19 +63,19 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
 
 def _copy_object(value: Any, memo: dict[int, Any]) -> Any:
     try:
-        # What copies itself all the way down. What refuses stands in the memo, and is not tried again.
-        made = memo[id(value)] = deepcopy(value)
-        return made
+        # Most objects can be copied in depth. One that fails stays in the memo, and is not tried again.
+        result = memo[id(value)] = deepcopy(value)
+        return result
     except Exception:
         memo[id(value)] = value
     try:
-        made = copy(value)
+        result = copy(value)
         if isinstance(value, Mapping | Set | Sequence | deque) and not hasattr(value, "__dict__"):
-            return made
-        memo[id(value)] = made
+            return result
+        memo[id(value)] = result
         for name, item in list(vars(value).items()):
-            object.__setattr__(made, name, _copy(item, memo))
-        return made
-    except Exception:  # it refuses even that, and stands for itself
+            object.__setattr__(result, name, _copy(item, memo))
+        return result
+    except Exception:  # it cannot be copied at all, and stands for itself
         memo[id(value)] = value
         return value

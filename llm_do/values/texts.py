@@ -1,4 +1,4 @@
-r"""Texts of any value that can be written: without half of a character, whatever the value's own code does.
+r"""Texts of any value that can be written: without half of a character, even if the value's own code fails.
 
 Half of a character (a lone surrogate) comes from a JSON or YAML escape such as `\ud800`, from a command line or from a
 file name that is not UTF-8. Python holds it in a text, and fails when it writes that text.
@@ -31,12 +31,12 @@ _INK = re.compile(
 
 
 def is_blank(text: str) -> bool:
-    """Whether nothing of a text can be seen."""
+    """Return whether a text has no visible character."""
     return _INK.search(text) is None
 
 
 def is_none_or_blank(value: object) -> bool:
-    """Whether a value is `None` or a blank text."""
+    """Return whether a value is `None` or a blank text."""
     return value is None or (isinstance(value, str) and is_blank(value))
 
 
@@ -53,7 +53,7 @@ def quote(value: object, most: int = 200) -> str:
 
     It is never cut, since half of a secret would not be found any more when the message is recorded.
     """
-    for describe in (safe_repr, repr):  # a class may say less of itself than its fields do
+    for describe in (safe_repr, repr):  # the repr of a class may be shorter than its fields
         with suppress(Exception):
             text = escape_surrogates(describe(value)).replace("\n", "\\n")
             if len(text) <= most:
@@ -83,7 +83,7 @@ def text_of(value: object) -> str:
 
 
 def _validation_text(error: ValidationError) -> str:
-    """Return what pydantic says of values, which it would cut, with each value as `quoted` has it."""
+    """Return the text of pydantic's error with each value as `quote` has it, where pydantic would cut it."""
     problems = error.errors(include_url=False, include_context=False)
     lines = [f"{len(problems)} validation error{'s' * (len(problems) > 1)} for {error.title}"]
     for problem in problems:
@@ -103,21 +103,20 @@ def _plain(value: Any, inside: tuple[int, ...]) -> Any:
     below = (*inside, id(value))
     try:
         if (fields := fields_of(value)) is not None:
-            made = {name: _plain(item, below) for name, item in fields.declared.items()}
-            extra = {EXTRA: _plain(fields.extra, below)} if fields.extra else {}
-            return {**made, **extra}
+            extra = {EXTRA: fields.extra} if fields.extra else {}
+            return {name: _plain(item, below) for name, item in {**fields.declared, **extra}.items()}
         if isinstance(value, Mapping):
             return {text_of(key): _plain(item, below) for key, item in value.items()}
         if isinstance(value, list | tuple | Set):
             return [_plain(item, below) for item in value]
-        made = to_jsonable_python(value, fallback=text_of, bytes_mode="base64")
-        return None if isinstance(made, float) and not isfinite(made) else made
+        data = to_jsonable_python(value, fallback=text_of, bytes_mode="base64")
+        return None if isinstance(data, float) and not isfinite(data) else data
     except Exception:
         return safe_repr(value)
 
 
 def shorten(value: Any, limit: int = 80) -> str:
-    """Return a value without secrets in one line, cut in the middle when it is long. Errors use `quoted`."""
+    """Return a value without secrets in one line, cut in the middle when it is long. Errors use `quote`."""
     if type(value) is dict:
         text = ", ".join(f"{key}={safe_repr(item)}" for key, item in value.items())
     else:
@@ -129,11 +128,8 @@ def shorten(value: Any, limit: int = 80) -> str:
     return f"{text[:half]}...{text[-half:]}"
 
 
-_LONGEST_VALUE = 200
-
-
 def quote_json(value: Any) -> str:
-    """A value of a file as an error message shows it."""
+    """Return a value of a file for an error message, like `quote`, as JSON."""
     text = "nothing" if value is None else json.dumps(value, default=safe_repr, ensure_ascii=False, skipkeys=True)
     text = escape_surrogates(text)
-    return text if len(text) <= _LONGEST_VALUE else quote(value, _LONGEST_VALUE)
+    return text if len(text) <= 200 else quote(value)

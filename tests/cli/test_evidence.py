@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from llm_do.cli.terminal.approval_view import Evidence, gather
-from llm_do.policy.approvals import ApprovalRequest
+from llm_do.policy.requests import ApprovalRequest
 
 LONG = "z" * 400_000
 

@@ -92,7 +92,7 @@ def test_what_is_wrong_with_a_file_is_said(run_here: RunHere, project: Path, fil
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("my worker.md", "'my worker' cannot be a name. Use letters"),
+        ("my worker.md", "'my worker' cannot be a name: use letters"),
         ("worker.md", "no worker can be named 'worker'"),
         (".md", "There is no file"),
     ],

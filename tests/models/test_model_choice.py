@@ -156,7 +156,7 @@ def test_answers_that_cannot_be_believed_are_no_yes(state: Path, caplog: pytest.
         assert choose_agreed(*at(OLLAMA, server.server_port)).found
         (state / "llm-do" / "remembered.json").chmod(0o666)
         assert not choose_default_model(environ={}, servers=at(OLLAMA, server.server_port)).found
-        assert "is not believed" in caplog.text
+        assert "is not trusted" in caplog.text
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells who listens on Linux only")

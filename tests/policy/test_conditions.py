@@ -20,7 +20,8 @@ from llm_do import (
     entry,
 )
 from llm_do.policy.rules import Call, Case, Places, Ruling, judge, read_rules
-from llm_do.policy.rules.conditions import match_steps, split_pattern
+from llm_do.policy.rules.conditions import name_matcher, split_pattern
+from llm_do.values.globs import Glob
 
 BASE = Path("/project")
 PLACES = Places({"input": BASE / "input", "output": BASE / "data/out"}, BASE)
@@ -235,8 +236,7 @@ def test_steps_match_as_their_definition_says(steps: list[str], names: list[str]
             return any(text(pattern[1:], name[skip:]) for skip in range(len(name) + 1))
         return bool(name) and name[0] == pattern[0] and text(pattern[1:], name[1:])
 
-    compiled = [None if step == "**" else tuple(step.split("*")) for step in steps]
-    assert match_steps(compiled, names) is matches(steps, names)
+    assert Glob(steps, name_matcher).matches(names) is matches(steps, names)
 
 
 @given(st.lists(st.sampled_from(["a", "'b c'", '"d"', "e'f g'h", "''"]), max_size=5))
@@ -285,7 +285,7 @@ def test_what_has_more_than_a_thousand_parts_cannot_be_judged(
         ({"rule": "deny", "when": {"x": {"above": 1}}}, "there is no 'above'"),
         ({"rule": "deny", "when": {"x": {"over": "1"}}}, "over needs a number"),
         ({"rule": "deny", "when": {"x": {"over": 3, "under": 2}}}, "nothing is like"),
-        ({"rule": "deny", "when": {"x": {"prefix": ""}}}, "a prefix is a text"),
+        ({"rule": "deny", "when": {"x": {"prefix": ""}}}, "prefix needs a text"),
         ({"rule": "deny", "when": {"call.dept": 1}}, "there is no condition 'call.dept'. Did you mean 'call.depth'"),
         ({"rule": "deny", "when": {"call.generated": "yes"}}, "call.generated is true or false"),
         ({"rule": "deny", "unsandboxed": True}, "leave out shell and unsandboxed"),

@@ -247,7 +247,7 @@ async def test_a_path_in_a_rule_is_where_it_really_is(tmp_path: Path, pattern: s
 
 
 def test_a_path_with_dots_in_a_rule_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RuleError, match="write where it leads"):
+    with pytest.raises(RuleError, match="write the path that it leads to"):
         worker([*FILE_TOOLS], tool_rules={"sandbox.read": {"rule": "deny", "when": {"path": "./x/../data/**"}}})
 
 

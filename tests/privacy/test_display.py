@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from llm_do.privacy.display import abridge, layout, visible
+from llm_do.privacy.display import abridge, format_arguments, visible
 
 ANY_TEXT = st.text(st.characters(), max_size=60) | st.text(
     '\\xuU0e2\x1b\u202e\u200b\n\t" ab:│┆é\ufe0f\U000e0041', max_size=30
@@ -90,14 +90,14 @@ def test_abridging_never_makes_it_longer(text: str, limit: int) -> None:
 
 @given(st.dictionaries(ANY_TEXT, JSON, max_size=4), st.booleans())
 def test_a_layout_never_has_what_could_lie(payload: dict[str, Any], full: bool) -> None:
-    shown = layout(payload, full=full, limit=40)
+    shown = format_arguments(payload, full=full, limit=40)
     assert shown.replace("\n", "").replace("\t", "").isprintable()
     assert not re.search("[\ufe00-\ufe0f\u3164]", shown)
 
 
 @given(st.dictionaries(ANY_TEXT, JSON, max_size=4), st.integers(10, 120))
 def test_in_full_everything_is_there(payload: dict[str, Any], width: int) -> None:
-    shown = layout(payload, full=True, width=width).replace("\n  ┆ ", "").replace("\n  │ ", "\n")
+    shown = format_arguments(payload, full=True, width=width).replace("\n  ┆ ", "").replace("\n  │ ", "\n")
     for text in strings(payload):
         found = [visible(text), visible(text, keep="\n\t"), visible(text + '"')[:-1].replace('"', "\\x22")]
         assert any(form in shown for form in found) or read(shown).count(text)
@@ -105,7 +105,7 @@ def test_in_full_everything_is_there(payload: dict[str, Any], width: int) -> Non
 
 @given(st.dictionaries(ANY_TEXT.filter(bool), ANY_TEXT, min_size=1, max_size=4))
 def test_no_text_poses_as_another_argument(payload: dict[str, str]) -> None:
-    lines = layout(payload, full=True).split("\n")
+    lines = format_arguments(payload, full=True).split("\n")
     assert len([line for line in lines if not line.startswith(("  │ ", "  ┆ "))]) == len(payload)
 
 
@@ -140,7 +140,7 @@ def test_values_of_all_kinds() -> None:
         "point": Point(1, b"abc"),
         7: (1, 2),  # names are hostile as well
     }
-    assert layout(payload) == (  # type: ignore[arg-type]
+    assert format_arguments(payload) == (  # type: ignore[arg-type]
         "path: notes.txt\n"
         "content:\n"
         "  │ one\n"
@@ -161,7 +161,7 @@ def test_values_of_all_kinds() -> None:
 
 def test_what_is_hidden_can_be_shown() -> None:
     payload = {"content": "a" * 3_000 + "needle" + "b" * 3_000, "items": list(range(5_000))}
-    short, full = layout(payload), layout(payload, full=True, width=10_000)
+    short, full = format_arguments(payload), format_arguments(payload, full=True, width=10_000)
     assert "needle" not in short
     assert "[4,006 of 6,006 characters not shown]" in short
     assert len(short) < 6_000
@@ -175,8 +175,8 @@ def test_what_is_deep_huge_or_contains_itself_breaks_nothing() -> None:
     deep: list[Any] = []
     for _ in range(20_000):
         deep = [deep]
-    assert layout({"cyclic": cyclic}) == "cyclic: {a: 1, self: [<itself again>]}"
-    assert layout({"deep": deep}, full=True).count("[") == 20_001
-    assert "800 of 1,000 arguments not shown" in layout({f"a{n}": n for n in range(1_000)})
-    assert len(layout({"wide": [[list(range(300))] * 300] * 300})) < 6_000
-    assert layout({"number": 10**5_000}) == "number: <int that cannot be shown>"
+    assert format_arguments({"cyclic": cyclic}) == "cyclic: {a: 1, self: [<itself again>]}"
+    assert format_arguments({"deep": deep}, full=True).count("[") == 20_001
+    assert "800 of 1,000 arguments not shown" in format_arguments({f"a{n}": n for n in range(1_000)})
+    assert len(format_arguments({"wide": [[list(range(300))] * 300] * 300})) < 6_000
+    assert format_arguments({"number": 10**5_000}) == "number: <int that cannot be shown>"

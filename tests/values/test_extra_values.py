@@ -36,7 +36,7 @@ from llm_do import (
 )
 from llm_do.cli.support.reporting import event_line
 from llm_do.core.events import Event
-from llm_do.privacy.display import layout
+from llm_do.privacy.display import format_arguments
 from llm_do.values.fields import fields_of
 
 from ..scripted import calls, says, scripted
@@ -129,12 +129,14 @@ def test_an_extra_value_is_shown_as_an_extra_value() -> None:
     shop = Shop(Order)
     shop.model_calls({**ATTACK, "[extra]": {"amount": 3}})
     assert (
-        layout(shop.person.asked[0].payload)
+        format_arguments(shop.person.asked[0].payload)
         == 'order: Order{amount: 5000, [extra]: {amount: 1, "[extra]": {amount: 3}}}'
     )
     assert shop.told() == [{"sum": 5000, "[extra]": {"amount": 1, "[extra]": {"amount": 3}}}]
     assert "amount': 1" in str(shop.runtime.trace).partition("[extra]")[2]
-    assert layout({"x": {"[extra]": 1}, "y": "Order{amount: 1}"}) == 'x: {"[extra]": 1}\ny: "Order{amount: 1}"'
+    assert (
+        format_arguments({"x": {"[extra]": 1}, "y": "Order{amount: 1}"}) == 'x: {"[extra]": 1}\ny: "Order{amount: 1}"'
+    )
 
 
 @pytest.mark.parametrize("where", ["model", "list", "dict"])
@@ -147,7 +149,7 @@ def test_extra_values_deep_inside_are_shown_and_recorded(where: str) -> None:
     }[where]
     shop = Shop(kind, alone=False)
     shop.model_calls({"order": wrap(ATTACK)})
-    assert "Order{amount: 5000, [extra]: {amount: 1}}" in layout(shop.person.asked[0].payload)
+    assert "Order{amount: 5000, [extra]: {amount: 1}}" in format_arguments(shop.person.asked[0].payload)
     assert shop.told() == [wrap({"sum": 5000, "[extra]": {"amount": 1}})]
 
 
@@ -162,7 +164,9 @@ def test_extra_values_of_a_dataclass_are_shown() -> None:
     shop = Shop(holder)
     shop.model_calls({"plain": {"amount": 1, "to": "eve"}})
     assert shop.received[0].plain.to == "eve"
-    assert layout(shop.person.asked[0].payload) == 'order: Holder{plain: Plain{amount: 1, [extra]: {to: "eve"}}}'
+    assert (
+        format_arguments(shop.person.asked[0].payload) == 'order: Holder{plain: Plain{amount: 1, [extra]: {to: "eve"}}}'
+    )
     assert shop.told() == [{"plain": {"amount": 1, "[extra]": {"to": "eve"}}}]
 
 
@@ -392,7 +396,7 @@ def test_what_the_function_receives_is_what_was_judged_shown_and_recorded(
         return
     received = declared(shop.received[0])
     assert not alone or received.get("amount", 0) <= 1000
-    shown, _, extras = layout(shop.person.asked[0].payload, full=True, width=1_000).partition("[extra]: ")
+    shown, _, extras = format_arguments(shop.person.asked[0].payload, full=True, width=1_000).partition("[extra]: ")
     for name in ("amount", "note"):
         seen = [part.replace("}", ",").partition(",")[0] for part in shown.split(f"{name}: ")[1:]]
         assert seen == ([str(received[name])] if name in received else [])

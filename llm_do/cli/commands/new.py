@@ -13,7 +13,7 @@ import click
 from ...policy.catalogue import is_reserved
 from ...projects.discovery import find_root, names_in
 from ...projects.layout import files_of
-from ...values.names import is_name
+from ...values.names import NAME_RULE, is_name
 from ..support.exits import Exit
 from ..support.projects import root_of
 from ..support.templates import PROJECT, WORKER
@@ -147,10 +147,7 @@ def worker_command(
 
 def _check_name(name: str, what: str) -> None:
     if not is_name(name):
-        raise click.UsageError(
-            f"{name!r} cannot be the name of a {what}: use letters, digits, '_' and '-', starting with a letter or a "
-            "digit, 64 characters at most."
-        )
+        raise click.UsageError(f"{name!r} cannot be the name of a {what}: {NAME_RULE}")
     if what == "worker" and is_reserved(name):
         raise click.UsageError(f"{name!r} cannot be the name of a worker: it means something else. Choose another one.")
 

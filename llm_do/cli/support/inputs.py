@@ -16,11 +16,10 @@ from ...core.adapt import parameters_of
 from ...core.entry import Entry
 from ...errors import PathDenied, PathMissing, did_you_mean
 from ...projects.api import load_files
+from ...values.json_schema import leaves
 
 MAX_INPUT = 10_000_000
 """How many bytes a text may have that is read from a file or from standard input."""
-_MOST_REFERENCES = 50
-"""How deeply a schema may refer to others, before it is taken for one of any type."""
 
 
 def read_input(entry: Entry[Any], words: Sequence[str], input_json: str | None) -> Any:
@@ -88,8 +87,7 @@ def typed_arguments(entry: Entry[Any], texts: Mapping[str, str], *, with_files: 
     for name in texts:
         if name not in properties and not is_open:
             raise click.UsageError(f"There is no argument {name!r}.{did_you_mean(name, properties)}")
-    definitions = schema.get("$defs", {})
-    return {name: _value(text, properties.get(name), definitions) for name, text in texts.items()}
+    return {name: _value(text, properties.get(name), schema) for name, text in texts.items()}
 
 
 def json_object(text: str, option: str) -> dict[str, Any]:
@@ -118,10 +116,10 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _value(text: str, schema: Any, definitions: Mapping[str, Any]) -> Any:
+def _value(text: str, schema: Any, root: Mapping[str, Any]) -> Any:
     """Return a value as its parameter wants it: a text stays a text, anything else is JSON where it is."""
     text = _text(text)
-    kinds = _kinds(schema, definitions)
+    kinds = {kind for part in leaves(root, schema) for kind in _kinds(part)}
     if "string" in kinds and kinds <= {"string", "null"}:
         return text
     try:
@@ -130,15 +128,8 @@ def _value(text: str, schema: Any, definitions: Mapping[str, Any]) -> Any:
         return text
 
 
-def _kinds(schema: Any, definitions: Mapping[str, Any], depth: int = 0) -> set[str]:
+def _kinds(schema: Mapping[str, Any]) -> set[str]:
     """Return the JSON types that a schema names; `any` where it names none."""
-    if not isinstance(schema, dict) or depth > _MOST_REFERENCES:
-        return {"any"}
-    if isinstance(reference := schema.get("$ref"), str):
-        return _kinds(definitions.get(reference.removeprefix("#/$defs/")), definitions, depth + 1)
-    for keyword in ("anyOf", "oneOf"):
-        if isinstance(parts := schema.get(keyword), list):
-            return {kind for part in parts for kind in _kinds(part, definitions, depth + 1)}
     if (kinds := schema.get("type")) is not None:
         return {kinds} if isinstance(kinds, str) else set(kinds)
     values = [schema["const"]] if "const" in schema else schema.get("enum", ())

@@ -9,7 +9,7 @@ import click
 
 from ...machine.files import own_users
 from ...projects.discovery import find_root, names_in
-from ...values.names import AMONG_FILES, is_name
+from ...values.names import AMONG_FILES, NAME_RULE, is_name
 from .exits import Refusal
 from .trust import ask_before_code, is_trusted, refuse_foreign, refuse_foreign_code
 
@@ -108,6 +108,5 @@ def _check_name(name: str, given: str) -> None:
         raise click.UsageError(f"{given!r}: no worker can be named {name!r}, which means something else. Rename it.")
     if not is_name(name):
         raise click.UsageError(
-            f"{given!r}: a worker is named like its file, and {name!r} cannot be a name. Use letters, digits, '_' and "
-            "'-', starting with a letter or a digit, 64 characters at most."
+            f"{given!r}: a worker is named like its file, and {name!r} cannot be a name: {NAME_RULE}"
         )

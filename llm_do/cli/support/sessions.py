@@ -13,14 +13,8 @@ from ...budgets.limits import Limits
 from ...core.runtime import Runtime
 from ...errors import LimitExceeded
 from ...models.choice import ModelLike
-from ...policy.approvals import (
-    ApprovalCallback,
-    ApprovalController,
-    ApprovalRequest,
-    Approver,
-    approve_all_callback,
-    strict_mode_callback,
-)
+from ...policy.approvals import ApprovalController
+from ...policy.requests import ApprovalCallback, ApprovalRequest, Approver, approve_all_callback, strict_mode_callback
 from ...projects.registry import WorkerRegistry
 
 DEFAULT_DEPTH = 16

@@ -15,8 +15,8 @@ from rich.cells import cell_len, chop_cells
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from ...policy.approvals import ApprovalRequest
-from ...privacy.display import abridge, layout, visible
+from ...policy.requests import ApprovalRequest
+from ...privacy.display import abridge, format_arguments, visible
 
 _WIDTH = 50
 """About how many characters of a long value go into a line."""
@@ -99,7 +99,7 @@ def _laid_out(payload: dict[str, Any], room: int | None, most: int | None, width
     """The lines of arguments. If they are more than `most`, each argument gets its share of them."""
     limit, inner, blocks = (room or 0) * _WIDTH, max(width - 6, 10), []
     for name, value in payload.items():
-        laid = layout({name: value}, full=room is None, limit=limit, width=inner).split("\n")
+        laid = format_arguments({name: value}, full=room is None, limit=limit, width=inner).split("\n")
         blocks.append([piece for line in laid for piece in _broken(line, width)])
     if most is None or sum(map(len, blocks)) <= most:
         return [line for block in blocks for line in block]

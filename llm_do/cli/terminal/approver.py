@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from ...machine import pool
-from ...policy.approvals import ApprovalDecision, ApprovalRequest
+from ...policy.requests import ApprovalDecision, ApprovalRequest
 from ...privacy.display import visible
 from .approval_view import as_json, gather, headline
 from .keys import Keyboard

@@ -19,7 +19,7 @@ from textual.widget import Widget
 from textual.widgets import Input, OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
-from ...policy.approvals import ApprovalDecision, ApprovalRequest
+from ...policy.requests import ApprovalDecision, ApprovalRequest
 from ...policy.rules import Grant
 from ...privacy.display import visible
 from ..support.conversation import readable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from textual.message import Message
 
 from ...core.events import Event, TextDelta
-from ...policy.approvals import ApprovalDecision, ApprovalRequest
+from ...policy.requests import ApprovalDecision, ApprovalRequest
 
 if TYPE_CHECKING:
     from textual.app import App

@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
-from urllib.parse import unquote
 
 from pydantic_ai.exceptions import UserError
 
 from ...arguments.validation import schema_validator
+from ...values.json_schema import resolve
 
 _LARGEST_COUNT = 256
 """The largest number of repetitions: a grammar spells them out."""
@@ -128,7 +128,7 @@ class GrammarSchema:
             seen.add(pointer)
             if pointer in self._names:
                 return {"$ref": f"#/$defs/{self._names[pointer]}"}
-            target = self._find(pointer)
+            target = resolve(self._root, pointer)
             if not isinstance(target, Mapping):
                 return {}
             if not isinstance(target.get("$ref"), str):
@@ -138,14 +138,6 @@ class GrammarSchema:
                 return {"$ref": f"#/$defs/{name}"}
             pointer = target["$ref"]
         return {}  # a cycle
-
-    def _find(self, pointer: str) -> Any:
-        start, *path = pointer.split("/")
-        found: Any = self._root if start == "#" else None
-        for part in path:
-            key = unquote(part).replace("~1", "/").replace("~0", "~")
-            found = found.get(key) if isinstance(found, Mapping) else None
-        return found
 
     def _merge_all_of(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         """Return a schema with all schemas of its `allOf` merged into it."""
@@ -162,7 +154,7 @@ class GrammarSchema:
 
     def _parts(self, schema: Any, depth: int) -> Iterator[Mapping[str, Any]]:
         if isinstance(schema, Mapping) and isinstance(schema.get("$ref"), str):
-            schema = self._find(schema["$ref"])
+            schema = resolve(self._root, schema["$ref"])
         if not isinstance(schema, Mapping) or not depth:
             return
         self._count()

@@ -5,10 +5,11 @@ Deciding is a pure function of the rules and the call.
 """
 
 from ..catalogue import Disposition
+from .calls import Call, Case
 from .checking import KnownTools, Shape, check_rules, shape_of
 from .conditions import UNKNOWN, Places
 from .format import ToolRule, ToolRules, is_tool_name, read_rules_by_name, remove_ineffective
-from .judging import Call, Case, Grant, RuleBook, Ruling, anchor_rules, default_ruling, denies_any, judge, read_rules
+from .judging import Grant, RuleBook, Ruling, anchor_rules, default_ruling, denies_any, judge, read_rules
 
 __all__ = [
     "UNKNOWN",

@@ -1,22 +1,25 @@
-"""Whether rules can mean what they say: the tool exists, has that argument, and the argument can be like that."""
+"""Check rules against tools: the tool exists, it has the argument, and the argument can have the value."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol, TypeAlias
 
 from ...errors import RuleError, did_you_mean
+from ...values.json_schema import UNIONS, leaves
 from ...values.texts import quote_json
 from ..catalogue import ARGUMENTS, DEFAULTS
-from .conditions import RANGES
+from .calls import CALL_CONDITIONS
+from .conditions import NUMBERS, OPERATORS
 from .format import Condition, ToolRule
 from .judging import RuleBook
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What the values of an argument can be. Nothing is known where both are `None`."""
+    """The values that an argument can have. Nothing is known where both are `None`."""
 
     types: frozenset[str] | None = None
     """Types of JSON, or `path` and `command`. Those of a list are those of its items."""
@@ -30,27 +33,22 @@ Shape: TypeAlias = Mapping[str, Kind]
 class KnownTools(Protocol):
     """The tools that rules can speak of."""
 
-    spoken_of_as: Mapping[str, str]
-    """Names of tools of which rules speak by another name."""
+    rule_names: Mapping[str, str]
+    """The names in rules of tools that go by another name there."""
     servers: Collection[str]
     """Names of servers all of whose tools are known."""
 
     def shapes(self, name: str) -> Sequence[Shape] | None:
-        """The arguments of all tools that a name may mean; `None` if there is no such tool."""
+        """Return the arguments of all tools that a name may mean; `None` if there is no such tool."""
 
     def names(self) -> Iterable[str]:
-        """All names there are."""
+        """Return the names of all tools."""
 
-    def more_to_come(self) -> bool:
-        """Whether tools may still turn up: those of servers, which are known when they are connected."""
+    def may_grow(self) -> bool:
+        """Return whether tools may be added: those of servers, which are known when they are connected."""
 
 
-_CALL: Shape = {
-    "call.caller": Kind(frozenset({"string", "null"})),
-    "call.depth": Kind(frozenset({"integer"})),
-    "call.generated": Kind(frozenset({"boolean"})),
-    "call.through": Kind(frozenset({"string"})),
-}
+_CALL: Shape = {name: Kind(condition.types) for name, condition in CALL_CONDITIONS.items()}
 _BUILT_IN: Mapping[str, Shape] = {
     name: {argument: Kind(frozenset({kind})) for argument, kind in kinds.items()} for name, kinds in ARGUMENTS.items()
 }
@@ -58,46 +56,32 @@ _ANYTHING = Kind()
 
 
 def shape_of(json_schema: Mapping[str, Any]) -> Shape:
-    """The arguments of a tool, from the schema that a model sees."""
-    definitions = _Definitions(json_schema)
-    return {name: _kind(part, definitions) for name, part in json_schema.get("properties", {}).items()}
+    """Return the arguments of a tool, from the schema that a model sees."""
+    shape: dict[str, Kind] = {}
+    parts_left = 10_000  # the same union may be behind every argument
+    for name, schema in json_schema.get("properties", {}).items():
+        parts = list(islice(leaves(json_schema, schema, (*UNIONS, "items")), parts_left))
+        parts_left -= len(parts)
+        shape[name] = _union([_kind(part) for part in parts]) if parts_left else _ANYTHING
+    return shape
 
 
-class _Definitions:
-    """The definitions of a schema, which may refer to each other so often that following them would never end."""
-
-    def __init__(self, json_schema: Mapping[str, Any]) -> None:
-        self._by_name = json_schema.get("$defs", {})
-        self.left = 10_000
-
-    def find(self, reference: str) -> Any:
-        return self._by_name.get(reference.rpartition("/")[2])
-
-
-def _kind(schema: Any, definitions: _Definitions, depth: int = 0) -> Kind:
-    definitions.left -= 1
-    if not isinstance(schema, Mapping) or depth > 8 or definitions.left < 0:
-        return _ANYTHING
-    if isinstance(reference := schema.get("$ref"), str):
-        return _kind(definitions.find(reference), definitions, depth + 1)
-    for key in ("anyOf", "oneOf"):
-        if isinstance(options := schema.get(key), list) and options:
-            return _union([_kind(option, definitions, depth + 1) for option in options[:1_000]])
+def _kind(schema: Mapping[str, Any]) -> Kind:
     if "const" in schema or isinstance(schema.get("enum"), list):
         return Kind(values=tuple(schema["enum"]) if "enum" in schema else (schema["const"],))
-    given = schema.get("type")
-    if given == "array":
-        return _kind(schema.get("items", {}), definitions, depth + 1)
-    if isinstance(given, str):
-        return Kind(frozenset({given}))
-    return Kind(frozenset(map(str, given))) if isinstance(given, list) else _ANYTHING
+    types = schema.get("type")
+    if isinstance(types, str) and types != "array":
+        return Kind(frozenset({types}))
+    return Kind(frozenset(map(str, types))) if isinstance(types, list) else _ANYTHING
 
 
 def _union(kinds: Sequence[Kind]) -> Kind:
-    if all(kind.values is not None or kind.types == frozenset({"null"}) for kind in kinds):
-        return Kind(values=tuple(value for kind in kinds for value in (kind.values or (None,))))
-    if any(kind == _ANYTHING for kind in kinds):
+    if not kinds or _ANYTHING in kinds:
         return _ANYTHING
+    if len(kinds) > 1 and all(kind.values is not None or kind.types == frozenset({"null"}) for kind in kinds):
+        return Kind(values=tuple(value for kind in kinds for value in (kind.values or (None,))))
+    if len(kinds) == 1:
+        return kinds[0]
     types = {name for kind in kinds for name in (kind.types or map(_type_of, kind.values or ()))}
     return Kind(frozenset(types))
 
@@ -110,40 +94,37 @@ def _type_of(value: Any) -> str:
     return "null" if value is None else "string"
 
 
-def problems_of_rules(book: RuleBook, tools: KnownTools) -> list[str]:
-    """What is wrong with rules, given the tools that they can speak of."""
-    problems = []
-    for name, said in book.rules.items():
+def check_rules(book: RuleBook, tools: KnownTools) -> None:
+    """Raise a `RuleError` with everything that is wrong with rules."""
+    problems: list[str] = []
+    for name, rules in book.rules.items():
         shapes = [_BUILT_IN[name]] if name in _BUILT_IN else tools.shapes(name)
         if shapes is None:
-            if tools.spoken_of_as.get(name, name) != name:
-                hint = f" Rules speak of it as {tools.spoken_of_as[name]!r}."
-            elif tools.more_to_come() and name.partition("/")[0] not in tools.servers:
+            if tools.rule_names.get(name, name) != name:
+                hint = f" Rules speak of it as {tools.rule_names[name]!r}."
+            elif tools.may_grow() and name.partition("/")[0] not in tools.servers:
                 continue
             else:
                 hint = did_you_mean(name, {*tools.names(), *DEFAULTS})
-            problems.append(f"{_where(said[0], book)}there is no tool {name!r} for rules to speak of.{hint}")
+            problems.append(f"{_where(rules[0], book)}there is no tool {name!r} for rules to speak of.{hint}")
             continue
-        for rule in said:
+        for rule in rules:
             for condition in (rule.when, *rule.unless):
-                problems += [f"{_where(rule, book)}{name}: {problem}" for problem in _problems(condition, shapes)]
-                problems += [f"{_where(rule, book)}{name}: {problem}" for problem in _strangers(condition, name, tools)]
-    return problems
-
-
-def _strangers(condition: Condition, name: str, tools: KnownTools) -> Iterable[str]:
-    """Names of workers in a condition that nobody has."""
-    for key in ("call.caller", "call.through", *(["worker"] if name == "worker.call" else [])):
-        value = condition.get(key)
-        for each in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(each, str) and each not in (known := set(tools.names())) and not tools.more_to_come():
-                yield f"{key}: there is no {each!r}.{did_you_mean(each, known)}"
-
-
-def check_rules(book: RuleBook, tools: KnownTools) -> None:
-    """Raise what is wrong with rules, all of it."""
-    if problems := problems_of_rules(book, tools):
+                mistakes = (*_problems(condition, shapes), *_unknown_names(condition, name, tools))
+                problems += [f"{_where(rule, book)}{name}: {problem}" for problem in mistakes]
+    if problems:
         raise RuleError("\n".join(problems))
+
+
+def _unknown_names(condition: Condition, name: str, tools: KnownTools) -> Iterable[str]:
+    """Yield a problem for each name of a worker that does not exist."""
+    for key, value in condition.items():
+        is_entry = CALL_CONDITIONS[key].is_entry if key in CALL_CONDITIONS else (name, key) == ("worker.call", "worker")
+        if not is_entry:
+            continue
+        for each in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(each, str) and each not in (names := set(tools.names())) and not tools.may_grow():
+                yield f"{key}: there is no {each!r}.{did_you_mean(each, names)}"
 
 
 def _where(rule: ToolRule, book: RuleBook) -> str:
@@ -161,10 +142,10 @@ def _problems(condition: Condition, shapes: Sequence[Shape]) -> Iterable[str]:
 
 
 def _contradiction(value: Any, kind: Kind) -> str | None:
-    """Why a value cannot be meant for an argument of that kind."""
+    """Return why an argument of a kind never has a value."""
     if kind.values is not None:
-        given = list(value) if isinstance(value, list | tuple) else [] if isinstance(value, Mapping) else [value]
-        for item in given:
+        items = list(value) if isinstance(value, list | tuple) else [] if isinstance(value, Mapping) else [value]
+        for item in items:
             if item not in kind.values:
                 return f"it is never {quote_json(item)}, but one of {', '.join(map(quote_json, kind.values))}."
         return None
@@ -173,13 +154,13 @@ def _contradiction(value: Any, kind: Kind) -> str | None:
     if isinstance(value, list | tuple):
         return next((problem for item in value if (problem := _contradiction(item, kind))), None)
     if isinstance(value, Mapping):
-        needed = {"number", "integer"} if set(value) & set(RANGES) else {"string"}
+        needed = OPERATORS[next(iter(value))].types
         words = ", ".join(map(str, value))
         return None if kind.types & needed else f"{words} is for {_words(needed)}, and it is {_words(kind.types)}."
     if isinstance(value, str) and kind.types & {"path", "command"}:
         return None
-    wanted = _type_of(value)
-    fits = {"number", "integer"} if wanted == "number" else {wanted}
+    json_type = _type_of(value)
+    fits = NUMBERS if json_type == "number" else {json_type}
     return None if kind.types & fits else f"it is {_words(kind.types)}, never {quote_json(value)}."
 
 
@@ -196,5 +177,5 @@ _NAMES = {
 
 
 def _words(types: Iterable[str]) -> str:
-    known = sorted(set(types) - ({"integer"} if "number" in types else set()))
-    return " or ".join(_NAMES.get(name, name) for name in known)
+    names = sorted(set(types) - ({"integer"} if "number" in types else set()))
+    return " or ".join(_NAMES.get(name, name) for name in names)

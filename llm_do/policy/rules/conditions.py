@@ -1,4 +1,4 @@
-"""Conditions on parsed, validated arguments, never on text that somebody rendered.
+"""Conditions on parsed, validated arguments, never on rendered text.
 
 Whether a rule loosens or restricts decides what happens with a value that cannot be judged, and with a list: what
 loosens needs every value to match, what restricts needs one, and a value that cannot be judged counts against the call.
@@ -7,6 +7,7 @@ There are no regular expressions, so that no argument can make matching slow.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, time
@@ -15,52 +16,63 @@ from enum import Enum
 from functools import partial
 from math import isnan
 from pathlib import Path, PurePath
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 from pydantic import AnyUrl
 
 from ...errors import RuleError, did_you_mean
 from ...sandbox.commands.command_line import unwrap
+from ...values.globs import Glob
 from ...values.texts import quote_json
+from .calls import CALL_CONDITIONS, CALL_PREFIX
 
-RANGES: Mapping[str, Callable[[Any, Any], bool]] = {
-    "over": lambda value, limit: value > limit,
-    "under": lambda value, limit: value < limit,
-    "at_least": lambda value, limit: value >= limit,
-    "at_most": lambda value, limit: value <= limit,
+NUMBERS, TEXTS = frozenset({"number", "integer"}), frozenset({"string"})
+
+
+class Operator(NamedTuple):
+    """A word by which conditions compare an argument with an operand."""
+
+    types: frozenset[str]
+    """The JSON types of what it compares, and of its operand."""
+    compare: Callable[[Any, Any], bool]
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "over": Operator(NUMBERS, operator.gt),
+    "under": Operator(NUMBERS, operator.lt),
+    "at_least": Operator(NUMBERS, operator.ge),
+    "at_most": Operator(NUMBERS, operator.le),
+    "prefix": Operator(TEXTS, str.startswith),
 }
-OPERATORS = (*RANGES, "prefix")
-CALL = ("call.caller", "call.depth", "call.generated", "call.through")
-"""Conditions on the path of calls: the worker that calls, how deep, and who else is on the path."""
 
 MOST = 1000
-"""Of more values, words or folders than this nobody can say in time what they are. They cannot be judged."""
+"""The most values, words or folders that are compared. With more, an argument cannot be judged."""
 
 _PLAIN = frozenset({str, int, bool, type(None)})
 
 Test: TypeAlias = Callable[[Any], bool | None]
-"""Whether a plain value is meant; `None` is that nobody can tell."""
+"""Returns whether a plain value matches; `None` if that cannot be told."""
 
 Match: TypeAlias = Callable[[Any, bool], bool]
-"""Whether a value is meant. The second argument says whether the rule restricts, so that doubt counts as yes."""
+"""Returns whether a value matches. The second argument says whether the rule restricts: then doubt counts as yes."""
 
 
 UNKNOWN: Any = object()
-"""The value of an argument that cannot be judged: it is no plain value, or nobody knows what it will be."""
+"""The value of an argument that cannot be judged: it is no plain value, or not known yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """What paths in the rules of one speaker mean."""
+    """The folders that paths in the rules of one speaker are relative to."""
 
     roots: Mapping[str, Path] = field(default_factory=dict)
     base: Path = field(default_factory=Path)
 
     def anchor(self, pattern: str) -> str:
-        """A pattern as an absolute one: `root/...` by the speaker's roots, `./...` by the project's folder."""
+        """Return the absolute form of a pattern: `root/...` by the roots, `./...` by the project's folder."""
         if ".." in pattern.split("/"):
-            raise RuleError(f"{pattern!r} has '..' in it: write where it leads.")
+            raise RuleError(f"{pattern!r} has '..' in it: write the path that it leads to.")
         if pattern.startswith("/"):
             return _real(pattern)
         first, _, rest = pattern.partition("/")
@@ -75,7 +87,7 @@ class Places:
         return _real(whole) if first == "." else whole
 
     def locate(self, path: Any) -> Any:
-        """Return the place of a path such as `root/file.txt`, or of each of a list. What has none stays as it is."""
+        """Return the real path of one such as `root/file.txt`, or of each in a list. Any other value stays as it is."""
         if isinstance(path, list | tuple):
             return [self.locate(each) for each in path]
         if not isinstance(path, str | PurePath) or ".." in PurePath(path).parts or "\0" in str(path):
@@ -88,22 +100,23 @@ class Places:
 
 
 def _real(pattern: str) -> str:
-    """A pattern without symlinks in the folders that it names in full: files are judged by where they really are."""
+    """Resolve symlinks in the folders that a pattern names in full: files are judged by their real paths."""
     parts = pattern.split("/")
-    named = next((at for at, part in enumerate(parts) if "*" in part), len(parts))
-    return "/".join([str(Path("/".join(parts[:named]) or "/").resolve()).rstrip("/"), *parts[named:]]) or "/"
+    stars = next((at for at, part in enumerate(parts) if "*" in part), len(parts))
+    return "/".join([str(Path("/".join(parts[:stars]) or "/").resolve()).rstrip("/"), *parts[stars:]]) or "/"
 
 
 # -- the shape of conditions ------------------------------------------------------------------------
 
 
 def check_condition(condition: Mapping[str, Any]) -> None:
-    """What can be seen without knowing the tool."""
+    """Check a condition as far as possible without knowing the tool."""
     for name, value in condition.items():
-        if name.startswith("call.") and name not in CALL:
-            raise RuleError(f"there is no condition {name!r}.{did_you_mean(name, CALL)}")
-        if name == "call.generated" and not isinstance(value, bool):
-            raise RuleError("call.generated is true or false.")
+        if name.startswith(CALL_PREFIX):
+            if (about_call := CALL_CONDITIONS.get(name)) is None:
+                raise RuleError(f"there is no condition {name!r}.{did_you_mean(name, CALL_CONDITIONS)}")
+            if about_call.types == {"boolean"} and not isinstance(value, bool):
+                raise RuleError(f"{name} is true or false.")
         _check_value(name, value)
 
 
@@ -122,20 +135,20 @@ def _check_value(name: str, value: Any) -> None:
 
 
 def _check_operators(name: str, operators: Mapping[Any, Any]) -> None:
-    for operator, operand in operators.items():
-        if operator not in OPERATORS:
-            raise RuleError(f"{name}: there is no {operator!r}.{did_you_mean(str(operator), OPERATORS)}")
-        if operator == "prefix" and not (isinstance(operand, str) and operand):
-            raise RuleError(f"{name}: a prefix is a text, got {quote_json(operand)}.")
-        if operator in RANGES and not _is_number(operand):
-            raise RuleError(f"{name}: {operator} needs a number, got {quote_json(operand)}.")
+    for word, operand in operators.items():
+        if word not in OPERATORS:
+            raise RuleError(f"{name}: there is no {word!r}.{did_you_mean(str(word), OPERATORS)}")
+        if OPERATORS[word].types == NUMBERS and not _is_number(operand):
+            raise RuleError(f"{name}: {word} needs a number, got {quote_json(operand)}.")
+        if OPERATORS[word].types == TEXTS and not (isinstance(operand, str) and operand):
+            raise RuleError(f"{name}: {word} needs a text, got {quote_json(operand)}.")
     if not operators or not _satisfiable(operators):
         raise RuleError(f"{name}: nothing is like {quote_json(dict(operators))}.")
 
 
 def _satisfiable(operators: Mapping[str, Any]) -> bool:
-    if "prefix" in operators:
-        return len(operators) == 1
+    if any(OPERATORS[word].types == TEXTS for word in operators):
+        return all(OPERATORS[word].types == TEXTS for word in operators)
     low = max((operators[name] for name in ("over", "at_least") if name in operators), default=None)
     high = min((operators[name] for name in ("under", "at_most") if name in operators), default=None)
     if low is None or high is None or low < high:
@@ -153,33 +166,31 @@ def _is_number(value: Any) -> bool:
 def compile_condition(
     condition: Mapping[str, Any], kinds: Mapping[str, str], places: Places
 ) -> tuple[tuple[str, Match], ...]:
-    """A condition as functions. `kinds` says which arguments are paths and which are commands."""
-    return tuple((name, _matcher(value, kinds.get(name), places)) for name, value in condition.items())
+    """Compile a condition to functions. `kinds` says which arguments are paths and which are commands."""
+    return tuple((name, _matcher(name, value, kinds.get(name), places)) for name, value in condition.items())
 
 
 def holds(compiled: Sequence[tuple[str, Match]], facts: Mapping[str, Any], restricts: bool) -> bool:
-    """Whether all of a condition holds for one case of a call."""
+    """Return whether all of a condition holds for one case of a call."""
     for name, match in compiled:  # noqa: SIM110 - the fastest way, at every call
         if not match(facts.get(name, UNKNOWN), restricts):
             return False
     return True
 
 
-def _matcher(value: Any, kind: str | None, places: Places) -> Match:
+def _matcher(name: str, value: Any, kind: str | None, places: Places) -> Match:
     if kind in ("path", "command"):
-        if wrong := [pattern for pattern in _listed(value) if not isinstance(pattern, str) or not pattern.strip()]:
+        if wrong := [pattern for pattern in _as_list(value) if not isinstance(pattern, str) or not pattern.strip()]:
             raise ValueError(f"{quote_json(wrong[0])} is no pattern of a {kind}: write a text, with * and **.")
         make = partial(_path_matcher, places=places) if kind == "path" else _command_matcher
-        return _any_of([make(pattern) for pattern in _listed(value)])
-    if isinstance(value, Mapping):
-        test = _range_matcher(value) if "prefix" not in value else _prefix_matcher(value["prefix"])
-    else:
-        test = _equal_to(_listed(value))
-    # Who is on the path of calls is known: there one of them is enough for anything.
-    return (lambda names, restricts: any(map(test, names))) if kind == "path of calls" else _each(test)
+        return _any_of([make(pattern) for pattern in _as_list(value)])
+    test = _comparison(value) if isinstance(value, Mapping) else _equal_to(_as_list(value))
+    if name in CALL_CONDITIONS and CALL_CONDITIONS[name].fits_any:
+        return lambda names, restricts: any(map(test, names))
+    return _each(test)
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
@@ -190,7 +201,7 @@ def _any_of(matches: list[Match]) -> Match:
 
 
 def _each(test: Test) -> Match:
-    """A test of plain values as one of arguments, which may be lists of them, or anything at all."""
+    """Apply a test of plain values to arguments, which may be lists of them, or of any other type."""
 
     def match(value: Any, restricts: bool) -> bool:
         if type(value) in _PLAIN:  # most are, and this is done for every rule at every call
@@ -212,7 +223,7 @@ def _each(test: Test) -> Match:
 
 
 def _plain(value: Any) -> Any:
-    """What an argument is compared as."""
+    """Return the plain value that stands for an argument in comparisons."""
     if isinstance(value, Enum):
         return _plain(value.value)
     if isinstance(value, PurePath | UUID | AnyUrl):
@@ -225,29 +236,27 @@ def _plain(value: Any) -> Any:
 
 
 def _key(value: Any) -> Any:
-    """Equal for values that a rule means by one word: 1 and 1.0 are one number, and true is none."""
+    """Return a key that is equal for values that rules do not tell apart: 1 and 1.0, but not true."""
     return (bool, value) if isinstance(value, bool) else value
 
 
 def _equal_to(values: list[Any]) -> Test:
-    known = frozenset(map(_key, values))
+    keys = frozenset(map(_key, values))
     if any(isinstance(value, bool) for value in values):
-        # 1 and "true" become true in many a hand.
-        return lambda given: _key(given) in known if given is None or isinstance(given, bool) else None
-    return lambda given: _key(given) in known
+        # Code often converts 1 and "true" to true.
+        return lambda value: _key(value) in keys if value is None or isinstance(value, bool) else None
+    return lambda value: _key(value) in keys
 
 
-def _prefix_matcher(prefix: str) -> Test:
-    return lambda value: isinstance(value, str) and value.startswith(prefix)
-
-
-def _range_matcher(limits: Mapping[str, Any]) -> Test:
-    tests = [(RANGES[operator], limit) for operator, limit in limits.items()]
+def _comparison(operators: Mapping[str, Any]) -> Test:
+    tests = [(OPERATORS[word].compare, operand) for word, operand in operators.items()]
+    if any(OPERATORS[word].types == TEXTS for word in operators):
+        return lambda value: isinstance(value, str) and all(compare(value, operand) for compare, operand in tests)
 
     def test(value: Any) -> bool | None:
         if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
-            return all(compare(value, limit) for compare, limit in tests)
-        return False if value is None else None  # "1000" becomes a number in many a hand
+            return all(compare(value, operand) for compare, operand in tests)
+        return False if value is None else None  # code often converts "1000" to a number
 
     return test
 
@@ -255,32 +264,32 @@ def _range_matcher(limits: Mapping[str, Any]) -> Test:
 # -- steps: folders of a path, words of a command ------------------------------------------------------
 
 _MOST_INNER = 8
-"""A command that has more words than this which may be the program it really starts counts as meant."""
+"""The most words of a command that are tried as the program that it starts. With more, a restriction matches."""
 
 
 def _path_matcher(pattern: str, places: Places) -> Match:
-    steps = [_step(part) for part in places.anchor(pattern).split("/") if part not in ("", ".")]
+    glob = Glob([part for part in places.anchor(pattern).split("/") if part not in ("", ".")], name_matcher)
 
     def match(value: Any, restricts: bool) -> bool:
         if value is None:  # the call touches none
             return False
         if not isinstance(value, PurePath) or len(value.parts) > MOST:
             return restricts
-        return match_steps(steps, value.parts[1:])
+        return glob.matches(value.parts[1:])
 
     return match
 
 
 def _command_matcher(pattern: str) -> Match:
-    words = split_pattern(pattern)
-    steps = [_step(word) for word in words]
+    glob = Glob(split_pattern(pattern), name_matcher)
+    is_program = glob.steps[0] if glob.steps else None
 
     def match(value: Any, restricts: bool) -> bool:
         if not isinstance(value, tuple):  # it needs a shell, and only its text is known
             return restricts or value == pattern
         if len(value) > MOST:
             return restricts
-        if match_steps(steps, value):
+        if glob.matches(value):
             return True
         # A restriction sees through paths of programs, and through programs that start others.
         return restricts and any_inner(value)
@@ -288,75 +297,44 @@ def _command_matcher(pattern: str) -> Match:
     def any_inner(value: tuple[str, ...]) -> bool:
         tried = 0
         for inner in unwrap(value):
-            if first is None or _match_step(first, inner[0]):
+            if is_program is None or is_program(inner[0]):
                 tried += 1
-                if tried > _MOST_INNER or match_steps(steps, inner):
+                if tried > _MOST_INNER or glob.matches(inner):
                     return True
         return False
 
-    first = steps[0] if steps else None
     return match
 
 
 def split_pattern(pattern: str) -> list[str]:
-    """The words of a command pattern; quotes hold together what has spaces in it."""
+    """Split a command pattern into words. Quotes keep spaces in a word."""
     words: list[str] = []
-    quote = ""
-    open_word = False
+    quote, is_open = "", False
     for char in pattern:
-        if quote or (char in "'\"" and not quote):
-            if char == quote:
-                quote = ""
-            elif quote:
-                words[-1] += char
-            else:
-                quote = char
-                if not open_word:
-                    words.append("")
-                    open_word = True
-        elif char.isspace():
-            open_word = False
+        if char.isspace() and not quote:
+            is_open = False
+            continue
+        if not is_open:
+            words.append("")
+            is_open = True
+        if char == quote:
+            quote = ""
+        elif char in "'\"" and not quote:
+            quote = char
         else:
-            if not open_word:
-                words.append("")
-                open_word = True
             words[-1] += char
     if quote:
         raise ValueError(f"{pattern!r}: a quote is not closed.")
     return words
 
 
-Step: TypeAlias = tuple[str, ...] | None
-"""The pieces between the stars of one name, or `None` for any number of names."""
+def name_matcher(word: str) -> Callable[[str], bool]:
+    """Return a test of names in which `*` is any text."""
+    pieces = word.split("*")
+    return partial(operator.eq, word) if len(pieces) == 1 else partial(_match_pieces, pieces)
 
 
-def _step(word: str) -> Step:
-    return None if word == "**" else tuple(word.split("*"))
-
-
-def match_steps(steps: Sequence[Step], names: Sequence[str]) -> bool:
-    """Whether names match: `*` is any text within one, and `**` any number of them."""
-    place, at = 0, 0
-    # Where to go on when the last `**` has to take one more name.
-    again: tuple[int, int] | None = None
-    while at < len(names):
-        if place < len(steps) and (step := steps[place]) is None:
-            again = (place, at)
-            place += 1
-        elif place < len(steps) and step is not None and _match_step(step, names[at]):
-            place += 1
-            at += 1
-        elif again is not None:
-            again = (again[0], again[1] + 1)
-            place, at = again[0] + 1, again[1]
-        else:
-            return False
-    return all(step is None for step in steps[place:])
-
-
-def _match_step(pieces: tuple[str, ...], name: str) -> bool:
-    if len(pieces) == 1:
-        return pieces[0] == name
+def _match_pieces(pieces: Sequence[str], name: str) -> bool:
     first, *between, last = pieces
     if not name.startswith(first) or not name.endswith(last) or len(name) < len(first) + len(last):
         return False

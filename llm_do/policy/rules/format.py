@@ -1,4 +1,4 @@
-"""How rules are written: in a word, as a mapping, or as a list of both."""
+"""Read and write rules: a word, a mapping, or a list of both."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from ..catalogue import DEFAULTS, PREFIXES, Disposition
 from .conditions import Places, check_condition
 
 Condition: TypeAlias = Mapping[str, Any]
-"""What arguments, and the path of calls, must be like: all of it holds, or the condition does not."""
+"""Tests of arguments and of the path of calls, all of which have to hold."""
 
 STRICTNESS: Mapping[Disposition, int] = {"allow": 0, "ask": 1, "deny": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class ToolRule:
-    """What happens when a tool is to be called, and when."""
+    """A disposition for calls of a tool, and the calls that it is for."""
 
     disposition: Disposition
     """`allow`, `ask` or `deny`."""
     reason: str | None = None
-    """Why, for the person who is asked."""
+    """The reason, for the person who is asked."""
     when: Condition = field(default_factory=dict)
-    """Holds only for calls like this; nothing is all calls."""
+    """The condition on calls that it holds for. Empty means all calls."""
     unless: tuple[Condition, ...] = ()
-    """And not for calls like any of these. `except` in a file."""
+    """The conditions on calls that it does not hold for. `except` in a file."""
     shell: bool = False
-    """Speaks of commands that need a shell: pipes and `&&` do not, anything else that a shell would do does."""
+    """It is for commands that need a shell. Pipes and `&&` need none, other shell syntax does."""
     unsandboxed: bool = False
     """The command runs outside of the sandbox."""
     where: str | None = field(default=None, compare=False)
-    """The file and the line in which it stands."""
+    """Its file and line."""
     places: Places | None = field(default=None, compare=False, repr=False)
     """The default meaning of its paths: the roots of the worker in whose file it stands."""
 
@@ -59,13 +59,13 @@ class ToolRule:
         if self.disposition == "deny" and (self.shell or self.unsandboxed):
             raise RuleError("a deny holds with and without a shell or a sandbox: leave out shell and unsandboxed")
         commands = self.when.get("command")
-        very = [commands] if isinstance(commands, str) else commands
-        if self.unsandboxed and not (isinstance(very, list | tuple) and all("*" not in str(each) for each in very)):
+        lines = [commands] if isinstance(commands, str) else commands
+        if self.unsandboxed and not (isinstance(lines, list | tuple) and all("*" not in str(each) for each in lines)):
             raise RuleError("what runs unsandboxed is named in full: when: {command: ...}, without *")
 
     @property
     def always(self) -> bool:
-        """Whether it holds for all calls."""
+        """Return whether it holds for all calls."""
         return not self.when and not self.unless and not self.shell
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ class ToolRule:
 
 
 def _check_texts(*values: Any) -> None:
-    """Refuse half of a character: it is in no text that can be written or shown."""
+    """Refuse half of a character, which no text that is written or shown can have."""
     try:
         json.dumps(values, ensure_ascii=False, default=safe_repr).encode()
     except UnicodeEncodeError as exc:
@@ -99,7 +99,7 @@ class _Mapping(BaseModel):
 
 
 class _SeedRule(_Mapping):
-    """A rule as two questions."""
+    """A rule as two flags."""
 
     allowed: _Flag = True
     approval_required: _Flag = False
@@ -107,7 +107,7 @@ class _SeedRule(_Mapping):
 
 
 class _FullRule(_Mapping):
-    """A rule with all that it can say."""
+    """A rule with all its keys."""
 
     rule: Disposition
     when: _Condition | None = None
@@ -137,9 +137,9 @@ def _read_rule(value: Any) -> ToolRule:
             _check_texts(value)
             return _read_full(value) if full else _read_seed(value)
         except ValidationError as error:
-            known = {field.alias or name for name, field in (_FullRule if full else _SeedRule).model_fields.items()}
-            unknown = [str(key) for key in value if key not in known]
-            hint = did_you_mean(unknown[0], known) if unknown else ""
+            keys = {field.alias or name for name, field in (_FullRule if full else _SeedRule).model_fields.items()}
+            unknown = [str(key) for key in value if key not in keys]
+            hint = did_you_mean(unknown[0], keys) if unknown else ""
             why = f" ({summarize(error)}.{hint})"
         except RuleError as error:
             why = f" ({error})"
@@ -173,7 +173,7 @@ def _write_rule(rule: ToolRule) -> str | dict[str, Any]:
     if rule.always and not rule.unsandboxed and rule.reason is None:
         return rule.disposition
     unless = list(map(dict, rule.unless))
-    said = {
+    data = {
         "rule": rule.disposition,
         "when": dict(rule.when),
         "except": unless[0] if len(unless) == 1 else unless,
@@ -181,7 +181,7 @@ def _write_rule(rule: ToolRule) -> str | dict[str, Any]:
         "shell": rule.shell,
         "unsandboxed": rule.unsandboxed,
     }
-    return {key: value for key, value in said.items() if value or (key == "reason" and value is not None)}
+    return {key: value for key, value in data.items() if value or (key == "reason" and value is not None)}
 
 
 def _write_rules(rules: tuple[ToolRule, ...]) -> Any:
@@ -192,7 +192,7 @@ _TOOL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 
 def is_tool_name(name: str) -> bool:
-    """Whether a rule can name a tool, or a server, in this way."""
+    """Return whether a rule can have this name of a tool or a server."""
     return _TOOL_NAME.fullmatch(name) is not None
 
 
@@ -204,27 +204,29 @@ def _check_rule_name(name: str) -> str:
     return name
 
 
-def _over(rule: ToolRule, rules: Sequence[ToolRule]) -> ToolRule | None:
-    """What keeps a rule from ever being heard: the strictest word wins, so a stricter one on all calls does."""
+def _stricter_rule(rule: ToolRule, rules: Sequence[ToolRule]) -> ToolRule | None:
+    """Return a rule on all calls that overrules another one, because it is stricter."""
     return next(
         (one for one in rules if one.always and STRICTNESS[one.disposition] > STRICTNESS[rule.disposition]), None
     )
 
 
 def remove_ineffective(rules: Sequence[ToolRule]) -> tuple[ToolRule, ...]:
-    """The rules that can be heard, each once."""
-    return tuple(rule for at, rule in enumerate(rules) if _over(rule, rules) is None and rule not in rules[:at])
+    """Return the rules without duplicates, and without those that another one overrules."""
+    return tuple(
+        rule for at, rule in enumerate(rules) if _stricter_rule(rule, rules) is None and rule not in rules[:at]
+    )
 
 
 def _check_rules(rules: dict[str, tuple[ToolRule, ...]]) -> dict[str, tuple[ToolRule, ...]]:
-    for name, said in rules.items():
-        for rule in said:
+    for name, named_rules in rules.items():
+        for rule in named_rules:
             if (rule.shell or rule.unsandboxed) and name != "shell":
                 raise ValueError(f"{name}: only rules on shell say shell or unsandboxed.")
-            if (over := _over(rule, said)) is not None:
+            if (stricter := _stricter_rule(rule, named_rules)) is not None:
                 raise ValueError(
-                    f"{name}: `{rule}` has no effect, since `{over.disposition}` holds for all calls and the "
-                    f"strictest word wins. Give that one an `except`."
+                    f"{name}: `{rule}` has no effect, since `{stricter.disposition}` holds for all calls and the "
+                    f"strictest rule wins. Give that one an `except`."
                 )
     return rules
 
@@ -238,11 +240,11 @@ ToolRules = Annotated[
     dict[Annotated[str, AfterValidator(_check_rule_name)], AnyRules],
     AfterValidator(_check_rules),
 ]
-"""Rules by name, as a file or a program gives them."""
+"""Rules by name, as in a file or a program."""
 
 _TOOL_RULES: TypeAdapter[dict[str, tuple[ToolRule, ...]]] = TypeAdapter(ToolRules, config=ConfigDict(defer_build=True))
 
 
 def read_rules_by_name(rules: Mapping[str, Any]) -> dict[str, tuple[ToolRule, ...]]:
-    """Rules as a program gives them."""
+    """Read rules from a program."""
     return _TOOL_RULES.validate_python(dict(rules))

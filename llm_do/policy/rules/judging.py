@@ -1,80 +1,38 @@
-"""How a call is decided: a pure function from rules and a call to a ruling that names the rule.
+"""Decide calls: a pure function from rules and a call to a ruling that names the rule.
 
 Restrictions flow down the path of calls and permissions do not: a `deny` or an `ask` of any worker on the
-path holds for everything below it, while an `allow` counts only for the calls of the worker that says it.
-The strictest word wins.
+path holds for everything below it, while an `allow` counts only for the calls of the worker that has it.
+The strictest disposition wins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from pydantic import ValidationError
 
 from ...errors import RuleError, summarize
 from ..catalogue import ARGUMENTS, DEFAULTS, Disposition
+from .calls import CALL_CONDITIONS, Call, Case
 from .conditions import Match, Places, compile_condition, holds
 from .format import STRICTNESS, Condition, ToolRule, read_rules_by_name
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """One thing that a call would do. A move has two paths, and a pipeline several commands: each is judged."""
-
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """The arguments that rules speak of."""
-    text: str | None = None
-    """The case in words, where a call has several."""
-    needs_shell: str | None = None
-    """What a command has that only a shell does."""
-    name: str | None = None
-    """The name by which rules speak of this case, where it is not that of the call: a move reads as well."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call, as far as rules are concerned."""
-
-    name: str
-    """The name by which rules speak of it."""
-    cases: Sequence[Case] = (Case(),)
-    caller: str | None = None
-    """The worker that calls; `None` is Python."""
-    path: Sequence[str] = ()
-    """The names of the calls above it, from the top."""
-    creators: Sequence[str] = ()
-    """Who created the worker that calls, and so on up: what is said of a creator holds for what it creates."""
-    generated: bool = False
-    """Whether a worker that a model made is on the path."""
-    qualified_name: str | None = None
-    """`server/tool`, by which rules can speak of a tool of a server as well."""
-
-    @cached_property
-    def facts(self) -> Mapping[str, Any]:
-        """What conditions on the path of calls are about."""
-        return {
-            "call.caller": [self.caller, *self.creators] if self.creators else self.caller,
-            "call.depth": len(self.path),
-            "call.generated": self.generated,
-            "call.through": [*self.path, *self.creators],
-        }
-
-
-@dataclass(frozen=True, slots=True)
 class Ruling:
-    """What holds for one call, and who said so."""
+    """The decision on one call by rules, and its source."""
 
     disposition: Disposition
     """`allow`, `ask` or `deny`."""
     because: str
-    """Who says so, in words."""
+    """The source: the rule, or the default."""
     rule: ToolRule | None = None
     """The rule that decided, if it was one."""
     explicit: bool = True
-    """Whether somebody said so, rather than nobody saying anything."""
+    """Whether it comes from a rule and not from a default."""
     shell: bool = False
     """Whether a rule lets the command have a shell."""
     unsandboxed: bool = False
@@ -82,7 +40,7 @@ class Ruling:
 
     @property
     def reason(self) -> str | None:
-        """Why, as whoever wrote the rule put it."""
+        """The reason in the rule."""
         return self.rule.reason if self.rule is not None else None
 
     @property
@@ -100,9 +58,9 @@ class _CompiledCondition:
     __slots__ = ("_call", "_facts")
 
     def __init__(self, condition: Condition, kinds: Mapping[str, str], places: Places) -> None:
-        compiled = compile_condition(condition, {**kinds, "call.through": "path of calls"}, places)
-        self._facts: tuple[tuple[str, Match], ...] = tuple(part for part in compiled if not part[0].startswith("call."))
-        self._call: tuple[tuple[str, Match], ...] = tuple(part for part in compiled if part[0].startswith("call."))
+        compiled = compile_condition(condition, kinds, places)
+        self._facts: tuple[tuple[str, Match], ...] = tuple(part for part in compiled if part[0] not in CALL_CONDITIONS)
+        self._call: tuple[tuple[str, Match], ...] = tuple(part for part in compiled if part[0] in CALL_CONDITIONS)
 
     def holds(self, case: Case, call: Call, restricts: bool) -> bool:
         if self._facts and not holds(self._facts, case.facts, restricts):
@@ -124,12 +82,8 @@ class _CompiledRule:
         self.unless = [_CompiledCondition(condition, kinds, places) for condition in rule.unless]
         self.because = f"{speaker} says {name}: {rule}" + (f" ({rule.where})" if rule.where else "")
 
-    def permits(self, case: Case, call: Call) -> bool:
-        """Whether a rule that opens more than an `allow` does so for this case, beyond doubt."""
-        return self.means(case, call, restricts=False)
-
-    def means(self, case: Case, call: Call, restricts: bool) -> bool:
-        """Whether the rule is about this case. One on commands with a shell is about nothing else."""
+    def applies(self, case: Case, call: Call, restricts: bool) -> bool:
+        """Return whether the rule is about this case. A rule on commands with a shell is about nothing else."""
         needs_shell = case.needs_shell is not None
         if self.rule.shell != needs_shell and (needs_shell is False or not restricts):
             return False
@@ -146,13 +100,13 @@ class RuleBook:
 
     def __init__(self, speaker: str, rules: Mapping[str, Sequence[ToolRule]], places: Places | None = None) -> None:
         self.speaker = speaker
-        """Who says so: `worker 'x'`, `llm-do.toml`, ..."""
+        """The owner of the rules: `worker 'x'`, `llm-do.toml`, ..."""
         self.rules = rules
-        own = (rule.places for said in rules.values() for rule in said if rule.places is not None)
-        self.places = places or next(own, Places())
+        first = (rule.places for named_rules in rules.values() for rule in named_rules if rule.places is not None)
+        self.places = places or next(first, Places())
         self.compiled: dict[str, list[_CompiledRule]] = {}
-        for name, said in rules.items():
-            self.compiled[name] = [self._compile(name, rule) for rule in said]
+        for name, named_rules in rules.items():
+            self.compiled[name] = [self._compile(name, rule) for rule in named_rules]
 
     def _compile(self, name: str, rule: ToolRule) -> _CompiledRule:
         try:
@@ -161,13 +115,13 @@ class RuleBook:
             where = f"{rule.where}: " if rule.where else f"The rules of {self.speaker}: "
             raise RuleError(f"{where}{name}: {error}") from None
 
-    def located(self, name: str, payload: Mapping[str, Any]) -> dict[str, Any]:
+    def locate_paths(self, name: str, payload: Mapping[str, Any]) -> dict[str, Any]:
         """Return arguments as facts: paths such as `output/a.txt` as the places that the rules speak of."""
         kinds = ARGUMENTS.get(name, {})
         return {key: self.places.locate(value) if kinds.get(key) == "path" else value for key, value in payload.items()}
 
     def only(self, rules: Mapping[str, Sequence[ToolRule]]) -> RuleBook:
-        """The same speaker with fewer rules."""
+        """Return a book of the same speaker with these rules only."""
         return RuleBook(self.speaker, rules, self.places)
 
     def __repr__(self) -> str:
@@ -177,7 +131,7 @@ class RuleBook:
 def read_rules(
     rules: Mapping[str, Any] | RuleBook | None, speaker: str, places: Places | None = None
 ) -> RuleBook | None:
-    """The rules that a program gives, if any."""
+    """Read the rules that a program passes, if any."""
     if isinstance(rules, RuleBook):
         return rules
     if not rules:
@@ -189,7 +143,7 @@ def read_rules(
 
 
 def anchor_rules(rules: Mapping[str, Sequence[ToolRule]], places: Places) -> dict[str, tuple[ToolRule, ...]]:
-    """The same rules with absolute paths, which mean the same wherever they are said."""
+    """Return the rules with absolute paths, which mean the same in every project and worker."""
 
     def absolute(name: str, condition: Condition) -> Condition:
         kinds = ARGUMENTS.get(name, {})
@@ -203,9 +157,9 @@ def anchor_rules(rules: Mapping[str, Sequence[ToolRule]], places: Places) -> dic
     return {
         name: tuple(
             replace(rule, when=absolute(name, rule.when), unless=tuple(absolute(name, one) for one in rule.unless))
-            for rule in said
+            for rule in named_rules
         )
-        for name, said in rules.items()
+        for name, named_rules in rules.items()
     }
 
 
@@ -217,20 +171,20 @@ def judge(
     path: Iterable[RuleBook] = (),
     default: Ruling | None = None,
 ) -> Ruling:
-    """What the rules say about a call. It runs nothing, asks nobody, and depends on nothing else.
+    """Return the ruling on a call. It runs nothing, asks no person, and depends on nothing else.
 
     `own` are the rules of the worker that makes the call and `session` those of the session: they may allow.
-    `path` are the rules of everybody on the path of calls, who may only restrict. `default` holds for what
-    no rule speaks of.
+    `path` are the rules of all workers on the path of calls, which may only restrict. `default` applies where no rule
+    does.
     """
     default = default or default_ruling(call.name)
     strictest: Ruling | None = None
     for case in call.cases:
         name = case.name or call.name
-        heard = _heard(name, own, session, path)
+        rules_on = _rules_on(name, own, session, path)
         if call.qualified_name is not None and case.name is None:
-            heard += _heard(call.qualified_name, own, session, path)
-        ruling = _judge_case(case, call, name, heard, default if case.name is None else default_ruling(name))
+            rules_on += _rules_on(call.qualified_name, own, session, path)
+        ruling = _judge_case(case, call, name, rules_on, default if case.name is None else default_ruling(name))
         if strictest is None:
             strictest = ruling
             continue
@@ -243,28 +197,28 @@ def judge(
 
 
 def denies_any(name: str, books: Iterable[RuleBook]) -> bool:
-    """Whether any rule denies calls that rules call so, or some of them."""
+    """Return whether any rule denies calls with this name in rules, or some of them."""
     return any(rule.disposition == "deny" for book in books for rule in book.rules.get(name, ()))
 
 
-def _heard(
+def _rules_on(
     name: str, own: RuleBook | None, session: RuleBook | None, path: Iterable[RuleBook]
 ) -> list[tuple[list[_CompiledRule], bool]]:
-    """The rules that speak of a name, and whether each speaker may permit anything."""
+    """Return the rules on a name, and whether each speaker may permit anything."""
     speakers = [(book, True) for book in (own, session)]
     speakers += [(book, False) for book in path if book is not own and book is not session]
     return [(rules, may) for book, may in speakers if book is not None and (rules := book.compiled.get(name))]
 
 
 def _judge_case(
-    case: Case, call: Call, name: str, heard: list[tuple[list[_CompiledRule], bool]], default: Ruling
+    case: Case, call: Call, name: str, rules_on: list[tuple[list[_CompiledRule], bool]], default: Ruling
 ) -> Ruling:
     strictest: _CompiledRule | None = None
     shell = unsandboxed = False
-    for rules, may_permit in heard:
+    for rules, may_permit in rules_on:
         for rule in rules:
-            if (may_permit or rule.restricts) and rule.means(case, call, rule.restricts):
-                if may_permit and rule.opens and rule.permits(case, call):
+            if (may_permit or rule.restricts) and rule.applies(case, call, rule.restricts):
+                if may_permit and rule.opens and rule.applies(case, call, restricts=False):
                     shell, unsandboxed = shell or rule.rule.shell, unsandboxed or rule.rule.unsandboxed
                 if strictest is None or rule.strictness > strictest.strictness:
                     strictest = rule
@@ -279,14 +233,14 @@ def _judge_case(
 
 @lru_cache(maxsize=1024)
 def default_ruling(name: str) -> Ruling:
-    """What holds when no rule speaks of `name`."""
+    """Return the ruling on a name without rules."""
     disposition = DEFAULTS.get(name, "allow")
     does = "is allowed" if disposition == "allow" else "asks"
     return Ruling(disposition, f"{name} {does} unless a rule says otherwise", explicit=False)
 
 
 class Grant:
-    """A permission for the session, for calls like the one that was approved. It says in full what it is for."""
+    """A permission for the session, for calls like the one that was approved. Its text says all that it covers."""
 
     __slots__ = ("_compiled", "condition", "name", "text")
 
@@ -297,7 +251,7 @@ class Grant:
         self._compiled = _CompiledCondition(condition, ARGUMENTS.get(name, {}), places)
 
     def covers(self, call: Call) -> bool:
-        """Whether all that the call would do is what was granted."""
+        """Return whether everything that the call would do is granted."""
         return call.name == self.name and all(
             case.needs_shell is None and self._compiled.holds(case, call, restricts=False)
             for case in call.cases

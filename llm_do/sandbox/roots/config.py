@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-
-
-def _check_name(name: str) -> str:
-    if _NAME.fullmatch(name) is None:
-        raise ValueError(
-            f"{name!r} cannot be a root's name: use letters, digits, '_' and '-', "
-            "starting with a letter or a digit, 64 characters at most."
-        )
-    return name
+from ...values.names import check_name
 
 
 def _check_folder(folder: str) -> str:
@@ -89,7 +80,7 @@ class SandboxConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    paths: dict[Annotated[str, AfterValidator(_check_name)], RootConfig] = {}
+    paths: dict[Annotated[str, AfterValidator(partial(check_name, owner="a root", hint=""))], RootConfig] = {}
 
     def restrict_to(self, other: SandboxConfig, base: Path) -> SandboxConfig:
         """Return this configuration with no more rights than `other` has.

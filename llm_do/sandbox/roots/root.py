@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from ...errors import LlmDoError, PathChanged, PathDenied, PathFailed, PathMissing, did_you_mean
+from ...values.globs import Glob
 from ...values.texts import quote
 from .config import SandboxConfig
 from .folders import (
@@ -214,23 +215,22 @@ class Root:
     def _list(
         self, names: tuple[str, ...], pattern: str, limit: int | None, keep: Keep | None, *, with_folders: bool
     ) -> list[str]:
-        steps = list(split_path(pattern))
+        glob = _compile_glob(pattern)
         with self._folder(names) as folder:
-            return list(
-                islice(filter(keep, self._matches(folder, steps, _skip_stars(steps, {0}), with_folders)), limit)
-            )
+            found = self._matches(folder, glob, glob.start(), with_folders=with_folders)
+            return list(islice(filter(keep, found), limit))
 
-    def _matches(self, folder: Folder, steps: list[str], done: set[int], with_folders: bool) -> Iterator[str]:
-        """Yield files below a folder whose path has matched as many steps as any number in `done` says."""
+    def _matches(self, folder: Folder, glob: Glob, places: set[int], *, with_folders: bool) -> Iterator[str]:
+        """Yield files below a folder whose path has matched as many steps as any number in `places` says."""
         for name, is_folder in self._visible(folder):
-            after = _advance(steps, done, name)
+            after = glob.after(places, name)
             names = (*folder.names, name)
-            if len(steps) in after and (with_folders or not is_folder):
+            if glob.is_complete(after) and (with_folders or not is_folder):
                 yield "/".join(names) + "/" * is_folder
-            if is_folder and after - {len(steps)} and len(names) < MAX_DEPTH:
+            if is_folder and after - {len(glob.steps)} and len(names) < MAX_DEPTH:
                 with suppress(OSError):  # removed or replaced meanwhile, or not for us to read
                     with Folder(open_in(folder.fd, name), names, folder.protected) as below:
-                        yield from self._matches(below, steps, after, with_folders)
+                        yield from self._matches(below, glob, after, with_folders=with_folders)
 
     def _visible(self, folder: Folder) -> list[tuple[str, bool]]:
         """Return the visible names in a folder, and whether each is a folder."""
@@ -355,16 +355,5 @@ class Root:
         )
 
 
-def _advance(steps: list[str], done: set[int], name: str) -> set[int]:
-    """Return how many steps of a pattern may have matched after one more name."""
-    after = {i for i in done if steps[i : i + 1] == ["**"]}
-    after |= {i + 1 for i in done - after if i < len(steps) and fnmatchcase(name, steps[i])}
-    return _skip_stars(steps, after)
-
-
-def _skip_stars(steps: list[str], done: set[int]) -> set[int]:
-    """Add the steps that have matched if `**` stands for no folder."""
-    for i, step in enumerate(steps):
-        if step == "**" and i in done:
-            done.add(i + 1)
-    return done
+def _compile_glob(pattern: str) -> Glob:
+    return Glob(split_path(pattern), lambda step: lambda name: fnmatchcase(name, step))
