@@ -44,7 +44,7 @@ from llm_do.cli.commands.chat import fits_a_screen
 from llm_do.cli.main import program
 from llm_do.cli.support.exits import Exit
 from llm_do.cli.support.line_chat import chat_by_lines
-from llm_do.cli.support.sessions import SessionOptions
+from llm_do.cli.support.options import SessionOptions
 from llm_do.cli.tui.app import ChatApp
 from llm_do.cli.tui.approval import ApprovalPanel, ArgumentsArea, Choices
 from llm_do.cli.tui.calls import Calls

@@ -13,8 +13,8 @@ import click
 
 from ..support.completing import worker_names
 from ..support.exits import Exit
+from ..support.options import SessionOptions, session_options
 from ..support.projects import open_worker
-from ..support.sessions import SessionOptions, open_session, session_options
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import MultiModalContent
@@ -84,6 +84,7 @@ def _chat_on_screen(
     registry: WorkerRegistry, entry: WorkerEntry[Any], options: SessionOptions, files: list[MultiModalContent]
 ) -> int:
     from ..support.model_offer import choose_on_screen  # noqa: PLC0415 - with it comes everything
+    from ..support.sessions import open_session  # noqa: PLC0415
     from ..tui.app import ChatApp  # noqa: PLC0415 - Textual takes longer to import than a line takes to read
 
     async def talk() -> int:

@@ -13,8 +13,8 @@ import click
 
 from ..support.completing import worker_names
 from ..support.exits import Exit, report
+from ..support.options import SessionOptions, session_options
 from ..support.projects import open_worker
-from ..support.sessions import SessionOptions, session_options
 
 if TYPE_CHECKING:
     from ..support.reporting import Reporter

@@ -25,8 +25,9 @@ from ...models import choose_default_model
 from ...policy.catalogue import DEFAULTS
 from ...policy.rules import RuleBook
 from ...projects.registry import WorkerRegistry
+from .options import SessionOptions
 from .providers import ModelProblem, look_at_model
-from .sessions import SessionOptions, session_limits
+from .sessions import session_limits
 
 Described: TypeAlias = dict[str, Any]
 Section: TypeAlias = tuple[str, list[str]]

@@ -21,7 +21,8 @@ from ..terminal.live import stderr_console
 from .conversation import Conversation, call_in_words, readable
 from .exits import Exit, code_of, report
 from .model_offer import choose_later
-from .sessions import SessionOptions, open_session
+from .options import SessionOptions
+from .sessions import open_session
 
 
 def chat_by_lines(

@@ -24,7 +24,7 @@ from ...models.servers import OfferedModel
 from ...privacy.display import visible
 from ...projects.registry import WorkerRegistry
 from ..terminal.keys import Keyboard
-from .sessions import SessionOptions
+from .options import SessionOptions
 
 if TYPE_CHECKING:
     from ...models.local.files import ModelFile

@@ -26,7 +26,8 @@ from ..terminal.stdout import Output, ReaderLeft
 from ..terminal.tree import CallTree
 from .exits import Exit, code_of
 from .model_offer import choose_later, settle_model
-from .sessions import SessionOptions, open_session
+from .options import SessionOptions
+from .sessions import open_session
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import MultiModalContent
