@@ -7,7 +7,7 @@ import sys
 import threading
 from typing import NoReturn
 
-from .fast.help import COMMANDS, HELP
+from .help import COMMANDS, COMPLETION_VARIABLE, HELP
 
 
 def main() -> None:
@@ -58,11 +58,7 @@ def _tell_unwritten(exc: OSError) -> int:
 
 
 def _answer() -> None:
-    if "_LLM_DO_COMPLETE" in os.environ:
-        from .fast.completion import complete  # noqa: PLC0415 - only a shell that completes needs it
-
-        complete()
-    elif sys.argv[1:] in (["--help"], ["-h"], []):
+    if sys.argv[1:] in (["--help"], ["-h"], []) and COMPLETION_VARIABLE not in os.environ:
         sys.stdout.write(HELP)
         sys.exit()
     else:

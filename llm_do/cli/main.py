@@ -9,8 +9,9 @@ from importlib import import_module
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
-from .fast.help import COMMANDS
+from .help import COMMANDS, COMPLETION_VARIABLE
 from .support.exits import Exit, report
 
 
@@ -26,6 +27,10 @@ class LazyGroup(click.Group):
         module = import_module(f".commands.{name}", __package__)
         command: click.Command = getattr(module, f"{name}_command")
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        names = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -68,5 +73,5 @@ def run_program() -> None:
     try:
         code = program.main(standalone_mode=False, prog_name="llm-do")
     except BaseException as exc:
-        code = report(exc)
+        code = Exit.OK if COMPLETION_VARIABLE in os.environ else report(exc)  # completion must not disturb a shell
     sys.exit(code if isinstance(code, int) else Exit.OK)

@@ -20,8 +20,7 @@ import jsonschema
 import pytest
 
 from llm_do import WorkerRegistry, WorkerSpec, create_worker
-from llm_do.cli.fast import completion as tab
-from llm_do.cli.fast.help import COMMANDS, HELP
+from llm_do.cli.help import COMMANDS, HELP
 from llm_do.cli.main import program, run_program
 from llm_do.cli.support.call_graph import circles
 from llm_do.cli.support.exits import Exit
@@ -1041,18 +1040,6 @@ def offered(root: Path, *words: str, shell: str = "bash") -> list[str]:
     return [text if kind == "plain" else kind for kind, _, text in (answer.partition(",") for answer in answers)]
 
 
-def test_the_words_after_a_command_are_those_of_click() -> None:
-    ctx = click.Context(program)
-    for (name,), words in tab.WORDS.items():
-        command = program.get_command(ctx, name)
-        if isinstance(command, click.Group):
-            assert {each: found.get_short_help_str(100) for each, found in command.commands.items()} == words
-        else:
-            assert command is not None
-            kind = command.params[0].type
-            assert isinstance(kind, click.Choice) and list(kind.choices) == list(words)
-
-
 def test_tab_offers_words(make: Make) -> None:
     root = make({"workers/greeter.md": "x", "workers/great-one.md": "x", "tools.py": TOOLS, "deep/x": ""})
     assert offered(root, "s") == ["show", "schema"]
@@ -1090,12 +1077,18 @@ def test_tab_imports_nothing_heavy(make: Make) -> None:
     root = make({"workers/greeter.md": "x", "tools.py": TOOLS})
     code = (
         "import sys; from llm_do.cli import main; main()\n"
-        "heavy = {'pydantic', 'pydantic_ai', 'yaml', 'click', 'rich'} & set(sys.modules)\n"
+        "heavy = {'pydantic', 'pydantic_ai', 'yaml', 'rich'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
     env = {**os.environ, "_LLM_DO_COMPLETE": "bash_complete", "COMP_WORDS": "llm-do run gr", "COMP_CWORD": "2"}
     done = subprocess.run([sys.executable, "-c", code], cwd=root, env=env, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "plain,greeter\n"), done.stderr
+
+
+def test_help_of_a_command_imports_nothing_heavy() -> None:
+    modules = ", ".join(f"llm_do.cli.commands.{name}" for name in COMMANDS)
+    code = f"import sys, {modules}\nprint({{'pydantic', 'pydantic_ai', 'yaml', 'rich', 'textual'}} & set(sys.modules))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
 
 
 def in_bash(root: Path, line: str) -> list[str]:
@@ -1173,18 +1166,3 @@ def test_a_reader_that_leaves_is_no_error(hundred: Path) -> None:
         ["bash", "-c", f"set -o pipefail; {LLM_DO} list --json | head -1"], cwd=hundred, capture_output=True, text=True
     )
     assert done.stdout == "[\n" and done.stderr == ""
-
-
-def test_the_options_that_tab_knows_are_those_that_click_knows() -> None:
-    def options(command: click.Command) -> set[str]:
-        made = [param for param in command.get_params(click.Context(command)) if isinstance(param, click.Option)]
-        return {name for param in made for name in param.opts if name.startswith("--")}
-
-    known = {"": options(program)}
-    for name in program.list_commands(click.Context(program)):
-        command = program.get_command(click.Context(program), name)
-        assert command is not None
-        known[name] = options(command)
-        for inner, below in command.commands.items() if isinstance(command, click.Group) else ():
-            known[f"{name} {inner}"] = options(below)
-    assert {name: set(words.split()) for name, words in tab.OPTIONS.items()} == known

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from llm_do.cli.fast import completion as tab
+from llm_do.cli.support.completers import MODELS
 from llm_do.cli.support.exits import Exit
 from llm_do.machine.installation import install_extra
 from llm_do.models.choice import KEY_OFFERS
@@ -153,15 +153,15 @@ def test_an_unknown_name_is_a_mistake_on_the_command_line(
 
 
 def test_tab_knows_the_catalogue(project: Path) -> None:
-    assert list(CATALOGUE) == list(tab.MODELS)
+    assert list(CATALOGUE) == list(MODELS)
 
     def offered(*words: str) -> list[str]:
         env = {"_LLM_DO_COMPLETE": "bash_complete", "COMP_WORDS": "\n".join(["llm-do", *words])}
         env["COMP_CWORD"] = str(len(words))
-        code = "import sys; from llm_do.cli import main; main(); assert 'click' not in sys.modules"
+        code = "import sys; from llm_do.cli import main; main(); assert 'pydantic' not in sys.modules"
         done = subprocess.run([sys.executable, "-c", code], env=os.environ | env, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
-        return [line.partition(",")[2] for line in done.stdout.splitlines()]
+        return [answer.partition(",")[2] for answer in done.stdout.split()]
 
     assert offered("models", "") == ["forget", "list", "pull", "rm", "test"]
     assert offered("models", "pull", "q") == ["qwen2.5-0.5b", "qwen2.5-1.5b"]

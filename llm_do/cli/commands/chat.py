@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..support.completing import worker_names
+from ..support.completers import worker_names
 from ..support.exits import Exit
 from ..support.options import SessionOptions, session_options
 from ..support.projects import open_worker

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from ..fast.completion import VARIABLE
+from ..help import COMPLETION_VARIABLE
 
 _INSTALL = {
     "bash": "llm-do completion bash > ~/.local/share/bash-completion/completions/llm-do",
@@ -25,7 +25,7 @@ def completion_command(ctx: click.Context, /, shell: str) -> None:
     """
     made = get_completion_class(shell)
     assert made is not None
-    script = made(ctx.find_root().command, {}, "llm-do", VARIABLE).source()
+    script = made(ctx.find_root().command, {}, "llm-do", COMPLETION_VARIABLE).source()
     how = f"# Completion for {shell}. To install it (the folder must exist):\n#   {_INSTALL[shell]}\n"
     first, _, rest = script.partition("\n")
     # zsh looks for #compdef in the first line.

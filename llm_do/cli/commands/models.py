@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ...machine.installation import install_extra
-from ..support.completing import model_names
+from ..support.completers import model_names, model_names_or_files
 from ..support.exits import Exit
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _weights(name: str) -> Weights:
 
 
 @models_command.command("test")
-@click.argument("name", required=False, metavar="[NAME or /path/model.gguf]", shell_complete=model_names)
+@click.argument("name", required=False, metavar="[NAME or /path/model.gguf]", shell_complete=model_names_or_files)
 def try_command(name: str | None) -> int:
     """Load a model and try it.
 

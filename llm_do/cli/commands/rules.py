@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..support.completing import worker_names
+from ..support.completers import worker_names
 from ..support.projects import open_project, open_worker
 
 if TYPE_CHECKING:

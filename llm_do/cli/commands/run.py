@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..support.completing import worker_names
+from ..support.completers import entry_names
 from ..support.exits import Exit, report
 from ..support.options import SessionOptions, session_options
 from ..support.projects import open_worker
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command("run")
-@click.argument("worker", shell_complete=worker_names)
+@click.argument("worker", shell_complete=entry_names)
 @click.argument("words", nargs=-1, metavar="[INPUT]...")
 @click.option(
     "--input-json", metavar="JSON", help="The arguments as a JSON object, @FILE with one, or - for standard input."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..support.completing import worker_names
+from ..support.completers import entry_names
 from ..support.projects import open_worker
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command("show")
-@click.argument("name", shell_complete=worker_names)
+@click.argument("name", shell_complete=entry_names)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 @click.pass_context
 def show_command(ctx: click.Context, /, name: str, as_json: bool) -> None:

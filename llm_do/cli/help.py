@@ -1,5 +1,8 @@
 """The commands there are, each in the module of its name in `cli/commands`. Only that one is imported."""
 
+COMPLETION_VARIABLE = "_LLM_DO_COMPLETE"
+"""The environment variable with which the script of a shell asks click for completions."""
+
 COMMANDS = {
     "run": "Run a worker or a function.",
     "chat": "Talk with a worker.",
