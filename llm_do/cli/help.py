@@ -14,7 +14,7 @@ COMMANDS = {
     "trust": "Trust a project.",
     "models": "Fetch, list, remove and try models of this machine.",
     "schema": "Print the JSON Schema of worker files.",
-    "doctor": "Look at this machine: programs, keys, models.",
+    "doctor": "Check this machine: programs, keys, models.",
     "completion": "Print the completion script of a shell.",
 }
 

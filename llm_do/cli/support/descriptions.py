@@ -14,6 +14,7 @@ from pydantic_ai import Tool
 
 from ...budgets.limits import Limits
 from ...core.adapt import adapt, rule_name
+from ...core.adapt import adapt, rule_name
 from ...core.context import Context
 from ...core.entries import ToolEntry, WorkerEntry
 from ...core.entry import Entry
@@ -49,7 +50,7 @@ def rules_of(book: RuleBook | None) -> list[Described]:
     ]
 
 
-def meant(registry: WorkerRegistry, worker: WorkerEntry[Any]) -> list[Entry[Any]]:
+def known_tools(registry: WorkerRegistry, worker: WorkerEntry[Any]) -> list[Entry[Any]]:
     """The tools of a worker that are known without starting anything."""
     return [registry[tool] if isinstance(tool, str) else tool for tool in worker.tools]
 
@@ -72,7 +73,7 @@ def _worker(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Described:
         "input": entry.parameters.json_schema,
         "takes_input": entry.input_type != "none",
         "output": _output(registry, entry),
-        "tools": [_tool(tool, entry.proxy_of(tool)) for tool in meant(registry, entry)],
+        "tools": [_tool(tool, entry.proxy_of(tool)) for tool in known_tools(registry, entry)],
         "toolsets": [_toolset(item) for item in definition.toolsets if not _is_ours(item)] if definition else [],
         "native": [item if isinstance(item, str) else dict(item) for item in definition.native] if definition else [],
         "allow_workers": list(entry.allow_workers),
