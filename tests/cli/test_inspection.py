@@ -22,9 +22,9 @@ import pytest
 from llm_do import WorkerRegistry, WorkerSpec, create_worker
 from llm_do.cli.help import COMMANDS, HELP
 from llm_do.cli.main import program, run_program
-from llm_do.cli.support.call_graph import circles
 from llm_do.cli.support.exits import Exit
-from llm_do.cli.support.problems import find_problems
+from llm_do.cli.support.project_check.calls import connected_groups
+from llm_do.cli.support.project_check.check import check_project
 from llm_do.cli.support.trust import trust
 from llm_do.models.addresses import Address
 from llm_do.models.choice import KEY_OFFERS
@@ -602,13 +602,13 @@ def test_check_knows_who_can_call_whom(make: Make, run: Run) -> None:
     ],
 )
 def test_circles_of_calls(edges: dict[str, list[str]], found: list[list[str]]) -> None:
-    assert circles(edges) == found
+    assert connected_groups(edges) == found
 
 
 def test_a_thousand_workers_that_call_anybody_are_checked() -> None:
     """In time, too: to follow every path of calls among them would not end."""
     many = [f"w{number}" for number in range(1000)]
-    assert circles(dict.fromkeys(many, many)) == [sorted(many)]
+    assert connected_groups(dict.fromkeys(many, many)) == [sorted(many)]
 
 
 def test_check_looks_at_models_and_keys(make: Make, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -625,14 +625,14 @@ def test_check_looks_at_models_and_keys(make: Make, run: Run, monkeypatch: pytes
     assert "workers/b.md:2: warning: model 'groq:x'" in out and "pydantic-ai-slim[groq]" in out
     assert "workers/c.md:2: error: model 'gpt-5': it has no provider" in out
     assert "no model is set for d" in out
-    from llm_do.cli.support.providers import look_at_model
+    from llm_do.cli.support.project_check.usable import find_model
 
-    look_at_model.cache_clear()
+    find_model.cache_clear()
     monkeypatch.setenv("OPENAI_API_KEY", "sk-hunter2")
     out = "\n".join(lines(root, run))
-    look_at_model.cache_clear()
+    find_model.cache_clear()
     assert "OPENAI_API_KEY" not in out and "hunter2" not in out and "no model is set" not in out
-    assert "does not run memory" in out and "web_search" not in out
+    assert "does not support the native tool memory" in out and "web_search" not in out
 
 
 def test_check_tells_of_a_setting_that_is_misspelled(make: Make, run: Run) -> None:
@@ -648,7 +648,7 @@ def test_check_and_show_tell_which_models_a_worker_can_use(
     make: Make, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model that can be had is known not to fit; of any other, the name is compared."""
-    from llm_do.cli.support.providers import look_at_model
+    from llm_do.cli.support.project_check.usable import find_model
 
     root = make(
         {
@@ -662,10 +662,10 @@ def test_check_and_show_tell_which_models_a_worker_can_use(
     problem = "its model 'openai:gpt-5' is none of its compatible_models: anthropic:*."
     out = "\n".join(lines(root, run))
     assert f"workers/a.md:3: warning: worker 'a': {problem}" in out
-    look_at_model.cache_clear()
+    find_model.cache_clear()
     monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
     out = "\n".join(lines(root, run))
-    look_at_model.cache_clear()
+    find_model.cache_clear()
     assert f"workers/a.md:3: error: worker 'a': {problem}" in out
     assert "worker 'b'" not in out
     assert "workers/c.md:3: error: worker 'c': its model 'local:smollm2-135m' is none" in out
@@ -728,7 +728,7 @@ def test_check_does_not_stop_at_what_a_class_is_not(make: Make, run: Run) -> Non
     ids=lambda path: path.parent.name,
 )
 def test_the_examples_pass(example: Path) -> None:
-    found = find_problems(WorkerRegistry(example.parent))
+    found = check_project(WorkerRegistry(example.parent))
     assert [problem for problem in found.problems if problem.level == "error"] == []
 
 

@@ -13,7 +13,7 @@ from ..support.exits import Exit
 from ..support.projects import open_project
 
 if TYPE_CHECKING:
-    from ..support.problems import Problem
+    from ..support.project_check.problem import Problem
 
 FORMAT = 1
 """The version of what `--json` prints. New keys may be added to it; none changes its meaning."""
@@ -39,10 +39,10 @@ def check_command(ctx: click.Context, /, as_json: bool, strict: bool) -> None:
     "problems": [{"level", "code", "message", "file", "line", "names"}]}. `level` is error, warning
     or note, `file` is relative to the project, and file, line and names may be null or empty.
     """  # noqa: D301 - \b is for click
-    from ..support.problems import find_problems  # noqa: PLC0415 - with it comes everything
+    from ..support.project_check.check import check_project  # noqa: PLC0415 - with it comes everything
 
     registry = open_project(ctx, asks=True)
-    found = find_problems(registry, strict=strict)
+    found = check_project(registry, strict=strict)
     counts = {level: sum(problem.level == level for problem in found.problems) for level in ("error", "warning")}
     if as_json:
         click.echo(

@@ -27,7 +27,7 @@ from ...policy.catalogue import DEFAULTS
 from ...policy.rules import RuleBook
 from ...projects.registry import WorkerRegistry
 from .options import SessionOptions
-from .providers import ModelProblem, look_at_model
+from .project_check.usable import ModelProblem, find_model
 from .sessions import session_limits
 
 Described: TypeAlias = dict[str, Any]
@@ -140,7 +140,7 @@ def _model(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Described:
 
 def _described_model(model: Any, reason: str) -> Described:
     name = _model_name(model)
-    looked = look_at_model(name) if name.partition(":")[0] == "local" else None  # of others it may take seconds
+    looked = find_model(name) if name.partition(":")[0] == "local" else None  # of others it may take seconds
     problem = {"problem": looked.message} if isinstance(looked, ModelProblem) else {}
     return {"name": name, "reason": reason, **problem}
 
