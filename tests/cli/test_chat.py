@@ -40,15 +40,15 @@ from llm_do import (
     WorkerRegistry,
     entry,
 )
-from llm_do.cli.commands.chat import fits_a_screen
+from llm_do.cli.commands.chat import has_full_terminal
 from llm_do.cli.main import program
 from llm_do.cli.support.exits import Exit
-from llm_do.cli.support.line_chat import chat_by_lines
+from llm_do.cli.support.line_chat import run_line_chat
 from llm_do.cli.support.options import SessionOptions
 from llm_do.cli.tui.app import ChatApp
 from llm_do.cli.tui.approval import ApprovalPanel, ArgumentsArea, Choices
 from llm_do.cli.tui.calls import Calls
-from llm_do.cli.tui.log import Answer, Log, Notice, Said
+from llm_do.cli.tui.log import Answer, Log, Notice, Question
 from llm_do.cli.tui.prompt import Prompt
 from llm_do.toolsets import FILE_TOOLS, shell
 
@@ -143,7 +143,7 @@ class Chat:
         for child in self.app.query_one(Log).children:
             if isinstance(child, Answer):
                 found.append(child.source)
-            elif isinstance(child, Said | Notice):
+            elif isinstance(child, Question | Notice):
                 found.append(str(child.content))
         return found[1:]  # without the greeting
 
@@ -930,7 +930,7 @@ def by_lines(project: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., in
         registry = WorkerRegistry(project)
         worker = registry["helper"]
         assert isinstance(worker, WorkerEntry)
-        return chat_by_lines(registry, worker, SessionOptions(model=model, **options), files)
+        return run_line_chat(registry, worker, SessionOptions(model=model, **options), files)
 
     return talk
 
@@ -1034,6 +1034,6 @@ def test_the_screen_needs_all_three_streams(
     with os.fdopen(ends[0], "rb"), os.fdopen(ends[1], "r+b", 0) as terminal, (tmp_path / "log").open("w+b") as log:
         for name in ("stdin", "stdout", "stderr"):
             monkeypatch.setattr(sys, name, log if name == elsewhere else terminal)
-        fits = fits_a_screen()
+        fits = has_full_terminal()
         monkeypatch.undo()
     assert fits == (elsewhere is None)

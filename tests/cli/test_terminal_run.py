@@ -233,13 +233,13 @@ def test_keys_count_when_none_came_for_a_moment(monkeypatch: pytest.MonkeyPatch)
     async def scenario() -> str:
         terminal, program = os.openpty()
         keyboard = Keyboard(program)
-        resting = asyncio.create_task(keyboard.rest())
+        resting = asyncio.create_task(keyboard.wait_until_idle())
         for _ in range(10):
             await asyncio.sleep(0.3)
             os.write(terminal, b"y")
         assert not resting.done()  # though three seconds are over
         await resting
-        answer = asyncio.create_task(keyboard.key())
+        answer = asyncio.create_task(keyboard.read_key())
         await asyncio.sleep(0.1)
         os.write(terminal, b"n")
         key = await answer
@@ -253,7 +253,7 @@ def test_keys_count_when_none_came_for_a_moment(monkeypatch: pytest.MonkeyPatch)
 def test_a_terminal_that_is_gone_is_no_answer() -> None:
     async def scenario() -> None:
         terminal, program = os.openpty()
-        answer = asyncio.create_task(Keyboard(program).key())
+        answer = asyncio.create_task(Keyboard(program).read_key())
         await asyncio.sleep(0.1)
         os.close(terminal)
         with pytest.raises((EOFError, OSError, termios.error)):

@@ -1,4 +1,4 @@
-"""`llm-do rules`: what would be decided about a call, by which rule, and where that rule stands."""
+"""`llm-do rules`: the rules, and the decision about a call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.group("rules")
 def rules_command() -> None:
-    """Say what the rules decide, and why."""
+    """Show the rules, and what they decide."""
 
 
 @rules_command.command("why")
@@ -32,15 +32,14 @@ def rules_command() -> None:
 def why_command(
     ctx: click.Context, /, worker: str, tool: str, words: tuple[str, ...], args_json: str | None, as_json: bool
 ) -> None:
-    """Say what is decided about a call.
+    """Explain the decision about a call.
 
-    WORKER would call TOOL with these arguments. A VALUE is read as `llm-do run` reads it. TOOL can be a name that
-    rules use, such as sandbox.write: then it is the first of the worker's tools that rules call so, and that takes the
-    arguments.
+    WORKER would call TOOL with these arguments, whose values are read as by `llm-do run`. TOOL can be a name that rules
+    use, such as sandbox.write: then it is the first tool of the worker with this name that takes the arguments.
 
-    Nothing runs, and nobody is asked.
+    Nothing runs, and no person is asked.
     """
-    from ...core.runtime import Runtime  # noqa: PLC0415 - with it comes everything
+    from ...core.runtime import Runtime  # noqa: PLC0415 - it imports everything
     from ..support.inputs import json_object, read_pairs  # noqa: PLC0415
     from ..support.rulings import explain_ruling, rule_on_call, ruling_as_json  # noqa: PLC0415
 
@@ -69,11 +68,10 @@ def why_command(
 def list_rules_command(ctx: click.Context, /, worker: str | None, as_json: bool) -> None:
     """List all rules.
 
-    Each has the file and the line where it stands. With WORKER, they are those that hold for its calls: its own, and
-    those of llm-do.toml.
+    Each has its file and line. With WORKER, only the rules for its calls are listed: its own, and those in llm-do.toml.
     """
     from ...privacy.display import visible  # noqa: PLC0415 - it imports pydantic
-    from ..support.descriptions import rules_of  # noqa: PLC0415 - with it comes everything
+    from ..support.descriptions import rules_of  # noqa: PLC0415 - it imports everything
 
     registry, names = (open_project(ctx, asks=True), None) if worker is None else open_worker(ctx, worker, asks=True)
     workers = registry.workers() if names is None else [names]
@@ -84,7 +82,7 @@ def list_rules_command(ctx: click.Context, /, worker: str | None, as_json: bool)
         click.echo(json.dumps(rules, indent=2))
         return
     if not rules:
-        click.echo("There are no rules. What asks by default asks: writing files, commands, MCP tools.", err=True)
+        click.echo("There are no rules. By default, writing files, commands and MCP tools ask.", err=True)
     for rule in rules:
         reason = f" ({rule['reason']})" if rule["reason"] else ""
         where = rule["where"] or "(no file)"
@@ -96,5 +94,5 @@ def _worker(registry: WorkerRegistry, name: str) -> WorkerEntry[Any]:
 
     entry = registry[name]
     if not isinstance(entry, WorkerEntry):
-        raise click.UsageError(f"{name!r} is a function. Rules are about what workers call: name the worker.")
+        raise click.UsageError(f"{name!r} is a function. Rules are for the calls of workers: name a worker.")
     return entry

@@ -16,13 +16,13 @@ from ..support.exits import Exit
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write it to a file, and not to standard output.",
+    help="Write it to a file instead of standard output.",
 )
 @click.pass_context
 def schema_command(ctx: click.Context, /, output: Path | None) -> None:
     """Print the JSON Schema of worker files.
 
-    An editor that knows it completes and checks YAML files, and the front matter of Markdown files.
+    With it, an editor completes and checks YAML files, and the front matter of Markdown files.
     """
     from ...definitions.definition import json_schema  # noqa: PLC0415 - it imports pydantic
 

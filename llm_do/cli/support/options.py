@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ...models.choice import ModelLike
 
 DEFAULT_MAX_COST = 5
-"""US dollars of a session that says nothing about its cost."""
+"""The US dollars that a session may cost, if nothing else limits it."""
 
 
 class Dollars(click.ParamType[float]):
@@ -28,43 +28,45 @@ class Dollars(click.ParamType[float]):
         except ValueError:
             amount = math.nan
         if not 0 <= amount < math.inf:
-            self.fail(f"{value!r} is no amount: give dollars, such as 2.50, or none for no limit.", param, ctx)
+            self.fail(f"{value!r} is not an amount: give dollars, such as 2.50, or none for no limit.", param, ctx)
         return amount
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions:
-    """What `run` and `chat` have in common."""
+    """The options of a session, as `run` and `chat` take them."""
 
     model: ModelLike | None = None
     approve_all: bool = False
     strict: bool = False
     max_cost: float | None = None
-    """Infinity is no limit, and `None` is what the project, or else the command line, says."""
+    """Infinity means no limit. `None` means the limit of the project, or else `DEFAULT_MAX_COST`."""
     max_tokens: int | None = None
     max_depth: int | None = None
     timeout: float | None = None
     quiet: bool = False
     is_settled: bool = False
-    """Whether `model` is the one that is used, or there is none; else it is chosen, and fetched, when it is needed."""
+    """Whether `model` is final, even if it is `None`. Otherwise a model is chosen when a worker needs one."""
 
 
 def session_options(command: Any) -> Any:
     """Add the options of `SessionOptions` to a command."""
     for option in (
-        click.option("-q", "--quiet", is_flag=True, help="Nothing on standard error but errors."),
+        click.option("-q", "--quiet", is_flag=True, help="Print only errors on standard error."),
         click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="Stop after this."),
-        click.option("--max-depth", type=click.IntRange(1), metavar="N", help="How deep calls may be nested."),
-        click.option("--max-tokens", type=click.IntRange(0), metavar="N", help="Stop before more tokens are used."),
+        click.option("--max-depth", type=click.IntRange(1), metavar="N", help="Limit the depth of nested calls."),
+        click.option("--max-tokens", type=click.IntRange(0), metavar="N", help="Stop before using more tokens."),
         click.option(
             "--max-cost",
             type=Dollars(),
             metavar="DOLLARS",
-            help=f"Stop before more is spent; none is no limit.  [default: the project's, or {DEFAULT_MAX_COST}]",
+            help=f"Stop before spending more; none means no limit.  [default: the project's, or {DEFAULT_MAX_COST}]",
         ),
-        click.option("--strict", is_flag=True, help="Refuse whatever needs an approval."),
-        click.option("--approve-all", is_flag=True, help="Say yes to whatever asks. What is denied stays denied."),
-        click.option("-m", "--model", metavar="NAME", help="The model of workers that have none of their own."),
+        click.option("--strict", is_flag=True, help="Refuse every call that needs approval."),
+        click.option(
+            "--approve-all", is_flag=True, help="Approve every call that needs approval. Denied calls stay denied."
+        ),
+        click.option("-m", "--model", metavar="NAME", help="The model for workers that name none."),
     ):
         command = option(command)
     return command

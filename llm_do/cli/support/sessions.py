@@ -40,7 +40,7 @@ def open_session(
     asks_for_more: bool = False,
     choose_model: DefaultModel | None = None,
 ) -> Runtime:
-    """A session of a project, with the model that `settle_model` found, or that `choose_model` finds when it is needed.
+    """Open a session of a project, with the model of the options or the one that `choose_model` finds later.
 
     `approver` is asked, unless an option answers for everybody. Without either, what needs an approval is refused.
     With `asks_for_more` it is also asked, at a limit, whether to go on.

@@ -1,4 +1,4 @@
-"""The question that a person is asked before a call runs, in the terminal."""
+"""Approval of calls in the terminal."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from rich.text import Text
 from ...machine import pool
 from ...policy.approvals import ApprovalDecision, ApprovalRequest
 from ...privacy.display import visible
-from .approval_view import as_json, gather, headline
+from .approval_view import editable_json, headline, view_request
 from .keys import Keyboard
 
 _MOST_OFFERS = 9
 _ROOM = 20
-"""How many lines of a request are shown at once."""
+"""The most lines of a request that are shown at once."""
 _AROUND = 14
-"""The lines of a screen that a question needs beside these."""
+"""The other screen lines that a question needs."""
 
 
 class Screen(Protocol):
-    """What stands on the terminal while nobody is asked."""
+    """A display that makes room for questions."""
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
 
 
 class TerminalApprover:
-    """Asks on the terminal."""
+    """Asks the person at the terminal whether a call may run."""
 
     one_at_a_time = True
 
@@ -55,11 +55,11 @@ class TerminalApprover:
 
     async def _decide(self, request: ApprovalRequest) -> ApprovalDecision:
         cut = self._show(request, full=False)
-        await self._keyboard.rest()  # the answers are shown when keys count
+        await self._keyboard.wait_until_idle()  # the answers are shown once keys count
         while True:
             keys = self._keys(request, cut)
             self._print(Text("\n".join(f"  {key}  {text}" for key, text in keys.items())))
-            while (key := (await self._keyboard.key()).lower()) not in keys:
+            while (key := (await self._keyboard.read_key()).lower()) not in keys:
                 pass
             self._print(Text(f"  → {keys[key]}", style="bold"))
             if key == "v":
@@ -87,7 +87,7 @@ class TerminalApprover:
             return ApprovalDecision(approved=False)
         if key == "n":
             self._print(Text("  Why not? (Enter: no note) ", style="bold"), end="")
-            return ApprovalDecision(approved=False, note=await self._keyboard.line() or None, all_calls=True)
+            return ApprovalDecision(approved=False, note=await self._keyboard.read_line() or None, all_calls=True)
         if key == "q":
             return ApprovalDecision(approved=False, end_run=True)
         if key.isdigit():
@@ -95,7 +95,7 @@ class TerminalApprover:
         return ApprovalDecision(approved=True, approve_for_session=key == "s", all_calls=key == "a")
 
     def _show(self, request: ApprovalRequest, *, full: bool) -> bool:
-        """Show a request, and tell whether there is more of it."""
+        """Show a request, and return whether some of it is left out."""
         ruling = request.ruling
         because = visible(ruling.because if ruling is not None else request.reason)
         self._print(Text(f"\n? {headline(request)}", style="bold magenta"))
@@ -105,34 +105,39 @@ class TerminalApprover:
             self._print(Text(f"  {visible(ruling.reason)}"))
         room = None if full else min(max(self._console.height - _AROUND, 5), _ROOM)
         width = self._console.width - 2
-        evidence = gather(request, room=room, width=width)
-        self._print(Padding(evidence.shown, (0, 0, 0, 2)))
-        return evidence.cut
+        view = view_request(request, room=room, width=width)
+        self._print(Padding(view.content, (0, 0, 0, 2)))
+        return view.is_cut
 
     async def _edit(self, request: ApprovalRequest) -> dict[str, Any] | None:
-        """The arguments as the person's own editor leaves them, or nothing where it left them alone."""
-        before, fixed = as_json(request.arguments)
+        """Let the person edit the arguments in an editor, and return them if they were changed."""
+        before, fixed = editable_json(request.arguments)
         try:
             edited = await _in_editor(before)
-            made = json.loads(edited)
+            arguments = json.loads(edited)
         except (OSError, ValueError) as exc:
             why = exc.strerror if isinstance(exc, OSError) else str(exc)
-            self._print(Text(f"  That did not work: {visible(str(why))}. Set EDITOR to choose an editor.", style="red"))
+            self._print(
+                Text(
+                    f"  The arguments were not edited: {visible(str(why))}. Set EDITOR to choose an editor.",
+                    style="red",
+                )
+            )
             return None
         if edited == before:
             self._print(Text("  Nothing was changed.", style="yellow"))
             return None
-        if not isinstance(made, dict):
-            self._print(Text("  The arguments are an object: { ... }.", style="red"))
+        if not isinstance(arguments, dict):
+            self._print(Text("  The arguments must be an object: { ... }.", style="red"))
             return None
-        return {**fixed, **made}
+        return {**fixed, **arguments}
 
-    def _print(self, shown: RenderableType, end: str = "\n") -> None:
-        self._console.print(shown, end=end)
+    def _print(self, content: RenderableType, end: str = "\n") -> None:
+        self._console.print(content, end=end)
 
 
 async def _in_editor(text: str) -> str:
-    """A text as a person leaves it in an editor. Ctrl-C is the editor's while it runs."""
+    """Return a text as edited in the person's editor, which alone gets Ctrl-C while it runs."""
     editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "arguments.json"
