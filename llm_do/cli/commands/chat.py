@@ -13,7 +13,7 @@ import click
 
 from ..support.completers import worker_names
 from ..support.exits import Exit
-from ..support.options import SessionOptions, session_options
+from ..support.options import SessionOptions, attach_option, session_options
 from ..support.projects import open_worker
 
 if TYPE_CHECKING:
@@ -25,15 +25,7 @@ if TYPE_CHECKING:
 
 @click.command("chat")
 @click.argument("worker", shell_complete=worker_names)
-@click.option(
-    "-a",
-    "--attach",
-    "attachments",
-    multiple=True,
-    type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path),
-    metavar="FILE",
-    help="A file for the first turn. Can be given several times.",
-)
+@attach_option("A file for the first turn. Can be given several times.")
 @click.option(
     "--plain", is_flag=True, help="Line by line, for pipes and screen readers. The default without a terminal."
 )

@@ -11,6 +11,7 @@ import click
 
 from ..support.exits import Exit
 from ..support.projects import open_project
+from ..terminal.tables import count
 
 if TYPE_CHECKING:
     from ..support.project_check.problem import Problem
@@ -63,8 +64,8 @@ def check_command(ctx: click.Context, /, as_json: bool, strict: bool) -> None:
     else:
         for problem in findings.problems:
             click.echo(_line(problem))
-        have = f"{_count(findings.workers, 'worker')}, {_count(findings.functions, 'function')}"
-        click.echo(f"{have}: {_count(counts['error'], 'error')}, {_count(counts['warning'], 'warning')}.")
+        have = f"{count(findings.workers, 'worker')}, {count(findings.functions, 'function')}"
+        click.echo(f"{have}: {count(counts['error'], 'error')}, {count(counts['warning'], 'warning')}.")
     if counts["error"]:
         ctx.exit(Exit.INVALID)
 
@@ -81,7 +82,3 @@ def _line(problem: Problem) -> str:
 
 def _has_colours() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"

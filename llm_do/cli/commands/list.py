@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 
 import click
 
 from ...projects.discovery import Found, list_entries
 from ..support.projects import root_of
+from ..terminal.tables import align
 
 
 @click.command("list")
@@ -30,28 +29,18 @@ def list_command(ctx: click.Context, /, as_json: bool) -> None:
             f"There are no workers in {_clean(str(root))} yet. Make one with `llm-do new worker NAME`.", err=True
         )
         return
-    for line in _table(entries, shutil.get_terminal_size().columns if sys.stdout.isatty() else None):
-        click.echo(line)
-
-
-def _table(entries: list[Found], width: int | None) -> list[str]:
-    """Return aligned columns: cut to the width of a screen, in full for a file or a pipe."""
     rows = [
         (
             _clean(entry.name),
             entry.kind,
             _clean(entry.model or "-"),
             _clean(entry.file if entry.line is None else f"{entry.file}:{entry.line}"),
-            _one_line(_about(entry)),
+            _clean(_about(entry)),
         )
         for entry in entries
     ]
-    heads = ("NAME", "KIND", "MODEL", "FILE", "DESCRIPTION")
-    columns = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    lines = ["  ".join(f"{cell:<{size}}" for cell, size in zip(row, columns, strict=True)) for row in (heads, *rows)]
-    return [
-        line.rstrip() if width is None or len(line.rstrip()) <= width else f"{line[: width - 1]}…" for line in lines
-    ]
+    for line in align([("NAME", "KIND", "MODEL", "FILE", "DESCRIPTION"), *rows]):
+        click.echo(line)
 
 
 def _about(entry: Found) -> str:
@@ -59,11 +48,6 @@ def _about(entry: Found) -> str:
         return f"({entry.problem})"
     first = (entry.description or "").strip().partition("\n")[0]
     return f"{first} (takes no input)".strip() if entry.input == "none" else first
-
-
-def _one_line(text: str) -> str:
-    """Return the first line of a text, without control characters."""
-    return _clean(text.strip().partition("\n")[0])
 
 
 def _clean(text: str) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -13,6 +11,7 @@ import click
 from ...machine.installation import install_extra
 from ..support.completers import model_names, model_names_or_files
 from ..support.exits import Exit
+from ..terminal.tables import align
 
 if TYPE_CHECKING:
     from ...models.local.catalogue import Weights
@@ -52,7 +51,7 @@ def list_models_command(as_json: bool) -> None:
         (name, shown_size(each.size), "yes" if here[name] else "no", each.licence, each.about)
         for name, each in CATALOGUE.items()
     ]
-    for line in _table([("NAME", "SIZE", "HERE", "LICENCE", "ABOUT"), *rows]):
+    for line in align([("NAME", "SIZE", "HERE", "LICENCE", "ABOUT"), *rows]):
         click.echo(line)
     click.echo(f"\nThe weights are kept in {models_folder()}")
     if not may_look_for_local():
@@ -63,14 +62,6 @@ def list_models_command(as_json: bool) -> None:
         click.echo(f"Without a key or a model server, you can start with {EMBEDDED}: llm-do models pull")
     if not installed:
         click.echo(_INSTALL)
-
-
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    """Return aligned columns: cut to the width of a screen, in full for a file or a pipe."""
-    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(f"{cell:<{size}}" for cell, size in zip(row, sizes, strict=True)).rstrip() for row in rows]
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    return [line if len(line) <= width else f"{line[: width - 1]}…" for line in lines]
 
 
 @models_command.command("pull")

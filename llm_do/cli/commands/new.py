@@ -13,7 +13,7 @@ import click
 from ...policy.catalogue import is_reserved
 from ...projects.discovery import find_root, is_name, names_in, worker_files
 from ..support.exits import Exit
-from ..support.projects import root_of
+from ..support.projects import NAME_RULE, root_of
 from ..support.templates import PROJECT, WORKER
 from ..support.trust import trust_or_explain
 
@@ -146,10 +146,7 @@ def worker_command(
 
 def _check_name(name: str, what: str) -> None:
     if not is_name(name):
-        raise click.UsageError(
-            f"{name!r} cannot be the name of a {what}: use letters, digits, '_' and '-', starting with a letter or a "
-            "digit, 64 characters at most."
-        )
+        raise click.UsageError(f"{name!r} cannot be the name of a {what}. {NAME_RULE}")
     if what == "worker" and is_reserved(name):
         raise click.UsageError(f"{name!r} cannot be the name of a worker: it is reserved. Choose another one.")
 

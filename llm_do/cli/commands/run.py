@@ -13,7 +13,7 @@ import click
 
 from ..support.completers import entry_names
 from ..support.exits import Exit, report_error
-from ..support.options import SessionOptions, session_options
+from ..support.options import SessionOptions, attach_option, output_option, session_options
 from ..support.projects import open_worker
 
 if TYPE_CHECKING:
@@ -26,24 +26,10 @@ if TYPE_CHECKING:
 @click.option(
     "--input-json", metavar="JSON", help="The arguments as a JSON object, @FILE with one, or - for standard input."
 )
-@click.option(
-    "-a",
-    "--attach",
-    "attachments",
-    multiple=True,
-    type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path),
-    metavar="FILE",
-    help="A file for the worker. Can be given several times.",
-)
+@attach_option("A file for the worker. Can be given several times.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: output, usage, refusals, error.")
 @click.option("--events", is_flag=True, help="Print JSON lines during the run; the last one is the result.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write the answer to a file instead of standard output.",
-)
+@output_option("Write the answer to a file instead of standard output.")
 @click.option("--usage", is_flag=True, help="Print usage and cost on standard error.")
 @click.option("--allow-refusals", is_flag=True, help="Exit with 0 even if calls were refused, if the worker went on.")
 @click.option("-v", "--verbose", is_flag=True, help="Print all calls on standard error after the run.")

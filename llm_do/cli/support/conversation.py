@@ -22,6 +22,7 @@ from ...errors import ArgumentError, LlmDoError, RunEnded, did_you_mean
 from ...privacy.display import visible
 from ...values.texts import json_text, shorten
 from ..terminal.error_text import describe_error
+from .reporting import format_usage
 from .session_model import local_file_of
 
 COMMANDS = {
@@ -191,12 +192,7 @@ class Conversation:
 
     def usage(self) -> str:
         """Return the usage by model."""
-        lines = []
-        for model, used in self.runtime.usage_by_provider.items():
-            cost = "price not known" if used.cost is None else f"${used.cost:.4f}"
-            counts = f"{used.input_tokens:,} tokens in, {used.output_tokens:,} out"
-            lines.append(f"{visible(model)}: {_plural(used.requests, 'request')}, {counts}, {cost}")
-        return "\n".join(lines) or "No model was used yet."
+        return format_usage(self.runtime, unpriced=", price not known") or "No model was used yet."
 
     @property
     def tokens(self) -> int:
@@ -270,7 +266,3 @@ def _summarize(call: TraceEntry) -> str:
     problem = call.error or call.failure
     outcome = " refused" if refused else f" failed: {visible(problem)}" if problem else ""
     return f"{describe_call(call.name, call.input_data)}{outcome}".replace("`", "'")
-
-
-def _plural(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

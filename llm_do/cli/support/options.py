@@ -1,9 +1,11 @@
-"""The options that `run` and `chat` share."""
+"""Options that commands share."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -70,3 +72,16 @@ def session_options(command: Any) -> Any:
     ):
         command = option(command)
     return command
+
+
+def attach_option(help_text: str) -> Callable[[Any], Any]:
+    """Return the option for files that go to a worker."""
+    kind = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
+    return click.option("-a", "--attach", "attachments", multiple=True, type=kind, metavar="FILE", help=help_text)
+
+
+def output_option(help_text: str) -> Callable[[Any], Any]:
+    """Return the option for the file of the output."""
+    return click.option(
+        "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help=help_text
+    )

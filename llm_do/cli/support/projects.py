@@ -16,6 +16,7 @@ from .trust import confirm_code, is_trusted, refuse_foreign, refuse_foreign_code
 if TYPE_CHECKING:
     from ...projects.registry import WorkerRegistry
 
+NAME_RULE = "Use letters, digits, '_' and '-', starting with a letter or a digit, 64 characters at most."
 WORKER_FILES = (".md", ".yaml")
 
 
@@ -107,7 +108,4 @@ def _check_name(name: str, path: str) -> None:
     if name in AMONG_FILES:
         raise click.UsageError(f"{path!r}: no worker can be named {name!r}, which is reserved. Rename it.")
     if not is_name(name):
-        raise click.UsageError(
-            f"{path!r}: a worker has the name of its file, and {name!r} is not a valid name. Use letters, digits, '_' "
-            "and '-', starting with a letter or a digit, 64 characters at most."
-        )
+        raise click.UsageError(f"{path!r}: a worker is named like its file, and {name!r} cannot be a name. {NAME_RULE}")

@@ -23,6 +23,7 @@ from ...values.fields import fields_of, with_extra_apart
 from ...values.texts import json_text, text_of
 from ..terminal.error_text import describe_cut_off, escape_controls
 from ..terminal.stdout import Output, ReaderGone
+from ..terminal.tables import count
 from ..terminal.tree import CallTree
 from .exits import Exit, exit_code_of
 from .options import SessionOptions
@@ -220,7 +221,7 @@ class Reporter:
         for line in tree_lines(self._tree) if shows_tree else ():
             console.print(line, no_wrap=True, overflow="ellipsis")
         if shows_usage:
-            console.print(format_usage(self._runtime), style="dim", markup=False)
+            console.print(format_usage(self._runtime) or "no model was used", style="dim", markup=False)
 
 
 @dataclass
@@ -279,11 +280,10 @@ def _budget(runtime: Runtime) -> dict[str, Any]:
     }
 
 
-def format_usage(runtime: Runtime) -> str:
-    """Return the usage of a run, with a line for each model."""
-    lines = []
-    for model, used in runtime.usage_by_provider.items():
-        requests = "1 request" if used.requests == 1 else f"{used.requests} requests"
-        cost = "" if used.cost is None else f", ${used.cost:.4f}"
-        lines.append(f"{model}: {requests}, {used.input_tokens} tokens in, {used.output_tokens} out{cost}")
-    return "\n".join(lines) or "no model was used"
+def format_usage(runtime: Runtime, *, unpriced: str = "") -> str:
+    """Return the usage of a session, with a line for each model. `unpriced` stands for an unknown cost."""
+    return "\n".join(
+        f"{visible(model)}: {count(used.requests, 'request')}, {used.input_tokens:,} tokens in, "
+        f"{used.output_tokens:,} out{unpriced if used.cost is None else f', ${used.cost:.4f}'}"
+        for model, used in runtime.usage_by_provider.items()
+    )

@@ -17,10 +17,10 @@ from rich.text import Text
 from ...machine import pool
 from ...policy.approvals import ApprovalDecision, ApprovalRequest
 from ...privacy.display import visible
+from .answers import possible_answers
 from .approval_view import editable_json, headline, view_request
 from .keys import Keyboard
 
-_MOST_OFFERS = 9
 _ROOM = 20
 """The most lines of a request that are shown at once."""
 _AROUND = 14
@@ -54,45 +54,28 @@ class TerminalApprover:
                 self._screen.start()
 
     async def _decide(self, request: ApprovalRequest) -> ApprovalDecision:
-        cut = self._show(request, full=False)
+        is_cut = self._show(request, full=False)
         await self._keyboard.wait_until_idle()  # the answers are shown once keys count
+        session = f"yes, in this session, with {request.session_grant}"
         while True:
-            keys = self._keys(request, cut)
-            self._print(Text("\n".join(f"  {key}  {text}" for key, text in keys.items())))
-            while (key := (await self._keyboard.read_key()).lower()) not in keys:
+            answers = possible_answers(
+                request, session=session, only_offer="1", end="no, and end the run", show_all="v" if is_cut else None
+            )
+            self._print(Text("\n".join(f"  {key}  {answer.text}" for key, answer in answers.items())))
+            while (key := (await self._keyboard.read_key()).lower()) not in answers:
                 pass
-            self._print(Text(f"  → {keys[key]}", style="bold"))
+            self._print(Text(f"  → {answers[key].text}", style="bold"))
             if key == "v":
-                cut = self._show(request, full=True)
-            elif (decision := await self._decision(key, request)) is not None:
+                is_cut = self._show(request, full=True)
+            elif (decision := answers[key].decision or await self._ask_for_more(key, request)) is not None:
                 return decision
 
-    def _keys(self, request: ApprovalRequest, cut: bool) -> dict[str, str]:
-        if request.question is not None:
-            return {"y": "yes", "n": "no"}
-        count = request.count
-        keys = {"y": "yes, this once"} if count == 1 else {"y": "yes, to one of them", "a": f"yes, to all {count:,}"}
-        keys["s"] = f"yes, in this session, with {request.session_grant}"
-        for number, offer in enumerate(request.offers[:_MOST_OFFERS], 1):
-            keys[str(number)] = f"yes, in this session: {visible(offer.text)}"
-        keys["e"] = "edit the arguments" if count == 1 else "edit the arguments of one"
-        keys["n"] = "no, with a note" if count == 1 else f"no, to all {count:,}, with a note"
-        return keys | ({"v": "show all of it"} if cut else {}) | {"q": "no, and end the run"}
-
-    async def _decision(self, key: str, request: ApprovalRequest) -> ApprovalDecision | None:
+    async def _ask_for_more(self, key: str, request: ApprovalRequest) -> ApprovalDecision | None:
         if key == "e":
-            edited = await self._edit(request)
-            return None if edited is None else ApprovalDecision(approved=True, arguments=edited)
-        if key == "n" and request.question is not None:
-            return ApprovalDecision(approved=False)
-        if key == "n":
-            self._print(Text("  Why not? (Enter: no note) ", style="bold"), end="")
-            return ApprovalDecision(approved=False, note=await self._keyboard.read_line() or None, all_calls=True)
-        if key == "q":
-            return ApprovalDecision(approved=False, end_run=True)
-        if key.isdigit():
-            return ApprovalDecision(approved=True, grant=request.offers[int(key) - 1])
-        return ApprovalDecision(approved=True, approve_for_session=key == "s", all_calls=key == "a")
+            arguments = await self._edit(request)
+            return None if arguments is None else ApprovalDecision(approved=True, arguments=arguments)
+        self._print(Text("  Why not? (Enter: no note) ", style="bold"), end="")
+        return ApprovalDecision(approved=False, note=await self._keyboard.read_line() or None, all_calls=True)
 
     def _show(self, request: ApprovalRequest, *, full: bool) -> bool:
         """Show a request, and return whether some of it is left out."""
@@ -116,13 +99,8 @@ class TerminalApprover:
             edited = await _in_editor(before)
             arguments = json.loads(edited)
         except (OSError, ValueError) as exc:
-            why = exc.strerror if isinstance(exc, OSError) else str(exc)
-            self._print(
-                Text(
-                    f"  The arguments were not edited: {visible(str(why))}. Set EDITOR to choose an editor.",
-                    style="red",
-                )
-            )
+            why = visible(str(exc.strerror if isinstance(exc, OSError) else exc))
+            self._print(Text(f"  The arguments were not edited: {why}. Set EDITOR to choose an editor.", style="red"))
             return None
         if edited == before:
             self._print(Text("  Nothing was changed.", style="yellow"))

@@ -6,7 +6,6 @@ import errno
 import os
 import stat
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TextIO
 
 import click
 
+from ...machine.files import put_in_place, written_beside
 from .error_text import escape_controls
 
 
@@ -76,21 +76,15 @@ def _check_file(path: Path) -> None:
 
 def _write_file(path: Path, text: str) -> None:
     """Write a file whole or not at all: a full disk leaves the previous one."""
-    data = text.encode(errors="backslashreplace")
+    text = text.encode(errors="backslashreplace").decode()
     target = path.resolve()
     mode = target.stat().st_mode if target.exists() else None
     if mode is not None and not stat.S_ISREG(mode):  # a pipe, a terminal, a device
-        target.write_bytes(data)
+        target.write_text(text, encoding="utf-8")
         return
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(temporary).chmod(stat.S_IMODE(mode) if mode is not None else 0o666 & ~_umask())
-        Path(temporary).replace(target)
-    finally:
-        with suppress(OSError):
-            Path(temporary).unlink()
+    with written_beside(target, text) as temporary:
+        temporary.chmod(stat.S_IMODE(mode) if mode is not None else 0o666 & ~_umask())
+        put_in_place(temporary, target, replace=True)
 
 
 def _umask() -> int:

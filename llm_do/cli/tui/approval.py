@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
 from time import monotonic
 from typing import Any, ClassVar
 
@@ -20,12 +19,11 @@ from textual.widgets import Input, OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
 from ...policy.approvals import ApprovalDecision, ApprovalRequest
-from ...policy.rules import Grant
 from ...privacy.display import visible
+from ..terminal.answers import Answer, possible_answers
 from ..terminal.approval_view import editable_json, headline, view_request
 from ..terminal.error_text import escape_controls
 
-_MOST_OFFERS = 9
 _LEAST_ROOM = 4
 """The lines for the view of a call on the smallest screen."""
 _FITTINGS = 5
@@ -166,30 +164,17 @@ class ApprovalPanel(Vertical):
         choices = self.query_one(Choices)
         choices.clear_options()
         choices.add_options(
-            Option(Content.assemble((f" {key} ", "bold reverse"), f" {text}"), id=f"key-{key}")
-            for key, text in self._keys(cut=view.is_cut).items()
+            Option(Content.assemble((f" {key} ", "bold reverse"), f" {answer.text}"), id=f"key-{key}")
+            for key, answer in self._answers(is_cut=view.is_cut).items()
         )
         choices.highlighted = None
 
-    def _keys(self, *, cut: bool) -> dict[str, str]:
-        if self._request.question is not None:
-            return {"y": "yes", "n": "no"}
-        offers = self._request.offers[:_MOST_OFFERS]
-        names = ["p"] if len(offers) == 1 else [str(number) for number in range(1, len(offers) + 1)]
-        patterns = {
-            name: f"yes, in this session: {visible(offer.text)}" for name, offer in zip(names, offers, strict=True)
-        }
-        count = self._request.count
-        once = {"y": "yes, this once"} if count == 1 else {"y": "yes, to one of them", "a": f"yes, to all {count:,}"}
-        return {
-            **once,
-            "s": f"yes, in this session with {_grant_text(self._request)}",
-            **patterns,
-            "e": "edit the arguments" if count == 1 else "edit the arguments of one",
-            "n": "no, with a note" if count == 1 else f"no, to all {count:,}, with a note",
-            "q": "no, and end the turn",
-            **({"f": "show all of it"} if cut else {}),
-        }
+    def _answers(self, *, is_cut: bool) -> dict[str, Answer]:
+        session = f"yes, in this session with {_grant_text(self._request)}"
+        show_all = "f" if is_cut else None
+        return possible_answers(
+            self._request, session=session, only_offer="p", end="no, and end the turn", show_all=show_all
+        )
 
     # -- choosing ------------------------------------------------------------------------------------
 
@@ -202,33 +187,18 @@ class ApprovalPanel(Vertical):
         choices = self.query_one(Choices)
         if self._answer.done() or not choices.display or not self._can_be_seen or self._is_too_early():
             return
-        if self._request.question is None:
-            self._choose(key, self._request.offers)
-        elif key in ("y", "n"):
-            self._decide(ApprovalDecision(approved=key == "y"))
-
-    def _choose(self, key: str, offers: Sequence[Grant]) -> None:
-        match key:
-            case "y":
-                self._decide(ApprovalDecision(approved=True))
-            case "a" if self._request.count > 1:
-                self._decide(ApprovalDecision(approved=True, all_calls=True))
-            case "s":
-                self._decide(ApprovalDecision(approved=True, approve_for_session=True))
-            case "p" if len(offers) == 1:
-                self._decide(ApprovalDecision(approved=True, grant=offers[0]))
-            case "e":
-                self._edit()
-            case "n":
-                self._show_form(NoteInput, "Enter refuses, with or without a note. Escape goes back.")
-            case "q":
-                self._decide(ApprovalDecision(approved=False, end_run=True))
-            case "f":
-                self._full = True
-                self._show_view(*self._room or (0, 0))
-                self.fit()
-            case _ if key.isdigit() and len(offers) > 1 and int(key) <= len(offers):
-                self._decide(ApprovalDecision(approved=True, grant=offers[int(key) - 1]))
+        if (answer := self._answers(is_cut=True).get(key)) is None:
+            return
+        if answer.decision is not None:
+            self._decide(answer.decision)
+        elif key == "e":
+            self._edit()
+        elif key == "n":
+            self._show_form(NoteInput, "Enter refuses, with or without a note. Escape goes back.")
+        else:
+            self._full = True
+            self._show_view(*self._room or (0, 0))
+            self.fit()
 
     @property
     def _can_be_seen(self) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ....projects.discovery import is_name
 from ....values.names import AMONG_FILES
+from ..projects import NAME_RULE
 from .problem import Problem
 
 _PLACES = "llm-do looks for workers/NAME.md, workers/NAME.yaml, and workers/NAME/worker.md or worker.yaml"
@@ -48,4 +49,4 @@ def _check_file_name(path: Path, file: str) -> Iterator[Problem]:
 
 
 def _explain_bad_name(name: str) -> str:
-    return f"{name!r} cannot be a worker's name: use letters, digits, '_' and '-', 64 characters at most. Rename it."
+    return f"{name!r} cannot be a worker's name. {NAME_RULE} Rename it."
