@@ -361,7 +361,7 @@ async def test_other_arguments() -> None:
         assert area.text == '{\n  "to": "ann",\n  "text": "hi"\n}'
         area.text = '{"to": "bob"'
         await person.press("ctrl+s")
-        assert any("That is no JSON" in line for line in person.lines())
+        assert any("The text is not JSON" in line for line in person.lines())
         await person.press("escape")
         await person.press("e")
         area.text = '{"to": "bob"}'
@@ -409,7 +409,7 @@ async def test_a_turn_is_cancelled_while_it_asks() -> None:
         await person.be_asked()
         await person.decide("escape")
         assert not ran and not person.panels
-        await person.until(lambda: any("nobody answered" in line for line in person.lines()))
+        await person.until(lambda: any("not answered" in line for line in person.lines()))
         await person.say("again")
         assert person.said()[-1].strip() == "fine"
 
@@ -538,7 +538,7 @@ async def test_a_question_that_cannot_be_seen_takes_no_answer() -> None:
     async with chat(scripted(LETTER, says("done"))) as person:
         await person.be_asked()
         await person.pilot.resize_terminal(30, 8)
-        await person.until(lambda: "Too small" in person.screen())
+        await person.until(lambda: "The screen is too small" in person.screen())
         await person.press("y", "down", "enter", "s", "q")
         assert person.panels and not ran
         await person.pilot.resize_terminal(80, 24)
@@ -614,7 +614,7 @@ async def test_a_diff(tmp_path: Path) -> None:
         assert await person.screen_at_rest() == snapshot("""\
 
  keeper · scripted · 59 tok
-  /help tells what can be typed here.               ▏ ▼ ● keeper 0.0s 59 tok
+  /help lists the commands.                         ▏ ▼ ● keeper 0.0s 59 tok
                                                   ▂ ▏ └ ? write_file waits for you 0.0s
  █ write                                            ▏
   · write_file(path='out/notes.md', content='# N…   ▏
@@ -641,9 +641,9 @@ async def test_a_diff(tmp_path: Path) -> None:
  │  n  no, with a note                           │  ▏
  │  q  no, and end the turn                      │  ▏
  ╰───────────────────────────────────────────────╯  ▏
-╭─ a question waits above: Enter goes to it ─────────────────────────────────────────────╮
+╭─ A question above waits: Enter goes to it ─────────────────────────────────────────────╮
 │                                                                                        │
-╰──────────────────────────────────────────────────── Enter sends, Ctrl+J is a new line ─╯
+╰──────────────────────────────────────────────── Enter sends, Ctrl+J starts a new line ─╯
  ^q Quit  esc Cancel the turn  ^t Calls  f1 Help
 """)
         await person.decide("n", "enter")
@@ -673,14 +673,14 @@ async def test_diffs_of_edits_and_of_new_files(tmp_path: Path) -> None:
 async def test_commands(tmp_path: Path) -> None:
     async with chat(echo()) as person:
         await person.type("/usage")
-        assert person.said()[-1] == "Nothing was used yet."
+        assert person.said()[-1] == "No model was used yet."
         await person.say("one")
         await person.type("/usage")
         assert re.fullmatch(r"scripted: 1 request, [\d,]+ tokens in, \d+ out, price not known", person.said()[-1])
         await person.type("/tools")
         assert person.said()[-1] == "search: Search for documents.\nsend (asks): Send a letter."
         await person.type("/model")
-        assert person.said()[-1] == "scripted answers."
+        assert person.said()[-1] == "The model is scripted."
         await person.type("/hepl")
         assert "There is no command /hepl. Did you mean '/help'" in person.said()[-1]
         await person.say("//slash")
@@ -700,9 +700,9 @@ async def test_another_model_knows_what_was_said() -> None:
         await person.say("one")
         await person.type("/model nowhere:nothing")
         await person.until(lambda: "cannot use model 'nowhere:nothing'" in person.said()[-1])
-        assert "scripted goes on answering" in person.said()[-1]
+        assert "The model is still scripted." in person.said()[-1]
         await person.type("/model test")
-        await person.until(lambda: "test answers from now on" in person.said()[-1])
+        await person.until(lambda: "The model is now test." in person.said()[-1])
         await person.press("ctrl+t")
         talk = person.app.conversation
         assert talk.model == "test" and len(talk._scope.messages) == 2
@@ -732,11 +732,11 @@ tea?
 It is *good*. \n\
 """)
         await person.type(f"/save {path}")
-        await person.until(lambda: "is there already" in person.said()[-1])
+        await person.until(lambda: "exists already" in person.said()[-1])
         await person.type(f"/save {tmp_path / 'no' / 'where.md'}")
         await person.until(lambda: "No such file or directory" in person.said()[-1])
         await person.type("/save")
-        assert "Save it where?" in person.said()[-1]
+        assert "No file is named." in person.said()[-1]
 
 
 # -- the prompt --------------------------------------------------------------------------------------
@@ -785,8 +785,8 @@ async def test_calls_beside_the_conversation() -> None:
  outer · scripted · 222 tok
                                                     ▏ ▼ ✓ outer 0.0s 117 tok
                                                     ▏ └ ▼ ✓ inner 0.0s 105 tok
-  You talk with outer                               ▏   └ ✓ search 0.0s
-  /help tells what can be typed here.               ▏
+  Talking to outer                                  ▏   └ ✓ search 0.0s
+  /help lists the commands.                         ▏
                                                     ▏
  █ go                                               ▏
   ✓ inner(input='x')                                ▏
@@ -800,7 +800,7 @@ async def test_calls_beside_the_conversation() -> None:
                                                     ▏
 ╭────────────────────────────────────────────────────────────────────────────────────────╮
 │                                                                                        │
-╰──────────────────────────────────────────────────── Enter sends, Ctrl+J is a new line ─╯
+╰──────────────────────────────────────────────── Enter sends, Ctrl+J starts a new line ─╯
  ^q Quit  esc Cancel the turn  ^t Calls  f1 Help
 """)
 
@@ -848,8 +848,8 @@ async def test_a_narrow_terminal() -> None:
         assert await person.screen_at_rest() == snapshot("""\
 
  helper · scripted · 51 tok
-  You talk with helper                                    ▁
-  /help tells what can be typed here.
+  Talking to helper                                       ▁
+  /help lists the commands.
 
  █ one
 
@@ -861,7 +861,7 @@ async def test_a_narrow_terminal() -> None:
 
 ╭──────────────────────────────────────────────────────────╮
 │                                                          │
-╰────────────────────── Enter sends, Ctrl+J is a new line ─╯
+╰────────────────── Enter sends, Ctrl+J starts a new line ─╯
  ^q Quit  esc Cancel the turn  ^t Calls  f1 Help
 """)
         await person.press("ctrl+t")
@@ -870,11 +870,11 @@ async def test_a_narrow_terminal() -> None:
 
 async def test_a_tiny_terminal_says_so_and_recovers() -> None:
     async with chat(echo(), size=(30, 8)) as person:
-        assert "Too small: 30 x 8." in person.screen() and "36 x 10" in person.screen()
+        assert "The screen is too small: 30 x 8." in person.screen() and "36 x 10" in person.screen()
         await person.pilot.resize_terminal(90, 20)
         await person.until(lambda: "helper · scripted" in person.screen())
         await person.say("one")
-        assert "Too small" not in person.screen()
+        assert "The screen is too small" not in person.screen()
 
 
 HOSTILE = "[bold red]markup[/] \x1b]0;title\x07 \x1b[2J \u202eevil\u202c <b>html</b> [@click=app.quit]x[/] `[/]`"

@@ -193,12 +193,12 @@ def test_a_current_folder_that_was_removed_is_told(run: Run, tmp_path: Path, mon
     (tmp_path / "gone").rmdir()
     said = run("list")
     assert (said.code, said.out) == (Exit.FAILED, "")
-    assert said.err == "Error: The current folder does not exist any more. Change to another one.\n"
+    assert said.err == "Error: The current folder no longer exists. Change to another one.\n"
 
 
 def test_help_can_be_read_in_a_narrow_terminal(run: Run) -> None:
     said = run("check", "--help").out
-    assert "\b" not in said and "\n  Warnings  what will not work here" in said
+    assert "\b" not in said and "\n  Warnings  will not work here" in said
 
 
 @pytest.mark.parametrize("command", ["list", "check", "show x", "rules why a b", "rules list", "new worker x"])
@@ -804,7 +804,7 @@ def test_why_says_which_tool_was_meant(ruled: Path, run: Run) -> None:
         ("secretary add a=x", "'a'"),
         ("secretary add c=1", "'c'"),
         ("secretary add --args-json [1]", "must be an object"),
-        ("secretary add --args-json {", "is no JSON"),
+        ("secretary add --args-json {", "is not JSON"),
         ("secretary", "Missing argument 'TOOL'"),
     ],
 )
@@ -1058,7 +1058,7 @@ def test_tab_offers_words(make: Make) -> None:
     assert offered(root, "run", "--model", "test", "gree") == ["greeter"]
     assert offered(root, "show", "gree", shell="zsh") == ["greeter"]
     assert offered(root, "show", "gree", shell="fish") == ["greeter"]
-    assert offered(root, "sh", shell="fish") == ["show\tShow what a model will see of a worker."]
+    assert offered(root, "sh", shell="fish") == ["show\tShow a worker as a model sees it."]
 
 
 def test_tab_disturbs_nobody(make: Make) -> None:

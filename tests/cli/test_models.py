@@ -135,7 +135,7 @@ def test_rm_says_what_it_freed(run_in_project: Run, cache: Path) -> None:
     path = fake_weights(cache)
     done = run_in_project("models", "rm", f"local:{EMBEDDED}")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"{EMBEDDED} is removed: 98 MB are free again.\n"
+    assert done.stdout == f"{EMBEDDED} was removed, which freed 98 MB.\n"
     assert not path.exists()
     again = run_in_project("models", "rm", EMBEDDED)
     assert (again.returncode, again.stdout) == (Exit.FAILED, "") and "is not here" in again.stderr
@@ -328,7 +328,7 @@ def test_a_chat_tells_of_the_model_of_a_worker_below(start: Start, cache: Path) 
     """It is found when the worker is called, and told as a notice on the screen."""
     fake_weights(cache)
     terminal = start("chat host")
-    terminal.wait_for("You talk with host")
+    terminal.wait_for("Talking to host")
     terminal.type("hello")
     terminal.wait_for(f"using local:{EMBEDDED}")
     terminal.send("C-q")
@@ -348,7 +348,7 @@ def test_a_chat_that_cannot_ask_says_what_to_do(
 ) -> None:
     """A worker below needs a model: nothing is asked or fetched on the full screen."""
     terminal = start("chat host", **named)
-    terminal.wait_for("You talk with host")
+    terminal.wait_for("Talking to host")
     terminal.type("hello")
     assert "[y/N]" not in terminal.wait_for(said)
     terminal.send("C-q")
@@ -411,7 +411,7 @@ def test_an_error_is_in_the_object_of_json(run_in_project: Run, index: Server) -
 
 def test_a_chat_opens_no_screen_without_its_model(start: Start, index: Server) -> None:
     seen = start("chat own").wait_for("code 1")
-    assert "could not be fetched" in seen and "You talk with" not in seen
+    assert "could not be fetched" in seen and "Talking to" not in seen
 
 
 @pytest.mark.parametrize("words", ["run own hi", "run boss hi", "chat own", "models pull"])
@@ -439,13 +439,13 @@ def test_without_its_package_nothing_is_fetched(
 
 def test_a_chat_can_go_on_with_a_model_that_is_not_here(start: Start, index: Server, cache: Path) -> None:
     terminal = start("chat greeter", LLM_DO_MODEL="test")
-    terminal.wait_for("You talk with greeter")
+    terminal.wait_for("Talking to greeter")
     terminal.type("/model local")
     assert "93 MB" in terminal.wait_for("Its weights are fetched with")
     index.pause_at = 0.5
     terminal.type("hello")
     assert index.paused.wait(PATIENCE)
-    seen = terminal.wait_for("at work for")
+    seen = terminal.wait_for("Working for")
     assert "fetching smollm2" not in seen  # lines of standard error would be across the screen
     terminal.send("Escape")
     terminal.wait_for("The turn was cancelled")

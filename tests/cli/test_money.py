@@ -88,7 +88,7 @@ def test_tokens_can_be_limited(run: Run) -> None:
 def test_an_amount_that_is_none_is_told(run_here: RunHere, project: Path, amount: str) -> None:
     done = run_here("run", "add", "1", "--max-cost", amount, cwd=project)
     assert done.returncode == Exit.USAGE
-    assert "is no amount: give dollars, such as 2.50, or none for no limit" in done.stderr
+    assert "is not an amount: give dollars, such as 2.50, or none for no limit" in done.stderr
 
 
 # -- going on at a limit -----------------------------------------------------------------------------------

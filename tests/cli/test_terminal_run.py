@@ -162,13 +162,15 @@ def test_ctrl_c_in_the_editor_is_for_the_editor(start: Start, tmp_path: Path) ->
         terminal.send("e")
         terminal.wait_for("Editing.")
         terminal.send("C-c")
-        terminal.wait_for("That did not work")
+        terminal.wait_for("The arguments were not edited")
         terminal.send("q")
         terminal.wait_for("code 4")
     assert (tmp_path / "out/report.md").read_text() == FILES["out/report.md"]
 
 
-@pytest.mark.parametrize(("editor", "told"), [("true", "Nothing was changed"), ("false", "That did not work")])
+@pytest.mark.parametrize(
+    ("editor", "told"), [("true", "Nothing was changed"), ("false", "The arguments were not edited")]
+)
 def test_an_editor_that_was_left_is_no_yes(start: Start, tmp_path: Path, editor: str, told: str) -> None:
     with serve(writes(), Step("Done.")) as server:
         terminal = start(server, "{program} boss go", EDITOR=editor)

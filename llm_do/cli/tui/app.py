@@ -106,7 +106,7 @@ class ChatApp(App[int]):
     async def on_mount(self) -> None:
         worker = self.conversation.worker
         about = f": {escape_controls(worker.description)}" if worker.description else ""
-        await self._log_view.add_notice(f"You are talking to {worker.name}{about}\n/help lists the commands.")
+        await self._log_view.add_notice(f"Talking to {worker.name}{about}\n/help lists the commands.")
         self._prompt.focus()
         self._tick()
         self.set_interval(0.5, self._tick)
