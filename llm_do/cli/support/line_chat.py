@@ -128,7 +128,7 @@ class LineChat:
         """Talk until the input ends."""
         if self._interactive:
             name, model = self.conversation.worker.name, self.conversation.model
-            self._printer.note(f"Talking to {name} ({escape_controls(model)}). /help lists commands, Ctrl-D ends.")
+            self._printer.note(f"Talking to {name} ({escape_controls(model)}). /help lists the commands, Ctrl-D ends.")
             with suppress(ImportError):
                 import readline  # noqa: F401, PLC0415 - it gives `input` editing and a history
         while (line := self._read_text()) is not None:
