@@ -22,6 +22,7 @@ from ...projects.registry import WorkerRegistry
 from ...values.fields import fields_of, with_extra_apart
 from ...values.texts import json_text, text_of
 from ..terminal.error_text import describe_cut_off, escape_controls
+from ..terminal.keys import Keyboard
 from ..terminal.stdout import Output, ReaderGone
 from ..terminal.tables import count
 from ..terminal.tree import CallTree
@@ -122,7 +123,6 @@ class Reporter:
         if self.options.approve_all or self.options.strict or not can_redraw():
             return None
         from ..terminal.approver import TerminalApprover  # noqa: PLC0415
-        from ..terminal.keys import Keyboard  # noqa: PLC0415
         from ..terminal.live import stderr_console  # noqa: PLC0415
 
         if (keyboard := Keyboard.open()) is None:
