@@ -538,7 +538,7 @@ async def test_a_question_that_cannot_be_seen_takes_no_answer() -> None:
     async with chat(scripted(LETTER, says("done"))) as person:
         await person.be_asked()
         await person.pilot.resize_terminal(30, 8)
-        await person.until(lambda: "The screen is too small" in person.screen())
+        await person.until(lambda: "Too small" in person.screen())
         await person.press("y", "down", "enter", "s", "q")
         assert person.panels and not ran
         await person.pilot.resize_terminal(80, 24)
@@ -870,11 +870,11 @@ async def test_a_narrow_terminal() -> None:
 
 async def test_a_tiny_terminal_says_so_and_recovers() -> None:
     async with chat(echo(), size=(30, 8)) as person:
-        assert "The screen is too small: 30 x 8." in person.screen() and "36 x 10" in person.screen()
+        assert "Too small: 30 x 8." in person.screen() and "36 x 10" in person.screen()
         await person.pilot.resize_terminal(90, 20)
         await person.until(lambda: "helper · scripted" in person.screen())
         await person.say("one")
-        assert "The screen is too small" not in person.screen()
+        assert "Too small" not in person.screen()
 
 
 HOSTILE = "[bold red]markup[/] \x1b]0;title\x07 \x1b[2J \u202eevil\u202c <b>html</b> [@click=app.quit]x[/] `[/]`"
@@ -998,7 +998,7 @@ def test_who_can_be_talked_with(project: Path, tmp_path: Path, monkeypatch: pyte
 
     with pytest.raises(UnknownEntryError, match="Did you mean 'helper'"):
         run("helpr")
-    with pytest.raises(click.UsageError, match="'twice' is a function, and there is no talking with it"):
+    with pytest.raises(click.UsageError, match="'twice' is a function, not a worker"):
         run("twice")
     with pytest.raises(click.UsageError, match="opposites"):
         run("helper", "--strict", "--approve-all")

@@ -115,7 +115,7 @@ def test_nothing_but_a_key_answers_a_question(terminal: Terminal) -> None:
     for text in ("y", "y\n", "s\ny\n"):
         terminal.paste(text)
     terminal.resize(30, 8)
-    terminal.wait_for("The screen is too small")
+    terminal.wait_for("Too small")
     terminal.send("y", "Down", "Enter", "s")
     terminal.resize(80, 24)
     seen = terminal.wait_for("yes, this once")

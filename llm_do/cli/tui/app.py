@@ -118,7 +118,7 @@ class ChatApp(App[int]):
 
     def on_resize(self, event: Resize) -> None:
         needed, has = (f"{width} x {height}" for width, height in (SMALLEST, event.size))
-        text = f"The screen is too small: {has}.\nAt least {needed} is needed."
+        text = f"Too small: {has}.\nAt least {needed} is needed."
         self.query_one("#too-small", Static).update(Content(text))
         self.call_after_refresh(self._resized)
 
