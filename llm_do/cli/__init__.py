@@ -1,4 +1,4 @@
-"""The command line. What needs no more than names answers before anything else is imported."""
+"""The command line. `--help` answers before anything else is imported."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ import sys
 import threading
 from typing import NoReturn
 
-from .fast.help import COMMANDS, HELP
+from .help import COMMANDS, COMPLETION_VARIABLE, HELP
 
 
 def main() -> None:
     """The program `llm-do`."""
     try:
         _open_streams()
-        _answer()
+        _run()
     except SystemExit as exc:
         _leave(exc.code if isinstance(exc.code, int) else 0 if exc.code is None else 1)
-    except KeyboardInterrupt:  # while something was imported
+    except KeyboardInterrupt:  # during an import
         sys.stderr.write("Interrupted.\n")
         sys.stderr.flush()
         os._exit(130)
-    except OSError as exc:  # of the help; what else is written tells it itself
-        _leave(_tell_unwritten(exc))
+    except OSError as exc:  # of `--help`; commands report their own
+        _leave(_report_unwritten(exc))
 
 
 def _open_streams() -> None:
-    """A program may be started without any of its streams. Then nobody reads or writes there."""
+    """Open the null device for standard streams that the program was started without."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process. A thread that could not be stopped would keep it for as long as it runs: it is left behind."""
+    """End the process, without waiting for threads that cannot be stopped."""
     try:
         sys.stdout.flush()
     except OSError as exc:
-        code = code or _tell_unwritten(exc)
-        from .terminal.stdout import abandon  # noqa: PLC0415 - it imports more than an end needs
+        code = code or _report_unwritten(exc)
+        from .terminal.stdout import redirect_to_null  # noqa: PLC0415 - rarely needed
 
-        abandon(sys.stdout)
+        redirect_to_null(sys.stdout)
     if threading.active_count() == 1:
         sys.exit(code)
     try:
@@ -49,24 +49,20 @@ def _leave(code: int) -> NoReturn:
         os._exit(code)
 
 
-def _tell_unwritten(exc: OSError) -> int:
-    """Say that there is no room for the output, and return the code for it. A reader that left is no error."""
+def _report_unwritten(exc: OSError) -> int:
+    """Report output that cannot be written, and return the exit code. A reader that left is no error."""
     if isinstance(exc, BrokenPipeError):
         return 0
     sys.stderr.write(f"Error: the output cannot be written: {exc.strerror}.\n")
     return 1
 
 
-def _answer() -> None:
-    if "_LLM_DO_COMPLETE" in os.environ:
-        from .fast.completion import complete  # noqa: PLC0415 - only a shell that completes needs it
-
-        complete()
-    elif sys.argv[1:] in (["--help"], ["-h"], []):
+def _run() -> None:
+    if sys.argv[1:] in (["--help"], ["-h"], []) and COMPLETION_VARIABLE not in os.environ:
         sys.stdout.write(HELP)
         sys.exit()
     else:
-        from .main import run_program  # noqa: PLC0415 - click is most of the time that help takes
+        from .main import run_program  # noqa: PLC0415 - click takes longer than help itself
 
         run_program()
 

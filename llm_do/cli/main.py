@@ -1,4 +1,4 @@
-"""The group of commands, and what happens to errors."""
+"""The group of commands, and the exit code of errors."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from importlib import import_module
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
-from .fast.help import COMMANDS
-from .support.exits import Exit, report
+from .help import COMMANDS, COMPLETION_VARIABLE
+from .support.exits import Exit, report_error
 
 
 class LazyGroup(click.Group):
-    """Imports a command when it is used, and knows what each is for without that."""
+    """Commands by name, each imported when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -27,6 +28,10 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(module, f"{name}_command")
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        names = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
@@ -35,7 +40,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from ..errors import did_you_mean  # noqa: PLC0415 - only for a mistake
+            from ..errors import did_you_mean  # noqa: PLC0415 - only for an error
 
             raise click.UsageError(f"There is no command {args[0]!r}.{did_you_mean(args[0], COMMANDS)}", ctx)
         return super().resolve_command(ctx, args)
@@ -47,7 +52,7 @@ class LazyGroup(click.Group):
     "folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="DIRECTORY",
-    help="The project, or a folder in it, in place of this one.",
+    help="The project, or a folder in it, instead of the current folder.",
 )
 @click.version_option(package_name="llm-do", message="llm-do %(version)s")
 @click.pass_context
@@ -56,17 +61,19 @@ def program(ctx: click.Context, folder: Path | None) -> None:
     try:
         Path.cwd()
     except FileNotFoundError:
-        raise click.ClickException("The current folder does not exist any more. Change to another one.") from None
+        raise click.ClickException("The current folder no longer exists. Change to another one.") from None
     ctx.obj = folder
 
 
 def run_program() -> None:
-    """Run the program, and end with the code that says how it went."""
-    # What is imported stays: looking for garbage among it takes a sixth of the time until a command starts.
+    """Run the program, and exit with its code."""
+    # Imported modules stay: collecting garbage among them takes a sixth of the time until a command starts.
     gc.disable()
     os.environ.setdefault("PYDANTIC_AI_NO_BANNER", "1")
     try:
         code = program.main(standalone_mode=False, prog_name="llm-do")
     except BaseException as exc:
-        code = report(exc)
+        code = (
+            Exit.OK if COMPLETION_VARIABLE in os.environ else report_error(exc)
+        )  # completion must not disturb a shell
     sys.exit(code if isinstance(code, int) else Exit.OK)

@@ -29,7 +29,7 @@ def reachable_from(
             yield node
 
 
-def find_cycles(edges: Mapping[str, Sequence[str]]) -> list[list[str]]:
+def connected_groups(edges: Mapping[str, Sequence[str]]) -> list[list[str]]:
     """Return the groups of workers that can reach each other, and workers that can call themselves."""
     callers: dict[str, list[str]] = {}
     for name, callees in edges.items():

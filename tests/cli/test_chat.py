@@ -40,15 +40,15 @@ from llm_do import (
     WorkerRegistry,
     entry,
 )
-from llm_do.cli.commands.chat import fits_a_screen
+from llm_do.cli.commands.chat import has_full_terminal
 from llm_do.cli.main import program
 from llm_do.cli.support.exits import Exit
-from llm_do.cli.support.line_chat import chat_by_lines
-from llm_do.cli.support.sessions import SessionOptions
+from llm_do.cli.support.line_chat import run_line_chat
+from llm_do.cli.support.options import SessionOptions
 from llm_do.cli.tui.app import ChatApp
 from llm_do.cli.tui.approval import ApprovalPanel, ArgumentsArea, Choices
 from llm_do.cli.tui.calls import Calls
-from llm_do.cli.tui.log import Answer, Log, Notice, Said
+from llm_do.cli.tui.log import Answer, Log, Notice, Question
 from llm_do.cli.tui.prompt import Prompt
 from llm_do.toolsets.files import FILE_TOOLS
 from llm_do.toolsets.shell import shell
@@ -144,7 +144,7 @@ class Chat:
         for child in self.app.query_one(Log).children:
             if isinstance(child, Answer):
                 found.append(child.source)
-            elif isinstance(child, Said | Notice):
+            elif isinstance(child, Question | Notice):
                 found.append(str(child.content))
         return found[1:]  # without the greeting
 
@@ -362,7 +362,7 @@ async def test_other_arguments() -> None:
         assert area.text == '{\n  "to": "ann",\n  "text": "hi"\n}'
         area.text = '{"to": "bob"'
         await person.press("ctrl+s")
-        assert any("That is no JSON" in line for line in person.lines())
+        assert any("The text is not JSON" in line for line in person.lines())
         await person.press("escape")
         await person.press("e")
         area.text = '{"to": "bob"}'
@@ -410,7 +410,7 @@ async def test_a_turn_is_cancelled_while_it_asks() -> None:
         await person.be_asked()
         await person.decide("escape")
         assert not ran and not person.panels
-        await person.until(lambda: any("nobody answered" in line for line in person.lines()))
+        await person.until(lambda: any("not answered" in line for line in person.lines()))
         await person.say("again")
         assert person.said()[-1].strip() == "fine"
 
@@ -615,7 +615,7 @@ async def test_a_diff(tmp_path: Path) -> None:
         assert await person.screen_at_rest() == snapshot("""\
 
  keeper · scripted · 59 tok
-  /help tells what can be typed here.               ▏ ▼ ● keeper 0.0s 59 tok
+  /help lists the commands.                         ▏ ▼ ● keeper 0.0s 59 tok
                                                   ▂ ▏ └ ? write_file waits for you 0.0s
  █ write                                            ▏
   · write_file(path='out/notes.md', content='# N…   ▏
@@ -642,9 +642,9 @@ async def test_a_diff(tmp_path: Path) -> None:
  │  n  no, with a note                           │  ▏
  │  q  no, and end the turn                      │  ▏
  ╰───────────────────────────────────────────────╯  ▏
-╭─ a question waits above: Enter goes to it ─────────────────────────────────────────────╮
+╭─ A question above waits: Enter goes to it ─────────────────────────────────────────────╮
 │                                                                                        │
-╰──────────────────────────────────────────────────── Enter sends, Ctrl+J is a new line ─╯
+╰──────────────────────────────────────────────── Enter sends, Ctrl+J starts a new line ─╯
  ^q Quit  esc Cancel the turn  ^t Calls  f1 Help
 """)
         await person.decide("n", "enter")
@@ -674,14 +674,14 @@ async def test_diffs_of_edits_and_of_new_files(tmp_path: Path) -> None:
 async def test_commands(tmp_path: Path) -> None:
     async with chat(echo()) as person:
         await person.type("/usage")
-        assert person.said()[-1] == "Nothing was used yet."
+        assert person.said()[-1] == "No model was used yet."
         await person.say("one")
         await person.type("/usage")
         assert re.fullmatch(r"scripted: 1 request, [\d,]+ tokens in, \d+ out, price not known", person.said()[-1])
         await person.type("/tools")
         assert person.said()[-1] == "search: Search for documents.\nsend (asks): Send a letter."
         await person.type("/model")
-        assert person.said()[-1] == "scripted answers."
+        assert person.said()[-1] == "The model is scripted."
         await person.type("/hepl")
         assert "There is no command /hepl. Did you mean '/help'" in person.said()[-1]
         await person.say("//slash")
@@ -701,9 +701,9 @@ async def test_another_model_knows_what_was_said() -> None:
         await person.say("one")
         await person.type("/model nowhere:nothing")
         await person.until(lambda: "cannot use model 'nowhere:nothing'" in person.said()[-1])
-        assert "scripted goes on answering" in person.said()[-1]
+        assert "The model is still scripted." in person.said()[-1]
         await person.type("/model test")
-        await person.until(lambda: "test answers from now on" in person.said()[-1])
+        await person.until(lambda: "The model is now test." in person.said()[-1])
         await person.press("ctrl+t")
         talk = person.app.conversation
         assert talk.model == "test" and len(talk._scope.messages) == 2
@@ -733,11 +733,11 @@ tea?
 It is *good*. \n\
 """)
         await person.type(f"/save {path}")
-        await person.until(lambda: "is there already" in person.said()[-1])
+        await person.until(lambda: "exists already" in person.said()[-1])
         await person.type(f"/save {tmp_path / 'no' / 'where.md'}")
         await person.until(lambda: "No such file or directory" in person.said()[-1])
         await person.type("/save")
-        assert "Save it where?" in person.said()[-1]
+        assert "No file is named." in person.said()[-1]
 
 
 # -- the prompt --------------------------------------------------------------------------------------
@@ -786,8 +786,8 @@ async def test_calls_beside_the_conversation() -> None:
  outer · scripted · 222 tok
                                                     ▏ ▼ ✓ outer 0.0s 117 tok
                                                     ▏ └ ▼ ✓ inner 0.0s 105 tok
-  You talk with outer                               ▏   └ ✓ search 0.0s
-  /help tells what can be typed here.               ▏
+  Talking to outer                                  ▏   └ ✓ search 0.0s
+  /help lists the commands.                         ▏
                                                     ▏
  █ go                                               ▏
   ✓ inner(input='x')                                ▏
@@ -801,7 +801,7 @@ async def test_calls_beside_the_conversation() -> None:
                                                     ▏
 ╭────────────────────────────────────────────────────────────────────────────────────────╮
 │                                                                                        │
-╰──────────────────────────────────────────────────── Enter sends, Ctrl+J is a new line ─╯
+╰──────────────────────────────────────────────── Enter sends, Ctrl+J starts a new line ─╯
  ^q Quit  esc Cancel the turn  ^t Calls  f1 Help
 """)
 
@@ -849,8 +849,8 @@ async def test_a_narrow_terminal() -> None:
         assert await person.screen_at_rest() == snapshot("""\
 
  helper · scripted · 51 tok
-  You talk with helper                                    ▁
-  /help tells what can be typed here.
+  Talking to helper                                       ▁
+  /help lists the commands.
 
  █ one
 
@@ -862,7 +862,7 @@ async def test_a_narrow_terminal() -> None:
 
 ╭──────────────────────────────────────────────────────────╮
 │                                                          │
-╰────────────────────── Enter sends, Ctrl+J is a new line ─╯
+╰────────────────── Enter sends, Ctrl+J starts a new line ─╯
  ^q Quit  esc Cancel the turn  ^t Calls  f1 Help
 """)
         await person.press("ctrl+t")
@@ -931,7 +931,7 @@ def by_lines(project: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., in
         registry = WorkerRegistry(project)
         worker = registry["helper"]
         assert isinstance(worker, WorkerEntry)
-        return chat_by_lines(registry, worker, SessionOptions(model=model, **options), files)
+        return run_line_chat(registry, worker, SessionOptions(model=model, **options), files)
 
     return talk
 
@@ -999,7 +999,7 @@ def test_who_can_be_talked_with(project: Path, tmp_path: Path, monkeypatch: pyte
 
     with pytest.raises(UnknownEntryError, match="Did you mean 'helper'"):
         run("helpr")
-    with pytest.raises(click.UsageError, match="'twice' is a function, and there is no talking with it"):
+    with pytest.raises(click.UsageError, match="'twice' is a function, not a worker"):
         run("twice")
     with pytest.raises(click.UsageError, match="opposites"):
         run("helper", "--strict", "--approve-all")
@@ -1035,6 +1035,6 @@ def test_the_screen_needs_all_three_streams(
     with os.fdopen(ends[0], "rb"), os.fdopen(ends[1], "r+b", 0) as terminal, (tmp_path / "log").open("w+b") as log:
         for name in ("stdin", "stdout", "stderr"):
             monkeypatch.setattr(sys, name, log if name == elsewhere else terminal)
-        fits = fits_a_screen()
+        fits = has_full_terminal()
         monkeypatch.undo()
     assert fits == (elsewhere is None)

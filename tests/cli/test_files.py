@@ -72,10 +72,10 @@ def test_a_file_of_another_folder_runs(project: Path) -> None:
     [
         ("workers/my worker.md", "'my worker' cannot be a name"),
         ("workers/worker.md", "no worker can be named 'worker'"),
-        ("workers/calc/hi.md", "is no worker of the project; 'hi' is workers/hi.md"),
-        ("workers/generated/hi.yaml", "is no worker of the project; 'hi' is workers/hi.md"),
+        ("workers/calc/hi.md", "is not a worker of the project; 'hi' is workers/hi.md"),
+        ("workers/generated/hi.yaml", "is not a worker of the project; 'hi' is workers/hi.md"),
         ("workers/calc", "is a folder"),
-        ("./notes.txt", "is no worker's file: those end with .md or .yaml"),
+        ("./notes.txt", "is not a worker's file: these end with .md or .yaml"),
         ("/x/missing.md", "There is no file '/x/missing.md'."),
         ("hii.md", "/hii.md'. Did you mean 'hi'?"),
         ("workers/hii", "/workers/hii'. Did you mean 'hi'?"),

@@ -20,13 +20,12 @@ import jsonschema
 import pytest
 
 from llm_do import WorkerRegistry, WorkerSpec, create_worker
-from llm_do.cli.fast import completion as tab
-from llm_do.cli.fast.help import COMMANDS, HELP
+from llm_do.cli.help import COMMANDS, HELP
 from llm_do.cli.main import program, run_program
 from llm_do.cli.support.exits import Exit
-from llm_do.cli.support.problems import find_problems
+from llm_do.cli.support.project_check.check import check_project
 from llm_do.cli.support.trust import trust
-from llm_do.definitions.call_graph import find_cycles
+from llm_do.definitions.call_graph import connected_groups
 from llm_do.models.addresses import Address
 from llm_do.models.choice import KEY_OFFERS
 from llm_do.models.servers import ModelServer
@@ -193,12 +192,12 @@ def test_a_current_folder_that_was_removed_is_told(run: Run, tmp_path: Path, mon
     (tmp_path / "gone").rmdir()
     said = run("list")
     assert (said.code, said.out) == (Exit.FAILED, "")
-    assert said.err == "Error: The current folder does not exist any more. Change to another one.\n"
+    assert said.err == "Error: The current folder no longer exists. Change to another one.\n"
 
 
 def test_help_can_be_read_in_a_narrow_terminal(run: Run) -> None:
     said = run("check", "--help").out
-    assert "\b" not in said and "\n  Warnings  what will not work here" in said
+    assert "\b" not in said and "\n  Warnings  will not work here" in said
 
 
 @pytest.mark.parametrize("command", ["list", "check", "show x", "rules why a b", "rules list", "new worker x"])
@@ -600,13 +599,13 @@ def test_check_knows_who_can_call_whom(make: Make, run: Run) -> None:
     ],
 )
 def test_circles_of_calls(edges: dict[str, list[str]], found: list[list[str]]) -> None:
-    assert find_cycles(edges) == found
+    assert connected_groups(edges) == found
 
 
 def test_a_thousand_workers_that_call_anybody_are_checked() -> None:
     """In time, too: to follow every path of calls among them would not end."""
     many = [f"w{number}" for number in range(1000)]
-    assert find_cycles(dict.fromkeys(many, many)) == [sorted(many)]
+    assert connected_groups(dict.fromkeys(many, many)) == [sorted(many)]
 
 
 def test_check_looks_at_models_and_keys(make: Make, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -623,14 +622,14 @@ def test_check_looks_at_models_and_keys(make: Make, run: Run, monkeypatch: pytes
     assert "workers/b.md:2: warning: model 'groq:x'" in out and "pydantic-ai-slim[groq]" in out
     assert "workers/c.md:2: error: model 'gpt-5': it has no provider" in out
     assert "no model is set for d" in out
-    from llm_do.cli.support.providers import look_at_model
+    from llm_do.cli.support.project_check.usable import find_model
 
-    look_at_model.cache_clear()
+    find_model.cache_clear()
     monkeypatch.setenv("OPENAI_API_KEY", "sk-hunter2")
     out = "\n".join(lines(root, run))
-    look_at_model.cache_clear()
+    find_model.cache_clear()
     assert "OPENAI_API_KEY" not in out and "hunter2" not in out and "no model is set" not in out
-    assert "does not run memory" in out and "web_search" not in out
+    assert "does not support the native tool memory" in out and "web_search" not in out
 
 
 def test_check_tells_of_a_setting_that_is_misspelled(make: Make, run: Run) -> None:
@@ -646,7 +645,7 @@ def test_check_and_show_tell_which_models_a_worker_can_use(
     make: Make, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model that can be had is known not to fit; of any other, the name is compared."""
-    from llm_do.cli.support.providers import look_at_model
+    from llm_do.cli.support.project_check.usable import find_model
 
     root = make(
         {
@@ -660,10 +659,10 @@ def test_check_and_show_tell_which_models_a_worker_can_use(
     problem = "its model 'openai:gpt-5' is none of its compatible_models: anthropic:*."
     out = "\n".join(lines(root, run))
     assert f"workers/a.md:3: warning: worker 'a': {problem}" in out
-    look_at_model.cache_clear()
+    find_model.cache_clear()
     monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
     out = "\n".join(lines(root, run))
-    look_at_model.cache_clear()
+    find_model.cache_clear()
     assert f"workers/a.md:3: error: worker 'a': {problem}" in out
     assert "worker 'b'" not in out
     assert "workers/c.md:3: error: worker 'c': its model 'local:smollm2-135m' is none" in out
@@ -726,7 +725,7 @@ def test_check_does_not_stop_at_what_a_class_is_not(make: Make, run: Run) -> Non
     ids=lambda path: path.parent.name,
 )
 def test_the_examples_pass(example: Path) -> None:
-    found = find_problems(WorkerRegistry(example.parent))
+    found = check_project(WorkerRegistry(example.parent))
     assert [problem for problem in found.problems if problem.level == "error"] == []
 
 
@@ -802,7 +801,7 @@ def test_why_says_which_tool_was_meant(ruled: Path, run: Run) -> None:
         ("secretary add a=x", "'a'"),
         ("secretary add c=1", "'c'"),
         ("secretary add --args-json [1]", "must be an object"),
-        ("secretary add --args-json {", "is no JSON"),
+        ("secretary add --args-json {", "is not JSON"),
         ("secretary", "Missing argument 'TOOL'"),
     ],
 )
@@ -1038,18 +1037,6 @@ def offered(root: Path, *words: str, shell: str = "bash") -> list[str]:
     return [text if kind == "plain" else kind for kind, _, text in (answer.partition(",") for answer in answers)]
 
 
-def test_the_words_after_a_command_are_those_of_click() -> None:
-    ctx = click.Context(program)
-    for (name,), words in tab.WORDS.items():
-        command = program.get_command(ctx, name)
-        if isinstance(command, click.Group):
-            assert {each: found.get_short_help_str(100) for each, found in command.commands.items()} == words
-        else:
-            assert command is not None
-            kind = command.params[0].type
-            assert isinstance(kind, click.Choice) and list(kind.choices) == list(words)
-
-
 def test_tab_offers_words(make: Make) -> None:
     root = make({"workers/greeter.md": "x", "workers/great-one.md": "x", "tools.py": TOOLS, "deep/x": ""})
     assert offered(root, "s") == ["show", "schema"]
@@ -1068,7 +1055,7 @@ def test_tab_offers_words(make: Make) -> None:
     assert offered(root, "run", "--model", "test", "gree") == ["greeter"]
     assert offered(root, "show", "gree", shell="zsh") == ["greeter"]
     assert offered(root, "show", "gree", shell="fish") == ["greeter"]
-    assert offered(root, "sh", shell="fish") == ["show\tShow what a model will see of a worker."]
+    assert offered(root, "sh", shell="fish") == ["show\tShow a worker as a model sees it."]
 
 
 def test_tab_disturbs_nobody(make: Make) -> None:
@@ -1087,12 +1074,18 @@ def test_tab_imports_nothing_heavy(make: Make) -> None:
     root = make({"workers/greeter.md": "x", "tools.py": TOOLS})
     code = (
         "import sys; from llm_do.cli import main; main()\n"
-        "heavy = {'pydantic', 'pydantic_ai', 'yaml', 'click', 'rich'} & set(sys.modules)\n"
+        "heavy = {'pydantic', 'pydantic_ai', 'yaml', 'rich'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
     env = {**os.environ, "_LLM_DO_COMPLETE": "bash_complete", "COMP_WORDS": "llm-do run gr", "COMP_CWORD": "2"}
     done = subprocess.run([sys.executable, "-c", code], cwd=root, env=env, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "plain,greeter\n"), done.stderr
+
+
+def test_help_of_a_command_imports_nothing_heavy() -> None:
+    modules = ", ".join(f"llm_do.cli.commands.{name}" for name in COMMANDS)
+    code = f"import sys, {modules}\nprint({{'pydantic', 'pydantic_ai', 'yaml', 'rich', 'textual'}} & set(sys.modules))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
 
 
 def in_bash(root: Path, line: str) -> list[str]:
@@ -1170,18 +1163,3 @@ def test_a_reader_that_leaves_is_no_error(hundred: Path) -> None:
         ["bash", "-c", f"set -o pipefail; {LLM_DO} list --json | head -1"], cwd=hundred, capture_output=True, text=True
     )
     assert done.stdout == "[\n" and done.stderr == ""
-
-
-def test_the_options_that_tab_knows_are_those_that_click_knows() -> None:
-    def options(command: click.Command) -> set[str]:
-        made = [param for param in command.get_params(click.Context(command)) if isinstance(param, click.Option)]
-        return {name for param in made for name in param.opts if name.startswith("--")}
-
-    known = {"": options(program)}
-    for name in program.list_commands(click.Context(program)):
-        command = program.get_command(click.Context(program), name)
-        assert command is not None
-        known[name] = options(command)
-        for inner, below in command.commands.items() if isinstance(command, click.Group) else ():
-            known[f"{name} {inner}"] = options(below)
-    assert {name: set(words.split()) for name, words in tab.OPTIONS.items()} == known

@@ -80,12 +80,12 @@ def test_standard_error_of_a_server_never_reaches_the_screen_of_a_chat(project: 
     terminal = Terminal(project)
     try:
         start(terminal)
-        terminal.wait_for("You talk with helper: Helps.")
+        terminal.wait_for("Talking to helper: Helps.")
         terminal.send("h", "i", "Enter")
         seen = terminal.wait_for('{"increment":')
         assert "NOISE" not in seen and "█ hi" in seen
         terminal.send("C-c")
-        terminal.wait_for("Ctrl+C again quits")
+        terminal.wait_for("Press Ctrl+C again to quit")
         terminal.send("C-c")
         assert "NOISE" not in terminal.wait_for("code 0")
     finally:

@@ -74,7 +74,7 @@ def test_a_yes_at_a_terminal_is_asked_for_once(start: Start, run: Run, run_in_pr
     assert (again.returncode, again.stdout) == (0, "Served tea.\n")
     assert "you agreed to use it" in run_in_project("doctor").stdout
     forgotten = run("models", "forget")
-    line = f"Not used any more without a question: Ollama on {server.url}, run by user {user_name(os.geteuid())}\n"
+    line = f"No longer used without a question: Ollama on {server.url}, run by user {user_name(os.geteuid())}\n"
     assert (forgotten.returncode, forgotten.stdout) == (0, line)
     assert run_in_project("run", "helper", "hi").returncode == Exit.USAGE
     assert len(server.requests) == 2
@@ -99,7 +99,7 @@ def test_a_chat_asks_before_there_is_a_screen(start: Start, server: Server) -> N
     terminal = start("chat helper")
     terminal.wait_for("Use Ollama? [y/N]")
     terminal.type("yes")
-    terminal.wait_for("You talk with helper")
+    terminal.wait_for("Talking to helper")
     terminal.send("h", "i", "Enter")
     terminal.wait_for("Served tea.")
     terminal.send("C-q")

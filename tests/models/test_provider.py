@@ -25,7 +25,7 @@ from pydantic_ai.providers.mistral import MistralProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from llm_do import AnswerCutOff, Event, Limits, ModelAnswerError, Runtime, WorkerEntry, entry
-from llm_do.cli.terminal.error_text import in_words
+from llm_do.cli.terminal.error_text import describe_error
 from llm_do.models.cutoff import describe_missing_end
 
 HTML = "<!DOCTYPE html>\n<html><title>Sign in\x1b[2J</title></html>"
@@ -175,7 +175,7 @@ async def test_what_is_no_answer_is_a_named_error_from_which_a_fallback_goes_on(
     with pytest.raises(ModelAnswerError) as caught:
         await runtime.call(WorkerEntry(name="w"), "hi")
     assert isinstance(caught.value, ModelAPIError)
-    words = in_words(caught.value)
+    words = describe_error(caught.value)
     assert words.startswith(f"Model 'asked-model' at {model.base_url.rstrip('/')}") and "cannot be read: " in words
     assert "could not be reached" not in words and "\x1b" not in words
     tokens = runtime.budget.tokens

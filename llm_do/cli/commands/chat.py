@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..support.completing import worker_names
+from ..support.completers import worker_names
 from ..support.exits import Exit
+from ..support.options import SessionOptions, attach_option, session_options
 from ..support.projects import open_worker
-from ..support.sessions import SessionOptions, open_session, session_options
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import MultiModalContent
@@ -25,56 +25,47 @@ if TYPE_CHECKING:
 
 @click.command("chat")
 @click.argument("worker", shell_complete=worker_names)
+@attach_option("A file for the first turn. Can be given several times.")
 @click.option(
-    "-a",
-    "--attach",
-    "attachments",
-    multiple=True,
-    type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path),
-    metavar="FILE",
-    help="A file that goes with the first turn. Can be given several times.",
+    "--plain", is_flag=True, help="Line by line, for pipes and screen readers. The default without a terminal."
 )
-@click.option("--plain", is_flag=True, help="Line by line, for pipes and screen readers. Without a terminal it is so.")
 @session_options
 @click.pass_context
 def chat_command(ctx: click.Context, /, worker: str, attachments: tuple[Path, ...], plain: bool, **options: Any) -> int:
-    """Talk with WORKER, a worker of the project, or a worker's file.
+    """Talk to WORKER, a worker of the project, or a worker's file.
 
-    All turns are one conversation. Type /help there to see what it can do.
+    All turns are one conversation. Type /help in it to list its commands.
     """
-    if sys.stdin.isatty():  # somebody types here: Ctrl-C cancels a turn, even where the program inherited to ignore it
+    if sys.stdin.isatty():  # Ctrl-C cancels a turn, even if the program was started with it ignored
         signal.signal(signal.SIGINT, signal.default_int_handler)
     registry, name = open_worker(ctx, worker)
     entry = _worker(registry, name)
-    from ..support.inputs import read_files  # noqa: PLC0415 - with these comes everything
-    from ..support.model_offer import settle_model  # noqa: PLC0415
+    from ..support.inputs import read_files  # noqa: PLC0415 - they import everything
+    from ..support.session_model import resolve_session_model  # noqa: PLC0415
 
     files = read_files(entry, attachments)
 
-    # Before there is a screen: what has to be fetched or asked is in plain lines.
-    given = asyncio.run(settle_model(registry, entry, SessionOptions(**options)))
-    if plain or not fits_a_screen():
-        from ..support.line_chat import chat_by_lines  # noqa: PLC0415 - only one of the two faces is needed
+    # Before there is a screen: questions and progress are plain lines.
+    settings = asyncio.run(resolve_session_model(registry, entry, SessionOptions(**options)))
+    if plain or not has_full_terminal():
+        from ..support.line_chat import run_line_chat  # noqa: PLC0415 - only one of the two modes is needed
 
-        return chat_by_lines(registry, entry, given, files)
-    return _chat_on_screen(registry, entry, given, files)
+        return run_line_chat(registry, entry, settings, files)
+    return _chat_on_screen(registry, entry, settings, files)
 
 
-def fits_a_screen() -> bool:
-    """Tell whether there is a terminal that can be drawn on, with a person who reads it and types.
-
-    Textual draws on standard error: where that goes to a file, the screen would stay empty.
-    """
+def has_full_terminal() -> bool:
+    """Return whether all three streams are at a terminal that can be drawn on. Textual draws on standard error."""
     streams = (sys.stdin, sys.stdout, sys.stderr)
     return all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def _worker(registry: WorkerRegistry, name: str) -> WorkerEntry[Any]:
-    from ...core.entries import WorkerEntry  # noqa: PLC0415 - with it comes everything
+    from ...core.entries import WorkerEntry  # noqa: PLC0415 - it imports everything
 
     entry = registry[name]
     if not isinstance(entry, WorkerEntry):
-        raise click.UsageError(f"{name!r} is a function, and there is no talking with it. Run it: llm-do run {name}")
+        raise click.UsageError(f"{name!r} is a function, not a worker. Run it: llm-do run {name}")
     if entry.input_type == "none":
         raise click.UsageError(f"{name!r} takes no input (`input: none`). Run it: llm-do run {name}")
     return entry
@@ -83,8 +74,9 @@ def _worker(registry: WorkerRegistry, name: str) -> WorkerEntry[Any]:
 def _chat_on_screen(
     registry: WorkerRegistry, entry: WorkerEntry[Any], options: SessionOptions, files: list[MultiModalContent]
 ) -> int:
-    from ..support.model_offer import choose_on_screen  # noqa: PLC0415 - with it comes everything
-    from ..tui.app import ChatApp  # noqa: PLC0415 - Textual takes longer to import than a line takes to read
+    from ..support.session_model import notifying_model_chooser  # noqa: PLC0415 - it imports everything
+    from ..support.sessions import open_session  # noqa: PLC0415
+    from ..tui.app import ChatApp  # noqa: PLC0415 - Textual is slow to import
 
     async def talk() -> int:
         app = ChatApp(
@@ -96,7 +88,7 @@ def _chat_on_screen(
                 sinks=[feed],
                 text_deltas=True,
                 asks_for_more=True,
-                choose_model=choose_on_screen(registry, options),
+                choose_model=notifying_model_chooser(registry, options),
             ),
             attachments=files,
         )

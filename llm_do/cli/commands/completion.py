@@ -1,11 +1,11 @@
-"""`llm-do completion`: the script that teaches a shell the words of `llm-do`."""
+"""`llm-do completion`: the completion script of a shell."""
 
 from __future__ import annotations
 
 import click
 from click.shell_completion import get_completion_class
 
-from ..fast.completion import VARIABLE
+from ..help import COMPLETION_VARIABLE
 
 _INSTALL = {
     "bash": "llm-do completion bash > ~/.local/share/bash-completion/completions/llm-do",
@@ -20,12 +20,12 @@ _INSTALL = {
 def completion_command(ctx: click.Context, /, shell: str) -> None:
     """Print the completion script of a shell.
 
-    The script says how to install it. To try it in this very shell: eval "$(llm-do completion bash)"; in fish,
+    The script says how to install it. To try it in the current shell: eval "$(llm-do completion bash)"; in fish,
     llm-do completion fish | source.
     """
-    made = get_completion_class(shell)
-    assert made is not None
-    script = made(ctx.find_root().command, {}, "llm-do", VARIABLE).source()
+    completion = get_completion_class(shell)
+    assert completion is not None
+    script = completion(ctx.find_root().command, {}, "llm-do", COMPLETION_VARIABLE).source()
     how = f"# Completion for {shell}. To install it (the folder must exist):\n#   {_INSTALL[shell]}\n"
     first, _, rest = script.partition("\n")
     # zsh looks for #compdef in the first line.

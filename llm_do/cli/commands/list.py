@@ -1,19 +1,14 @@
-"""`llm-do list` and `llm-do show`: what a project has, and what a model will see of it."""
+"""`llm-do list`: the workers and functions of a project."""
 
 from __future__ import annotations
 
 import json
-import shutil
-import sys
-from typing import TYPE_CHECKING
 
 import click
 
 from ...projects.discovery import Found, list_entries
 from ..support.projects import root_of
-
-if TYPE_CHECKING:
-    pass
+from ..terminal.tables import align
 
 
 @click.command("list")
@@ -22,40 +17,30 @@ if TYPE_CHECKING:
 def list_command(ctx: click.Context, /, as_json: bool) -> None:
     """List the workers and functions of a project.
 
-    Files are looked at, and no code of the project runs: `llm-do check` says whether they are right.
+    It reads the files only as far as needed, and runs no code of the project. `llm-do check` checks them.
     """
     root = root_of(ctx)
-    found = list(list_entries(root))
+    entries = list(list_entries(root))
     if as_json:
-        click.echo(json.dumps([entry._asdict() for entry in found], indent=2))
+        click.echo(json.dumps([entry._asdict() for entry in entries], indent=2))
         return
-    if not found:
+    if not entries:
         click.echo(
             f"There are no workers in {_clean(str(root))} yet. Make one with `llm-do new worker NAME`.", err=True
         )
         return
-    for line in _table(found, shutil.get_terminal_size().columns if sys.stdout.isatty() else None):
-        click.echo(line)
-
-
-def _table(found: list[Found], width: int | None) -> list[str]:
-    """Aligned columns. A screen gets lines that fit; a file or a pipe gets all there is."""
     rows = [
         (
             _clean(entry.name),
             entry.kind,
             _clean(entry.model or "-"),
             _clean(entry.file if entry.line is None else f"{entry.file}:{entry.line}"),
-            _one_line(_about(entry)),
+            _clean(_about(entry)),
         )
-        for entry in found
+        for entry in entries
     ]
-    heads = ("NAME", "KIND", "MODEL", "FILE", "DESCRIPTION")
-    columns = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    lines = ["  ".join(f"{cell:<{size}}" for cell, size in zip(row, columns, strict=True)) for row in (heads, *rows)]
-    return [
-        line.rstrip() if width is None or len(line.rstrip()) <= width else f"{line[: width - 1]}…" for line in lines
-    ]
+    for line in align([("NAME", "KIND", "MODEL", "FILE", "DESCRIPTION"), *rows]):
+        click.echo(line)
 
 
 def _about(entry: Found) -> str:
@@ -65,11 +50,6 @@ def _about(entry: Found) -> str:
     return f"{first} (takes no input)".strip() if entry.input == "none" else first
 
 
-def _one_line(text: str) -> str:
-    """The first line of a text, without what could move a cursor."""
-    return _clean(text.strip().partition("\n")[0])
-
-
 def _clean(text: str) -> str:
-    r"""A text in which what could move a cursor is spelled out: `\x1b`. Unlike `visible` it needs no pydantic."""
+    r"""Return a text with control characters escaped, as in `\x1b`. Unlike `visible`, this does not import pydantic."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

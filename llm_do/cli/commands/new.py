@@ -1,4 +1,4 @@
-"""`llm-do new`: a project that runs, or another worker in it. Nothing that is there is ever overwritten."""
+"""`llm-do new`: a project that runs, or another worker in it. No file is ever overwritten."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...values.names import NAME_RULE, is_name
 from ..support.exits import Exit
 from ..support.projects import root_of
 from ..support.templates import PROJECT, WORKER
-from ..support.trust import trust_or_note
+from ..support.trust import trust_or_explain
 
 
 @click.group("new", invoke_without_command=True)
@@ -25,12 +25,14 @@ from ..support.trust import trust_or_note
 def new_command(ctx: click.Context, /) -> None:
     """Start a project, or add a worker to one.
 
-    In a terminal, without more words, it asks what it needs to know.
+    At a terminal, without a subcommand, it asks for the details.
     """
     if ctx.invoked_subcommand is not None:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise click.UsageError("Say what: `llm-do new project NAME`, or `llm-do new worker NAME` inside a project.")
+        raise click.UsageError(
+            "What to make is missing. Use `llm-do new project NAME`, or `llm-do new worker NAME` inside a project."
+        )
     start = (ctx.find_root().obj or Path()).absolute()
     inside = find_root(start) is not None
     what = _ask("A project or a worker", "worker" if inside else "project", click.Choice(["project", "worker"]))
@@ -43,7 +45,7 @@ def new_command(ctx: click.Context, /) -> None:
 
 
 def _ask(text: str, default: str, kind: Any = None) -> str:
-    # Standard output is for the answer: the path of what was made.
+    # Standard output is for the path of the new file alone.
     answer: str = click.prompt(text, default=default, type=kind, err=True, show_default=bool(default))
     return answer
 
@@ -55,13 +57,13 @@ def _ask(text: str, default: str, kind: Any = None) -> str:
     "folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="DIRECTORY",
-    help="Where to make the folder, in place of this one.",
+    help="Where to make the folder, instead of the current folder.",
 )
 @click.pass_context
 def project_command(ctx: click.Context, /, name: str, folder: Path | None) -> None:
     """Start a project.
 
-    It makes the folder NAME with one worker, one function, and a configuration to begin with. Its path is printed.
+    It makes the folder NAME with a worker, a function and a configuration, and prints its path.
     """
     _check_name(name, "project")
     parent = folder or ctx.find_root().obj or Path()
@@ -71,18 +73,18 @@ def project_command(ctx: click.Context, /, name: str, folder: Path | None) -> No
     except FileExistsError:
         raise click.UsageError(f"{target} exists already. Nothing was changed: choose another name.") from None
     except OSError as exc:
-        _fail(ctx, f"{target} cannot be made: {exc.strerror}.")
+        _fail(ctx, f"{target} cannot be created: {exc.strerror}.")
     try:
         for path, text in PROJECT.items():
             (target / path).parent.mkdir(exist_ok=True)
             (target / path).write_text(text.replace("NAME", name), encoding="utf-8")
     except OSError as exc:
-        shutil.rmtree(target, ignore_errors=True)  # all of it is ours, and a part of a project is none
+        shutil.rmtree(target, ignore_errors=True)  # all of it is new, and a partial project is useless
         _fail(ctx, f"{target} cannot be written: {exc.strerror}.")
-    trust_or_note(target)
+    trust_or_explain(target)
     click.echo(target)
     _say(
-        f"The project {name!r} is made. What to do next:",
+        f"Created the project {name!r}. Next steps:",
         f"  cd {shlex.quote(str(target))}",
         "  llm-do run count_words text='one two three'      # a function: it needs no model",
         "  llm-do run helper 'How many words has a haiku?'  # a worker: it needs one, see `llm-do doctor`",
@@ -92,17 +94,17 @@ def project_command(ctx: click.Context, /, name: str, folder: Path | None) -> No
 
 @new_command.command("worker")
 @click.argument("name")
-@click.option("-d", "--description", metavar="TEXT", help="What it is for, as the models of other workers read it.")
+@click.option("-d", "--description", metavar="TEXT", help="What it is for: other workers' models read this.")
 @click.option("-t", "--tool", "tools", multiple=True, metavar="NAME", help="A function or worker that it may call.")
 @click.option("-m", "--model", metavar="NAME", help="Its model. Without one, it is the project's.")
-@click.option("--yaml", "as_yaml", is_flag=True, help="A YAML file, in place of Markdown.")
+@click.option("--yaml", "as_yaml", is_flag=True, help="Write YAML instead of Markdown.")
 @click.pass_context
 def worker_command(
     ctx: click.Context, /, name: str, description: str | None, tools: tuple[str, ...], model: str | None, as_yaml: bool
 ) -> None:
     """Add a worker to the project.
 
-    It writes workers/NAME.md, whose path is printed. The text in it is what the model is told: change it.
+    It writes workers/NAME.md, and prints its path. The text in it is the worker's instructions: change it.
     """
     from ...definitions.definition import WorkerDefinition  # noqa: PLC0415 - it imports pydantic
     from ...definitions.file_format import dump_worker, parse_worker  # noqa: PLC0415 - it imports pydantic
@@ -117,16 +119,16 @@ def worker_command(
     for tool in tools:
         if tool not in known:
             raise click.UsageError(f"There is no tool {tool!r}.{did_you_mean(tool, known)}")
-    said: dict[str, Any] = {"description": description, "model": model, "tools": list(dict.fromkeys(tools))}
-    said = {key: value for key, value in said.items() if value}
-    text = WORKER if not said else f"---\n{write_yaml(said)}---\n{WORKER}"
-    shown = str(path.relative_to(root))
-    # What cannot be read again is not written.
+    settings: dict[str, Any] = {"description": description, "model": model, "tools": list(dict.fromkeys(tools))}
+    settings = {key: value for key, value in settings.items() if value}
+    text = WORKER if not settings else f"---\n{write_yaml(settings)}---\n{WORKER}"
+    relative = str(path.relative_to(root))
+    # A file that could not be read again is not written.
     if as_yaml:
-        text = dump_worker(WorkerDefinition(name=name, instructions=WORKER.strip(), **said))
-        parse_worker(text, name=name, path=shown, format="yaml")
+        text = dump_worker(WorkerDefinition(name=name, instructions=WORKER.strip(), **settings))
+        parse_worker(text, name=name, path=relative, format="yaml")
     else:
-        parse_worker(text, name=name, path=shown, format="md")
+        parse_worker(text, name=name, path=relative, format="md")
     try:
         path.parent.mkdir(exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
@@ -136,10 +138,10 @@ def worker_command(
     except OSError as exc:
         _fail(ctx, f"{path} cannot be written: {exc.strerror}.")
     click.echo(path)
-    text_is = "under `instructions`" if as_yaml else "below the settings"
+    where = "under `instructions`" if as_yaml else "below the settings"
     _say(
-        f"The worker {name!r} is made. What to do next:",
-        f"  edit {path}: what the model is told stands {text_is}",
+        f"Created the worker {name!r}. Next steps:",
+        f"  edit {path}: the instructions are {where}",
         f"  llm-do show {name}",
         f"  llm-do run {name} 'Hello'",
     )
@@ -147,24 +149,24 @@ def worker_command(
 
 def _check_name(name: str, what: str) -> None:
     if not is_name(name):
-        raise click.UsageError(f"{name!r} cannot be the name of a {what}: {NAME_RULE}")
+        raise click.UsageError(f"{name!r} cannot be the name of a {what}. {NAME_RULE}")
     if what == "worker" and is_reserved(name):
-        raise click.UsageError(f"{name!r} cannot be the name of a worker: it means something else. Choose another one.")
+        raise click.UsageError(f"{name!r} cannot be the name of a worker: it is reserved. Choose another one.")
 
 
 def _check_free(root: Path, name: str) -> None:
-    """A second file for one name would be an error wherever the worker is used."""
-    taken = [*files_of(root, name), *(root / "workers").glob(f"{name}.yml")]
+    """Refuse a name that a file or a function has already."""
+    existing = [*files_of(root, name), *(root / "workers").glob(f"{name}.yml")]
     if (root / "workers" / name).exists():
-        taken.append(root / "workers" / name)
-    if taken:
-        raise click.UsageError(f"{taken[0]} exists already. Nothing was changed: choose another name.")
+        existing.append(root / "workers" / name)
+    if existing:
+        raise click.UsageError(f"{existing[0]} exists already. Nothing was changed: choose another name.")
     if name in names_in(root):
         raise click.UsageError(f"{name!r} is the name of a function of the project. Choose another one.")
 
 
 def _fail(ctx: click.Context, message: str) -> NoReturn:
-    """End because of the machine, which is no mistake on the command line."""
+    """Exit with an error of the machine, not of the command line."""
     click.echo(f"Error: {message}", err=True)
     ctx.exit(Exit.FAILED)
 

@@ -8,21 +8,16 @@ from pathlib import Path
 import click
 
 from ..support.exits import Exit
+from ..support.options import output_option
 
 
 @click.command("schema")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write it to a file, and not to standard output.",
-)
+@output_option("Write it to a file instead of standard output.")
 @click.pass_context
 def schema_command(ctx: click.Context, /, output: Path | None) -> None:
     """Print the JSON Schema of worker files.
 
-    An editor that knows it completes and checks YAML files, and the front matter of Markdown files.
+    With it, an editor completes and checks YAML files, and the front matter of Markdown files.
     """
     from ...definitions.definition import json_schema  # noqa: PLC0415 - it imports pydantic
 

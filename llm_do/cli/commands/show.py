@@ -1,4 +1,4 @@
-"""`llm-do show`: what a model will see of a worker or a function."""
+"""`llm-do show`: a worker or a function as a model sees it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..support.completing import worker_names
+from ..support.completers import entry_names
 from ..support.projects import open_worker
 
 if TYPE_CHECKING:
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 
 
 @click.command("show")
-@click.argument("name", shell_complete=worker_names)
+@click.argument("name", shell_complete=entry_names)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 @click.pass_context
 def show_command(ctx: click.Context, /, name: str, as_json: bool) -> None:
-    """Show what a model will see of a worker.
+    """Show a worker as a model sees it.
 
-    NAME is a worker, the file of one, or a function. Told are its instructions, its tools with their
-    schemas, whom it may call, the rules and where they stand, its files, its model and why it is that one, and its
-    limits. No server is started, and no model is asked.
+    NAME is a worker, a worker's file, or a function. It shows the instructions, the tools with their schemas, the
+    workers that it may call, the rules and their places, the files, the model and the reason for it, and the limits.
+    It starts no server and calls no model.
     """
-    from ..support.descriptions import describe, sections  # noqa: PLC0415 - with it comes everything
+    from ..support.descriptions import describe, sections  # noqa: PLC0415 - it imports everything
 
     registry, name = open_worker(ctx, name, asks=True)
-    described = describe(registry, registry[name])
+    description = describe(registry, registry[name])
     if as_json:
-        click.echo(json.dumps(described, indent=2, default=str))
+        click.echo(json.dumps(description, indent=2, default=str))
         return
-    click.echo("\n\n".join(_section(section) for section in sections(described)))
+    click.echo("\n\n".join(_section(section) for section in sections(description)))
 
 
 def _section(section: Section) -> str:

@@ -1,4 +1,4 @@
-"""Which projects the user trusts: a question before their code runs, and `llm-do trust`."""
+"""`llm-do trust`: the projects whose code may run without a question."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ import click
 from ...projects.discovery import find_root
 from ...projects.layout import CONFIG, WORKERS
 from ..support.exits import Refusal
-from ..support.trust import _KIND, _shown, trust
+from ..support.trust import KIND, escape, trust
 
 
 @click.command("trust")
 @click.argument("folder", required=False, type=click.Path(file_okay=False, path_type=Path), metavar="[DIRECTORY]")
-@click.option("--list", "listed", is_flag=True, help="List the projects that are trusted.")
-@click.option("--remove", is_flag=True, help="Trust it no more.")
+@click.option("--list", "list_all", is_flag=True, help="List the trusted projects.")
+@click.option("--remove", is_flag=True, help="Stop trusting it.")
 @click.pass_context
-def trust_command(ctx: click.Context, /, folder: Path | None, listed: bool, remove: bool) -> None:
+def trust_command(ctx: click.Context, /, folder: Path | None, list_all: bool, remove: bool) -> None:
     """Trust a project.
 
-    DIRECTORY is its folder; without one, it is the project of this folder. Then it may belong to another user, and
-    `check`, `show` and `rules` import its code without a question. What `llm-do new` makes is trusted. A project that
-    every user of this machine can write is refused.
+    DIRECTORY is its folder, by default the project of the current folder. A trusted project may belong to another
+    user, and `check`, `show` and `rules` import its code without a question. Projects made by `llm-do new` are trusted.
+    A project that every user of this machine can write is refused.
 
-    Answers are kept in a file of yours, outside of all projects.
+    The answers are kept in a file of yours, outside all projects.
     """
-    from ...machine.remembered import Remembered  # noqa: PLC0415 - it imports pydantic
+    from ...machine.remembered import Remembered  # noqa: PLC0415 - help does not need it
 
-    if listed and (remove or folder is not None):
-        raise click.UsageError("--list goes with neither --remove nor a folder. Leave them out.")
+    if list_all and (remove or folder is not None):
+        raise click.UsageError("--list takes neither --remove nor a folder. Leave them out.")
     remembered = Remembered.load()
-    if listed:
-        for subject in remembered.subjects(_KIND):
-            click.echo(_shown(subject))
+    if list_all:
+        for subject in remembered.subjects(KIND):
+            click.echo(escape(subject))
         return
-    root = (ctx.find_root().obj or Path()).absolute() / folder if folder is not None else _found(ctx)
+    root = (ctx.find_root().obj or Path()).absolute() / folder if folder is not None else _find_project(ctx)
     subject = str(root.resolve())
     if remove:
-        if not remembered.has(_KIND, subject):
+        if not remembered.has(KIND, subject):
             raise click.UsageError(f"{subject} is not trusted. `llm-do trust --list` shows which are.")
-        remembered.remove(_KIND, subject)
-        click.echo(f"Not trusted any more: {_shown(subject)}", err=True)
+        remembered.remove(KIND, subject)
+        click.echo(f"No longer trusted: {escape(subject)}", err=True)
         return
     if not root.is_dir():
         raise click.UsageError(f"There is no folder {subject}.")
     _check_project(root.resolve())
     trust(root)
-    click.echo(f"Trusted: {_shown(subject)}", err=True)
+    click.echo(f"Trusted: {escape(subject)}", err=True)
 
 
-def _found(ctx: click.Context) -> Path:
+def _find_project(ctx: click.Context) -> Path:
     start = (ctx.find_root().obj or Path()).absolute()
     if (root := find_root(start)) is None:
         raise Refusal(f"There is no project in {start} or above it. Name its folder.")
@@ -59,9 +59,11 @@ def _found(ctx: click.Context) -> Path:
 
 
 def _check_project(root: Path) -> None:
-    """Refuse a folder in which llm-do runs nothing: no project, and no code of a lone worker."""
-    around = find_root(root)
-    if around == root or any(root.glob("*.py")):
+    """Refuse a folder in which llm-do runs nothing: neither a project nor the code of a lone worker."""
+    enclosing = find_root(root)
+    if enclosing == root or any(root.glob("*.py")):
         return
-    where = "Name its folder." if around is None else f"The project around it: llm-do trust {shlex.quote(str(around))}"
-    raise Refusal(f"{root} is no project: it has no {WORKERS}/, no {CONFIG} and no Python file. {where}")
+    where = (
+        "Name its folder." if enclosing is None else f"To trust its project: llm-do trust {shlex.quote(str(enclosing))}"
+    )
+    raise Refusal(f"{root} is not a project: it has no {WORKERS}/, no {CONFIG} and no Python file. {where}")

@@ -1,1 +1,1 @@
-"""What several commands use: the project, the session, the model, the run and the conversation."""
+"""The parts that commands share: projects, sessions, models, runs and conversations."""

@@ -1,4 +1,4 @@
-"""A conversation with a worker, as both faces of `llm-do chat` have it: turns, `/` commands, and what can be saved."""
+"""A conversation with a worker, for both modes of `llm-do chat`: turns, `/` commands, and its transcript."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from ...core.trace import TraceEntry
 from ...errors import ArgumentError, LlmDoError, RunEnded, did_you_mean
 from ...privacy.display import visible
 from ...values.texts import json_text, shorten
-from ..terminal.error_text import in_words
-from ..terminal.error_text import readable as readable
-from .model_offer import file_of
+from ..terminal.error_text import describe_error
+from .reporting import format_usage
+from .session_model import local_file_of
 
 COMMANDS = {
-    "/help": "what can be typed here",
-    "/model": "which model answers; with a name: let that one answer, and keep the conversation",
-    "/usage": "what was used so far, and what it cost",
-    "/tools": "what the worker can call",
-    "/save": "with a file: write the conversation to it, as markdown",
-    "/clear": "start anew; the worker forgets what was said",
-    "/quit": "end",
+    "/help": "list the commands",
+    "/model": "show the model; with a name, switch to it and keep the conversation",
+    "/usage": "show the usage and its cost so far",
+    "/tools": "list the tools of the worker",
+    "/save": "write the conversation to a file, as Markdown",
+    "/clear": "start a new conversation; the worker forgets this one",
+    "/quit": "end the chat",
 }
 
 
 @dataclass
 class Turn:
-    """What was said in one turn."""
+    """A question, its answer, and the calls between them."""
 
     question: str
     answer: str = ""
@@ -48,7 +48,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a `/` command says, and what should happen."""
+    """The reply to a `/` command, and what should happen after it."""
 
     text: str
     failed: bool = False
@@ -57,7 +57,7 @@ class Reply:
 
 
 class Conversation:
-    """Turns with one worker in one session. Another model takes over with all that was said."""
+    """Turns with one worker in one session. When the model changes, the history stays."""
 
     def __init__(
         self, worker: WorkerEntry[Any], runtime: Runtime, attachments: Sequence[MultiModalContent] = ()
@@ -66,7 +66,7 @@ class Conversation:
         self.runtime = runtime
         self.turns: list[Turn] = []
         self._attachments = tuple(attachments)
-        """The files that go with the first turn that succeeds."""
+        """Files for the first turn that succeeds."""
         self._scope: CallScope[Any] = worker.start(runtime)
 
     @property
@@ -75,45 +75,44 @@ class Conversation:
         model = self.worker.model if self.worker.model is not None else self.runtime.context().model
         return "no model" if model is None else model if isinstance(model, str) else model.model_name
 
-    async def take(self, text: str) -> str:
-        """One turn: what the worker answers, as markdown. A turn that fails leaves the conversation as it was."""
+    async def take_turn(self, text: str) -> str:
+        """Take a turn, and return the answer as Markdown. A turn that fails leaves the history as it was."""
         turn, before = Turn(text), len(self.runtime.trace)
         self.turns.append(turn)
         try:
-            arguments, beside = self._read(text)
-            output = await self._scope.take_turn(arguments, beside)
+            output = await self._scope.take_turn(self._bind(text), self._attachments)
         except CancelledError:
             turn.problem = "The turn was cancelled."
             raise
         except Exception as exc:
-            turn.problem = self.in_words(exc)
-            if isinstance(exc, RunEnded):  # what was ended stays so; the conversation goes on in another scope
+            turn.problem = self.describe_error(exc)
+            if isinstance(exc, RunEnded):  # the scope has ended, so the conversation goes on in another one
                 await self._continue_with(self.worker)
             raise
         finally:
-            turn.calls = [_in_a_line(call) for call in self.runtime.trace[before:] if call.depth == 1]
+            turn.calls = [_summarize(call) for call in self.runtime.trace[before:] if call.depth == 1]
         self._attachments = ()
         turn.answer = self._as_markdown(output)
         return turn.answer
 
     async def close(self) -> None:
-        """Close what the worker had open."""
+        """Close the toolsets of the worker."""
         await self._scope.close()
 
-    def _read(self, text: str) -> tuple[dict[str, Any], Sequence[MultiModalContent]]:
-        """The arguments of a turn. A worker that declares its input takes them as JSON, or the text as the first."""
+    def _bind(self, text: str) -> dict[str, Any]:
+        """Return the arguments of a turn. For declared inputs, the text is a JSON object or the first argument."""
         worker = self.worker
         has_files = bool(self._attachments)
         if worker.input_type is None:
-            return bind_input(worker.parameters, text, has_files=has_files), self._attachments
-        given: Any = text
+            return bind_input(worker.parameters, text, has_files=has_files)
+        value: Any = text
         if text.lstrip().startswith("{"):
             try:
-                given = from_json(text)
+                value = from_json(text)
             except ValueError as exc:
-                raise ArgumentError(f"That looks like JSON, and is not: {exc}") from None
+                raise ArgumentError(f"The input starts like JSON, but is not valid: {exc}") from None
         try:
-            return bind_input(worker.parameters, given, has_files=has_files), self._attachments
+            return bind_input(worker.parameters, value, has_files=has_files)
         except ArgumentError as exc:
             names = worker.parameters.json_schema.get("properties", {})
             example = ", ".join(f'"{name}": ...' for name in names)
@@ -128,26 +127,26 @@ class Conversation:
     def _redact(self, value: Any) -> Any:
         return self.runtime.recorder.secrets.redact(value)
 
-    def cancelled_in_words(self) -> str:
-        """Return the text for a person who cancelled a turn."""
+    def describe_cancelled(self) -> str:
+        """Return the message about a cancelled turn."""
         left = self.runtime.loop.threads.tell_left_running()
         return f"The turn was cancelled. The worker does not remember it. {visible(left)}".rstrip()
 
-    def in_words(self, exc: BaseException) -> str:
-        """An error as somebody is told who talks with a worker."""
-        said = in_words(exc, redact=self._redact)
-        return said.replace("You ended the run.", "You ended the turn.", 1) if isinstance(exc, RunEnded) else said
+    def describe_error(self, exc: BaseException) -> str:
+        """Return an error as a message in this conversation."""
+        text = describe_error(exc, redact=self._redact)
+        return text.replace("You ended the run.", "You ended the turn.", 1) if isinstance(exc, RunEnded) else text
 
     # -- commands ------------------------------------------------------------------------------------
 
     async def command(self, line: str) -> Reply:
-        """Do what a line that starts with a slash says."""
+        """Run the command in a line that starts with a slash."""
         name, _, rest = line.strip().partition(" ")
         rest = rest.strip()
         match name:
             case "/help":
-                listed = "\n".join(f"{command:<8} {text}" for command, text in COMMANDS.items())
-                return Reply(f"{listed}\n//       a text that starts with a slash")
+                commands = "\n".join(f"{command:<8} {text}" for command, text in COMMANDS.items())
+                return Reply(f"{commands}\n//       send a text that starts with a slash")
             case "/quit" | "/exit":
                 return Reply("", quit=True)
             case "/usage":
@@ -155,7 +154,7 @@ class Conversation:
             case "/tools":
                 return Reply(self.tools())
             case "/model":
-                return await self._switch(rest) if rest else Reply(f"{self.model} answers.")
+                return await self._switch(rest) if rest else Reply(f"The model is {self.model}.")
             case "/save":
                 return await anyio.to_thread.run_sync(self._save, rest)
             case "/clear":
@@ -164,7 +163,7 @@ class Conversation:
                 return Reply("This is a new conversation.", clear=True)
         hint = did_you_mean(name, COMMANDS)
         return Reply(
-            f"There is no command {visible(name)}.{hint} To say it to the worker, write /{visible(name)}", True
+            f"There is no command {visible(name)}.{hint} To send it to the worker, write /{visible(name)}", True
         )
 
     async def _switch(self, name: str) -> Reply:
@@ -174,85 +173,80 @@ class Conversation:
             # It may have to import the provider's package.
             await anyio.to_thread.run_sync(choose, worker.start(self.runtime).frame)
         except LlmDoError as exc:
-            return Reply(f"{self.in_words(exc)}\n{self.model} goes on answering.", failed=True)
+            return Reply(f"{self.describe_error(exc)}\nThe model is still {self.model}.", failed=True)
         await self._continue_with(worker)
-        said = f"{visible(name)} answers from now on. It knows what was said; workers that it calls keep theirs."
-        if (file := file_of(name)) is not None and file.weights is not None and not file.is_here:
-            from ...models.local.progress import describe_download  # noqa: PLC0415 - for those who fetch something
+        text = f"The model is now {visible(name)}. It knows the conversation; other workers keep their models."
+        if (file := local_file_of(name)) is not None and file.weights is not None and not file.is_here:
+            from ...models.local.progress import describe_download  # noqa: PLC0415 - only for models to fetch
 
-            # In a turn, because a turn can be cancelled, and goes on while the screen does.
-            said += f"\nIts weights are fetched with your next turn. {describe_download(file.weights)}"
-        return Reply(said)
+            # Fetched in a turn, which can be cancelled and does not block the screen.
+            text += f"\nIts weights are fetched with your next turn. {describe_download(file.weights)}"
+        return Reply(text)
 
     async def _continue_with(self, worker: WorkerEntry[Any], history: Sequence[ModelMessage] | None = None) -> None:
-        """Go on in another scope, with all that was said, or with another history."""
+        """Go on in another scope, with this history or another one."""
         before = self._scope
         self._scope = worker.start(self.runtime, message_history=before.messages if history is None else history)
         self.worker = worker
         await before.close()
 
     def usage(self) -> str:
-        """What was used, by model."""
-        lines = []
-        for model, used in self.runtime.usage_by_provider.items():
-            cost = "price not known" if used.cost is None else f"${used.cost:.4f}"
-            counts = f"{used.input_tokens:,} tokens in, {used.output_tokens:,} out"
-            lines.append(f"{visible(model)}: {_plural(used.requests, 'request')}, {counts}, {cost}")
-        return "\n".join(lines) or "Nothing was used yet."
+        """Return the usage by model."""
+        return format_usage(self.runtime, unpriced=", price not known") or "No model was used yet."
 
     @property
     def tokens(self) -> int:
-        """All tokens so far."""
+        """The tokens so far."""
         return sum(used.total_tokens for used in self.runtime.usage.values())
 
     @property
     def cost(self) -> Decimal:
-        """The dollars so far, as far as prices are known."""
+        """The cost in dollars so far, as far as prices are known."""
         return sum((used.cost for used in self.runtime.usage.values() if used.cost is not None), Decimal(0))
 
     def tools(self) -> str:
-        """What the worker can call."""
+        """Return the tools and toolsets of the worker, and the workers that it may call."""
         session = self.runtime
         lines = []
         for tool in self.worker.tools:
             try:
                 entry = session.resolve(tool, session.root) if isinstance(tool, str) else tool
-                said = (getattr(entry, "description", None) or "").strip().partition("\n")[0]
-                marks = {"a worker": entry.kind == "worker", "asks": entry.requires_approval}
-                about = ", ".join(mark for mark, holds in marks.items() if holds)
+                description = (getattr(entry, "description", None) or "").strip().partition("\n")[0]
+                flags = {"a worker": entry.kind == "worker", "asks": entry.requires_approval}
+                about = ", ".join(flag for flag, is_set in flags.items() if is_set)
                 name = f"{visible(entry.name)} ({about})" if about else visible(entry.name)
-                lines.append(f"{name}: {visible(said)}" if said else name)
+                lines.append(f"{name}: {visible(description)}" if description else name)
             except LlmDoError as exc:
                 lines.append(f"{visible(str(tool))}: {visible(str(exc))}")
         definition = self.worker.definition
         for number, toolset in enumerate(self.worker.toolsets):
-            named = toolset if isinstance(toolset, str) else getattr(toolset, "__name__", f"number {number + 1}")
-            lines.append(f"a toolset: {visible(named)}")
+            label = toolset if isinstance(toolset, str) else getattr(toolset, "__name__", f"number {number + 1}")
+            lines.append(f"a toolset: {visible(label)}")
         lines += [
             f"may call {'any worker' if name == '*' else f'the worker {visible(name)}'}"
             for name in (definition.allow_workers if definition is not None else ())
         ]
         return "\n".join(lines) or "It has no tools."
 
-    def _save(self, given: str) -> Reply:
-        if not given:
-            return Reply("Save it where? Write /save FILE.md", failed=True)
-        path = Path(given).expanduser()
-        made = False
+    def _save(self, file_name: str) -> Reply:
+        if not file_name:
+            return Reply("No file is named. Write /save FILE.md", failed=True)
+        path = Path(file_name).expanduser()
+        is_created = False
         try:
             with path.open("x", encoding="utf-8") as file:
-                made = True
+                is_created = True
                 file.write(self.markdown())
         except FileExistsError:
-            return Reply(f"{visible(str(path))} is there already. Nothing was written; choose another name.", True)
+            return Reply(f"{visible(str(path))} exists already. Nothing was written: choose another name.", True)
         except OSError as exc:
-            if made:  # half a file is none
+            if is_created:  # leave no partial file
                 path.unlink(missing_ok=True)
             return Reply(f"{visible(str(path))} cannot be written: {exc.strerror or exc}.", failed=True)
         return Reply(f"The conversation is in {visible(str(path))}.")
 
     def markdown(self) -> str:
-        """The conversation as a document."""
+        """Return the conversation as a Markdown document."""
         parts = [f"# Conversation with {self.worker.name}", f"Model: {self.model}"]
         for turn in self.turns:
             parts += ["## You", self._redact(turn.question), f"## {self.worker.name}"]
@@ -262,17 +256,13 @@ class Conversation:
         return "\n\n".join(parts) + "\n"
 
 
-def call_in_words(name: str, arguments: Any) -> str:
-    """A call in one line that is safe to show."""
+def describe_call(name: str, arguments: Any) -> str:
+    """Return a call in one line that is safe to print."""
     return visible(f"{name}({shorten(arguments)})")
 
 
-def _in_a_line(call: TraceEntry) -> str:
+def _summarize(call: TraceEntry) -> str:
     refused = call.approval is not None and not call.approval.approved
     problem = call.error or call.failure
     outcome = " refused" if refused else f" failed: {visible(problem)}" if problem else ""
-    return f"{call_in_words(call.name, call.input_data)}{outcome}".replace("`", "'")
-
-
-def _plural(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+    return f"{describe_call(call.name, call.input_data)}{outcome}".replace("`", "'")

@@ -1,4 +1,4 @@
-"""What `llm-do show` tells about a worker or a function: first as plain values, and then in words."""
+"""Descriptions of workers and functions for `llm-do show`: as JSON values, and as text."""
 
 from __future__ import annotations
 
@@ -22,45 +22,46 @@ from ...core.runtime import Runtime
 from ...definitions.toolsets import McpToolset
 from ...errors import ModelChoiceError
 from ...models import choose_default_model
-from ...policy.catalogue import DEFAULTS, TOOLSETS
+from ...policy.catalogue import DEFAULTS
 from ...policy.rules import RuleBook
 from ...projects.registry import WorkerRegistry
-from .providers import ModelProblem, look_at_model
-from .sessions import SessionOptions, session_limits
+from .options import SessionOptions
+from .project_check.usable import ModelProblem, find_model
+from .sessions import session_limits
 
-Described: TypeAlias = dict[str, Any]
+Description: TypeAlias = dict[str, Any]
 Section: TypeAlias = tuple[str, list[str]]
 
 
-def describe(registry: WorkerRegistry, entry: Entry[Any]) -> Described:
-    """All that there is to tell about an entry, as JSON can say it."""
+def describe(registry: WorkerRegistry, entry: Entry[Any]) -> Description:
+    """Return the description of an entry, as JSON values."""
     return _worker(registry, entry) if isinstance(entry, WorkerEntry) else _function(registry, entry)
 
 
-def rules_of(book: RuleBook | None) -> list[Described]:
-    """The rules of one speaker, with where they stand."""
+def rules_of(book: RuleBook | None) -> list[Description]:
+    """Return the rules of one rule book, each with its place in a file."""
     if book is None:
         return []
     return [
         {"tool": name, "rule": str(rule), "reason": rule.reason, "where": rule.where, "by": book.speaker}
-        for name, said in book.rules.items()
-        for rule in said
+        for name, rules in book.rules.items()
+        for rule in rules
     ]
 
 
-def meant(registry: WorkerRegistry, worker: WorkerEntry[Any]) -> list[Entry[Any]]:
-    """The tools of a worker that are known without starting anything."""
+def known_tools(registry: WorkerRegistry, worker: WorkerEntry[Any]) -> list[Entry[Any]]:
+    """Return the tools of a worker that are known before it starts."""
     return [registry[tool] if isinstance(tool, str) else tool for tool in worker.tools]
 
 
-def _worker(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Described:
+def _worker(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Description:
     file, definition = registry.file_of(entry.name), entry.definition
     session_rules = registry.rule_book()
     return {
         "name": entry.name,
         "kind": "worker",
         "description": entry.description,
-        "file": _shown_path(file.path, registry.root) if file is not None else entry.source,
+        "file": _relative(file.path, registry.root) if file is not None else entry.source,
         "generated": entry.generated,
         "created_by": _creator(entry),
         "locked": definition.locked if definition is not None else False,
@@ -71,27 +72,27 @@ def _worker(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Described:
         "input": entry.parameters.json_schema,
         "takes_input": entry.input_type != "none",
         "output": _output(registry, entry),
-        "tools": [_tool(tool, entry.proxy_of(tool)) for tool in meant(registry, entry)],
-        "toolsets": [_toolset(item) for item in definition.toolsets if item not in TOOLSETS] if definition else [],
+        "tools": [_tool(tool, entry.proxy_of(tool)) for tool in known_tools(registry, entry)],
+        "toolsets": [_toolset(item) for item in definition.toolsets if not _is_ours(item)] if definition else [],
         "native": [item if isinstance(item, str) else dict(item) for item in definition.native] if definition else [],
         "allow_workers": list(entry.allow_workers),
         "rules": rules_of(entry.rule_book) + rules_of(session_rules),
         "roots": _roots(entry),
         "attachments": entry.attachment_policy.model_dump(mode="json"),
-        "limits": None if entry.limits is None else _given_limits(entry.limits),
-        "session_limits": _given_limits(session_limits(registry.config.session_limits(), SessionOptions())),
+        "limits": None if entry.limits is None else _limit_values(entry.limits),
+        "session_limits": _limit_values(session_limits(registry.config.session_limits(), SessionOptions())),
     }
 
 
 def _creator(worker: WorkerEntry[Any]) -> str | None:
-    """Return who created a worker. Of a generated one, its seal tells, and not what its file says."""
+    """Return who created a worker: for a generated one by its seal, not by what its file says."""
     if worker.generated:
         return next(iter(worker.creators), None)
     return worker.definition.created_by if worker.definition is not None else None
 
 
-def _function(registry: WorkerRegistry, entry: Entry[Any]) -> Described:
-    """A function, or an entry of a class of the project's own."""
+def _function(registry: WorkerRegistry, entry: Entry[Any]) -> Description:
+    """Return the description of a function, or of an entry of the project's own class."""
     book = registry.rule_book()
     source = adapt(entry).source
     signature = inspect.signature(inspect.unwrap(entry.tool.function)) if isinstance(entry, ToolEntry) else None
@@ -99,20 +100,20 @@ def _function(registry: WorkerRegistry, entry: Entry[Any]) -> Described:
         **_tool(entry, _proxy(entry)),
         "kind": "function" if entry.kind == "tool" else entry.kind,
         "signature": None if signature is None else f"{entry.name}{signature}",
-        "source": _shown_source(source, registry.root),
+        "source": _relative_source(source, registry.root),
         "rules": [rule for rule in rules_of(book) if rule["tool"] == rule_name(entry)],
     }
 
 
-def _tool(entry: Entry[Any], proxy: Tool[Context]) -> Described:
-    """A tool as the agent is given it, and what becomes of a call that no rule speaks of."""
-    shown = proxy.tool_def
+def _tool(entry: Entry[Any], proxy: Tool[Context]) -> Description:
+    """Return a tool as the agent gets it, and whether it asks where no rule applies."""
+    definition = proxy.tool_def
     asks = entry.requires_approval or DEFAULTS.get(rule_name(entry), "allow") == "ask"
     return {
-        "name": shown.name,
+        "name": definition.name,
         "kind": "function" if entry.kind == "tool" else entry.kind,
-        "description": shown.description,
-        "parameters": shown.parameters_json_schema,
+        "description": definition.description,
+        "parameters": definition.parameters_json_schema,
         "rule_name": rule_name(entry),
         "without_a_rule": "ask" if asks else "allow",
         "effects": sorted(adapt(entry).effects or ()),
@@ -120,26 +121,26 @@ def _tool(entry: Entry[Any], proxy: Tool[Context]) -> Described:
 
 
 def _proxy(entry: Entry[Any]) -> Tool[Context]:
-    own = adapt(entry)
-    return own.proxy or proxy_tool(own)
+    adapted = adapt(entry)
+    return adapted.proxy or proxy_tool(adapted)
 
 
-def _model(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Described:
+def _model(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Description:
     if entry.model is not None:
-        return _described_model(entry.model, "the worker's own")
+        return _describe_model(entry.model, "the worker's own")
     try:
         choice = choose_default_model(None, registry.config.model)
     except ModelChoiceError as exc:
         return {"name": None, "reason": f"{exc}"}
     if choice.model is None:
-        return {"name": None, "reason": "nothing says which: `llm-do doctor` tells what can"}
-    return _described_model(choice.model, choice.reason)
+        return {"name": None, "reason": "no setting names one: see `llm-do doctor`"}
+    return _describe_model(choice.model, choice.reason)
 
 
-def _described_model(model: Any, reason: str) -> Described:
+def _describe_model(model: Any, reason: str) -> Description:
     name = _model_name(model)
-    looked = look_at_model(name) if name.partition(":")[0] == "local" else None  # of others it may take seconds
-    problem = {"problem": looked.message} if isinstance(looked, ModelProblem) else {}
+    found = find_model(name) if name.partition(":")[0] == "local" else None  # others may take seconds
+    problem = {"problem": found.message} if isinstance(found, ModelProblem) else {}
     return {"name": name, "reason": reason, **problem}
 
 
@@ -148,15 +149,15 @@ def _model_name(model: Any) -> str:
 
 
 def _instructions(entry: WorkerEntry[Any]) -> str | None:
-    """What the model is told. A worker with files is told about its roots as well."""
-    said = entry.instructions
-    if said is not None and not isinstance(said, str):
-        said = f"(what {getattr(said, '__qualname__', said)} returns when it runs)"
+    """Return the instructions that the model gets, with the description of the worker's roots."""
+    text = entry.instructions
+    if text is not None and not isinstance(text, str):
+        text = f"(what {getattr(text, '__qualname__', text)} returns when it runs)"
     files = entry.open_sandbox()
     if files is None:
-        return said
+        return text
     try:
-        return "\n\n".join(part for part in (said, files.manager.describe()) if part)
+        return "\n\n".join(part for part in (text, files.manager.describe()) if part)
     finally:
         files.manager.close()
 
@@ -170,21 +171,25 @@ def _output(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Any:
     return entry.agent_for(session)[0].output_json_schema()
 
 
-def _toolset(toolset: str | McpToolset) -> Described:
+def _is_ours(toolset: str | McpToolset) -> bool:
+    return isinstance(toolset, str) and ":" not in toolset
+
+
+def _toolset(toolset: str | McpToolset) -> Description:
     if isinstance(toolset, str):
         return {"factory": toolset}
     server = toolset.mcp
-    # The values of variables and headers are often keys.
-    hidden: dict[str, Any] = {"env": sorted(server.env or ()), "headers": sorted(server.headers or ())}
-    reached = {"command": [*server.command, *server.args]} if server.command is not None else {"url": server.url}
+    # Only names: the values of variables and headers are often keys.
+    names: dict[str, Any] = {"env": sorted(server.env or ()), "headers": sorted(server.headers or ())}
+    target = {"command": [*server.command, *server.args]} if server.command is not None else {"url": server.url}
     return {
-        "mcp": {**reached, **{key: names for key, names in hidden.items() if names}},
+        "mcp": {**target, **{key: value for key, value in names.items() if value}},
         "name": toolset.name,
         "prefix": toolset.prefix,
     }
 
 
-def _roots(entry: WorkerEntry[Any]) -> list[Described]:
+def _roots(entry: WorkerEntry[Any]) -> list[Description]:
     roots = entry.sandbox.paths if entry.sandbox is not None else {}
     base = entry.base.absolute()
     return [
@@ -200,7 +205,7 @@ def _roots(entry: WorkerEntry[Any]) -> list[Described]:
     ]
 
 
-def _given_limits(limits: Limits) -> Described:
+def _limit_values(limits: Limits) -> Description:
     return {
         key: float(value) if isinstance(value, Decimal) else value
         for key, value in asdict(limits).items()
@@ -208,95 +213,105 @@ def _given_limits(limits: Limits) -> Described:
     }
 
 
-def _shown_path(path: Path, root: Path) -> str:
+def _relative(path: Path, root: Path) -> str:
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
-def _shown_source(source: str | None, root: Path) -> str | None:
+def _relative_source(source: str | None, root: Path) -> str | None:
     if source is None:
         return None
     path, _, line = source.rpartition(":")
-    return f"{_shown_path(Path(path), root)}:{line}" if path and line.isdigit() else source
+    return f"{_relative(Path(path), root)}:{line}" if path and line.isdigit() else source
 
 
-# -- in words ----------------------------------------------------------------------------------------
+# -- as text -----------------------------------------------------------------------------------------
 
 
-def sections(described: Described) -> Iterator[Section]:
-    """The same for a person: titles, and the lines below them."""
-    if "signature" in described:
-        yield from _function_sections(described)
+def sections(description: Description) -> Iterator[Section]:
+    """Return the description as text: titles, and the lines below them."""
+    if "signature" in description:
+        yield from _function_sections(description)
     else:
-        yield from _worker_sections(described)
+        yield from _worker_sections(description)
 
 
-def _function_sections(described: Described) -> Iterator[Section]:
-    yield f"{described['name']}: a {described['kind']} ({described['source']})", _lines(described["description"])
-    if described["signature"]:
-        yield "Signature", [described["signature"]]
-    yield "Takes", [_json(described["parameters"])]
-    yield "Effects", [", ".join(described["effects"]) or "none declared"]
-    asks = described["without_a_rule"] == "ask"
+def _function_sections(description: Description) -> Iterator[Section]:
+    yield (
+        f"{description['name']}: a {description['kind']} ({description['source']})",
+        _lines(description["description"]),
+    )
+    if description["signature"]:
+        yield "Signature", [description["signature"]]
+    yield "Takes", [_json(description["parameters"])]
+    yield "Effects", [", ".join(description["effects"]) or "none declared"]
+    asks = description["without_a_rule"] == "ask"
     yield "Without a rule", ["it asks before it runs" if asks else "it runs"]
-    yield "Rules", [_rule(rule) for rule in described["rules"]] or ["none of llm-do.toml"]
+    yield "Rules", [_rule(rule) for rule in description["rules"]] or ["none in llm-do.toml"]
 
 
-def _worker_sections(described: Described) -> Iterator[Section]:
-    creator = described["created_by"] or "no one that its seal names"
-    generated = f", created by {creator}" if described["generated"] else ""
-    yield f"{described['name']}: a worker ({described['file']}{generated})", _lines(described["description"])
-    model, settings = described["model"], described["model_settings"]
+def _worker_sections(description: Description) -> Iterator[Section]:
+    creator = description["created_by"] or "no one that its seal names"
+    generated = f", created by {creator}" if description["generated"] else ""
+    yield f"{description['name']}: a worker ({description['file']}{generated})", _lines(description["description"])
+    model, settings = description["model"], description["model_settings"]
     yield (
         "Model",
         [
             f"{model['name'] or 'none'} ({model['reason']})",
             *([model["problem"]] if "problem" in model else []),
             *([] if settings is None else [_json(settings)]),
-            *([f"it can use: {', '.join(described['compatible_models'])}"] if described["compatible_models"] else []),
+            *(
+                [f"it can use: {', '.join(description['compatible_models'])}"]
+                if description["compatible_models"]
+                else []
+            ),
         ],
     )
-    yield "Instructions", _lines(described["instructions"]) or ["none"]
-    yield "Takes", [_json(described["input"]) if described["takes_input"] else "no input: its instructions are enough"]
-    yield "Returns", ["text" if described["output"] == {"type": "string"} else _json(described["output"])]
-    yield "Tools", [line for tool in described["tools"] for line in _tool_lines(tool)] or ["none"]
-    if described["toolsets"]:
-        yield "Toolsets, whose tools are known when they run", [_json(toolset) for toolset in described["toolsets"]]
-    if described["native"]:
-        yield "Native tools, which the provider runs", [_json(item) for item in described["native"]]
-    if described["allow_workers"]:
-        allowed = described["allow_workers"]
+    yield "Instructions", _lines(description["instructions"]) or ["none"]
+    yield (
+        "Takes",
+        [_json(description["input"]) if description["takes_input"] else "no input: its instructions are enough"],
+    )
+    yield "Returns", ["text" if description["output"] == {"type": "string"} else _json(description["output"])]
+    yield "Tools", [line for tool in description["tools"] for line in _tool_lines(tool)] or ["none"]
+    if description["toolsets"]:
+        yield "Toolsets (their tools are known when they run)", [_json(toolset) for toolset in description["toolsets"]]
+    if description["native"]:
+        yield "Native tools (run by the provider)", [_json(item) for item in description["native"]]
+    if description["allow_workers"]:
+        allowed = description["allow_workers"]
         yield "May call with worker_call", ["any worker" if "*" in allowed else ", ".join(allowed)]
-    yield "Rules", [_rule(rule) for rule in described["rules"]] or ["none"]
-    if described["roots"]:
-        yield "Files", [_root(root) for root in described["roots"]]
-    yield "Limits", _limits(described)
+    yield "Rules", [_rule(rule) for rule in description["rules"]] or ["none"]
+    if description["roots"]:
+        yield "Files", [_root(root) for root in description["roots"]]
+    yield "Limits", _limits(description)
 
 
 def _lines(text: str | None) -> list[str]:
     return [text] if text else []
 
 
-def _tool_lines(tool: Described) -> Iterator[str]:
-    spoken_of = f", in rules {tool['rule_name']}" if tool["rule_name"] != tool["name"] else ""
-    yield f"{tool['name']} ({tool['kind']}{spoken_of}; without a rule: {tool['without_a_rule']})"
+def _tool_lines(tool: Description) -> Iterator[str]:
+    alias = f", in rules {tool['rule_name']}" if tool["rule_name"] != tool["name"] else ""
+    yield f"{tool['name']} ({tool['kind']}{alias}; without a rule: {tool['without_a_rule']})"
     for line in (tool["description"] or "").splitlines():
         yield f"    {line}"
     yield f"    {_json(tool['parameters'])}"
 
 
-def _rule(rule: Described) -> str:
+def _rule(rule: Description) -> str:
     reason = f" ({rule['reason']})" if rule["reason"] else ""
     return f"{rule['where'] or rule['by']}: {rule['tool']}: {rule['rule']}{reason}"
 
 
-def _root(root: Described) -> str:
+def _root(root: Description) -> str:
     suffixes = "" if root["suffixes"] is None else f", only {' '.join(root['suffixes']) or 'nothing'}"
     missing = "" if root["exists"] else ", which does not exist"
     return f"{root['name']}: {root['folder']}{missing} ({root['mode']}{suffixes}, {root['max_file_bytes']} bytes)"
 
 
-def _limits(described: Described) -> list[str]:
-    rows = [("each call", described["limits"]), ("the session", described["session_limits"])]
+def _limits(description: Description) -> list[str]:
+    rows = [("each call", description["limits"]), ("the session", description["session_limits"])]
     return [f"{who}: {', '.join(f'{k} {v}' for k, v in limits.items())}" for who, limits in rows if limits]
 
 

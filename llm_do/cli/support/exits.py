@@ -1,4 +1,4 @@
-"""How the program ends: one code for each way, and a message on standard error."""
+"""Exit codes, and errors on standard error."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class Exit(IntEnum):
     INVALID = 3
     """A file of the project is wrong."""
     REFUSED = 4
-    """An approval was refused, also where the model went on without it."""
+    """An approval was refused, even if the model went on without it."""
     OVER_BUDGET = 5
     TIMED_OUT = 6
     INTERRUPTED = 130
 
 
 class Refusal(click.ClickException):
-    """Ends a command whose words are right: only the message is printed, without the usage of the command."""
+    """An error of a well-formed command: printed without the command's usage."""
 
     exit_code = Exit.USAGE
 
 
-def report(exc: BaseException, redact: Callable[[str], str] = str) -> int:
-    """Say on standard error what went wrong, and return the code for it. `redact` takes out secrets."""
+def report_error(exc: BaseException, redact: Callable[[str], str] = str) -> int:
+    """Print an error on standard error without its secrets, and return the exit code."""
     if isinstance(exc, SystemExit):
         return exc.code if isinstance(exc.code, int) else Exit.FAILED
     if isinstance(exc, click.exceptions.Exit):
@@ -44,25 +44,25 @@ def report(exc: BaseException, redact: Callable[[str], str] = str) -> int:
     if isinstance(exc, click.exceptions.NoArgsIsHelpError):
         exc.show()
         return Exit.USAGE
-    from ..terminal.error_text import in_words, readable  # noqa: PLC0415 - with it comes whatever an error may be about
+    from ..terminal.error_text import describe_error, escape_controls  # noqa: PLC0415 - only errors need it
 
     if isinstance(exc, click.ClickException):
         if isinstance(exc, click.UsageError) and exc.ctx is not None:
             click.echo(f"{exc.ctx.get_usage()}\nTry '{exc.ctx.command_path} --help' for help.\n", err=True)
-        click.echo(f"Error: {readable(redact(exc.format_message()))}", err=True)
+        click.echo(f"Error: {escape_controls(redact(exc.format_message()))}", err=True)
         return exc.exit_code
-    click.echo(f"Error: {in_words(exc, redact=redact)}", err=True)
+    click.echo(f"Error: {describe_error(exc, redact=redact)}", err=True)
     for note in getattr(exc, "__notes__", ()):
-        click.echo(f"  {readable(redact(note))}", err=True)
-    return code_of(exc)
+        click.echo(f"  {escape_controls(redact(note))}", err=True)
+    return exit_code_of(exc)
 
 
-def code_of(exc: BaseException) -> Exit:
-    """The code for an error."""
+def exit_code_of(exc: BaseException) -> Exit:
+    """Return the exit code for an error."""
     from ... import errors  # noqa: PLC0415
 
     if isinstance(exc, errors.ModelChoiceError) and isinstance(exc.__cause__, errors.ProjectCodeError):
-        return Exit.INVALID  # the code that makes the model is what is wrong
+        return Exit.INVALID  # the project's code that makes the model is wrong
     table: list[tuple[Any, Exit]] = [
         ((errors.WorkerFileError, errors.RuleError, errors.ProjectCodeError, errors.DuplicateEntryError), Exit.INVALID),
         ((errors.ApprovalDenied, errors.RunEnded), Exit.REFUSED),

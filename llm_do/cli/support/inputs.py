@@ -1,4 +1,4 @@
-"""From the words of a command line to the arguments of a call."""
+"""The arguments of a call, from the words of a command line."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from ...projects.api import load_files
 from ...values.json_schema import leaves
 
 MAX_INPUT = 10_000_000
-"""How many bytes a text may have that is read from a file or from standard input."""
+"""The most bytes that are read as text from a file or from standard input."""
 
 
 def read_input(entry: Entry[Any], words: Sequence[str], input_json: str | None) -> Any:
-    """What a command line gives an entry: a text, a mapping with the arguments, or nothing.
+    """Return the input of an entry: a text, a mapping of arguments, or nothing.
 
-    A worker that declares no input takes all words as its text. Anything else takes `name=value`, or one word as its
-    first argument. `@file` is what is in a file, and no words at all are what is piped in.
+    A worker that declares no input takes all words as its text. Other entries take `name=value`, or one word as their
+    first argument. `@file` is the content of a file. Without words, the input is read from standard input.
     """
     if input_json is not None:
         if words:
             raise click.UsageError("Give the input as words or with --input-json, not both.")
         return json_object(input_json, "--input-json")
     if not words and getattr(entry, "input_type", None) == "none":
-        return None  # and nothing is read: where it is started, standard input may stay open for ever
+        return None  # standard input is not read: it may stay open for ever
     if not words or tuple(words) == ("-",):
-        given = (_piped() if words or not sys.stdin.isatty() else "") or None
-        if given is None and sys.stdin.isatty() and getattr(entry, "kind", "") == "worker":
+        text = (_read_stdin() if words or not sys.stdin.isatty() else "") or None
+        if text is None and sys.stdin.isatty() and getattr(entry, "kind", "") == "worker":
             raise click.UsageError(f"There is no input for {entry.name!r}. Give it as words, as @FILE, or pipe it in.")
-        return given
-    if _is_piped_into():
-        raise click.UsageError("There is input on the command line and on standard input. Give one of them.")
+        return text
+    if _has_stdin_data():
+        raise click.UsageError("There is input both on the command line and on standard input. Give only one.")
     if getattr(entry, "kind", "") == "worker" and getattr(entry, "input_type", None) is None:
         return " ".join(map(_text, words))
     pairs = [word.partition("=") for word in words]
@@ -48,35 +48,35 @@ def read_input(entry: Entry[Any], words: Sequence[str], input_json: str | None) 
         return typed_arguments(entry, read_pairs(words))
     if len(words) == 1:
         return _text(words[0])
-    known = ", ".join(parameters_of(entry).json_schema.get("properties", {})) or "it has none"
-    raise click.UsageError(f"{entry.name!r} takes its arguments as name=value: {known}.")
+    names = ", ".join(parameters_of(entry).json_schema.get("properties", {})) or "it has none"
+    raise click.UsageError(f"{entry.name!r} takes its arguments as name=value: {names}.")
 
 
 def read_files(entry: Entry[Any], paths: Sequence[Path]) -> list[MultiModalContent]:
-    """Return the files of a command line for an entry, which its policy lets it have."""
+    """Return the files for an entry, as its attachment policy allows."""
     try:
         return load_files(paths, entry)
     except (PathDenied, PathMissing) as exc:
         raise click.UsageError(str(exc)) from exc
 
 
-def read_pairs(words: Sequence[str], given: Iterable[str] = ()) -> dict[str, str]:
-    """Return the texts of `name=value` words, by name. No name stands twice, nor among those that are `given`."""
-    found: dict[str, str] = {}
+def read_pairs(words: Sequence[str], taken: Iterable[str] = ()) -> dict[str, str]:
+    """Return the texts of `name=value` words, by name. A repeated name, or one in `taken`, is an error."""
+    texts: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not name or not equals:
-            raise click.UsageError(f"{word!r} is no argument: write NAME=VALUE.")
-        if name in found or name in given:
+            raise click.UsageError(f"{word!r} is not an argument: write NAME=VALUE.")
+        if name in texts or name in taken:
             raise click.UsageError(f"The argument {name!r} is given twice.")
-        found[name] = value
-    return found
+        texts[name] = value
+    return texts
 
 
 def typed_arguments(entry: Entry[Any], texts: Mapping[str, str], *, with_files: bool = False) -> dict[str, Any]:
-    """Return the values that texts of a command line mean for the parameters of an entry.
+    """Convert the texts of a command line by the parameters of an entry.
 
-    `with_files` takes `attachments` of a worker as well, as the model of another worker can give them.
+    With `with_files`, a worker also takes `attachments`, as from the model of another worker.
     """
     parameters = parameters_of(entry)
     schema, vocabulary = parameters.json_schema, parameters.vocabulary
@@ -92,32 +92,32 @@ def typed_arguments(entry: Entry[Any], texts: Mapping[str, str], *, with_files: 
 
 def json_object(text: str, option: str) -> dict[str, Any]:
     """Return the JSON object of an option: itself, `@FILE` with one, or `-` for the one on standard input."""
-    source = _piped(_JSON_TEXT) if text == "-" else _text(text, _JSON_TEXT)
+    source = _read_stdin(_JSON_TEXT) if text == "-" else _text(text, _JSON_TEXT)
     if text == "-" and not source.strip():
-        raise click.UsageError(f"{option} - reads standard input, and nothing is there. Pipe a JSON object in.")
+        raise click.UsageError(f"{option} - reads standard input, which is empty. Pipe a JSON object in.")
     try:
-        made = json.loads(source.removeprefix("\ufeff"), object_pairs_hook=_without_duplicates)
+        value = json.loads(source.removeprefix("\ufeff"), object_pairs_hook=_without_duplicates)
     except RecursionError:
         raise click.UsageError(f"{option} is nested too deeply.") from None
     except ValueError as exc:
         how = "Give a JSON object, @FILE with one, or - for standard input."
-        raise click.UsageError(f"{option} is no JSON: {exc}. {how}") from None
-    if not isinstance(made, dict):
+        raise click.UsageError(f"{option} is not JSON: {exc}. {how}") from None
+    if not isinstance(value, dict):
         raise click.UsageError(f'{option} must be an object, such as {{"name": "value"}}.')
-    return made
+    return value
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in pairs:
-        if name in made:
+        if name in values:
             raise ValueError(f"{name!r} is given twice")
-        made[name] = value
-    return made
+        values[name] = value
+    return values
 
 
 def _value(text: str, schema: Any, root: Mapping[str, Any]) -> Any:
-    """Return a value as its parameter wants it: a text stays a text, anything else is JSON where it is."""
+    """Convert a text for its parameter: one of strings takes it unchanged, others take valid JSON as its value."""
     text = _text(text)
     kinds = {kind for part in leaves(root, schema) for kind in _kinds(part)}
     if "string" in kinds and kinds <= {"string", "null"}:
@@ -140,16 +140,16 @@ _JSON_TEXT = "write JSON in UTF-8"
 
 
 def _text(word: str, instead: str = "attach it with -a") -> str:
-    """A word, or what is in the file that it names. `instead` is the advice about a file that is no text."""
+    """Return a word, or the content of its `@file`. `instead` is the advice about a file that is not text."""
     if not word.startswith("@") or len(word) == 1:
         return word
     if word.startswith("@@"):  # a text that starts with an at sign
         return word[1:]
     try:
-        with Path(word[1:]).open("rb") as file:  # which may be a pipe: somebody named it, and waits for it
+        with Path(word[1:]).open("rb") as file:  # which may be a pipe
             return _within_bounds(file.read(MAX_INPUT + 1), word[1:])
     except UnicodeDecodeError:
-        raise click.UsageError(f"{word[1:]} is no text: {instead}.") from None
+        raise click.UsageError(f"{word[1:]} is not text: {instead}.") from None
     except OSError as exc:
         raise click.UsageError(f"{word[1:]} cannot be read: {exc.strerror}.") from None
 
@@ -160,15 +160,15 @@ def _within_bounds(content: bytes, what: str) -> str:
     return content.decode().replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _piped(instead: str = "give it as a file, with -a") -> str:
+def _read_stdin(instead: str = "give it as a file, with -a") -> str:
     try:
         return _within_bounds(sys.stdin.buffer.read(MAX_INPUT + 1), "Standard input")
     except UnicodeDecodeError:
-        raise click.UsageError(f"Standard input is no text: {instead}.") from None
+        raise click.UsageError(f"Standard input is not text: {instead}.") from None
 
 
-def _is_piped_into() -> bool:
-    """Whether something waits on standard input. A program that runs us may have left it open with nothing in it."""
+def _has_stdin_data() -> bool:
+    """Return whether there is data on standard input, without waiting: it may be open and empty."""
     try:
         if sys.stdin.isatty() or not select.select([sys.stdin], [], [], 0)[0]:
             return False

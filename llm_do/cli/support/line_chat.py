@@ -1,4 +1,4 @@
-"""The line mode of `llm-do chat`, for pipes and screen readers. Standard output has the answers and nothing else."""
+"""The line mode of `llm-do chat`, for pipes and screen readers. Only answers go to standard output."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from ...core.entries import WorkerEntry
 from ...core.events import Event
 from ...projects.registry import WorkerRegistry
 from ..terminal.approver import TerminalApprover
-from ..terminal.error_text import cut_off_line
+from ..terminal.error_text import describe_cut_off, escape_controls
 from ..terminal.keys import Keyboard
 from ..terminal.live import stderr_console
-from .conversation import Conversation, call_in_words, readable
-from .exits import Exit, code_of, report
-from .model_offer import choose_later
-from .sessions import SessionOptions, open_session
+from .conversation import Conversation, describe_call
+from .exits import Exit, exit_code_of, report_error
+from .options import SessionOptions
+from .session_model import model_chooser
+from .sessions import open_session
 
 
-def chat_by_lines(
+def run_line_chat(
     registry: WorkerRegistry, worker: WorkerEntry[Any], options: SessionOptions, files: Sequence[MultiModalContent] = ()
 ) -> int:
-    """Talk until the input ends. The code says how the last turn went."""
+    """Talk until the input ends, and return the exit code of the last turn."""
     keyboard = Keyboard.open()
     printer = Printer(quiet=options.quiet)
     approver = None
@@ -40,15 +41,15 @@ def chat_by_lines(
         sinks=[printer],
         text_deltas=True,
         asks_for_more=True,
-        choose_model=choose_later(registry, options, asks=True),
+        choose_model=model_chooser(registry, options, asks=True),
     )
-    chat = PlainChat(Conversation(worker, runtime, files), printer)
-    # One loop for all turns, which stands still while a line is read: what interrupts a read interrupts Python.
+    chat = LineChat(Conversation(worker, runtime, files), printer)
+    # One loop for all turns. It does not run while a line is read, so that an interrupt raises KeyboardInterrupt.
     with asyncio.Runner() as runner:
         try:
             return chat.run(runner)
-        except BrokenPipeError as exc:  # click would call it a failure
-            return report(exc)
+        except BrokenPipeError as exc:  # which click would report as a failure
+            return report_error(exc)
         finally:
             runner.run(chat.conversation.close())
 
@@ -61,38 +62,38 @@ class Printer:
         self._terminal = sys.stdout.isatty()
         self._turn: int | None = None
         self._column = 0
-        self.spoke = False
+        self.has_text = False
         """Whether there was any text since the last call."""
         self.broken: OSError | None = None
-        """Why nothing more can be printed."""
+        """The error that ended the printing."""
 
     def on_event(self, event: Event) -> None:
         match event.type:
-            case "call_opened" | "call_closed" if event.kind == "server":  # a notice tells it
+            case "call_opened" | "call_closed" if event.kind == "server":  # reported as a notice
                 pass
             case "call_opened" if event.parent_id is None:
                 self._turn = event.call_id
             case "call_opened":
                 self.end_line()
-                self.spoke = False
-                self.tell(f"{'  ' * event.depth}> {call_in_words(event.name, event.arguments)}")
+                self.has_text = False
+                self.note(f"{'  ' * event.depth}> {describe_call(event.name, event.arguments)}")
             case "call_closed" if event.parent_id is not None and (problem := event.error or event.failure):
-                self.tell(f"{'  ' * event.depth}! {event.name}: {readable(problem)}")
+                self.note(f"{'  ' * event.depth}! {event.name}: {escape_controls(problem)}")
             case "request_ended" if event.cut_off is not None and event.error is None:
                 self.end_line()
-                self.tell(f"llm-do: {cut_off_line(event)}")
+                self.note(f"llm-do: {describe_cut_off(event)}")
             case "notice":
                 self.end_line()
-                self.tell(f"llm-do: {readable(event.text)}")
+                self.note(f"llm-do: {escape_controls(event.text)}")
             case "text_delta" if event.call_id == self._turn and not event.thinking:
                 self.write(event.text)
 
     def write(self, text: str) -> None:
-        """Print a piece of the answer. A program that reads it gets it as it is; a terminal must not obey it."""
-        if not text.strip() and not self.spoke:
+        """Print a piece of the answer: unchanged to a program, with control characters escaped to a terminal."""
+        if not text.strip() and not self.has_text:
             return
-        self.spoke = True
-        self._put(readable(text) if self._terminal else text)
+        self.has_text = True
+        self._put(escape_controls(text) if self._terminal else text)
         self._column = 0 if text.endswith("\n") else 1
 
     def _put(self, text: str) -> None:
@@ -101,7 +102,7 @@ class Printer:
         try:
             sys.stdout.write(text)
             sys.stdout.flush()
-        except OSError as exc:  # whoever read it has left, or the disk is full
+        except OSError as exc:  # the reader has gone, or the disk is full
             self.broken = exc
 
     def end_line(self) -> None:
@@ -109,13 +110,13 @@ class Printer:
             self._put("\n")
             self._column = 0
 
-    def tell(self, text: str, *, always: bool = False) -> None:
+    def note(self, text: str, *, always: bool = False) -> None:
         if always or not self._quiet:
             click.echo(text, err=True)
 
 
-class PlainChat:
-    """Reads lines, and takes a turn for each."""
+class LineChat:
+    """A conversation in lines: each is a turn or a command."""
 
     def __init__(self, conversation: Conversation, printer: Printer) -> None:
         self.conversation = conversation
@@ -127,40 +128,40 @@ class PlainChat:
         """Talk until the input ends."""
         if self._interactive:
             name, model = self.conversation.worker.name, self.conversation.model
-            self._printer.tell(f"You talk with {name} ({readable(model)}). /help tells more, Ctrl-D ends.")
+            self._printer.note(f"Talking to {name} ({escape_controls(model)}). /help lists the commands, Ctrl-D ends.")
             with suppress(ImportError):
-                import readline  # noqa: F401, PLC0415 - it makes `input` editable, with a history
-        while (line := self._read()) is not None:
+                import readline  # noqa: F401, PLC0415 - it gives `input` editing and a history
+        while (line := self._read_text()) is not None:
             if not line.strip():
                 continue
             try:
-                if not runner.run(self._do(line)):
+                if not runner.run(self._handle(line)):
                     break
             except KeyboardInterrupt:
                 self._printer.end_line()
-                self._printer.tell(self.conversation.cancelled_in_words(), always=True)
+                self._printer.note(self.conversation.describe_cancelled(), always=True)
                 self._code = Exit.INTERRUPTED
         return self._code
 
-    def _read(self) -> str | None:
-        """The next text, or nothing at the end. A line that ends with a backslash goes on with the next one."""
+    def _read_text(self) -> str | None:
+        """Read the next text, or nothing at the end. A backslash at the end of a line continues it."""
         lines: list[str] = []
         while True:
             try:
-                line = self._line("... " if lines else "> ")
+                line = self._read_line("... " if lines else "> ")
             except EOFError:
                 return "\n".join(lines) if lines else None
             except KeyboardInterrupt:
                 if not self._interactive:
                     raise
-                self._printer.tell("\nCtrl-D ends.")
+                self._printer.note("\nCtrl-D ends.")
                 lines = []
                 continue
             if not line.endswith("\\"):
                 return "\n".join([*lines, line])
             lines.append(line[:-1])
 
-    def _line(self, prompt: str) -> str:
+    def _read_line(self, prompt: str) -> str:
         if self._interactive and sys.stdout.isatty():
             return input(prompt)
         if self._interactive:
@@ -168,28 +169,28 @@ class PlainChat:
         try:
             line = sys.stdin.readline()
         except UnicodeDecodeError:
-            raise click.UsageError("Standard input is no text.") from None
+            raise click.UsageError("Standard input is not text.") from None
         if not line:
             raise EOFError
         return line.removesuffix("\n")
 
-    async def _do(self, line: str) -> bool:
-        """Take a turn, or do what a command says. Whether to go on."""
+    async def _handle(self, line: str) -> bool:
+        """Take a turn or run a command, and return whether to go on."""
         text = line.strip()
         if text.startswith("/") and not text.startswith("//"):
             reply = await self.conversation.command(text)
             if reply.text:
-                self._printer.tell(reply.text, always=True)
+                self._printer.note(reply.text, always=True)
             return not reply.quit
-        self._printer.spoke = False
+        self._printer.has_text = False
         try:
-            answer = await self.conversation.take(text.removeprefix("/") if text.startswith("//") else line)
+            answer = await self.conversation.take_turn(text.removeprefix("/") if text.startswith("//") else line)
         except Exception as exc:
             self._printer.end_line()
-            self._printer.tell(f"Error: {self.conversation.in_words(exc)}", always=True)
-            self._code = code_of(exc)
+            self._printer.note(f"Error: {self.conversation.describe_error(exc)}", always=True)
+            self._code = exit_code_of(exc)
             return True
-        if not self._printer.spoke or answer.startswith("```json"):
+        if not self._printer.has_text or answer.startswith("```json"):
             self._printer.write(answer)
         self._printer.end_line()
         if self._printer.broken is not None:

@@ -1,4 +1,4 @@
-"""Which project a command is about."""
+"""The project and the worker of a command."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...machine.files import own_users
 from ...projects.discovery import find_root, names_in
 from ...values.names import AMONG_FILES, NAME_RULE, is_name
 from .exits import Refusal
-from .trust import ask_before_code, is_trusted, refuse_foreign, refuse_foreign_code
+from .trust import confirm_code, is_trusted, refuse_foreign, refuse_foreign_code
 
 if TYPE_CHECKING:
     from ...projects.registry import WorkerRegistry
@@ -20,7 +20,7 @@ WORKER_FILES = (".md", ".yaml")
 
 
 def root_of(ctx: click.Context) -> Path:
-    """The folder of the project, or an error that says how to make one."""
+    """Return the folder of the project, or raise an error that says how to make one."""
     start = _start(ctx)
     root = find_root(start)
     if root is None:
@@ -28,13 +28,13 @@ def root_of(ctx: click.Context) -> Path:
             f"There is no project in {start} or above it: no folder with workers/ or llm-do.toml. "
             "Make one with `llm-do new`, or name another folder with -C."
         )
-    if root != start:  # nobody named it
+    if root != start:  # found, not named
         refuse_foreign(root)
     return root
 
 
 def open_project(ctx: click.Context, *, asks: bool = False) -> WorkerRegistry:
-    """The project as a registry. With `asks`, a person is asked before its code runs, unless it is trusted."""
+    """Open the project. With `asks`, ask before the code of a project runs that is not trusted."""
     root = root_of(ctx)
     return _open(ctx, root, is_named=root == _start(ctx), asks=asks)
 
@@ -43,13 +43,13 @@ def _open(ctx: click.Context, root: Path, *, is_named: bool, asks: bool) -> Work
     from ...projects.code import ProjectCode  # noqa: PLC0415 - with it comes everything
     from ...projects.registry import WorkerRegistry  # noqa: PLC0415
 
-    has_yes = asks and ask_before_code(root, ctx.command_path.partition(" ")[2])
+    has_yes = asks and confirm_code(root, ctx.command_path.partition(" ")[2])
     ProjectCode.keeps_output_clean = True
     return WorkerRegistry(root, owners=None if is_named or has_yes or is_trusted(root) else own_users())
 
 
 def open_worker(ctx: click.Context, worker: str, *, asks: bool = False) -> tuple[WorkerRegistry, str]:
-    """The registry that a worker is in, and its name there. A worker can be given as a file as well, seen from -C."""
+    """Open the project of a worker, given by name or as a file relative to -C, and return it with the worker's name."""
     if "/" not in worker and not worker.endswith(WORKER_FILES):
         return open_project(ctx, asks=asks), worker
     from ...projects.registry import WorkerRegistry  # noqa: PLC0415
@@ -61,7 +61,7 @@ def open_worker(ctx: click.Context, worker: str, *, asks: bool = False) -> tuple
         _check_name(file.stem, worker)
         refuse_foreign_code(file.parent)
         if asks:
-            ask_before_code(file.parent, ctx.command_path.partition(" ")[2])
+            confirm_code(file.parent, ctx.command_path.partition(" ")[2])
         owners = None if is_trusted(file.parent) else own_users()
         return WorkerRegistry(file.parent, only=file, owners=owners), file.stem
     own_folder = file.stem == "worker" and file.parent != root / "workers"
@@ -73,40 +73,38 @@ def open_worker(ctx: click.Context, worker: str, *, asks: bool = False) -> tuple
     if found is None or not found.path.samefile(file):
         other = f"; {name!r} is {found.path.relative_to(root)}" if found is not None else ""
         raise click.UsageError(
-            f"{worker!r} is no worker of the project{other}. "
-            "The file of one is workers/NAME.md, workers/NAME.yaml or workers/NAME/worker.md."
+            f"{worker!r} is not a worker of the project{other}. "
+            "A worker's file is workers/NAME.md, workers/NAME.yaml or workers/NAME/worker.md."
         )
     return registry, name
 
 
 def _start(ctx: click.Context) -> Path:
-    """The folder that -C names, or the current one."""
+    """Return the folder that -C names, or the current one."""
     return Path(ctx.find_root().obj or "").absolute()
 
 
-def _check_file(file: Path, given: str) -> None:
-    """Say what is wrong with something that was given as a file, and is none of a worker."""
+def _check_file(file: Path, path: str) -> None:
+    """Reject a path that is not the file of a worker."""
     try:
         there, folder = file.exists(), file.is_dir()
-    except (OSError, ValueError):  # no file can be called so
+    except (OSError, ValueError):  # no file can have such a name
         there = folder = False
     if not there:
-        from ...errors import did_you_mean  # noqa: PLC0415 - only for a mistake
+        from ...errors import did_you_mean  # noqa: PLC0415 - only for an error
 
         root = find_root(file.parent) or find_root(Path().absolute())
-        hint = did_you_mean(Path(given).stem, names_in(root)) if root is not None else ""
+        hint = did_you_mean(Path(path).stem, names_in(root)) if root is not None else ""
         raise click.UsageError(f"There is no file {str(file)!r}.{hint}")
     if folder:
-        raise click.UsageError(f"{given!r} is a folder. Give the file of a worker, or its name.")
+        raise click.UsageError(f"{path!r} is a folder. Give the file of a worker, or its name.")
     if file.suffix not in WORKER_FILES:
-        raise click.UsageError(f"{given!r} is no worker's file: those end with .md or .yaml.")
+        raise click.UsageError(f"{path!r} is not a worker's file: these end with .md or .yaml.")
 
 
-def _check_name(name: str, given: str) -> None:
-    """Say why the file of a worker cannot be called so: its name is the worker's."""
+def _check_name(name: str, path: str) -> None:
+    """Reject a file whose name cannot be that of a worker."""
     if name in AMONG_FILES:
-        raise click.UsageError(f"{given!r}: no worker can be named {name!r}, which means something else. Rename it.")
+        raise click.UsageError(f"{path!r}: no worker can be named {name!r}, which is reserved. Rename it.")
     if not is_name(name):
-        raise click.UsageError(
-            f"{given!r}: a worker is named like its file, and {name!r} cannot be a name: {NAME_RULE}"
-        )
+        raise click.UsageError(f"{path!r}: a worker is named like its file, and {name!r} cannot be a name. {NAME_RULE}")

@@ -1,4 +1,4 @@
-"""What a run shows: the answer on standard output, and the way to it on standard error."""
+"""Output of a run: the answer on standard output, progress on standard error."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ from ...projects.api import WorkerRunResult, run_entry
 from ...projects.registry import WorkerRegistry
 from ...values.fields import fields_of, separate_extra
 from ...values.texts import json_text, text_of
-from ..terminal.error_text import cut_off_line, readable
-from ..terminal.stdout import Output, ReaderLeft
+from ..terminal.error_text import describe_cut_off, escape_controls
+from ..terminal.keys import Keyboard
+from ..terminal.stdout import Output, ReaderGone
+from ..terminal.tables import count
 from ..terminal.tree import CallTree
-from .exits import Exit, code_of
-from .model_offer import choose_later, settle_model
-from .sessions import SessionOptions, open_session
+from .exits import Exit, exit_code_of
+from .options import SessionOptions
+from .session_model import model_chooser, resolve_session_model
+from .sessions import open_session
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import MultiModalContent
@@ -35,13 +38,13 @@ if TYPE_CHECKING:
     from ..terminal.live import LiveTree
 
 EVENTS_VERSION = 1
-"""Of the lines that `--events` prints. It changes when a program that reads them would have to."""
+"""The version of the lines that `--events` prints. It changes when programs that read them must change."""
 _NO_PERSON = "No person could be asked. Run it in a terminal, give --approve-all, or allow the call with a rule."
 
 
 @dataclass(kw_only=True)
 class Reporter:
-    """Runs an entry and tells about it as the command line wants it."""
+    """Runs an entry, and prints its result and progress as the options say."""
 
     out: Output
     options: SessionOptions
@@ -52,7 +55,7 @@ class Reporter:
     exit_code: int = Exit.OK
     cancel: Callable[[], object] = lambda: None
     broken: BaseException | None = None
-    """Why events cannot be printed any more."""
+    """The error that ended the printing of events."""
     _runtime: Runtime | None = None
     _tree: CallTree = field(default_factory=CallTree)
     _live: LiveTree | None = None
@@ -60,8 +63,8 @@ class Reporter:
     async def run(
         self, registry: WorkerRegistry, entry: Entry[Any], arguments: dict[str, Any], files: list[MultiModalContent]
     ) -> None:
-        """Run the entry, and print what came of it."""
-        self.options = await settle_model(registry, entry, self.options, asks=self.style == "text")
+        """Run the entry, and print its result."""
+        self.options = await resolve_session_model(registry, entry, self.options, asks=self.style == "text")
         live = self._live = self._live_tree()
         if live is not None:
             self._tree = live.tree
@@ -69,14 +72,14 @@ class Reporter:
         if self.style == "events":
             sinks.append(self)
         elif not self.options.quiet:
-            sinks.append(Notices(echo_line if live is None else live.print_above))
+            sinks.append(Notices(print_line if live is None else live.print_above))
         runtime = self._runtime = open_session(
             registry,
             self.options,
             approver=self._approver(live),
             sinks=sinks,
             text_deltas=live is not None or self.style == "events",
-            choose_model=choose_later(registry, self.options, asks=self.style == "text", screen=live),
+            choose_model=model_chooser(registry, self.options, asks=self.style == "text", screen=live),
         )
         if live is not None:
             live.start()
@@ -85,80 +88,79 @@ class Reporter:
         finally:
             if live is not None:
                 live.stop()
-        self._told(result)
+        self._report_result(result)
 
     def on_event(self, event: Event) -> None:
-        """Print an event as a line of JSON. When nobody takes it any more, the run is over."""
+        """Print an event as a line of JSON. A run whose reader has gone is cancelled."""
         try:
             if self.broken is None:
                 self.out.write(f"{event_line(event)}\n")
-        except (ReaderLeft, OSError) as exc:
+        except (ReaderGone, OSError) as exc:
             self.broken = exc
             self.cancel()
 
     def redact(self, text: str) -> str:
-        """A text without secrets."""
+        """Return a text without secrets."""
         if self._runtime is None:
             return text
-        clean: str = self._runtime.recorder.secrets.redact(text)
-        return clean
+        redacted: str = self._runtime.recorder.secrets.redact(text)
+        return redacted
 
     def clear_screen(self) -> None:
-        """Leave the terminal as it was, when there is no time for anything else."""
+        """Restore the terminal before the process ends at once."""
         if self._live is not None:
             self._live.stop()
 
     def _live_tree(self) -> LiveTree | None:
-        """The tree that a person sees while it runs, if one looks."""
-        if self.options.quiet or not sees_progress():
+        """Return the tree that is drawn during the run, if a person can see it."""
+        if self.options.quiet or not can_redraw():
             return None
-        from ..terminal.live import LiveTree, stderr_console  # noqa: PLC0415 - rich takes a while, and mostly nobody looks
+        from ..terminal.live import LiveTree, stderr_console  # noqa: PLC0415 - rich is slow to import, and only terminals need it
 
         return LiveTree(stderr_console())
 
     def _approver(self, live: LiveTree | None) -> TerminalApprover | None:
-        if self.options.approve_all or self.options.strict or not sees_progress():
+        if self.options.approve_all or self.options.strict or not can_redraw():
             return None
         from ..terminal.approver import TerminalApprover  # noqa: PLC0415
-        from ..terminal.keys import Keyboard  # noqa: PLC0415
         from ..terminal.live import stderr_console  # noqa: PLC0415
 
         if (keyboard := Keyboard.open()) is None:
             return None
         return TerminalApprover(stderr_console(), keyboard, live)
 
-    def _told(self, result: WorkerRunResult) -> None:
+    def _report_result(self, result: WorkerRunResult) -> None:
         refused = [record.name for record in result.refusals]
         if refused and not self.allow_refusals:
             self.exit_code = Exit.REFUSED
         text = result.output if isinstance(result.output, str) else json_text(result.output, indent=2)
         if self.style == "text":
-            self.out.answer(text)
+            self.out.write_answer(text)
         else:
-            self._result(output=result.output, error=None)
-        self._tell_left_running()
-        self._afterwards()
+            self._write_result(output=result.output, error=None)
+        self._report_left_running()
+        self._print_summary()
         if refused and not self.allow_refusals and not self.options.quiet:
             names = [
                 visible(name) if n == 1 else f"{visible(name)} ({n:,} calls)" for name, n in Counter(refused).items()
             ]
-            advice = f" {_NO_PERSON}" if self._found_no_person() else ""
-            click.echo(f"Refused: {', '.join(names)}. The worker went on without.{advice}", err=True)
+            advice = f" {_NO_PERSON}" if self._lacked_approver() else ""
+            click.echo(f"Refused: {', '.join(names)}. The worker went on without them.{advice}", err=True)
 
-    def _found_no_person(self) -> bool:
-        """Whether a call was refused because no person could be asked."""
+    def _lacked_approver(self) -> bool:
+        """Return whether a call was refused because no person could be asked."""
         records = [] if self._runtime is None else self._runtime.trace
         return any(record.approval is not None and record.approval.by == "nobody" for record in records)
 
-    def _result(self, *, output: Any, error: BaseException | None) -> None:
-        """One object with all that there is to know."""
+    def _write_result(self, *, output: Any, error: BaseException | None) -> None:
+        """Write the result as a JSON object."""
         runtime = self._runtime
         trace = [] if runtime is None else list(runtime.trace)
-        made = {
+        result = {
             "type": "result",
             "version": EVENTS_VERSION,
             "output": output,
-            "error": None if error is None else {"type": type(error).__name__, "message": self.redact(_said(error))},
+            "error": None if error is None else self._error_object(error),
             "exit_code": int(self.exit_code),
             "refusals": [
                 {"name": record.name, "note": record.approval.note, "rule": record.approval.rule}
@@ -168,41 +170,45 @@ class Reporter:
             "usage": {} if runtime is None else _usage(runtime),
             "budget": None if runtime is None else _budget(runtime),
         }
-        line = json_text(made, indent=2 if self.style == "json" else None)
+        line = json_text(result, indent=2 if self.style == "json" else None)
         if self.style == "json":
-            self.out.answer(line)
+            self.out.write_answer(line)
         else:
             self.out.write(f"{line}\n")
 
-    def failed(self, exc: BaseException) -> int:
-        """The run ended with an error, which somebody else tells. Returns the code for it."""
-        ended = self._runtime is not None and bool(self._runtime.gate.ended)
-        self.exit_code = Exit.REFUSED if ended else code_of(exc)
-        if isinstance(exc, ApprovalDenied) and self._found_no_person():
+    def _error_object(self, error: BaseException) -> dict[str, str]:
+        message = error.format_message() if isinstance(error, click.ClickException) else text_of(error)
+        return {"type": type(error).__name__, "message": self.redact(message)}
+
+    def report_failure(self, exc: BaseException) -> int:
+        """Print the result of a run that failed, but not its error, and return the exit code."""
+        is_ended = self._runtime is not None and bool(self._runtime.gate.ended)
+        self.exit_code = Exit.REFUSED if is_ended else exit_code_of(exc)
+        if isinstance(exc, ApprovalDenied) and self._lacked_approver():
             exc.add_note(_NO_PERSON)
-        self._over(exc)
+        self._report_end(exc)
         return self.exit_code
 
-    def interrupted(self) -> None:
-        """Somebody interrupted the run: what it did until then is worth knowing."""
+    def report_interrupt(self) -> None:
+        """Print what an interrupted run did until then."""
         click.echo("Interrupted.", err=True)
-        self._tell_left_running()
+        self._report_left_running()
         self.exit_code = Exit.INTERRUPTED
-        self._over(KeyboardInterrupt("interrupted"))
+        self._report_end(KeyboardInterrupt("interrupted"))
 
-    def _tell_left_running(self) -> None:
-        """Name the synchronous functions whose threads end with the process. An error of the time says it itself."""
+    def _report_left_running(self) -> None:
+        """Name the synchronous functions whose threads end with the process. A timeout error names them itself."""
         left = "" if self._runtime is None else self._runtime.loop.threads.tell_left_running()
         if left:
             click.echo(visible(left), err=True)
 
-    def _over(self, exc: BaseException) -> None:
+    def _report_end(self, exc: BaseException) -> None:
         if self.style != "text" and self.broken is None:
-            with suppress(ReaderLeft):
-                self._result(output=None, error=exc)
-        self._afterwards(partial=True)
+            with suppress(ReaderGone):
+                self._write_result(output=None, error=exc)
+        self._print_summary(partial=True)
 
-    def _afterwards(self, *, partial: bool = False) -> None:
+    def _print_summary(self, *, partial: bool = False) -> None:
         if self._runtime is None or self.options.quiet:
             return
         shows_tree = self.verbose or (partial and len(self._tree.nodes) > 1)
@@ -215,45 +221,41 @@ class Reporter:
         for line in tree_lines(self._tree) if shows_tree else ():
             console.print(line, no_wrap=True, overflow="ellipsis")
         if shows_usage:
-            console.print(usage_line(self._runtime), style="dim", markup=False)
+            console.print(format_usage(self._runtime) or "no model was used", style="dim", markup=False)
 
 
 @dataclass
 class Notices:
-    """Tells a person what they should know, in a line each."""
+    """Prints each notice as a line."""
 
-    tell: Callable[[str], None]
+    print_line: Callable[[str], None]
 
     def on_event(self, event: Event) -> None:
         if event.type == "notice":
-            # What a server wrote is spelled out in it already, and one line stays one.
-            self.tell(f"llm-do: {readable(event.text)}".replace("\n", "\\n"))
+            # A notice stays one line.
+            self.print_line(f"llm-do: {escape_controls(event.text)}".replace("\n", "\\n"))
         elif event.type == "request_ended" and event.cut_off is not None and event.error is None:
-            self.tell(f"llm-do: {cut_off_line(event)}")
+            self.print_line(f"llm-do: {describe_cut_off(event)}")
 
 
-def echo_line(text: str) -> None:
+def print_line(text: str) -> None:
     """Print a line on standard error."""
     click.echo(text, err=True)
 
 
-def sees_progress() -> bool:
-    """Whether standard error is a terminal on which lines can be drawn again."""
+def can_redraw() -> bool:
+    """Return whether standard error is a terminal whose lines can be redrawn."""
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def _said(error: BaseException) -> str:
-    return error.format_message() if isinstance(error, click.ClickException) else text_of(error)
-
-
 def event_line(event: Event) -> str:
-    """Return an event as a line of JSON, in which extra values of arguments stand apart from fields."""
+    """Return an event as a line of JSON, with extra arguments apart from the declared ones."""
     fields = fields_of(event)
     assert fields is not None
-    made = {"version": EVENTS_VERSION, **fields.declared}
-    if "arguments" in made:
-        made["arguments"] = separate_extra(made["arguments"])
-    return json_text(made)
+    values = {"version": EVENTS_VERSION, **fields.declared}
+    if "arguments" in values:
+        values["arguments"] = separate_extra(values["arguments"])
+    return json_text(values)
 
 
 def _usage(runtime: Runtime) -> dict[str, Any]:
@@ -278,11 +280,10 @@ def _budget(runtime: Runtime) -> dict[str, Any]:
     }
 
 
-def usage_line(runtime: Runtime) -> str:
-    """What a run used, in one line for each model."""
-    lines = []
-    for model, used in runtime.usage_by_provider.items():
-        requests = "1 request" if used.requests == 1 else f"{used.requests} requests"
-        cost = "" if used.cost is None else f", ${used.cost:.4f}"
-        lines.append(f"{model}: {requests}, {used.input_tokens} tokens in, {used.output_tokens} out{cost}")
-    return "\n".join(lines) or "no model was used"
+def format_usage(runtime: Runtime, *, unpriced: str = "") -> str:
+    """Return the usage of a session, with a line for each model. `unpriced` stands for an unknown cost."""
+    return "\n".join(
+        f"{visible(model)}: {count(used.requests, 'request')}, {used.input_tokens:,} tokens in, "
+        f"{used.output_tokens:,} out{unpriced if used.cost is None else f', ${used.cost:.4f}'}"
+        for model, used in runtime.usage_by_provider.items()
+    )

@@ -1,9 +1,9 @@
-"""The files that `llm-do new` makes. What they say is true of the project that they make, and a test runs it."""
+"""The files that `llm-do new` writes. A test runs the project that they make."""
 
 WORKER = """\
 You are a helpful assistant. Answer in one short paragraph.
 
-Change this text: it is all that the model is told. It then gets whatever the worker is run with.
+Replace this text with your instructions. The model gets them first, and then the input of the run.
 """
 
 PROJECT = {
@@ -16,7 +16,7 @@ __pycache__/
 
 A project of llm-do: LLM workers and Python functions that call each other by name.
 
-- `workers/helper.md` is a worker: its settings, and below them what the model is told.
+- `workers/helper.md` is a worker: its settings, and below them its instructions.
 - `tools.py` has functions. A worker that names one under `tools` can call it.
 - `llm-do.toml` has the default model, the limits, the rules and the files of the project.
 
@@ -26,17 +26,17 @@ A project of llm-do: LLM workers and Python functions that call each other by na
     llm-do check
 """,
     "llm-do.toml": """\
-# All of it is optional. Remove the # in front of what you need.
+# All settings are optional. Remove the # in front of those that you need.
 
-# The model of workers that name none. LLM_DO_MODEL stands before it. Without both, an API key in the environment, a
-# model server that you agreed to or a local model decides: `llm-do doctor` tells which.
+# The model for workers that name none. LLM_DO_MODEL overrides it. Without both, an API key in the environment, a
+# model server that you agreed to use or a local model decides: see `llm-do doctor`.
 # model = "anthropic:claude-sonnet-5-5"
 
-[limits]  # of each run, over all of its calls
+[limits]  # for each run, over all of its calls
 max_requests = 50
-# max_cost = 1.0  # US dollars; 5 without it, on the command line
+# max_cost = 1.0  # US dollars; by default 5 on the command line
 
-# [tool_rules]  # what is allowed, asks or is denied, for every worker
+# [tool_rules]  # allow, ask or deny, for every worker
 # count_words = "ask"
 
 # [sandbox.paths]  # folders that workers may use; `root` is relative to this file
@@ -62,4 +62,4 @@ Answer the question that you are given, in one short paragraph. When it is about
 first and count its words with the tool: never guess.
 """,
 }
-"""The files of a new project. NAME stands for its name."""
+"""The files of a new project, in which NAME stands for its name."""

@@ -1,4 +1,4 @@
-"""Which projects the user trusts, and the question before their code runs."""
+"""Trusted projects, and the question before the code of others runs."""
 
 from __future__ import annotations
 
@@ -16,18 +16,16 @@ from ...machine.files import foreign_part, own_users, part_open_to_all
 from ...projects.layout import CODE, deciding_files
 from .exits import Refusal
 
-_KIND = "project"
+KIND = "project"
 """The kind of the remembered answers. Their subjects are the real paths of projects."""
-
-
 _MOST_FOLDERS = 1000
 
 
 def is_trusted(root: Path) -> bool:
-    """Whether the user trusts a project."""
-    from ...machine.remembered import is_remembered  # noqa: PLC0415 - it imports pydantic
+    """Return whether the user trusts a project."""
+    from ...machine.remembered import is_remembered  # noqa: PLC0415 - only for untrusted projects
 
-    return is_remembered(_KIND, str(root.resolve()))
+    return is_remembered(KIND, str(root.resolve()))
 
 
 def trust(root: Path) -> None:
@@ -37,7 +35,7 @@ def trust(root: Path) -> None:
         Refusal: Every user can change what it runs.
         RememberedError: The answer cannot be written.
     """
-    from ...machine.remembered import Remembered  # noqa: PLC0415 - it imports pydantic
+    from ...machine.remembered import Remembered  # noqa: PLC0415 - only for untrusted projects
 
     real = root.resolve()
     parts = (part_open_to_all(path, real) for path in (real, *deciding_files(real)))
@@ -49,26 +47,26 @@ def trust(root: Path) -> None:
         raise Refusal(
             f"{part} can be written by every user of this machine, so a yes to {real} is not remembered. {way_out}"
         )
-    Remembered.load().add(_KIND, str(real))
+    Remembered.load().add(KIND, str(real))
 
 
-def trust_or_note(root: Path) -> None:
-    """Remember that the user trusts a project, or print why the yes is for this time only."""
-    from ...errors import RememberedError  # noqa: PLC0415 - it imports pydantic
+def trust_or_explain(root: Path) -> None:
+    """Remember that the user trusts a project, or print why the answer is not remembered."""
+    from ...errors import RememberedError  # noqa: PLC0415 - only for untrusted projects
 
     try:
         trust(root)
     except (Refusal, RememberedError) as exc:
-        click.echo(f"Note: {_shown(exc)}", err=True)
+        click.echo(f"Note: {escape(exc)}", err=True)
 
 
 def refuse_foreign(root: Path) -> None:
-    """Refuse a project that was found and not named, where another user could have written what it runs."""
+    """Refuse a project that was found, not named, if another user could have written what it runs."""
     _refuse_foreign(root, [root, *deciding_files(root)], root)
 
 
 def refuse_foreign_code(folder: Path) -> None:
-    """Refuse code of another user beside a lone worker, which brings it along. Who owns the folder does not matter."""
+    """Refuse code of another user beside a lone worker's file, whoever owns the folder."""
     for name in CODE:
         _refuse_foreign(folder, [folder / name], folder / Path(name).parts[0])
 
@@ -77,35 +75,35 @@ def _refuse_foreign(root: Path, parts: list[Path], top: Path) -> None:
     part = next(filter(None, (foreign_part(part, top, own_users()) for part in parts)), None)
     if part is not None and not is_trusted(root):
         raise Refusal(
-            f"The project in {root} is not used: {part} belongs to another user, and what it says would run as you. "
+            f"The project in {root} is not used: {part} belongs to another user, and its code would run as you. "
             f"{_how_to_trust(root)}"
         )
 
 
-def ask_before_code(root: Path, command: str) -> bool:
-    """Ask once before a command that only looks at a project imports its code, and return whether it is trusted.
+def confirm_code(root: Path, command: str) -> bool:
+    """Ask once before a read-only command imports the code of a project, and return whether it is trusted.
 
-    Without a terminal, say that it does.
+    Without a terminal, only print a note.
     """
     if not _has_code(root):
         return False
     if is_trusted(root):
         return True
-    what = f"`llm-do {command}` imports the Python code of {_shown(root)}, which can do all that you can."
+    what = f"`llm-do {command}` imports the Python code of {escape(root)}, which can do everything that you can."
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        click.echo(f"Note: {what} It is not asked about without a terminal; `llm-do trust` says yes once.", err=True)
+        click.echo(f"Note: {what} Without a terminal, there is no question; `llm-do trust` answers it.", err=True)
         return False
     if not click.confirm(f"{what}\nDo you trust this project?", default=False, err=True):
         raise Refusal(
-            "The project is not trusted, so nothing of it was run; `llm-do list` runs no code. " + _how_to_trust(root)
+            "The project is not trusted, so its code was not run; `llm-do list` runs no code. " + _how_to_trust(root)
         )
-    trust_or_note(root)
+    trust_or_explain(root)
     return True
 
 
-def _shown(text: object) -> str:
-    """Return a text in one line that cannot steer the terminal: the name of a folder may be anything."""
-    from ...privacy.display import visible  # noqa: PLC0415 - it imports pydantic
+def escape(text: object) -> str:
+    """Return a text in one line that cannot control the terminal: the name of a folder may be anything."""
+    from ...privacy.display import visible  # noqa: PLC0415 - only for untrusted projects
 
     return visible(str(text))
 
@@ -115,9 +113,9 @@ def _how_to_trust(root: Path) -> str:
 
 
 def _has_code(root: Path) -> bool:
-    """Whether there is anything in a project that Python could import. A large one is not searched to its end."""
+    """Return whether Python could import anything in a project. A large project counts as having code."""
     endings = tuple(all_suffixes())
-    # Also through links, which may lead to hidden folders: Python follows them. One that leads round ends at the limit.
+    # Links are followed, as Python does, also into hidden folders. A circular one ends at the limit.
     for number, (_, _, files) in enumerate(islice(os.walk(root, followlinks=True), _MOST_FOLDERS + 1)):
         if number == _MOST_FOLDERS or any(name.endswith(endings) for name in files):
             return True

@@ -1,4 +1,4 @@
-"""The question that a person is asked before a call runs, in the terminal."""
+"""Approval of calls in the terminal."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from rich.text import Text
 from ...machine import pool
 from ...policy.requests import ApprovalDecision, ApprovalRequest
 from ...privacy.display import visible
-from .approval_view import as_json, gather, headline
+from .answers import possible_answers
+from .approval_view import editable_json, headline, view_request
 from .keys import Keyboard
 
-_MOST_OFFERS = 9
 _ROOM = 20
-"""How many lines of a request are shown at once."""
+"""The most lines of a request that are shown at once."""
 _AROUND = 14
-"""The lines of a screen that a question needs beside these."""
+"""The other screen lines that a question needs."""
 
 
 class Screen(Protocol):
-    """What stands on the terminal while nobody is asked."""
+    """A display that makes room for questions."""
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
 
 
 class TerminalApprover:
-    """Asks on the terminal."""
+    """Asks the person at the terminal whether a call may run."""
 
     one_at_a_time = True
 
@@ -54,48 +54,31 @@ class TerminalApprover:
                 self._screen.start()
 
     async def _decide(self, request: ApprovalRequest) -> ApprovalDecision:
-        cut = self._show(request, full=False)
-        await self._keyboard.rest()  # the answers are shown when keys count
+        is_cut = self._show(request, full=False)
+        await self._keyboard.wait_until_idle()  # the answers are shown once keys count
+        session = f"yes, in this session, with {request.session_grant}"
         while True:
-            keys = self._keys(request, cut)
-            self._print(Text("\n".join(f"  {key}  {text}" for key, text in keys.items())))
-            while (key := (await self._keyboard.key()).lower()) not in keys:
+            answers = possible_answers(
+                request, session=session, only_offer="1", end="no, and end the run", show_all="v" if is_cut else None
+            )
+            self._print(Text("\n".join(f"  {key}  {answer.text}" for key, answer in answers.items())))
+            while (key := (await self._keyboard.read_key()).lower()) not in answers:
                 pass
-            self._print(Text(f"  → {keys[key]}", style="bold"))
+            self._print(Text(f"  → {answers[key].text}", style="bold"))
             if key == "v":
-                cut = self._show(request, full=True)
-            elif (decision := await self._decision(key, request)) is not None:
+                is_cut = self._show(request, full=True)
+            elif (decision := answers[key].decision or await self._ask_for_more(key, request)) is not None:
                 return decision
 
-    def _keys(self, request: ApprovalRequest, cut: bool) -> dict[str, str]:
-        if request.question is not None:
-            return {"y": "yes", "n": "no"}
-        count = request.count
-        keys = {"y": "yes, this once"} if count == 1 else {"y": "yes, to one of them", "a": f"yes, to all {count:,}"}
-        keys["s"] = f"yes, in this session, with {request.session_grant}"
-        for number, offer in enumerate(request.offers[:_MOST_OFFERS], 1):
-            keys[str(number)] = f"yes, in this session: {visible(offer.text)}"
-        keys["e"] = "edit the arguments" if count == 1 else "edit the arguments of one"
-        keys["n"] = "no, with a note" if count == 1 else f"no, to all {count:,}, with a note"
-        return keys | ({"v": "show all of it"} if cut else {}) | {"q": "no, and end the run"}
-
-    async def _decision(self, key: str, request: ApprovalRequest) -> ApprovalDecision | None:
+    async def _ask_for_more(self, key: str, request: ApprovalRequest) -> ApprovalDecision | None:
         if key == "e":
-            edited = await self._edit(request)
-            return None if edited is None else ApprovalDecision(approved=True, arguments=edited)
-        if key == "n" and request.question is not None:
-            return ApprovalDecision(approved=False)
-        if key == "n":
-            self._print(Text("  Why not? (Enter: no note) ", style="bold"), end="")
-            return ApprovalDecision(approved=False, note=await self._keyboard.line() or None, all_calls=True)
-        if key == "q":
-            return ApprovalDecision(approved=False, end_run=True)
-        if key.isdigit():
-            return ApprovalDecision(approved=True, grant=request.offers[int(key) - 1])
-        return ApprovalDecision(approved=True, approve_for_session=key == "s", all_calls=key == "a")
+            arguments = await self._edit(request)
+            return None if arguments is None else ApprovalDecision(approved=True, arguments=arguments)
+        self._print(Text("  Why not? (Enter: no note) ", style="bold"), end="")
+        return ApprovalDecision(approved=False, note=await self._keyboard.read_line() or None, all_calls=True)
 
     def _show(self, request: ApprovalRequest, *, full: bool) -> bool:
-        """Show a request, and tell whether there is more of it."""
+        """Show a request, and return whether some of it is left out."""
         ruling = request.ruling
         because = visible(ruling.because if ruling is not None else request.reason)
         self._print(Text(f"\n? {headline(request)}", style="bold magenta"))
@@ -105,34 +88,34 @@ class TerminalApprover:
             self._print(Text(f"  {visible(ruling.reason)}"))
         room = None if full else min(max(self._console.height - _AROUND, 5), _ROOM)
         width = self._console.width - 2
-        evidence = gather(request, room=room, width=width)
-        self._print(Padding(evidence.shown, (0, 0, 0, 2)))
-        return evidence.cut
+        view = view_request(request, room=room, width=width)
+        self._print(Padding(view.content, (0, 0, 0, 2)))
+        return view.is_cut
 
     async def _edit(self, request: ApprovalRequest) -> dict[str, Any] | None:
-        """The arguments as the person's own editor leaves them, or nothing where it left them alone."""
-        before, fixed = as_json(request.arguments)
+        """Let the person edit the arguments in an editor, and return them if they were changed."""
+        before, fixed = editable_json(request.arguments)
         try:
             edited = await _in_editor(before)
-            made = json.loads(edited)
+            arguments = json.loads(edited)
         except (OSError, ValueError) as exc:
-            why = exc.strerror if isinstance(exc, OSError) else str(exc)
-            self._print(Text(f"  That did not work: {visible(str(why))}. Set EDITOR to choose an editor.", style="red"))
+            why = visible(str(exc.strerror if isinstance(exc, OSError) else exc))
+            self._print(Text(f"  The arguments were not edited: {why}. Set EDITOR to choose an editor.", style="red"))
             return None
         if edited == before:
             self._print(Text("  Nothing was changed.", style="yellow"))
             return None
-        if not isinstance(made, dict):
-            self._print(Text("  The arguments are an object: { ... }.", style="red"))
+        if not isinstance(arguments, dict):
+            self._print(Text("  The arguments must be an object: { ... }.", style="red"))
             return None
-        return {**fixed, **made}
+        return {**fixed, **arguments}
 
-    def _print(self, shown: RenderableType, end: str = "\n") -> None:
-        self._console.print(shown, end=end)
+    def _print(self, content: RenderableType, end: str = "\n") -> None:
+        self._console.print(content, end=end)
 
 
 async def _in_editor(text: str) -> str:
-    """A text as a person leaves it in an editor. Ctrl-C is the editor's while it runs."""
+    """Return a text as edited in the person's editor, which alone gets Ctrl-C while it runs."""
     editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "arguments.json"

@@ -1,4 +1,4 @@
-"""Errors in words, for whoever started the program."""
+"""Error messages for the person who runs the program."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ if TYPE_CHECKING:
     from ...core.events import RequestEnded
     from ...errors import LimitExceeded
 
-# What moves a cursor, turns the direction of writing or takes no room. Unlike `visible` this leaves alone what plain
-# writing has: joiners and variation selectors, which emoji and many scripts are made of, and backslashes.
+# Characters that move the cursor, change the direction of writing or take no room. Unlike `visible`, this leaves what
+# ordinary text has: backslashes, and the joiners and variation selectors of emoji and many scripts.
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\uf8ff\U000e0000-\U000e007f]"
 )
 _LONGEST = 300
-"""How many characters of what a provider says are told."""
+"""The most characters that are shown of a provider's message."""
 
 
-def readable(text: str) -> str:
-    """Text that somebody else wrote, without anything that could steer a screen. Lines and tabs stay."""
+def escape_controls(text: str) -> str:
+    """Return a foreign text with all characters escaped that could control a terminal. Lines and tabs stay."""
     from ...privacy.display import visible  # noqa: PLC0415 - it imports pydantic
 
     return _UNSAFE.sub(lambda found: visible(found[0]), text.replace("\r", ""))
 
 
-def cut_off_line(event: RequestEnded) -> str:
-    """Say that an answer was cut off, and by what."""
-    return readable(f"An answer of {event.worker} ({event.model}) was cut off: {event.cut_off}.")
+def describe_cut_off(event: RequestEnded) -> str:
+    """Return a line about an answer that was cut off, with the reason."""
+    return escape_controls(f"An answer of {event.worker} ({event.model}) was cut off: {event.cut_off}.")
 
 
-def in_words(exc: BaseException, *, redact: Callable[[str], str] = str) -> str:
-    """What went wrong, in a sentence or two that are safe to print. `redact` takes secrets out of them."""
-    return readable(redact(_said(exc, redact).strip()))
+def describe_error(exc: BaseException, *, redact: Callable[[str], str] = str) -> str:
+    """Return an error in a sentence or two that are safe to print, without the secrets that `redact` knows."""
+    return escape_controls(redact(_message(exc, redact).strip()))
 
 
-def _said(exc: BaseException, redact: Callable[[str], str]) -> str:
-    from pydantic_ai import exceptions as theirs  # noqa: PLC0415 - it takes a while, and something went wrong already
+def _message(exc: BaseException, redact: Callable[[str], str]) -> str:
+    from pydantic_ai import exceptions as theirs  # noqa: PLC0415 - it is slow, and only errors need it
 
     from ... import errors as ours  # noqa: PLC0415
     from ...values.texts import text_of  # noqa: PLC0415
@@ -61,12 +61,12 @@ def _said(exc: BaseException, redact: Callable[[str], str]) -> str:
         case theirs.UsageLimitExceeded():
             return f"A limit is used up: {exc}"
         case theirs.FallbackExceptionGroup():
-            return "No model answered.\n" + "\n".join(_said(each, redact).strip() for each in exc.exceptions)
+            return "No model answered.\n" + "\n".join(_message(each, redact).strip() for each in exc.exceptions)
     return f"{type(exc).__name__}: {text}" if (text := text_of(exc)) else type(exc).__name__
 
 
 def _how_to_raise(exceeded: LimitExceeded) -> str:
-    """Name the option, or the line of a file, that has the limit."""
+    """Return how to raise the limit: by an option, or in a file."""
     options = {
         "max_cost": "--max-cost DOLLARS",
         "max_unpriced_tokens": "--max-tokens N, or give the model's price under [prices] in llm-do.toml",
@@ -92,11 +92,11 @@ def _status(code: int) -> str:
 
 
 def _detail(body: object, redact: Callable[[str], str]) -> str:
-    """What a provider says was wrong, wherever it puts that."""
+    """Return the error message in a provider's answer, wherever it is."""
     from ...privacy.display import abridge  # noqa: PLC0415
 
     for key in ("error", "message"):
         if isinstance(body, Mapping) and key in body:
             body = body[key]
     text: Any = body if isinstance(body, str) else repr(body) if body else ""
-    return abridge(" ".join(redact(text).split()), _LONGEST)  # half a secret would not be known as one
+    return abridge(" ".join(redact(text).split()), _LONGEST)  # redacted first: half a secret is not recognized

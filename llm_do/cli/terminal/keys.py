@@ -1,4 +1,4 @@
-"""Keys from the terminal, in an event loop: a wait for one can be cancelled, and the terminal is as it was before."""
+"""Keys from the terminal in an event loop. A read can be cancelled, and leaves the terminal as it was."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import tty
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-_REST = 0.5
-"""Seconds without a key, after which a question takes an answer."""
+_IDLE = 0.5
+"""Seconds without a key after which a question takes an answer."""
 
 
 class Keyboard:
@@ -22,7 +22,7 @@ class Keyboard:
 
     @classmethod
     def open(cls) -> Keyboard | None:
-        """The keyboard, if a person sits in front of it and sees what is asked."""
+        """Return the keyboard, if a person is there who sees the questions."""
         if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
             return None
         if sys.stdin.isatty():
@@ -32,30 +32,27 @@ class Keyboard:
         except OSError:
             return None
 
-    def forget(self) -> None:
-        """Drop what was typed before anybody was asked: it was no answer."""
+    def discard_input(self) -> None:
+        """Drop what was typed before the question: it is no answer."""
         termios.tcflush(self._fd, termios.TCIFLUSH)
 
-    async def rest(self) -> None:
-        """Drop what is typed until no key came for a moment: who types has not read the question yet."""
+    async def wait_until_idle(self) -> None:
+        """Drop keys until none came for a moment: a person who types has not read the question yet."""
         with suppress(TimeoutError):
             while True:
-                async with asyncio.timeout(_REST):
-                    await self.key()
+                async with asyncio.timeout(_IDLE):
+                    await self.read_key()
 
-    async def key(self) -> str:
-        """One key, without waiting for the end of a line; nothing where several came at once, as in a paste.
-
-        Ctrl-C interrupts as ever.
-        """
+    async def read_key(self) -> str:
+        """Read one key, without Enter. Several at once, as in a paste, count as none. Ctrl-C interrupts as ever."""
         with self._single_keys():
-            if not (typed := await self._read()):
+            if not (data := await self._read()):
                 raise EOFError("the terminal is gone")
-        key = typed.decode(errors="replace")
+        key = data.decode(errors="replace")
         return key if len(key) == 1 else ""
 
-    async def line(self) -> str:
-        """A line, with the editing that the terminal itself has."""
+    async def read_line(self) -> str:
+        """Read a line, with the editing of the terminal itself."""
         return (await self._read()).decode(errors="replace").rstrip("\r\n")
 
     async def _read(self) -> bytes:
@@ -70,7 +67,7 @@ class Keyboard:
     @contextmanager
     def _single_keys(self) -> Iterator[None]:
         before = termios.tcgetattr(self._fd)
-        tty.setcbreak(self._fd, termios.TCSADRAIN)  # what was typed since the question came up is an answer
+        tty.setcbreak(self._fd, termios.TCSADRAIN)  # keys since the question was shown count
         try:
             yield
         finally:

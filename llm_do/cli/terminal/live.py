@@ -11,15 +11,15 @@ from rich.live import Live
 from rich.text import Text
 
 from ...privacy.display import visible
-from .tree import CallTree, Node, waiting
+from .tree import CallTree, Node, format_wait
 
 if TYPE_CHECKING:
     from ...core.events import Event
 
 _LINES = 200
-"""How many calls are kept on the screen's list; of more, the first are counted."""
-_SPOKEN = 3
-"""How many lines of what a worker is saying are shown."""
+"""The most calls that are drawn, from the newest."""
+_TEXT_LINES = 3
+"""The most lines that are shown of the text a worker is writing."""
 
 _MARKS = {
     "running": ("…", "yellow"),
@@ -36,7 +36,7 @@ def _line(node: Node, before: str) -> Text:
     text = Text(before, style="dim", no_wrap=True, overflow="ellipsis")
     text.append(f"{mark} ", style=colour)
     text.append(visible(node.name), style="bold" if node.kind == "worker" else "")
-    facts = [f"{node.elapsed(time.monotonic()):.1f} s{waiting(node.waited)}"]
+    facts = [f"{node.elapsed(time.monotonic()):.1f} s{format_wait(node.waited)}"]
     facts += [f"{node.tokens} tokens"] if node.tokens else []
     facts += [f"${node.cost:.4f}"] if node.cost else []
     facts += [visible(node.progress)] if node.progress and node.state == "running" else []
@@ -49,12 +49,12 @@ def _line(node: Node, before: str) -> Text:
 
 
 def tree_lines(tree: CallTree) -> list[Text]:
-    """The tree, a line for each call."""
+    """Return the tree, with a line for each call."""
     return [_line(node, before) for before, node in tree.walk()]
 
 
 class LiveTree:
-    """The tree on a terminal, redrawn while the run goes, and gone when it is over."""
+    """The tree on a terminal, redrawn during the run and removed after it."""
 
     def __init__(self, console: Console) -> None:
         self.tree = CallTree()
@@ -65,27 +65,28 @@ class LiveTree:
         self._live.start()
 
     def stop(self) -> None:
-        """Take it off the screen. It can be started again."""
+        """Remove it from the screen. It can be started again."""
         self._live.stop()
         self._live = Live(console=self._console, get_renderable=self._render, transient=True, refresh_per_second=8)
 
     def print_above(self, text: str) -> None:
-        """Print a line that stays, above the tree. Printed otherwise, it would be drawn into it."""
+        """Print a line that stays, above the tree."""
         self._console.print(text, markup=False, soft_wrap=True)
 
     def on_event(self, event: Event) -> None:
         self.tree.on_event(event)
 
     def _render(self) -> RenderableType:
-        room = max(3, self._console.size.height - _SPOKEN - 2)
+        room = max(3, self._console.size.height - _TEXT_LINES - 2)
         lines = tree_lines(self.tree)[-_LINES:]
         if len(lines) > room:
             lines = [Text(f"… {len(lines) - room + 1} more calls", style="dim"), *lines[-room + 1 :]]
-        spoken = [line for line in self.tree.spoken.splitlines() if line.strip()][-_SPOKEN:]
-        said = [Text(visible(line), style="italic", no_wrap=True, overflow="ellipsis") for line in spoken]
-        return Group(*lines, *said)
+        texts = [line for line in self.tree.text.splitlines() if line.strip()][-_TEXT_LINES:]
+        return Group(
+            *lines, *(Text(visible(line), style="italic", no_wrap=True, overflow="ellipsis") for line in texts)
+        )
 
 
 def stderr_console() -> Console:
-    """Where everything but the answer goes."""
+    """Return the console for everything but the answer."""
     return Console(file=sys.stderr, highlight=False, soft_wrap=False)

@@ -1,4 +1,4 @@
-"""Standard output, which is for the answer and for nothing else."""
+"""Standard output, which is for the answer alone."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import TextIO
 import click
 
 from ...machine.files import write_atomically
-from .error_text import readable
+from .error_text import escape_controls
 
 
-class ReaderLeft(Exception):
-    """Whoever read the output has gone. There is nobody to tell."""
+class ReaderGone(Exception):
+    """The reader of the output has gone, and no message could reach it."""
 
 
 class Output:
-    """Where answers go. What the project's own code prints goes to standard error while it runs."""
+    """The destination of answers. Meanwhile the project's own code prints to standard error."""
 
     def __init__(self, file: Path | None = None) -> None:
         self._stream: TextIO = sys.stdout
@@ -31,21 +31,21 @@ class Output:
             _check_file(file)
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Let nobody else write to it."""
+    def reserved(self) -> Iterator[None]:
+        """Redirect to standard error what other code prints."""
         with redirect_stdout(sys.stderr):
             yield
 
-    def answer(self, text: str) -> None:
-        """Give the answer: as it is to a file or a program, and harmless to a terminal."""
+    def write_answer(self, text: str) -> None:
+        """Write the answer: unchanged to a file or a program, with control characters escaped to a terminal."""
         text = text if text.endswith("\n") else f"{text}\n"
         if self._file is None:
-            self.write(readable(text) if self._stream.isatty() else text)
+            self.write(escape_controls(text) if self._stream.isatty() else text)
             return
         try:
             _write_file(self._file, text)
         except OSError as exc:
-            self.write(text)  # what was paid for is not thrown away
+            self.write(text)  # an answer that was paid for is not lost
             raise click.ClickException(f"{self._file} cannot be written: {exc.strerror}.") from exc
 
     def write(self, text: str) -> None:
@@ -54,28 +54,28 @@ class Output:
             self._stream.write(text.encode(errors="backslashreplace").decode())
             self._stream.flush()
         except OSError as exc:
-            abandon(self._stream)
+            redirect_to_null(self._stream)
             if isinstance(exc, BrokenPipeError):
-                raise ReaderLeft from None
+                raise ReaderGone from None
             raise
 
 
-def abandon(stream: TextIO) -> None:
-    """Give up a stream that takes no more. Otherwise Python complains when it closes it, with a code of its own."""
+def redirect_to_null(stream: TextIO) -> None:
+    """Redirect a stream that takes no more output. Otherwise closing it would fail, with an exit code of Python's."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _check_file(path: Path) -> None:
-    """Say before anything runs that there is no place for the answer."""
+    """Reject a path that cannot be written, before anything runs."""
     if path.is_dir():
-        raise click.UsageError(f"{path} is a folder: --output is a file.")
+        raise click.UsageError(f"{path} is a folder. Give --output a file.")
     if not path.exists() and not path.absolute().parent.is_dir():
         raise click.UsageError(f"{path} cannot be written: there is no folder {path.parent}.")
 
 
 def _write_file(path: Path, text: str) -> None:
-    """Write a file, all of it or nothing: a full disk leaves what was there."""
+    """Write a file whole or not at all: a full disk leaves the previous one."""
     data = text.encode(errors="backslashreplace")
     target = path.resolve()
     mode = target.stat().st_mode if target.exists() else None
@@ -92,5 +92,5 @@ def _umask() -> int:
 
 
 def is_reader_gone(exc: BaseException) -> bool:
-    """Whether an error of ours is that nobody reads the output any more."""
-    return isinstance(exc, ReaderLeft) or (isinstance(exc, OSError) and exc.errno == errno.EPIPE)
+    """Return whether an error means that the reader of the output has gone."""
+    return isinstance(exc, ReaderGone) or (isinstance(exc, OSError) and exc.errno == errno.EPIPE)

@@ -1,4 +1,4 @@
-"""The calls of a run as a tree: what is known of each, while it goes and when it is over."""
+"""The calls of a run as a tree, kept up to date by its events."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ...core.events import Event
 
-WORTH_TELLING = 0.05
-"""From how many seconds on the wait for a person is shown."""
+MIN_WAIT_SHOWN = 0.05
+"""Shorter waits for a person, in seconds, are not shown."""
 
 
 @dataclass(slots=True)
 class Node:
-    """One call."""
+    """A call and its state."""
 
     name: str
     kind: str
@@ -31,32 +31,33 @@ class Node:
     error: str | None = None
     parent: int | None = None
     waited: float = 0.0
-    """Seconds for which a person was asked, about this call or one below it."""
+    """Seconds of waiting for a person, about this call or one below it."""
     cut_off: bool = False
     progress: str = ""
-    """How far a tool of a server says it is."""
+    """The progress that a tool of a server reports."""
     open_questions: int = 0
     asked_at: float = 0.0
 
     def elapsed(self, now: float) -> float:
-        """Return the seconds that a call took so far, without those for which a person was asked."""
+        """Return the seconds that a call took so far, without the waits for a person."""
         if self.state not in ("running", "asking"):
             return self.seconds
         return (self.asked_at if self.open_questions else now) - self.started - self.waited
 
 
-def waiting(seconds: float) -> str:
-    """Say for how long a person was asked, where that is worth a word."""
-    return f" (+{seconds:.1f} s waiting for you)" if seconds >= WORTH_TELLING else ""
+def format_wait(seconds: float) -> str:
+    """Return a note about the wait for a person, if it is long enough."""
+    return f" (+{seconds:.1f} s waiting for you)" if seconds >= MIN_WAIT_SHOWN else ""
 
 
 class CallTree:
-    """Follows the events of a session."""
+    """A sink that builds the tree from the events of a session."""
 
     def __init__(self) -> None:
         self.nodes: dict[int, Node] = {}
         self.roots: list[int] = []
-        self.spoken = ""
+        self.text = ""
+        """The text that the speaker is writing."""
         self.speaker = ""
 
     def on_event(self, event: Event) -> None:
@@ -70,14 +71,13 @@ class CallTree:
                 self._set(event.call_id, "asking")
                 self._count_question(event.call_id, 1)
             case "approval_decided":
-                asked = self.nodes.get(event.call_id)
-                if asked is not None and asked.state == "asking":
+                if (asking := self.nodes.get(event.call_id)) is not None and asking.state == "asking":
                     self._count_question(event.call_id, -1)
                 self._set(event.call_id, "running" if event.outcome.approved else "refused")
             case "text_delta" if not event.thinking:
                 if event.worker != self.speaker:
-                    self.speaker, self.spoken = event.worker or "", ""
-                self.spoken = (self.spoken + event.text)[-2000:]
+                    self.speaker, self.text = event.worker or "", ""
+                self.text = (self.text + event.text)[-2000:]
             case "progress":
                 if (working := self.nodes.get(event.call_id)) is not None:
                     of = f"/{event.total:g}" if event.total is not None else ""
@@ -90,7 +90,7 @@ class CallTree:
             node.state = state
 
     def _count_question(self, call_id: int | None, change: int) -> None:
-        """Stop the clocks of a call and of those above it with the first open question; start them after the last."""
+        """Stop the clocks of a call and its callers at the first open question; restart them after the last."""
         now = time.monotonic()
         while call_id is not None and (node := self.nodes.get(call_id)) is not None:
             if not node.open_questions:
@@ -105,7 +105,7 @@ class CallTree:
         node = self.nodes.get(event.call_id)
         if node is None:
             return
-        if node.state == "asking":  # it was cancelled meanwhile
+        if node.state == "asking":  # cancelled before the answer
             self._count_question(event.call_id, -1)
         node.seconds, node.error, node.waited = event.duration, event.error or event.failure, event.waited
         node.cut_off = event.cut_off is not None
@@ -118,10 +118,10 @@ class CallTree:
         if event.usage is not None:
             node.tokens, node.cost = event.usage.total_tokens, event.usage.cost
         if event.name == self.speaker:
-            self.spoken = ""
+            self.text = ""
 
     def walk(self) -> Iterator[tuple[str, Node]]:
-        """All calls, each with what stands before it on its line."""
+        """Yield each call, with the branches to draw before it."""
         stack = [(root, "", "") for root in reversed(self.roots)]
         while stack:
             number, first, rest = stack.pop()

@@ -1,1 +1,1 @@
-"""The full-screen face of `llm-do chat`."""
+"""The full-screen mode of `llm-do chat`."""

@@ -1,10 +1,9 @@
-"""A question in the conversation: may this call run?"""
+"""The question in the conversation whether a call may run."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
 from time import monotonic
 from typing import Any, ClassVar
 
@@ -20,20 +19,19 @@ from textual.widgets import Input, OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
 from ...policy.requests import ApprovalDecision, ApprovalRequest
-from ...policy.rules import Grant
 from ...privacy.display import visible
-from ..support.conversation import readable
-from ..terminal.approval_view import as_json, gather, headline
+from ..terminal.answers import Answer, possible_answers
+from ..terminal.approval_view import editable_json, headline, view_request
+from ..terminal.error_text import escape_controls
 
-_MOST_OFFERS = 9
 _LEAST_ROOM = 4
-"""How many lines are for what would run, however small the screen is."""
+"""The lines for the view of a call on the smallest screen."""
 _FITTINGS = 5
-"""How often the room is measured again after a change: a line that wraps, or a scrollbar, changes it once more."""
+"""The most measurements after a change: wrapped lines and scrollbars change the room again."""
 
 
 class Choices(OptionList):
-    """The answers there are. None of them is chosen before somebody moves to it: a stray Enter says nothing."""
+    """The possible answers. None is highlighted at first, so that a stray Enter chooses nothing."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("pageup", "app.page(-1)", show=False),
@@ -42,7 +40,7 @@ class Choices(OptionList):
 
 
 class NoteInput(Input):
-    """Why not."""
+    """The note of a refusal."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "back", "Back")]
 
@@ -51,7 +49,7 @@ class NoteInput(Input):
 
 
 class ArgumentsArea(TextArea):
-    """Other arguments to run with, as JSON."""
+    """Edited arguments, as JSON."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", "Back"),
@@ -66,24 +64,24 @@ class ArgumentsArea(TextArea):
 
 
 class ApprovalPanel(Vertical):
-    """Shows what would run, and takes the answer."""
+    """The view of a call, and the answers to choose from."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(key, f"choose('{key}')", show=False) for key in "yaspenqf123456789"
     ]
 
     class Back(Message):
-        """Leave the note or the editor."""
+        """The person left the note or the editor."""
 
     class Edited(Message):
-        """The editor is done."""
+        """The person finished editing the arguments."""
 
         def __init__(self, text: str) -> None:
             super().__init__()
             self.text = text
 
-    class Settled(Message):
-        """The question is answered, or nobody wants to know any more."""
+    class Decided(Message):
+        """The question was answered or withdrawn."""
 
     def __init__(self, request: ApprovalRequest, answer: asyncio.Future[ApprovalDecision], *, grace: float) -> None:
         super().__init__()
@@ -91,40 +89,40 @@ class ApprovalPanel(Vertical):
         self._answer = answer
         self._full = False
         self._room: tuple[int, int] | None = None
-        """The lines and columns that what would run was cut to."""
+        """The lines and columns that the view was made for."""
         self._grace = grace
-        self._deaf_until = monotonic() + grace
+        self._ignore_until = monotonic() + grace
         self.border_title = Content(headline(request)).markup
 
     def compose(self) -> ComposeResult:
         yield Static(self._head(), classes="head")
-        yield Static(classes="evidence")
+        yield Static(classes="view")
         yield Choices()
-        yield NoteInput(placeholder="Why not? The worker reads it.")
+        yield NoteInput(placeholder="Why not? The worker reads this note.")
         yield ArgumentsArea(soft_wrap=True, show_line_numbers=False)
         yield Static(classes="hint")
 
     def on_mount(self) -> None:
         self._show_form(None)
-        self._show_evidence(_LEAST_ROOM, 0)
+        self._show_view(_LEAST_ROOM, 0)
         self.fit()
-        self._answer.add_done_callback(lambda _: self.call_later(self._settle))
+        self._answer.add_done_callback(lambda _: self.call_later(self._collapse))
 
     def focus_choices(self) -> None:
-        """Take the keys. For a moment nothing counts: somebody may be writing, and not have seen the question."""
-        self._deaf_until = monotonic() + self._grace
+        """Take the focus. Keys are ignored for a moment: the person may be typing and not have seen the question."""
+        self._ignore_until = monotonic() + self._grace
         self.query_one(Choices).focus(scroll_visible=False)
 
     def on_key(self, event: Key) -> None:
-        if (event.is_printable or event.key == "enter") and self.query_one(Choices).has_focus and self._is_deaf():
+        if (event.is_printable or event.key == "enter") and self.query_one(Choices).has_focus and self._is_too_early():
             event.stop()
 
-    def _is_deaf(self) -> bool:
-        """Whether it is too early for an answer. A key makes the moment longer: who types has not read the question."""
-        if monotonic() >= self._deaf_until:
+    def _is_too_early(self) -> bool:
+        """Return whether it is too early for an answer. Each key extends the time: the person is still typing."""
+        if monotonic() >= self._ignore_until:
             return False
-        self._deaf_until = monotonic() + self._grace
-        self._show_hint("Not answered yet. Read it, stop typing for a moment, and press the key again.")
+        self._ignore_until = monotonic() + self._grace
+        self._show_hint("Not answered yet. Read the question, pause for a moment, and press the key again.")
         return True
 
     def _head(self) -> Content:
@@ -139,7 +137,7 @@ class ApprovalPanel(Vertical):
         return Content("\n".join(lines))
 
     def fit(self, times: int = _FITTINGS) -> None:
-        """Cut what would run to the room that there is, once all is laid out."""
+        """Cut the view to the available room, once everything is laid out."""
         if self.waits and times:
             self.call_after_refresh(self._fit, times)
 
@@ -147,49 +145,36 @@ class ApprovalPanel(Vertical):
         log = self.parent
         if not self.waits or not isinstance(log, Widget) or not self.is_attached:
             return
-        evidence = self.query_one(".evidence", Static)
-        beside = self.outer_size.height + self.styles.margin.height - evidence.size.height
-        room = max(log.size.height - beside, _LEAST_ROOM), evidence.size.width
+        view = self.query_one(".view", Static)
+        beside = self.outer_size.height + self.styles.margin.height - view.size.height
+        room = max(log.size.height - beside, _LEAST_ROOM), view.size.width
         if not self._full and room != self._room:
-            self._show_evidence(*room)
+            self._show_view(*room)
             self.fit(times - 1)
         elif self.outer_size.height <= log.size.height:
             log.anchor()
-        else:  # the question before the answers: nobody should say yes to what is above the edge
+        else:  # show the question before the answers: a yes to an unseen question means nothing
             log.anchor(False)
             log.scroll_to_widget(self, top=True, animate=False, force=True)
 
-    def _show_evidence(self, room: int, width: int) -> None:
+    def _show_view(self, room: int, width: int) -> None:
         self._room = room, width
-        evidence = gather(self._request, room=None if self._full else room, width=max(width, 20))
-        self.query_one(".evidence", Static).update(evidence.shown)
+        view = view_request(self._request, room=None if self._full else room, width=max(width, 20))
+        self.query_one(".view", Static).update(view.content)
         choices = self.query_one(Choices)
         choices.clear_options()
         choices.add_options(
-            Option(Content.assemble((f" {key} ", "bold reverse"), f" {text}"), id=f"key-{key}")
-            for key, text in self._keys(cut=evidence.cut).items()
+            Option(Content.assemble((f" {key} ", "bold reverse"), f" {answer.text}"), id=f"key-{key}")
+            for key, answer in self._answers(is_cut=view.is_cut).items()
         )
         choices.highlighted = None
 
-    def _keys(self, *, cut: bool) -> dict[str, str]:
-        if self._request.question is not None:
-            return {"y": "yes", "n": "no"}
-        offers = self._request.offers[:_MOST_OFFERS]
-        names = ["p"] if len(offers) == 1 else [str(number) for number in range(1, len(offers) + 1)]
-        patterns = {
-            name: f"yes, in this session: {visible(offer.text)}" for name, offer in zip(names, offers, strict=True)
-        }
-        count = self._request.count
-        once = {"y": "yes, this once"} if count == 1 else {"y": "yes, to one of them", "a": f"yes, to all {count:,}"}
-        return {
-            **once,
-            "s": f"yes, in this session with {_granted(self._request)}",
-            **patterns,
-            "e": "edit the arguments" if count == 1 else "edit the arguments of one",
-            "n": "no, with a note" if count == 1 else f"no, to all {count:,}, with a note",
-            "q": "no, and end the turn",
-            **({"f": "show all of it"} if cut else {}),
-        }
+    def _answers(self, *, is_cut: bool) -> dict[str, Answer]:
+        session = f"yes, in this session with {_grant_text(self._request)}"
+        show_all = "f" if is_cut else None
+        return possible_answers(
+            self._request, session=session, only_offer="p", end="no, and end the turn", show_all=show_all
+        )
 
     # -- choosing ------------------------------------------------------------------------------------
 
@@ -200,39 +185,24 @@ class ApprovalPanel(Vertical):
 
     def action_choose(self, key: str) -> None:
         choices = self.query_one(Choices)
-        if self._answer.done() or not choices.display or not self._can_be_seen or self._is_deaf():
+        if self._answer.done() or not choices.display or not self._can_be_seen or self._is_too_early():
             return
-        if self._request.question is None:
-            self._choose(key, self._request.offers)
-        elif key in ("y", "n"):
-            self._decide(ApprovalDecision(approved=key == "y"))
-
-    def _choose(self, key: str, offers: Sequence[Grant]) -> None:
-        match key:
-            case "y":
-                self._decide(ApprovalDecision(approved=True))
-            case "a" if self._request.count > 1:
-                self._decide(ApprovalDecision(approved=True, all_calls=True))
-            case "s":
-                self._decide(ApprovalDecision(approved=True, approve_for_session=True))
-            case "p" if len(offers) == 1:
-                self._decide(ApprovalDecision(approved=True, grant=offers[0]))
-            case "e":
-                self._edit()
-            case "n":
-                self._show_form(NoteInput, "Enter refuses, with or without a note. Escape goes back.")
-            case "q":
-                self._decide(ApprovalDecision(approved=False, end_run=True))
-            case "f":
-                self._full = True
-                self._show_evidence(*self._room or (0, 0))
-                self.fit()
-            case _ if key.isdigit() and len(offers) > 1 and int(key) <= len(offers):
-                self._decide(ApprovalDecision(approved=True, grant=offers[int(key) - 1]))
+        if (answer := self._answers(is_cut=True).get(key)) is None:
+            return
+        if answer.decision is not None:
+            self._decide(answer.decision)
+        elif key == "e":
+            self._edit()
+        elif key == "n":
+            self._show_form(NoteInput, "Enter refuses, with or without a note. Escape goes back.")
+        else:
+            self._full = True
+            self._show_view(*self._room or (0, 0))
+            self.fit()
 
     @property
     def _can_be_seen(self) -> bool:
-        """Whether the terminal is large enough for the conversation to be drawn at all."""
+        """Return whether the terminal is large enough to draw the conversation."""
         return all(above.display for above in self.ancestors_with_self if isinstance(above, Widget))
 
     def _show_form(self, form: type[NoteInput | ArgumentsArea] | None, hint: str = "") -> None:
@@ -248,9 +218,9 @@ class ApprovalPanel(Vertical):
         label.display = bool(hint)
 
     def _edit(self) -> None:
-        text, _ = as_json(self._request.arguments)
+        text, _ = editable_json(self._request.arguments)
         self.query_one(ArgumentsArea).text = text
-        self._show_form(ArgumentsArea, "Ctrl+S runs it with these arguments, Escape goes back.")
+        self._show_form(ArgumentsArea, "Ctrl+S runs the call with these arguments, Escape goes back.")
 
     @on(Back)
     def _back(self, event: Back) -> None:
@@ -266,16 +236,16 @@ class ApprovalPanel(Vertical):
     @on(Edited)
     def _edited(self, event: Edited) -> None:
         event.stop()
-        before, fixed = as_json(self._request.arguments)
+        before, fixed = editable_json(self._request.arguments)
         try:
-            made: Any = json.loads(event.text)
+            value: Any = json.loads(event.text)
         except (ValueError, RecursionError) as exc:
-            self._show_form(ArgumentsArea, f"That is no JSON: {exc}. Escape goes back.")
+            self._show_form(ArgumentsArea, f"The text is not JSON: {exc}. Escape goes back.")
             return
-        if not isinstance(made, dict):
-            self._show_form(ArgumentsArea, "The arguments are an object: { ... }. Escape goes back.")
+        if not isinstance(value, dict):
+            self._show_form(ArgumentsArea, "The arguments must be an object: { ... }. Escape goes back.")
             return
-        arguments = None if made == json.loads(before) else {**fixed, **made}
+        arguments = None if value == json.loads(before) else {**fixed, **value}
         self._decide(ApprovalDecision(approved=True, arguments=arguments))
 
     # -- afterwards ----------------------------------------------------------------------------------
@@ -288,38 +258,38 @@ class ApprovalPanel(Vertical):
         if not self._answer.done():
             self._answer.set_result(decision)
 
-    async def _settle(self) -> None:
-        """Make room: what was decided, in a line."""
+    async def _collapse(self) -> None:
+        """Replace the question by a line with the decision."""
         decision = None if self._answer.cancelled() else self._answer.result()
-        self.add_class("-settled" if decision is not None and decision.approved else "-refused")
+        self.add_class("-decided" if decision is not None and decision.approved else "-refused")
         self.border_title = None
         await self.remove_children()
-        if not self.is_attached:  # whoever was asked has quit
+        if not self.is_attached:  # the person has quit
             return
         outcome = _outcome(decision, self._request)
         if self._request.question is not None:
             outcome = "yes" if decision is not None and decision.approved else "no"
         await self.mount(Static(Content(f"{visible(self._request.entry)}: {outcome}")))
-        self.post_message(self.Settled())
+        self.post_message(self.Decided())
 
 
-def _granted(request: ApprovalRequest) -> str:
+def _grant_text(request: ApprovalRequest) -> str:
     return request.session_grant.removeprefix("exactly ")
 
 
 def _outcome(decision: ApprovalDecision | None, request: ApprovalRequest) -> str:
     count = request.count
     if decision is None:
-        return "nobody answered; it did not run"
+        return "not answered; it did not run"
     which = "" if count == 1 else f"all {count:,} " if decision.all_calls else f"one of {count:,} "
     if decision.end_run:
         return "refused, and the turn ended"
     if not decision.approved:
-        return f"{which}refused{f': {readable(decision.note)}' if decision.note else ''}"
+        return f"{which}refused{f': {escape_controls(decision.note)}' if decision.note else ''}"
     if decision.grant is not None:
         return f"allowed in this session: {visible(decision.grant.text)}"
     if decision.arguments is not None:
         return f"{which}allowed with other arguments"
     if decision.approve_for_session:
-        return f"allowed in this session, with {_granted(request)}"
+        return f"allowed in this session, with {_grant_text(request)}"
     return f"{which}allowed" if which else "allowed once"

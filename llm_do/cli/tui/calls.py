@@ -12,7 +12,7 @@ from textual.widgets.tree import TreeNode
 
 from ...core.events import CallOpened, CallRejected, Event, ScopeClosed, ScopeOpened, TextDelta
 from ...privacy.display import visible
-from ..terminal.tree import WORTH_TELLING, CallTree, Node
+from ..terminal.tree import MIN_WAIT_SHOWN, CallTree, Node
 
 _MARKS = {
     "running": ("●", "yellow"),
@@ -25,7 +25,7 @@ _MARKS = {
 
 
 class Calls(Tree[int]):
-    """Workers and functions as they call each other: state, time, tokens and cost of each."""
+    """The tree of calls, with the state, time, tokens and cost of each."""
 
     def __init__(self) -> None:
         super().__init__("calls", id="calls")
@@ -33,14 +33,14 @@ class Calls(Tree[int]):
         self.guide_depth = 2
         self.border_title = "Calls"
         self._calls = CallTree()
-        self._shown: dict[int, TreeNode[int]] = {}
+        self._call_nodes: dict[int, TreeNode[int]] = {}
 
     def on_mount(self) -> None:
         self.root.expand()
         self.set_interval(0.5, self._tick)
 
     def follow(self, event: Event) -> None:
-        """Show what an event says."""
+        """Update the tree by an event."""
         if isinstance(event, CallRejected | ScopeClosed | ScopeOpened | TextDelta):
             return
         self._calls.on_event(event)
@@ -50,33 +50,33 @@ class Calls(Tree[int]):
         if event.type == "call_opened":
             self._open(event)
         elif event.type == "message" and isinstance(event.message, ModelResponse):
-            # The sum comes when the call is over; until then, as it comes.
+            # A running sum, until the call closes with the exact one.
             used = event.message.usage
             call.tokens += used.total_tokens
             call.cost = (call.cost or Decimal(0)) + used.cost if used.cost is not None else call.cost
-        if (shown := self._shown.get(event.call_id)) is not None:
-            shown.set_label(_label(call))
+        if (node := self._call_nodes.get(event.call_id)) is not None:
+            node.set_label(_label(call))
 
     def _open(self, event: CallOpened) -> None:
-        above = self._shown.get(event.parent_id) if event.parent_id is not None else None
-        if above is None:
+        parent = self._call_nodes.get(event.parent_id) if event.parent_id is not None else None
+        if parent is None:
             for turn in self.root.children:
                 turn.collapse()
-            above = self.root
-        above.allow_expand = True
-        above.expand()
-        self._shown[event.call_id] = above.add("", event.call_id, expand=True, allow_expand=False)
+            parent = self.root
+        parent.allow_expand = True
+        parent.expand()
+        self._call_nodes[event.call_id] = parent.add("", event.call_id, expand=True, allow_expand=False)
         self.call_after_refresh(self.scroll_end, animate=False)
 
     def _tick(self) -> None:
-        for call_id, node in self._shown.items():
+        for call_id, node in self._call_nodes.items():
             call = self._calls.nodes[call_id]
             if call.state in ("running", "asking"):
                 node.set_label(_label(call))
 
-    def forget(self) -> None:
-        """Start with nothing."""
-        self._calls, self._shown = CallTree(), {}
+    def clear_calls(self) -> None:
+        """Remove all calls."""
+        self._calls, self._call_nodes = CallTree(), {}
         self.clear()
 
 
@@ -88,13 +88,13 @@ def _label(call: Node) -> Text:
     facts = ["waits for you"] if call.state == "asking" else []
     facts += [f"{call.elapsed(time.monotonic()):.1f}s"]
     facts += ["cut off"] if call.cut_off else []
-    facts += [f"+{call.waited:.1f}s waiting"] if call.waited >= WORTH_TELLING else []
-    facts += [compact(call.tokens)] if call.tokens else []
+    facts += [f"+{call.waited:.1f}s waiting"] if call.waited >= MIN_WAIT_SHOWN else []
+    facts += [format_tokens(call.tokens)] if call.tokens else []
     facts += [f"${call.cost:.4f}"] if call.cost else []
     text.append(f" {' '.join(facts)}", style="dim")
     return text
 
 
-def compact(tokens: int) -> str:
-    """A number of tokens in little room."""
+def format_tokens(tokens: int) -> str:
+    """Return a number of tokens in a few characters."""
     return f"{tokens} tok" if tokens < 1000 else f"{tokens / 1000:.1f}k tok"

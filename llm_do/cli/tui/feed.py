@@ -1,4 +1,4 @@
-"""What happens in a session, brought to the app in the order in which it happened."""
+"""Events and questions of a session, as messages to the app, in their order."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from textual.app import App
 
 
-class Spoken(Message):
-    """A worker said something. Text that comes while nobody looks is gathered here, so that no flood builds up."""
+class TextArrived(Message):
+    """A worker wrote text. Further text is collected here until the app handles the message."""
 
     def __init__(self, call_id: int, thinking: bool) -> None:
         super().__init__()
@@ -24,16 +24,16 @@ class Spoken(Message):
         self.pieces: list[str] = []
 
 
-class Happened(Message):
-    """Anything else that sinks are told."""
+class SessionEvent(Message):
+    """Any other event of the session."""
 
     def __init__(self, event: Event) -> None:
         super().__init__()
         self.event = event
 
 
-class Asked(Message):
-    """Somebody has to decide."""
+class ApprovalAsked(Message):
+    """A call needs approval."""
 
     def __init__(self, request: ApprovalRequest, answer: asyncio.Future[ApprovalDecision]) -> None:
         super().__init__()
@@ -42,34 +42,34 @@ class Asked(Message):
 
 
 class Feed:
-    """A sink and an approver that hand everything on to the app, and never wait for it to draw."""
+    """A sink and an approver that post messages to the app, and never wait for it to draw."""
 
     one_at_a_time = True
 
     def __init__(self, app: App[int]) -> None:
         self._app = app
-        self._open: Spoken | None = None
-        """The message that more text of the same worker can still go into."""
+        self._open: TextArrived | None = None
+        """The message that further text of the same worker is added to."""
 
     def on_event(self, event: Event) -> None:
         if not isinstance(event, TextDelta):
             self._open = None
-            self._app.post_message(Happened(event))
+            self._app.post_message(SessionEvent(event))
             return
-        spoken = self._open
-        if spoken is None or (spoken.call_id, spoken.thinking) != (event.call_id, event.thinking):
-            spoken = self._open = Spoken(event.call_id, event.thinking)
-            self._app.post_message(spoken)
-        spoken.pieces.append(event.text)
+        message = self._open
+        if message is None or (message.call_id, message.thinking) != (event.call_id, event.thinking):
+            message = self._open = TextArrived(event.call_id, event.thinking)
+            self._app.post_message(message)
+        message.pieces.append(event.text)
 
-    def take(self, spoken: Spoken) -> str:
-        """The text of a message. What comes after this goes into another one."""
-        if self._open is spoken:
+    def take(self, message: TextArrived) -> str:
+        """Return the text of a message. Further text goes into another one."""
+        if self._open is message:
             self._open = None
-        return "".join(spoken.pieces)
+        return "".join(message.pieces)
 
     async def ask(self, request: ApprovalRequest) -> ApprovalDecision:
         self._open = None
         answer: asyncio.Future[ApprovalDecision] = asyncio.get_running_loop().create_future()
-        self._app.post_message(Asked(request, answer))
+        self._app.post_message(ApprovalAsked(request, answer))
         return await answer

@@ -11,34 +11,35 @@ from textual.widget import Widget
 from textual.widgets import Markdown, Static
 
 from ...core.events import CallClosed
-from ..support.conversation import call_in_words, readable
+from ..support.conversation import describe_call
+from ..terminal.error_text import escape_controls
 from .approval import ApprovalPanel
 
 
 def _parser() -> MarkdownIt:
-    # A model's HTML is shown as it is written: the default would leave it out, and with it what it says.
+    # HTML is shown as text: by default it would be left out.
     return MarkdownIt("gfm-like", {"html": False})
 
 
-class Said(Static):
-    """What the person said."""
+class Question(Static):
+    """A text of the person."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(Content(readable(text)))
+        super().__init__(Content(escape_controls(text)))
 
 
 class Notice(Static):
-    """A word of the program itself."""
+    """A message of the program itself."""
 
     def __init__(self, text: str, kind: str = "info") -> None:
         super().__init__(Content(text), classes=f"-{kind}")
 
 
 class CallLine(Static):
-    """A call that the worker made, in one line."""
+    """A call of the worker, in one line."""
 
     def __init__(self, name: str, arguments: object) -> None:
-        self._text = call_in_words(name, arguments)
+        self._text = describe_call(name, arguments)
         super().__init__(Content(f"· {self._text}"))
 
     def close(self, event: CallClosed, *, refused: bool) -> None:
@@ -49,31 +50,31 @@ class CallLine(Static):
 
 
 class Answer(Markdown):
-    """What the worker says, as it comes."""
+    """The text of the worker, as it arrives."""
 
     def __init__(self) -> None:
         super().__init__(parser_factory=_parser, open_links=False)
 
     def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
-        """Show where a link goes, rather than go there: its text may say something else."""
+        """Show the address of a link instead of opening it: its text may be misleading."""
         event.stop()
         self.app.copy_to_clipboard(event.href)
-        self.notify(readable(event.href), title="Copied the link", markup=False)
+        self.notify(escape_controls(event.href), title="Link copied", markup=False)
 
 
 class Log(VerticalScroll, can_focus=True):
-    """The conversation. It follows what is written, unless somebody looks at what was before."""
+    """The conversation. It follows new text, unless the person has scrolled up."""
 
     def __init__(self) -> None:
         super().__init__(id="log")
         self._answer: Answer | None = None
-        """The text that the worker is writing."""
+        """The answer that the worker is writing."""
         self._pending = ""
-        """What is not drawn yet."""
+        """Text that is not drawn yet."""
         self._draw_at = 0.0
         self._calls: dict[int, CallLine] = {}
-        self.spoke = False
-        """Whether the worker said something since its last call."""
+        self.has_text = False
+        """Whether the worker wrote text since its last call."""
 
     def on_mount(self) -> None:
         self.anchor()
@@ -83,13 +84,13 @@ class Log(VerticalScroll, can_focus=True):
             panel.fit()
 
     async def add(self, widget: Widget) -> None:
-        """Put something at the end, unless the screen is gone."""
+        """Add a widget at the end, unless the screen is closed."""
         if self.is_attached:
             await self.mount(widget)
 
     async def add_question(self, text: str) -> None:
         await self.end_answer()
-        await self.add(Said(text))
+        await self.add(Question(text))
         self.anchor()
 
     async def add_notice(self, text: str, kind: str = "info") -> None:
@@ -97,22 +98,22 @@ class Log(VerticalScroll, can_focus=True):
         await self.add(Notice(text, kind))
 
     async def add_text(self, text: str) -> None:
-        """More of the answer."""
+        """Add text to the answer."""
         if not text.strip() and self._answer is None:
             return
         if self._answer is None:
             self._answer = Answer()
             await self.add(self._answer)
-        self.spoke = True
-        waits = bool(self._pending)
-        self._pending += readable(text)
+        self.has_text = True
+        is_scheduled = bool(self._pending)
+        self._pending += escape_controls(text)
         if (early := self._draw_at - monotonic()) <= 0:
             await self._draw()
-        elif not waits:
+        elif not is_scheduled:
             self.set_timer(early, self._draw)
 
     async def _draw(self) -> None:
-        """Draw what came. Most of the time is left for other things: a long text takes ever longer to draw."""
+        """Draw the pending text. The pauses grow with the time it takes, since long texts are slow to draw."""
         text, self._pending = self._pending, ""
         if not text or self._answer is None or not self._answer.is_attached:
             return
@@ -130,12 +131,12 @@ class Log(VerticalScroll, can_focus=True):
             line.close(event, refused=refused)
 
     async def end_answer(self) -> None:
-        """What is said next is something else."""
+        """End the answer: text after this is another one."""
         await self._draw()
-        self._answer, self.spoke = None, False
+        self._answer, self.has_text = None, False
 
-    async def forget(self) -> None:
-        """Be empty."""
+    async def reset(self) -> None:
+        """Remove everything."""
         await self.end_answer()
         self._calls.clear()
         await self.remove_children()

@@ -1,4 +1,4 @@
-"""Where the person writes: several lines, with a history."""
+"""The prompt: several lines, with a history."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from textual.widgets import TextArea
 
 
 class Prompt(TextArea):
-    """Enter sends. Up and down at the edges of the text go through what was sent before."""
+    """A text area in which Enter sends, and up and down at the edges go through the history."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("pageup", "app.page(-1)", show=False),
@@ -20,7 +20,7 @@ class Prompt(TextArea):
     ]
 
     class Sent(Message):
-        """The person sends a text."""
+        """The person has sent a text."""
 
         def __init__(self, text: str) -> None:
             super().__init__()
@@ -30,11 +30,11 @@ class Prompt(TextArea):
         super().__init__(id="prompt", soft_wrap=True, show_line_numbers=False, highlight_cursor_line=False)
         self._history: list[str] = []
         self._at = 0
-        """Where in the history the text is from; one past its end is what is being written."""
+        """The position in the history; one past its end is the draft."""
         self._draft = ""
 
     def remember(self, text: str) -> None:
-        """Take a text into the history, and be empty."""
+        """Add a text to the history, and clear the prompt."""
         if not self._history or self._history[-1] != text:
             self._history.append(text)
         self._at, self._draft = len(self._history), ""

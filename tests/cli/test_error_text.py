@@ -1,4 +1,4 @@
-"""Errors in words."""
+"""Error messages, and the tree of calls."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ from pydantic_ai.exceptions import (
 )
 
 from llm_do import ApprovalDecided, ApprovalOutcome, ApprovalRequested, CallClosed, CallOpened
-from llm_do.cli.terminal.error_text import in_words
+from llm_do.cli.terminal.error_text import describe_error
 from llm_do.cli.terminal.live import tree_lines
 from llm_do.cli.terminal.tree import CallTree
 from llm_do.errors import ApprovalDenied, LimitExceeded, ModelChoiceError, RunEnded
@@ -56,16 +56,18 @@ from llm_do.errors import ApprovalDenied, LimitExceeded, ModelChoiceError, RunEn
     ],
 )
 def test_errors_in_words(error: BaseException, words: str) -> None:
-    assert in_words(error) == words
+    assert describe_error(error) == words
 
 
 def test_a_limit_of_the_library() -> None:
-    assert in_words(UsageLimitExceeded("5 requests")).startswith("A limit is used up: 5 requests")
+    assert describe_error(UsageLimitExceeded("5 requests")).startswith("A limit is used up: 5 requests")
 
 
 def test_a_secret_is_taken_out_before_it_is_cut_in_half() -> None:
     body = "a" * 145 + "SECRET-OF-SOME-LENGTH" + "b" * 1000
-    said = in_words(ModelHTTPError(400, "gpt", body), redact=lambda text: text.replace("SECRET-OF-SOME-LENGTH", "***"))
+    said = describe_error(
+        ModelHTTPError(400, "gpt", body), redact=lambda text: text.replace("SECRET-OF-SOME-LENGTH", "***")
+    )
     assert "SEC" not in said and "***" in said and "not shown" in said
 
 

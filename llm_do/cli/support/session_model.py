@@ -1,4 +1,4 @@
-"""The model of a session, before it starts: which one it is, an offer where there is none, and its weights."""
+"""The model of a session, chosen before it starts, with questions where none is named and with its weights."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ...models.servers import OfferedModel
 from ...privacy.display import visible
 from ...projects.registry import WorkerRegistry
 from ..terminal.keys import Keyboard
-from .sessions import SessionOptions
+from .options import SessionOptions
 
 if TYPE_CHECKING:
     from ...models.local.files import ModelFile
@@ -35,25 +35,24 @@ def _echo(line: str) -> None:
     click.echo(line, err=True)
 
 
-async def settle_model(
+async def resolve_session_model(
     registry: WorkerRegistry, entry: Entry[Any], options: SessionOptions, *, asks: bool = True
 ) -> SessionOptions:
-    """Return the options with the model that is used. Standard error has which and why, where no setting names it.
+    """Return the options with the model to use. Where no setting names it, print the model and the reason.
 
-    A function, and a worker with its own model, need no other one: it is looked for when a worker that they call needs
-    it (`choose_later`). What has to be fetched is fetched here, where no screen is in the way. Where a worker has no
-    model, a person at a terminal is asked whether to use a model server of this machine, and is offered the embedded
-    model, unless `asks` is false.
+    A function, and a worker with a model of its own, need no other one until they call a worker without one: see
+    `model_chooser`. Weights are fetched here, before there is a screen. Where no model can be found, a person at the
+    terminal is asked about model servers of this machine and about the embedded model, unless `asks` is false.
     """
     if isinstance(entry, WorkerEntry) and entry.model is None:
         model = await choose_model(registry.config.model, options, asks=asks)
         return replace(options, model=model, is_settled=True)
     await _fetch(entry.model, options)
-    named = named_model(options.model, registry.config.model)
-    file = None if named is None else file_of(named.model)
-    if named is None or (file is not None and not file.is_here):
+    choice = named_model(options.model, registry.config.model)
+    file = None if choice is None else local_file_of(choice.model)
+    if choice is None or (file is not None and not file.is_here):
         return options
-    return replace(options, model=named.model, is_settled=True)
+    return replace(options, model=choice.model, is_settled=True)
 
 
 async def choose_model(
@@ -62,43 +61,43 @@ async def choose_model(
     *,
     asks: bool,
     fetches: bool = True,
-    tell: Callable[[str], object] = _echo,
+    print_line: Callable[[str], object] = _echo,
 ) -> ModelLike | None:
-    """Return the model of workers that have none of their own, with its weights fetched."""
+    """Return the model for workers that name none, with its weights fetched."""
     choice = await pool.run(choose_default_model, options.model, configured)
     if asks and not options.quiet:
         choice = await _ask_about_servers(choice)
         if choice.model is None:
-            choice = await _offer() or choice
+            choice = await _offer_embedded_model() or choice
     await _fetch(choice.model, options, fetches)
     if not options.quiet:
         for line in announce(choice):
-            tell(line)
+            print_line(line)
     return choice.model
 
 
 async def _fetch(model: ModelLike | None, options: SessionOptions, fetches: bool = True) -> None:
-    file = file_of(model)
+    file = local_file_of(model)
     if file is None or file.is_here:
         return
     if not fetches:
         raise LocalModelError(
             f"The weights of model local:{visible(file.name)} are not on this machine, and a full-screen chat fetches "
-            f"none. Leave it, and fetch them: llm-do models pull {visible(file.name)}"
+            f"none. Quit, and fetch them: llm-do models pull {visible(file.name)}"
         )
     await file.find(quiet=options.quiet)
 
 
-def choose_later(
+def model_chooser(
     registry: WorkerRegistry, options: SessionOptions, *, asks: bool, screen: Screen | None = None
 ) -> DefaultModel:
-    """Return a function that chooses the model when a worker without one is called in a session that began with none.
+    """Return a function that chooses the model when a worker without one is called.
 
-    `screen` is left alone meanwhile: questions and progress are plain lines.
+    `screen` is stopped meanwhile: questions and progress are plain lines.
     """
 
     async def choose(worker: str, notice: Callable[[str], None]) -> ModelLike:
-        if options.is_settled:  # it was looked for, and asked about, before the session began
+        if options.is_settled:  # none was found before the session began
             raise ModelChoiceError(explain_missing(worker))
         if screen is not None:
             screen.stop()
@@ -114,17 +113,19 @@ def choose_later(
     return choose
 
 
-def choose_on_screen(registry: WorkerRegistry, options: SessionOptions) -> DefaultModel:
-    """Return the same for a chat on the full screen: it tells by notices, asks nothing, and fetches nothing."""
+def notifying_model_chooser(registry: WorkerRegistry, options: SessionOptions) -> DefaultModel:
+    """Return the same for a full-screen chat: it reports by notices, asks nothing, and fetches nothing."""
 
     async def choose(worker: str, notice: Callable[[str], None]) -> ModelLike:
-        told: list[str] = []
+        lines: list[str] = []
         model = None
         if not options.is_settled:
-            model = await choose_model(registry.config.model, options, asks=False, fetches=False, tell=told.append)
+            model = await choose_model(
+                registry.config.model, options, asks=False, fetches=False, print_line=lines.append
+            )
         if model is None:
-            raise ModelChoiceError("\n".join([*told, explain_missing(worker)]))
-        for line in told:
+            raise ModelChoiceError("\n".join([*lines, explain_missing(worker)]))
+        for line in lines:
             notice(f"Worker {worker!r} has no model of its own: {line.removeprefix('llm-do: ')}.")
         return model
 
@@ -132,10 +133,7 @@ def choose_on_screen(registry: WorkerRegistry, options: SessionOptions) -> Defau
 
 
 async def _ask_about_servers(choice: ModelChoice) -> ModelChoice:
-    """Ask about the servers that need a yes, in their order, and return the first that gets it.
-
-    Where no person can answer, and after a no to all of them, it is the choice without them.
-    """
+    """Ask about each server that needs consent, and return the first that gets it, or else the choice without them."""
     keyboard = _open_keyboard() if choice.passed_over else None
     if keyboard is None:
         return choice
@@ -153,39 +151,39 @@ async def _ask_about_servers(choice: ModelChoice) -> ModelChoice:
 
 def _describe_offer(offer: OfferedModel) -> str:
     if offer.user is None:
-        account = "by an account that cannot be found out"
+        account = "by an unknown account"
     elif is_other_ordinary_user(offer.user):
         account = f"by user {user_name(offer.user)}, which is neither you nor root"
     else:
         account = "by you" if offer.user == os.geteuid() else "by root"
     return visible(
-        "No model is named, and no API key can be used. A model server on this machine can be used:\n"
+        "No model is named, and no API key can be used. This model server runs on this machine:\n"
         f"  {offer.server.name} on {offer.server.address}, run {account}\n"
-        f"  offers {offer.model!r}; to name it for good: {setting_for(offer)}\n"
-        "It is sent all prompts, the contents of files that workers read, and the results of tools.\n"
-        "A yes is remembered, and can be taken back: llm-do models forget\n"
+        f"  offers {offer.model!r}; to name it in a setting: {setting_for(offer)}\n"
+        "It would get all prompts, the contents of files that workers read, and the results of tools.\n"
+        "A yes is remembered. To withdraw it: llm-do models forget\n"
         f"Use {offer.server.name}? [y/N] ",
         keep="\n",
     )
 
 
 def _open_keyboard() -> Keyboard | None:
-    """Return the keyboard, if a person can be asked: in a terminal, and not in a CI job, which may have one, too."""
+    """Return the keyboard, if a person can be asked: at a terminal, but not in a CI job, which may have one."""
     return Keyboard.open() if sys.stdin.isatty() and not os.environ.get("CI", "").strip() else None
 
 
 async def _says_yes(keyboard: Keyboard) -> bool:
-    keyboard.forget()
-    return (await keyboard.line()).strip().lower() in ("y", "yes")
+    keyboard.discard_input()
+    return (await keyboard.read_line()).strip().lower() in ("y", "yes")
 
 
-async def _offer() -> ModelChoice | None:
-    """Ask once whether to fetch the embedded model. Nothing is asked where it could not run, or nobody could answer."""
+async def _offer_embedded_model() -> ModelChoice | None:
+    """Ask whether to fetch the embedded model, if it can run here and a person can answer."""
     can_run = local_models_enabled() and find_spec(LOCAL_PACKAGE) is not None
     keyboard = _open_keyboard() if can_run else None
     if keyboard is None:
         return None
-    from ...models.local.catalogue import EMBEDDED  # noqa: PLC0415 - for those who have no model at all
+    from ...models.local.catalogue import EMBEDDED  # noqa: PLC0415 - only where there is no model
     from ...models.local.files import ModelFile  # noqa: PLC0415
     from ...models.local.progress import describe_download  # noqa: PLC0415
     from ...models.local.store import models_folder  # noqa: PLC0415
@@ -194,7 +192,7 @@ async def _offer() -> ModelChoice | None:
     assert file.weights is not None
     click.echo(
         "No model is named, no API key is set, and no model server is used.\n"
-        "A tiny model can run here, with no key. It is for one small step, and for trying:\n"
+        "A tiny model can run here without a key. It is meant for small steps and first trials:\n"
         f"  {describe_download(file.weights)}\n"
         f"  goes to {models_folder()}\n"
         f"  can be removed: llm-do models rm {EMBEDDED}\n"
@@ -205,15 +203,15 @@ async def _offer() -> ModelChoice | None:
     if not await _says_yes(keyboard):
         return None
     await file.find()
-    return ModelChoice(f"local:{EMBEDDED}", "it was fetched for this", found=True)
+    return ModelChoice(f"local:{EMBEDDED}", "it was just fetched", found=True)
 
 
-def file_of(model: object) -> ModelFile | None:
-    """The file of a model that runs here. That a name is wrong is told when the worker starts, as of any model."""
+def local_file_of(model: object) -> ModelFile | None:
+    """Return the file of a local model. A wrong name is reported when the worker starts, as for any model."""
     kind, _, name = model.partition(":") if isinstance(model, str) else ("", "", "")
     if kind != "local":
         return None
-    from ...models.local.files import ModelFile  # noqa: PLC0415 - for those who use one
+    from ...models.local.files import ModelFile  # noqa: PLC0415 - only for local models
 
     with suppress(LocalModelError):
         return ModelFile.from_name(name)

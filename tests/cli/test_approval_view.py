@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from llm_do.cli.terminal.approval_view import Evidence, gather
+from llm_do.cli.terminal.approval_view import ApprovalView, view_request
 from llm_do.policy.requests import ApprovalRequest
 
 LONG = "z" * 400_000
@@ -16,10 +16,10 @@ def asked(tool: str, /, **payload: Any) -> ApprovalRequest:
     return ApprovalRequest(entry=tool, tool_name=tool, payload=payload, reason="", call_path="")
 
 
-def on_screen(evidence: Evidence, width: int = 80) -> list[str]:
+def on_screen(view: ApprovalView, width: int = 80) -> list[str]:
     console = Console(file=io.StringIO(), width=width, height=24, color_system=None)
     with console.capture() as captured:
-        console.print(evidence.shown)
+        console.print(view.content)
     return captured.get().splitlines()
 
 
@@ -42,29 +42,29 @@ REQUESTS = {
 @pytest.mark.parametrize("width", [60, 80, 200])
 @pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
 def test_it_fits_the_screen_and_offers_the_rest(request_: ApprovalRequest, width: int) -> None:
-    evidence = gather(request_, room=20, width=width)
-    shown = on_screen(evidence, width)
-    assert evidence.cut
+    view = view_request(request_, room=20, width=width)
+    shown = on_screen(view, width)
+    assert view.is_cut
     assert len(shown) <= 21
     assert any(note in " ".join(shown) for note in ("not shown", "not all"))
     assert all(len(line) <= width for line in shown)
-    assert len(on_screen(gather(request_, room=20), width)) <= 21  # a caller that tells no width
+    assert len(on_screen(view_request(request_, room=20), width)) <= 21  # a caller that tells no width
 
 
 def test_both_ends_of_a_long_line_are_seen() -> None:
-    shown = "".join(on_screen(gather(REQUESTS["a command"], room=20)))
+    shown = "".join(on_screen(view_request(REQUESTS["a command"], room=20)))
     assert "echo zzz" in shown and "rm -rf /" in shown and "timeout: 10" in shown
 
 
 def test_a_long_argument_does_not_push_another_one_out() -> None:
     request = asked("send", text="\n" * 5000, to="eve@example.org")
-    assert "to: eve@example.org" in on_screen(gather(request, room=20))
+    assert "to: eve@example.org" in on_screen(view_request(request, room=20))
 
 
 def test_the_end_of_a_long_argument_is_seen_and_no_wrong_number_of_lines_is_told() -> None:
     """A value that was abridged before has more lines than are counted."""
     request = asked("send", text="\n".join(f"line {number}" for number in range(1000)))
-    shown = on_screen(gather(request, room=8))
+    shown = on_screen(view_request(request, room=8))
     assert shown == [
         "text:",
         *(f"  │ line {number}" for number in range(5)),
@@ -76,19 +76,19 @@ def test_the_end_of_a_long_argument_is_seen_and_no_wrong_number_of_lines_is_told
 @pytest.mark.parametrize("width", [30, 80])
 def test_what_fits_is_whole(width: int) -> None:
     command = "echo " + "y" * 300 + " | end"
-    evidence = gather(asked("shell", command=command), room=20)
-    assert not evidence.cut
-    assert "".join(line[2:] for line in on_screen(evidence, width)) == command
+    view = view_request(asked("shell", command=command), room=20)
+    assert not view.is_cut
+    assert "".join(line[2:] for line in on_screen(view, width)) == command
 
 
 def test_all_of_it_is_all_of_it() -> None:
-    evidence = gather(REQUESTS["a long line"], room=None)
-    assert not evidence.cut
-    assert "".join(on_screen(evidence)).count("z") == len(LONG)
+    view = view_request(REQUESTS["a long line"], room=None)
+    assert not view.is_cut
+    assert "".join(on_screen(view)).count("z") == len(LONG)
 
 
 def test_a_screen_that_is_narrower_than_told_hides_nothing_without_a_key() -> None:
     request = asked("send", **{f"a{number}": "x" * 70 for number in range(15)})
-    evidence = gather(request, room=20, width=100)
-    assert not evidence.cut
-    assert "".join(on_screen(evidence, 30)).count("x") == 15 * 70
+    view = view_request(request, room=20, width=100)
+    assert not view.is_cut
+    assert "".join(on_screen(view, 30)).count("x") == 15 * 70

@@ -1,1 +1,0 @@
-"""Help and completion, which import nothing but the standard library."""

@@ -1,0 +1,84 @@
+"""The models and providers of a project: whether they can be used, and whether workers can use them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from pydantic_ai.models import Model
+
+from ....definitions.toolsets import native_tool
+from ....models import choose_default_model, custom_provider
+from ....models.compatibility import find_unfit_model, name_fits
+from ....models.custom import load_factory
+from ....projects.layout import CONFIG
+from .problem import Problem, join_names, line_of
+from .project import CheckedProject
+from .usable import ModelProblem, find_model
+
+
+def check_providers(project: CheckedProject) -> Iterator[Problem]:
+    """Yield providers of the project's own whose factory does not exist. None is called: that takes a model's name."""
+    path = project.registry.root / CONFIG
+    for prefix, reference in project.registry.providers().items():
+        load = partial(load_factory, prefix, reference, project.registry.load)
+        for problem in project.attempt("provider", load, CONFIG):
+            if problem.file == CONFIG:
+                message = problem.message.removeprefix(f"{CONFIG}, ")
+                problem = problem._replace(message=message, line=line_of(path, prefix, "[providers"))
+            yield problem
+
+
+def check_models(project: CheckedProject) -> Iterator[Problem]:
+    """Yield models that cannot be used, each once, and workers that have none."""
+    config = project.registry.config
+    users: dict[str, list[str]] = {}
+    for name, definition in project.definitions.items():
+        if definition.model is not None:
+            users.setdefault(definition.model, []).append(name)
+    if config.model is not None:
+        users.setdefault(config.model, [])
+    for model, workers in users.items():
+        if custom_provider(model, config.providers) is None:
+            yield from _check_model(project, model, workers)
+    without = [name for name, definition in project.definitions.items() if definition.model is None]
+    if config.model is not None and custom_provider(config.model, config.providers) is None:
+        yield from _find_misfits(project, config.model, find_model(config.model), without)
+    if without and choose_default_model(None, config.model, servers=()).model is None:
+        message = f"no model is set for {join_names(without)}: write `model` in {CONFIG}, or see `llm-do doctor`."
+        yield Problem("note", "no-model", message, names=tuple(without))
+
+
+def _check_model(project: CheckedProject, model: str, workers: list[str]) -> Iterator[Problem]:
+    path = project.path_of(workers[0]) if workers else project.registry.root / CONFIG
+    where, line, found = project.relative(path), line_of(path, model, "model"), find_model(model)
+    if isinstance(found, ModelProblem):
+        level = "error" if found.is_name_wrong else "warning"
+        users = f" ({join_names(workers)})" if len(workers) > 1 else ""
+        yield Problem(level, "model", f"model {model!r}{users}: {found.message}", where, line, (model,))
+    yield from _find_misfits(project, model, found, workers)
+    if isinstance(found, ModelProblem) or (supported := found.profile.get("supported_native_tools")) is None:
+        return
+    for worker in workers:
+        for tool in map(native_tool, project.definitions[worker].native):
+            if type(tool) not in supported:
+                message = f"worker {worker!r}: the model {model!r} does not support the native tool {tool.kind}."
+                yield Problem("warning", "native", message, where, line, (worker,))
+
+
+def _find_misfits(
+    project: CheckedProject, model: str, found: ModelProblem | Model, workers: list[str]
+) -> Iterator[Problem]:
+    """Yield workers that cannot use this model. Of a model that cannot be loaded, the name is compared."""
+    for worker in workers:
+        definition, path = project.definitions[worker], project.path_of(worker)
+        compatible = definition.compatible_models
+        if isinstance(found, ModelProblem):
+            level, fits = "warning", name_fits(model, compatible)
+        else:
+            level, fits = "error", find_unfit_model(found, compatible, model) is None
+        if not fits:
+            its = f"its model {model!r}" if definition.model else f"the model {model!r} of {CONFIG}"
+            message = f"worker {worker!r}: {its} is none of its compatible_models: {', '.join(compatible)}."
+            line = line_of(path, "compatible_models")
+            yield Problem(level, "compatible-models", message, project.relative(path), line, (worker,))
