@@ -419,9 +419,16 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         return f"the instructions {self.instructions.strip()[:40]!r}"
 
     def start(
-        self, runtime: Runtime | Context, *, message_history: Sequence[ModelMessage] | None = None
+        self,
+        runtime: Runtime | Context,
+        *,
+        message_history: Sequence[ModelMessage] | None = None,
+        is_conversation: bool = True,
     ) -> CallScope[OutputT]:
-        """A scope for a conversation with this worker. It runs no model and builds nothing until it is entered."""
+        """Return a scope for a conversation with this worker. It runs no model and builds nothing until it is entered.
+
+        With `is_conversation=False` it is for one turn, which is recorded as a call like any other.
+        """
         parent = runtime.context() if isinstance(runtime, Runtime) else runtime
         if not isinstance(parent, Context):
             raise TypeError(f"A scope is started on a Runtime or a Context, got {quote(runtime)}.")
@@ -432,7 +439,7 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
             raise TypeError("message_history must be a list of PydanticAI messages, such as scope.messages.")
         if frame.messages and isinstance(frame.messages[-1], ModelRequest):
             frame.last_request = list(frame.messages[-1].parts)
-        return CallScope(self, Context(parent.runtime, frame))
+        return CallScope(self, Context(parent.runtime, frame), is_conversation=is_conversation)
 
     async def call(
         self, input_data: dict[str, Any], ctx: Context, run_ctx: RunContext[Context] | None = None

@@ -121,7 +121,8 @@ async def run_entry(
     if not isinstance(entry, WorkerEntry):
         output = await call_bound(runtime.context(), entry, arguments)
         return WorkerRunResult(output=output, messages=[], trace=runtime.trace, usage=runtime.usage)
-    scope = entry.start(runtime)  # opened within its turn, so that sinks learn what its toolsets wait for
+    # Opened within its turn, so that sinks learn what its toolsets wait for.
+    scope = entry.start(runtime, is_conversation=False)
     try:
         output = await scope.take_turn(arguments, files)
         messages = runtime.recorder.secrets.redact(scope.messages)

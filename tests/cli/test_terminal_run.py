@@ -230,7 +230,7 @@ def test_a_paste_is_no_answer(start: Start, tmp_path: Path) -> None:
 
 def test_keys_count_when_none_came_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who goes on typing has not read the question."""
-    monkeypatch.setattr("llm_do.cli.terminal.keys._REST", 2.0)
+    monkeypatch.setattr("llm_do.cli.terminal.keys._IDLE", 2.0)
 
     async def scenario() -> str:
         terminal, program = os.openpty()

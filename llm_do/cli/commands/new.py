@@ -149,7 +149,7 @@ def worker_command(
 
 def _check_name(name: str, what: str) -> None:
     if not is_name(name):
-        raise click.UsageError(f"{name!r} cannot be the name of a {what}. {NAME_RULE}")
+        raise click.UsageError(f"{name!r} cannot be the name of a {what}: {NAME_RULE}")
     if what == "worker" and is_reserved(name):
         raise click.UsageError(f"{name!r} cannot be the name of a worker: it is reserved. Choose another one.")
 

@@ -107,4 +107,4 @@ def _check_name(name: str, path: str) -> None:
     if name in AMONG_FILES:
         raise click.UsageError(f"{path!r}: no worker can be named {name!r}, which is reserved. Rename it.")
     if not is_name(name):
-        raise click.UsageError(f"{path!r}: a worker is named like its file, and {name!r} cannot be a name. {NAME_RULE}")
+        raise click.UsageError(f"{path!r}: a worker is named like its file, and {name!r} cannot be a name: {NAME_RULE}")

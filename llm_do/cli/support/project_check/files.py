@@ -47,4 +47,4 @@ def _check_file_name(path: Path, file: str) -> Iterator[Problem]:
 
 
 def _explain_bad_name(name: str) -> str:
-    return f"{name!r} cannot be a worker's name. {NAME_RULE} Rename it."
+    return f"{name!r} cannot be a worker's name: {NAME_RULE} Rename it."
