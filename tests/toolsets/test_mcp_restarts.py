@@ -120,17 +120,20 @@ async def test_a_server_that_ends_after_it_changed_its_tools_ends_no_turn() -> N
     assert len(heard.notices) == 1
 
 
-async def test_a_server_that_closes_its_input_is_reported_and_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("others", [[], [("increment", {})]])
+async def test_a_server_that_closes_its_input_is_reported_and_restarted(
+    others: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its process may run on, but the last message gets no answer."""
     monkeypatch.setattr("llm_do.toolsets.mcp.process._LAST_WORDS_SECONDS", 0.01)
     monkeypatch.setattr("llm_do.toolsets.mcp.process._GRACE_SECONDS", 0.01)
     heard = Heard()
     count = calls(("increment", {}))
-    made = worker(calls(("close_input", {}), ("increment", {})), says("end"), count, says("2"))
+    made = worker(calls(("close_input", {}), *others), says("end"), count, says("2"))
     async with made.start(Runtime([made], tool_rules=ALLOWED, sinks=[heard])) as scope:
         with anyio.fail_after(PATIENCE):
             await scope.run_turn("go")
-        assert ["has ended" in result for result in results(scope)] == [True, True]
+        assert ["has ended" in result for result in results(scope)] == [True] * (1 + len(others))
         await scope.run_turn("go on")
         assert results(scope)[-1].endswith(":1")
     [notice] = heard.notices

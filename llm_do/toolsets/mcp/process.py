@@ -133,20 +133,31 @@ class _Server:
             pass
 
     async def write(self, outgoing: Any, incoming: Any, on_end: End) -> None:
-        """Send messages to the server, until there are no more or it reads none."""
+        """Send messages to the server, until there are no more or it closes its input."""
         is_closed = False
-        try:
-            with self._writing:
-                async for item in outgoing:
-                    text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
-                    await self._send(memoryview(f"{text}\n".encode()))
-        except OSError:
-            is_closed = True
-        finally:
-            outgoing.close()
-            self._done_writing.set()
-        if is_closed:  # the last message gets no answer, however long the process runs
-            await self._end(incoming, on_end, "has closed its input")
+        with outgoing:  # who sends meanwhile waits, and is not told before the reason is known
+            try:
+                with self._writing:
+                    await self._send_all(outgoing)
+            except* OSError:
+                is_closed = True
+            finally:
+                self._done_writing.set()
+            if is_closed:  # what it was sent last has no answer, however long its process runs
+                await self._end(incoming, on_end)
+
+    async def _send_all(self, outgoing: Any) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._fail_when_closed)
+            async for item in outgoing:
+                text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+                await self._send(memoryview(f"{text}\n".encode()))
+            tasks.cancel_scope.cancel()
+
+    async def _fail_when_closed(self) -> None:
+        """Notice that the server closes its input, also when it is sent nothing more: it may owe an answer."""
+        await anyio.wait_readable(self._stdin)  # the end of a pipe for writing has nothing to read but this error
+        raise BrokenPipeError
 
     async def _send(self, data: memoryview) -> None:
         while data:
@@ -159,13 +170,14 @@ class _Server:
         await asyncio.wait([self._exit])
         self._signal(signal.SIGKILL)
         # A process that left the session may hold the output open.
-        await self._end(incoming, on_end, "has ended by itself")
+        await self._end(incoming, on_end)
 
-    async def _end(self, incoming: Any, on_end: End, why: str) -> None:
+    async def _end(self, incoming: Any, on_end: End) -> None:
         """End the connection when the last messages of the server are read."""
         with anyio.move_on_after(_LAST_WORDS_SECONDS):
             await self._done_reading.wait()
-        on_end(why)
+        # A process that ends closes its input, too.
+        on_end("has ended by itself" if self._exit.done() else "has closed its input")
         incoming.close()
 
     async def stop(self) -> None:
