@@ -19,6 +19,7 @@ from .core.entry import CallableEntry as CallableEntry
 from .core.entry import Effect as Effect
 from .core.entry import Entry as Entry
 from .core.entry import MessageCallback as MessageCallback
+from .core.entry import Repeat as Repeat
 from .core.entry import Sink as Sink
 from .core.entry import ToolsetFactory as ToolsetFactory
 from .core.entry import WorkerCreator as WorkerCreator
@@ -86,8 +87,8 @@ from .errors import RuleError as RuleError
 from .errors import RunEnded as RunEnded
 from .errors import ScopeBusyError as ScopeBusyError
 from .errors import ScopeClosedError as ScopeClosedError
-from .errors import ToolsetError as ToolsetError
 from .errors import ToolTimeout as ToolTimeout
+from .errors import ToolsetError as ToolsetError
 from .errors import UnknownAttributeError as UnknownAttributeError
 from .errors import UnknownEntryError as UnknownEntryError
 from .errors import WorkerFileError as WorkerFileError

@@ -342,7 +342,14 @@ def room_rows() -> dict[str, str]:
 def modules() -> list[tuple[str, str]]:
     """Each module of a room, without those of packages that the page names as a whole."""
     source = Path(llm_do.__file__).parent
-    wholes = ("cli/commands/", "cli/terminal/", "cli/tui/", "models/local/", "policy/rules/")
+    wholes = (
+        "cli/commands/",
+        "cli/support/project_check/",
+        "cli/terminal/",
+        "cli/tui/",
+        "models/local/",
+        "policy/rules/",
+    )
     paths = [path.relative_to(source) for path in source.glob("*/**/*.py") if path.stem != "__init__"]
     return sorted((path.parts[0], path.stem) for path in paths if not path.as_posix().startswith(wholes))
 

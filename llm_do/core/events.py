@@ -77,6 +77,8 @@ class _CallerEvent(_Event):
     """The key of the call, which is empty at the top; of a scope, its own."""
     call_id: int | None
     """The `id` of the record of the call; `None` at the top."""
+    parent_id: int | None
+    """That of the call above it."""
     name: str
     """The name of the entry that is meant."""
     worker: str | None = None

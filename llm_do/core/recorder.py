@@ -413,6 +413,7 @@ def _caller_tags(caller: CallFrame, name: str, key: str | None) -> dict[str, Any
     return {
         "key": key,
         "call_id": caller.call_id,
+        "parent_id": None if caller.record is None else caller.record.parent_id,
         "name": name,
         "worker": worker.name if worker is not None else None,
         "depth": caller.depth,
