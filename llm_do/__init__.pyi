@@ -87,8 +87,8 @@ from .errors import RuleError as RuleError
 from .errors import RunEnded as RunEnded
 from .errors import ScopeBusyError as ScopeBusyError
 from .errors import ScopeClosedError as ScopeClosedError
-from .errors import ToolTimeout as ToolTimeout
 from .errors import ToolsetError as ToolsetError
+from .errors import ToolTimeout as ToolTimeout
 from .errors import UnknownAttributeError as UnknownAttributeError
 from .errors import UnknownEntryError as UnknownEntryError
 from .errors import WorkerFileError as WorkerFileError

@@ -139,7 +139,7 @@ class Context:
         Give each of the concurrent branches of a function one of its own: equal calls in them keep their keys apart in
         every run, whichever branch is faster.
         """
-        return Context(self.runtime, self.frame, f"{self.branches}{check_name(name)}~")
+        return Context(self.runtime, self.frame, f"{self.branches}{check_name(name, owner='a branch', hint='')}~")
 
     @property
     def idempotency_key(self) -> str:

@@ -247,6 +247,8 @@ class CallClosed(_CallEvent):
     """The usage of each of the call's own requests."""
     restored: bool = False
     """Whether the answer is one of an earlier run, and nothing ran."""
+    spent: Sequence[ModelUsage] = ()
+    """The usage in that run, by model."""
     duration: float
     """Seconds, without those for which a person was asked."""
     usage: RunUsage | None

@@ -24,7 +24,7 @@ from ..sandbox import Pins, SandboxToolset
 from .entry import EntryBase
 from .events import RequestSetup
 from .slots import WorkerSlots
-from .trace import TraceEntry
+from .trace import ModelUsage, TraceEntry
 
 
 class Deadline:
@@ -118,8 +118,8 @@ class CallFrame:
     scope_closed = False
     turn = 0
     """The number of its turn."""
-    restored = False
-    """Whether the answer is one of an earlier run."""
+    restored: Sequence[ModelUsage] | None = None
+    """The usage in an earlier run, where the answer is one of that run."""
     hidden: Any = None
     """The arguments with their secrets, where the record has them without."""
     clock = 0.0
@@ -325,7 +325,7 @@ class CallFrame:
         self.turn += 1
         self.key = self.ordinals = None
         self.request_number, self.asked_calls = 0, ()
-        self.replayable, self.restored = True, False
+        self.replayable, self.restored = True, None
         self.waited = self.asked_at = 0.0
         self.failure = None
         self.approved = self.cancelled = self.ended = False

@@ -109,6 +109,7 @@ class Recorder:
                     "scope": frame.scope_key,
                     "replayable": frame.replayable,
                 },
+                at=record.started_at,
             )
         return record
 
@@ -225,9 +226,11 @@ class Recorder:
             output, error, failure = redact(output), redact(error), redact(failure)
         record.close(output, state, error, error_type, duration, waited, failure)
         if self.observed:
-            self._emit_closed(tags(frame), record, restored=frame.restored)
+            self._emit_closed(tags(frame), record, frame.restored)
 
-    def _emit_closed(self, where: dict[str, Any], record: TraceEntry, *, restored: bool = False) -> None:
+    def _emit_closed(
+        self, where: dict[str, Any], record: TraceEntry, restored: Sequence[ModelUsage] | None = None
+    ) -> None:
         fields = {
             "kind": record.kind,
             "output": snapshot(record.output_data),
@@ -241,14 +244,15 @@ class Recorder:
             "requests": tuple(record.requests),
             "failure": record.failure,
             "cut_off": record.cut_off,
-            "restored": restored,
+            "restored": restored is not None,
+            "spent": restored or (),
         }
         self.stream.emit(CallClosed, {**where, **fields})
 
     def restore_usage(self, frame: CallFrame, spent: Sequence[ModelUsage]) -> None:
         """Record that the answer of a call is one of an earlier run, and its usage there."""
         assert frame.record is not None
-        frame.restored = True
+        frame.restored = tuple(spent)
         frame.record.add_requests(spent, None)
 
     def add_native(self, frame: CallFrame, name: str, arguments: Any, output: Any) -> None:
@@ -271,7 +275,8 @@ class Recorder:
         if self.observed:
             where = {**tags(frame), "call_id": record.id, "parent_id": frame.call_id, "name": name, "key": None}
             where["depth"] = record.depth
-            self.stream.emit(CallOpened, {**where, "kind": kind, "arguments": snapshot(record.input_data)})
+            fields = {"kind": kind, "arguments": snapshot(record.input_data)}
+            self.stream.emit(CallOpened, {**where, **fields}, at=record.started_at)
             self._emit_closed(where, record)
 
     # -- scopes ------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from pydantic_ai.messages import (
     ModelResponse,
     RetryPromptPart,
     ToolCallPart,
+    ToolReturnPart,
 )
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.settings import ModelSettings, merge_model_settings
@@ -96,10 +97,15 @@ def reject_unmade_calls(recorder: Recorder, frame: CallFrame, message: ModelMess
     asked, frame.asked_calls = frame.asked_calls, ()
     if not asked or not recorder.observed or not isinstance(message, ModelRequest):
         return
-    retries = {part.tool_call_id: part for part in message.parts if isinstance(part, RetryPromptPart)}
+    errors: dict[str | None, str] = {}
+    for part in message.parts:  # PydanticAI has two forms for it, by its version
+        if isinstance(part, RetryPromptPart):
+            errors[part.tool_call_id] = part.model_response()
+        elif isinstance(part, ToolReturnPart) and part.outcome == "retried":
+            errors[part.tool_call_id] = part.model_response_str()
     for call in asked:
-        if (retry := retries.get(call.tool_call_id)) is not None:
-            recorder.reject(frame, call.name, _arguments_of(frame, call), retry.model_response(), call.tool_call_id)
+        if (error := errors.get(call.tool_call_id)) is not None:
+            recorder.reject(frame, call.name, _arguments_of(frame, call), error, call.tool_call_id)
 
 
 def reject_last_calls(recorder: Recorder, frame: CallFrame, error: BaseException) -> None:

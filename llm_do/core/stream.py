@@ -33,10 +33,10 @@ class Stream:
         self.observed = bool(self._sinks) or journal is not None
         """Whether anything listens. Events are made only then."""
 
-    def emit(self, kind: Callable[..., Event], fields: dict[str, Any]) -> None:
-        """Make an event of that kind, and hand it on."""
+    def emit(self, kind: Callable[..., Event], fields: dict[str, Any], at: float | None = None) -> None:
+        """Make an event of that kind, and hand it on. It happened now, unless `at` says when."""
         self._last += 1
-        event = kind(session_id=self.session_id, seq=self._last, at=time(), **fields)
+        event = kind(session_id=self.session_id, seq=self._last, at=at or time(), **fields)
         if self._secrets.active:
             event = self._secrets.redact(event)
         # A journal is what a session must not run without, so its failure is the call's failure.

@@ -311,7 +311,7 @@ def test_events_of_the_whole_tree_reach_the_callback(make: Make) -> None:
     result = run_worker(registry=registry, worker="a", input_data="go", cli_model=model, message_callback=events.append)
     assert result.output == "done"
     assert isinstance(events[0], CallOpened)
-    assert isinstance(events[1], MessageLogged)
+    assert isinstance(events[2], MessageLogged)
     tags = [(event.name, event.worker, event.depth) for event in events if isinstance(event, CallOpened)]
     assert tags == [("a", "a", 0), ("worker_call", "a", 1), ("b", "b", 2)]
     assert [event.name for event in events if isinstance(event, CallClosed)] == ["b", "worker_call", "a"]

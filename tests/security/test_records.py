@@ -114,7 +114,7 @@ class Case:
         worker = self.registry[name]
         assert isinstance(worker, WorkerEntry)
         talk = Conversation(worker, self.runtime)
-        await talk.take(json.dumps(self.record))
+        await talk.take_turn(json.dumps(self.record))
         await talk.close()
 
     async def run(self, name: str, given: Any, **more: Any) -> None:

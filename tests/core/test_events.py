@@ -1,0 +1,269 @@
+"""The events of a session are its record: nothing that ran is missing in them, and the trace is a fold over them."""
+
+import json
+from dataclasses import replace
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import given, settings
+from pydantic_ai.messages import ModelMessage
+from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+from llm_do import (
+    ApprovalDecided,
+    ApprovalDecision,
+    ApprovalDenied,
+    ArgumentError,
+    CallClosed,
+    CallOpened,
+    CallRejected,
+    CallStarted,
+    Event,
+    RequestEnded,
+    RequestStarted,
+    Runtime,
+    ScopeClosed,
+    ScopeOpened,
+    Secret,
+    TraceEntry,
+    UnknownEntryError,
+    WorkerEntry,
+    entry,
+)
+from llm_do.core.fold import fold
+
+from ..scripted import calls, says, scripted
+from .trees import PLANS, World
+
+RULES = {"pay": {"rule": "ask", "reason": "money"}}
+
+
+def fields(record: TraceEntry) -> dict[str, Any]:
+    names = [name for name in TraceEntry.__annotations__ if not name.startswith("_")]
+    return {name: list(value) if name == "requests" else value for name in names for value in [getattr(record, name)]}
+
+
+def of(kind: type[Any], events: list[Event]) -> list[Any]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+@given(plan=PLANS)
+@settings(max_examples=60)
+async def test_the_fold_of_the_events_is_the_trace_and_the_usage(plan: list[Any], bounded: bool) -> None:
+    world, events = World(), list[Event]()
+    runtime = Runtime(
+        world.entries,
+        message_callback=events.append,
+        approval_callback=lambda name, payload, reason: ApprovalDecision(
+            approved=payload["amount"] != 1, arguments={"amount": 9} if payload["amount"] == 2 else None
+        ),
+        tool_rules=RULES,
+        max_records=2 if bounded else None,
+    )
+    await runtime.call("glue", plan=json.dumps(plan))
+    folded = fold(events)
+    known = {record.id: fields(record) for record in folded.trace}
+    assert len(runtime.trace) == len(known) or bounded
+    assert [fields(record) for record in runtime.trace] == [known[record.id] for record in runtime.trace]
+    assert folded.meter.by_model == runtime.usage
+    assert folded.meter.by_provider == runtime.usage_by_provider
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    assert len({event.session_id for event in events}) == 1
+    assert all(event.at > 0 for event in events)
+    opened, closed = of(CallOpened, events), of(CallClosed, events)
+    assert sorted(event.key for event in opened) == sorted(event.key for event in closed)
+    assert len({event.key for event in opened}) == len(opened)
+
+
+async def test_nothing_is_made_where_nothing_listens() -> None:
+    world = World()
+    runtime = Runtime(world.entries)
+    await runtime.call("worker", json.dumps([["tool", 1]]))
+    assert [record.key for record in runtime.trace] == [None, None]
+
+
+async def test_the_arguments_that_ran_are_in_an_event() -> None:
+    """A person writes others in place of those that were asked about."""
+    events = list[Event]()
+
+    @entry(requires_approval=True)
+    def pay(amount: int) -> int:
+        return amount
+
+    def edit(name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
+        return ApprovalDecision(approved=True, arguments={"amount": 1})
+
+    assert await Runtime([pay], approval_callback=edit, message_callback=events.append).call("pay", 5) == 1
+    (opened,), (decided,), (started,) = of(CallOpened, events), of(ApprovalDecided, events), of(CallStarted, events)
+    assert (opened.arguments, decided.arguments, started.arguments) == ({"amount": 5}, {"amount": 1}, {"amount": 1})
+    assert opened.key == decided.key == started.key
+    assert decided.outcome.edited and len(decided.cases) == 1
+
+
+async def test_a_rule_that_decides_alone_is_in_an_event_with_what_was_judged() -> None:
+    events = list[Event]()
+
+    @entry
+    def read(path: str) -> str:
+        return path
+
+    await Runtime([read], tool_rules={"read": "allow"}, message_callback=events.append).call("read", "/tmp/x")
+    (decided,) = of(ApprovalDecided, events)
+    assert decided.outcome.by == "rule" and "read" in decided.outcome.rule
+    assert [case.facts for case in decided.cases] == [{"path": "/tmp/x"}]
+
+
+async def test_calls_that_cannot_be_made_are_rejected_with_what_was_written() -> None:
+    """By Python, and by a model: after its response, and before the request in which it reads why."""
+    events = list[Event]()
+
+    @entry
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    model = scripted(calls(("add", {"a": "x", "b": 2}), ("subtract", {"a": 1}), ("add", {"a": 1, "b": 2})), says("3"))
+    worker = WorkerEntry(name="w", tools=[add], model=model, retries=2)
+    runtime = Runtime([worker, add], message_callback=events.append)
+    await runtime.call("w", "go")
+    rejected = of(CallRejected, events)
+    assert [(event.name, event.arguments) for event in rejected] == [
+        ("add", {"a": "x", "b": 2}),
+        ("subtract", {"a": 1}),
+    ]
+    assert "valid integer" in rejected[0].error and "Unknown tool" in rejected[1].error
+    key = of(CallOpened, events)[0].key
+    assert {event.key for event in rejected} == {key} and rejected[0].tool_call_id is not None
+    kinds = [event.type for event in events]
+    first, second = [number for number, kind in enumerate(kinds) if kind == "request_started"]
+    assert first < kinds.index("call_rejected") < second
+    assert [record.name for record in runtime.trace] == ["w", "add"]
+    del events[:]
+    with pytest.raises(ArgumentError):
+        await runtime.call("add", 1, c=3)
+    with pytest.raises(UnknownEntryError):
+        await runtime.call("ad", 1)
+    assert [(event.type, event.name, event.arguments, event.key) for event in events] == [
+        ("call_rejected", "add", {"0": 1, "c": 3}, ""),
+        ("call_rejected", "ad", {"0": 1}, ""),
+    ]
+
+
+async def test_a_rejected_call_shows_no_secret() -> None:
+    events = list[Event]()
+
+    @entry
+    def login(user: str, token: Annotated[str, Secret]) -> str:
+        return user
+
+    runtime = Runtime([login], message_callback=events.append)
+    with pytest.raises(ArgumentError):
+        await runtime.call("login", "ann", tokn="hunter22")
+    model = scripted(calls(("login", {"user": 1, "token": "hunter22"})), says("no"))
+    worker = WorkerEntry(name="w", tools=[login], model=model)
+    await Runtime([worker], message_callback=events.append).call("w", "go")
+    assert len(of(CallRejected, events)) == 2
+    assert "hunter22" not in repr(events)
+
+
+async def test_requests_have_their_number_what_is_new_and_what_changed() -> None:
+    events = list[Event]()
+
+    @entry
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    step = calls(("add", {"a": 1, "b": 2}))
+    worker = WorkerEntry(
+        name="w",
+        tools=[add],
+        model=scripted(step, step, says("3")),
+        model_settings={"temperature": 0.5, "extra_headers": {"Authorization": "Bearer hunter22"}},
+    )
+    async with worker.start(Runtime([worker], message_callback=events.append)) as scope:
+        await scope.run_turn("go")
+        await scope.run_turn("again")
+    started, ended = of(RequestStarted, events), of(RequestEnded, events)
+    assert [event.number for event in started] == [1, 2, 3, 1] == [event.number for event in ended]
+    assert started[0].setup is not None and [tool.name for tool in started[0].setup.tools] == ["add"]
+    assert started[0].setup.settings == {"temperature": 0.5, "extra_headers": {"Authorization": "[secret]"}}
+    assert [event.setup for event in started[1:]] == [None] * 3
+    assert len({event.setup_digest for event in started}) == 1
+    sent = [message for event in started for message in event.messages]
+    responses = [event.response for event in ended]
+    assert all(response in sent for response in responses[:-1])  # each is new in exactly one request
+    assert len(sent) == 7
+    assert all(event.usage is not None and event.spent[-1].usage == event.usage for event in ended)
+
+
+async def test_every_way_to_end_has_its_state() -> None:
+    events = list[Event]()
+
+    @entry
+    def good() -> None: ...
+
+    @entry
+    def bad() -> None:
+        raise KeyError("x")
+
+    @entry(requires_approval=True)
+    def forbidden() -> None: ...
+
+    runtime = Runtime([good, bad, forbidden], message_callback=events.append)
+    await runtime.call("good")
+    for name in ("bad", "forbidden"):
+        with pytest.raises((KeyError, ApprovalDenied)):
+            await runtime.call(name)
+    assert [(event.name, event.state, event.error_type) for event in of(CallClosed, events)] == [
+        ("good", "ok", None),
+        ("bad", "failed", "KeyError"),
+        ("forbidden", "refused", "ApprovalDenied"),
+    ]
+    assert [record.state for record in runtime.trace] == ["ok", "failed", "refused"]
+
+
+async def test_a_conversation_has_its_own_events_and_a_lone_run_has_none() -> None:
+    events = list[Event]()
+    worker = WorkerEntry(name="w", model=scripted(says("hello")))
+    runtime = Runtime([worker], message_callback=events.append)
+    async with worker.start(runtime) as scope:
+        await scope.run_turn("one")
+        await scope.run_turn("two")
+    (opened,), (closed,) = of(ScopeOpened, events), of(ScopeClosed, events)
+    turns = of(CallOpened, events)
+    assert opened.key == closed.key == "/w@" and opened.history == ()
+    assert [(turn.key, turn.scope) for turn in turns] == [("/w@.1", "/w@"), ("/w@.2", "/w@")]
+    assert (events[0], events[-1]) == (opened, closed)
+    again = worker.start(runtime, message_history=scope.messages)
+    await again.run_turn("three")
+    await again.close()
+    assert of(ScopeOpened, events)[1].key == "/w@#1" and len(of(ScopeOpened, events)[1].history) == 4
+    del events[:]
+    await runtime.call("w", "alone")
+    assert not of(ScopeOpened, events)
+
+
+async def test_attempts_that_a_model_moved_on_from_are_in_the_record() -> None:
+    def fails(messages: list[ModelMessage], info: AgentInfo) -> Any:
+        from pydantic_ai.exceptions import ModelHTTPError
+
+        raise ModelHTTPError(500, "first")
+
+    events = list[Event]()
+    model = FallbackModel(FunctionModel(fails, model_name="first"), scripted(says("yes"), name="second"))
+    runtime = Runtime([WorkerEntry(name="w", model=model)], message_callback=events.append)
+    assert await runtime.call("w", "go") == "yes"
+    ended = of(RequestEnded, events)
+    assert [(event.number, event.model, event.error is None) for event in ended] == [
+        (1, "first", False),
+        (2, "second", True),
+    ]
+    assert fold(events).meter.by_model == runtime.usage
+
+
+def test_events_are_data_that_cannot_be_changed() -> None:
+    event = CallRejected(key="", call_id=None, parent_id=None, name="x", arguments={}, error="no")
+    with pytest.raises(AttributeError):
+        event.error = "yes"  # type: ignore[misc]
+    assert replace(event, error="yes").error == "yes"

@@ -1,0 +1,261 @@
+"""The executor as the seam of memory: a run that is recorded once and made again is answered from the record."""
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from pydantic_ai import RunContext
+from pydantic_ai.messages import ModelResponse
+
+from llm_do import (
+    ApprovalDecision,
+    ApprovalDenied,
+    ApprovalRequest,
+    CallClosed,
+    CallFrame,
+    Context,
+    Event,
+    Executor,
+    Limits,
+    PendingRequest,
+    Recalled,
+    RequestEnded,
+    Runtime,
+    WorkerEntry,
+    entry,
+)
+from llm_do.core.fold import fold
+from llm_do.core.trace import ModelUsage
+from llm_do.policy.approvals import Answer
+
+from ..scripted import calls, says, scripted
+from .trees import PLANS, World
+
+RULES = {"pay": {"rule": "ask", "reason": "money"}}
+
+
+class Memory(Executor):
+    """Remembers all that a run needs to be made again: responses, answers of calls, and what a person said."""
+
+    def __init__(self) -> None:
+        self.finished: dict[str, Recalled] = {}
+        self.responses: dict[tuple[str | None, int], tuple[str, ModelResponse]] = {}
+        self.decisions: dict[tuple[str | None, str], Answer] = {}
+        self.intents: list[str | None] = []
+        self.sent: list[str] = []
+        self.asked: list[str] = []
+        self.recalls = True
+
+    async def recall(self, call: CallFrame) -> Recalled | None:
+        assert call.key is not None
+        return self.finished.get(call.key) if self.recalls else None
+
+    async def decide(self, request: ApprovalRequest, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        question = request.key, request.digest
+        if question not in self.decisions:
+            self.asked.append(request.tool_name)
+            self.decisions[question] = await ask()
+        return self.decisions[question]
+
+    async def begin(self, call: CallFrame) -> None:
+        self.intents.append(call.key)
+
+    async def execute(self, entry: Any, arguments: dict[str, Any], ctx: Any, run_ctx: Any) -> Any:
+        call: CallFrame = ctx.frame
+        try:
+            output = await entry.call(arguments, ctx, run_ctx)
+        except Exception as exc:
+            self.finished[str(call.key)] = Recalled(error=exc)
+            raise
+        assert call.record is not None
+        spent = [ModelUsage("tree", "function", usage) for usage in call.record.requests]
+        self.finished[str(call.key)] = Recalled(output=output, spent=spent)
+        return output
+
+    async def request(self, request: PendingRequest, send: Callable[[], Awaitable[ModelResponse]]) -> ModelResponse:
+        place = request.call.key, request.number
+        if place not in self.responses:
+            self.sent.append(request.digest)
+            self.responses[place] = request.digest, await send()
+        digest, response = self.responses[place]
+        assert digest == request.digest
+        return response
+
+    def forget_sent(self) -> None:
+        self.sent, self.asked, self.intents = [], [], []
+
+
+def runtime_of(world: World, memory: Memory, **options: Any) -> Runtime:
+    def approve(name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
+        return ApprovalDecision(approved=payload["amount"] != 1)
+
+    return Runtime(world.entries, executor=memory, approval_callback=approve, tool_rules=RULES, **options)
+
+
+@pytest.mark.parametrize("text_deltas", [False, True])
+@given(plan=PLANS)
+@settings(max_examples=40)
+async def test_a_run_is_made_again_from_its_record(plan: list[Any], text_deltas: bool) -> None:
+    """In another order and with other latencies. Only the top call runs: glue has branches with equal calls in them."""
+    memory, first, again = Memory(), World(seed=1), World(seed=2)
+    output = await runtime_of(first, memory).call("glue", plan=json.dumps(plan))
+    del memory.finished[next(key for key in memory.finished if key.startswith("/glue") and key.count("/") == 1)]
+    memory.forget_sent()
+    assert await runtime_of(again, memory).call("glue", plan=json.dumps(plan)) == output
+    assert again.ran == [] and memory.sent == [] and memory.asked == []
+
+
+@given(plan=PLANS)
+@settings(max_examples=40)
+async def test_without_finished_calls_no_request_is_sent_and_nothing_is_asked_twice(plan: list[Any]) -> None:
+    """The functions run again, as after a kill in which their answers were lost."""
+    memory, first, again = Memory(), World(seed=3), World(seed=4)
+    output = await runtime_of(first, memory).call("glue", plan=json.dumps(plan))
+    memory.forget_sent()
+    memory.recalls = False
+    assert await runtime_of(again, memory).call("glue", plan=json.dumps(plan)) == output
+    assert "request" not in again.ran
+    assert memory.sent == [] and memory.asked == []
+
+
+async def test_a_recalled_call_counts_as_a_call_and_spends_nothing() -> None:
+    memory, events = Memory(), list[Event]()
+    model = scripted(says("4", input_tokens=7, output_tokens=3))
+    worker = WorkerEntry(name="w", model=model)
+    await Runtime([worker], executor=memory).call("w", "go")
+    runtime = Runtime(
+        [worker], executor=memory, limits=Limits(max_calls=1, max_tokens=1), message_callback=events.append
+    )
+    assert await runtime.call("w", "go") == "4"
+    assert runtime.budget.tokens.spent == 0
+    assert sum(usage.total_tokens for usage in runtime.usage.values()) == 10
+    (closed,) = [event for event in events if isinstance(event, CallClosed)]
+    assert closed.restored and closed.state == "ok" and closed.usage is not None
+    assert fold(events).meter.by_model == runtime.usage
+    with pytest.raises(Exception, match="max_calls"):
+        await runtime.call("w", "more")
+
+
+async def test_a_restored_response_is_in_the_record_and_spends_nothing() -> None:
+    memory, events = Memory(), list[Event]()
+    worker = WorkerEntry(name="w", model=scripted(says("4", input_tokens=7, output_tokens=3)))
+    for number in range(2):
+        memory.finished.clear()
+        runtime = Runtime([worker], executor=memory, message_callback=events.append if number else None)
+        assert await runtime.call("w", "go") == "4"
+    (ended,) = [event for event in events if isinstance(event, RequestEnded)]
+    assert ended.restored and ended.usage is not None and ended.usage.total_tokens == 10
+    assert runtime.budget.tokens.spent == 0 and len(memory.sent) == 1
+    assert fold(events).meter.by_model == runtime.usage
+    assert runtime.trace[0].usage is not None and runtime.trace[0].usage.total_tokens == 10
+
+
+async def test_an_answer_is_only_for_what_was_shown() -> None:
+    """The same call with another view is asked about again."""
+    memory, asked = Memory(), list[str]()
+
+    @entry(requires_approval=True)
+    def pay(amount: int) -> int:
+        return amount
+
+    def approve(name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
+        asked.append(reason)
+        return ApprovalDecision(approved=True)
+
+    for rules in (None, None, {"pay": {"rule": "ask", "reason": "it is Friday"}}):
+        memory.finished.clear()
+        await Runtime([pay], executor=memory, approval_callback=approve, tool_rules=rules).call("pay", 5)
+    assert len(asked) == 2
+
+
+async def test_a_refusal_is_an_answer_too() -> None:
+    memory, asked = Memory(), list[str]()
+
+    @entry(requires_approval=True)
+    def pay(amount: int) -> int:
+        return amount
+
+    def refuse(name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
+        asked.append(reason)
+        return ApprovalDecision(approved=False, note="too much")
+
+    for _ in range(2):
+        with pytest.raises(ApprovalDenied, match="too much"):
+            await Runtime([pay], executor=memory, approval_callback=refuse).call("pay", 5)
+    assert len(asked) == 1 and memory.intents == []
+
+
+async def test_an_object_with_execute_alone_is_an_executor() -> None:
+    ran: list[str] = []
+
+    class Old:
+        async def execute(self, entry: Any, arguments: dict[str, Any], ctx: Any, run_ctx: Any) -> Any:
+            ran.append(entry.name)
+            return await entry.call(arguments, ctx, run_ctx)
+
+    worker = WorkerEntry(name="w", model=scripted(calls(("double", {"x": 2})), says("4")), tools=[double])
+    assert await Runtime([worker], executor=Old()).call("w", "go") == "4"
+    assert ran == ["w", "double"]
+
+
+@entry(effects=[])
+def double(x: int) -> int:
+    return 2 * x
+
+
+async def test_the_order_of_the_seams() -> None:
+    """After the checks, `recall`; after the approval, `begin`; nothing begins that is refused."""
+    order: list[str] = []
+
+    class Seams(Memory):
+        async def recall(self, call: CallFrame) -> Recalled | None:
+            order.append("recall")
+            return None
+
+        async def begin(self, call: CallFrame) -> None:
+            order.append("begin")
+
+        async def execute(self, entry: Any, arguments: dict[str, Any], ctx: Any, run_ctx: Any) -> Any:
+            order.append("execute")
+            return await entry.call(arguments, ctx, run_ctx)
+
+    def approve(name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
+        order.append("ask")
+        return ApprovalDecision(approved=len(order) < 4)
+
+    runtime = Runtime([double], executor=Seams(), approval_callback=approve, tool_rules={"double": "ask"})
+    await runtime.call("double", 2)
+    with pytest.raises(ApprovalDenied):
+        await runtime.call("double", 3)
+    assert order == ["recall", "ask", "begin", "execute", "recall", "ask"]
+
+
+async def test_an_idempotency_key_is_of_the_run_and_of_the_call() -> None:
+    keys: list[str] = []
+
+    @entry(repeat="keyed", effects=["network"])
+    async def pay(ctx: RunContext[Context], amount: int) -> None:
+        keys.append(ctx.deps.idempotency_key)
+
+    for _ in range(2):
+        runtime = Runtime([pay], tool_rules={"pay": "allow"})
+        for amount in (5, 5, 6):
+            await runtime.call("pay", amount)
+    assert len(set(keys)) == 6
+
+
+def test_entries_say_what_a_resumed_run_may_repeat() -> None:
+    def plain() -> None: ...
+
+    async def glue(ctx: RunContext[Context]) -> None: ...
+
+    made = entry(plain)
+    assert (made.effects, made.repeat, made.requires_approval) == (None, "never", False)
+    assert entry(glue).repeat == "safe"
+    assert entry(effects=[])(plain).repeat == entry(effects=["read"])(plain).repeat == "safe"
+    assert entry(effects=["network"])(glue).repeat == "never"
+    assert entry(repeat="keyed")(plain).repeat == "keyed"
+    with pytest.raises(ValueError, match="repeat must be one of safe, keyed, never"):
+        entry(repeat="sometimes")(plain)  # type: ignore[arg-type]

@@ -1,0 +1,193 @@
+"""Keys of calls: equal for the same call of another run, and unlike those of all others."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+from pydantic_ai import RunContext
+
+from llm_do import ApprovalDecision, CallOpened, Context, Event, Runtime, Secret, WorkerEntry, entry
+from llm_do.values.canonical import NoCanonicalForm, canonical, digest
+
+from ..scripted import calls, says, scripted
+
+
+async def keys_of(*entries: Any, make: Any, **options: Any) -> list[str]:
+    events = list[Event]()
+    runtime = Runtime(entries, message_callback=events.append, **options)
+    await make(runtime)
+    return [str(event.key) for event in events if isinstance(event, CallOpened)]
+
+
+@entry
+def add(a: int, b: int = 0) -> int:
+    return a + b
+
+
+async def test_equal_calls_have_an_ordinal_and_others_have_none() -> None:
+    async def make(runtime: Runtime) -> None:
+        for a in (1, 1, 2, 1):
+            await runtime.call("add", a)
+
+    one, again, two, third = await keys_of(add, make=make)
+    assert again == f"{one}#1" and third == f"{one}#2" and two.startswith("/add:") and "#" not in one + two
+    assert await keys_of(add, make=make) == [one, again, two, third]
+
+
+async def test_how_a_call_was_written_does_not_matter() -> None:
+    async def make(runtime: Runtime) -> None:
+        await runtime.call("add", 1, 0)
+        await runtime.call("add", b=0, a=1)
+        await runtime.call("add", {"a": 1})
+
+    one, two, three = await keys_of(add, make=make)
+    assert (two, three) == (f"{one}#1", f"{one}#2")
+
+
+async def test_calls_of_a_model_have_their_request_and_position() -> None:
+    """Also where a response repeats a call. The ids of tool calls are no part of it: two responses have the same."""
+    step = calls(("add", {"a": 1}), ("add", {"a": 1}), ("add", {"a": 2}))
+    again = calls(("add", {"a": 1}))
+    for response in (step, again):
+        for number, part in enumerate(response.parts):
+            part.tool_call_id = f"id{number}"  # type: ignore[union-attr]
+    worker = WorkerEntry(name="w", tools=[add], model=scripted(step, again, says("done")))
+    keys = await keys_of(worker, make=lambda runtime: runtime.call("w", "go"))
+    top, *below = keys
+    assert [key.removeprefix(f"{top}/add:").partition(":")[2] for key in below] == ["1.0", "1.1", "1.2", "2.0"]
+    assert len(set(keys)) == 5
+
+
+async def test_an_edit_does_not_change_the_key() -> None:
+    @entry(requires_approval=True)
+    def pay(amount: int) -> int:
+        return amount
+
+    def edit(name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
+        return ApprovalDecision(approved=True, arguments={"amount": 1})
+
+    def keep(name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
+        return ApprovalDecision(approved=True)
+
+    async def make(runtime: Runtime) -> None:
+        await runtime.call("pay", 5)
+
+    assert await keys_of(pay, make=make, approval_callback=edit) == await keys_of(
+        pay, make=make, approval_callback=keep
+    )
+
+
+async def test_secrets_are_no_part_of_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fields that are declared secret, and configured values; not what becomes known while the run goes on."""
+
+    @entry
+    def login(user: str, token: Annotated[str, Secret]) -> str:
+        return user
+
+    @entry
+    def note(text: str) -> str:
+        return text
+
+    async def make(runtime: Runtime) -> None:
+        await runtime.call("note", "it is hunter22 and abc-123")
+        await runtime.call("login", "ann", "hunter22")
+        await runtime.call("note", "it is hunter22 and abc-123")
+        await runtime.call("login", "ann", "another")
+
+    monkeypatch.setenv("MY_KEY", "abc-123")
+    first, login_key, second, other = await keys_of(login, note, make=make, secrets=["MY_KEY"])
+    assert second == f"{first}#1" and other == f"{login_key}#1"
+    monkeypatch.setenv("MY_KEY", "xyz-789")
+
+    async def make_other(runtime: Runtime) -> None:
+        await runtime.call("note", "it is hunter22 and xyz-789")
+
+    assert await keys_of(login, note, make=make_other, secrets=["MY_KEY"]) == [first]
+
+
+async def test_branches_tell_equal_calls_apart_in_any_order() -> None:
+    async def run(delays: dict[str, int]) -> dict[str, str]:
+        found: dict[str, str] = {}
+
+        @entry
+        async def leaf(ctx: RunContext[Context], x: int) -> str:
+            return str(ctx.deps.frame.key)
+
+        @entry
+        async def glue(ctx: RunContext[Context]) -> None:
+            async def branch(name: str) -> None:
+                for _ in range(delays[name]):
+                    await asyncio.sleep(0)
+                found[name] = await ctx.deps.branch(name).call("leaf", 1)
+
+            await asyncio.gather(branch("left"), branch("right"))
+
+        await Runtime([glue, leaf], message_callback=lambda event: None).call("glue")
+        return found
+
+    assert await run({"left": 0, "right": 5}) == await run({"left": 5, "right": 0})
+    names = await run({"left": 0, "right": 0})
+    assert "/left~leaf:" in names["left"] and "/right~leaf:" in names["right"]
+    with pytest.raises(ValueError, match="'no/name' cannot be a branch's name"):
+        Runtime().context().branch("no/name")
+
+
+async def test_arguments_without_a_canonical_form_are_not_replayable() -> None:
+    class Connection: ...
+
+    @entry
+    def use(thing: Any) -> None: ...
+
+    events = list[Event]()
+    runtime = Runtime([use], message_callback=events.append)
+    await runtime.call("use", Connection())
+    await runtime.call("use", Connection())
+    await runtime.call("use", [1, 2])
+    opened = [event for event in events if isinstance(event, CallOpened)]
+    assert [event.replayable for event in opened] == [False, False, True]
+    assert opened[1].key == f"{opened[0].key}#1"
+
+
+class Point(BaseModel):
+    x: int | float | str
+    y: Any = None
+
+
+@dataclass
+class Pair:
+    x: Any
+    y: Any
+
+
+ATOMS = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False, width=16) | st.text(max_size=3)
+VALUES = st.recursive(
+    ATOMS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=2).map(tuple)
+        | st.dictionaries(st.text(max_size=2), inner, max_size=3)
+        | st.builds(Pair, inner, inner)
+        | st.builds(Point, x=st.integers(0, 2), y=inner)
+    ),
+    max_leaves=6,
+)
+
+
+@given(VALUES, VALUES)
+def test_digests_are_equal_exactly_for_values_with_equal_keys(left: Any, right: Any) -> None:
+    assert digest(left)[1] and digest(right)[1]
+    assert (digest(left) == digest(right)) == (canonical(left) == canonical(right))
+
+
+def test_a_digest_does_not_depend_on_the_order_of_keys_and_sets() -> None:
+    assert digest({"a": 1, "b": {3, 1, 2}}) == digest({"b": {2, 3, 1}, "a": 1})
+    assert len({digest(value)[0] for value in (1, 1.0, True, "1", b"1", [1], (1,), {1}, {1: 1}, {"1": 1})}) == 10
+    loop: list[Any] = []
+    loop.append(loop)
+    assert not digest(loop)[1] and not digest({"x": 10**5000})[1]
+    with pytest.raises(NoCanonicalForm):
+        canonical(loop)
