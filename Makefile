@@ -84,6 +84,7 @@ format: $(READY)  ## Format the code
 
 bench: $(READY)  ## Compare with raw PydanticAI, in one run
 	@$(VENV)/bin/python bench/run.py
+	@$(VENV)/bin/python bench/calls.py
 	@$(VENV)/bin/python bench/project.py
 	@$(VENV)/bin/python bench/roots.py
 	@$(VENV)/bin/python bench/rules.py

@@ -275,7 +275,7 @@ async def dispatch(
         frame = CallFrame(entry, ctx.frame)
     if ctx.branches:
         frame.branch = ctx.branches
-    if ctx.frame is session.root:
+    if ctx.frame is session.root and (session.loop.is_busy or session.spending.is_asking):
         session.loop.mark_inner(frame, is_asking=session.spending.is_asking)
     recorder = session.recorder
     try:
@@ -310,7 +310,8 @@ async def dispatch(
 async def _run(ctx: Context, child: Context, run_ctx: RunContext[Context] | None) -> Any:
     """Run the entry of a call that may run."""
     session, frame, entry = child.runtime, child.frame, child.frame.called
-    session.recorder.start(frame)
+    if session.recorder.observed:
+        session.recorder.start(frame)
     if session.executor is not None:
         await session.executor.begin(frame)
     # `run_ctx` is None for an entry that says it needs none, whatever the protocol promises to others.

@@ -19,7 +19,7 @@ from ..policy.rules import Case
 from .trace import CallState, ModelUsage
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _Event:
     """The place of an event in its session."""
 
@@ -31,7 +31,7 @@ class _Event:
     """When it happened, in seconds since the epoch."""
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _CallEvent(_Event):
     """The call that an event belongs to."""
 
@@ -49,7 +49,7 @@ class _CallEvent(_Event):
     """How deep it is nested; 0 at the top."""
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CallOpened(_CallEvent):
     """A call was made. It may still be refused."""
 
@@ -69,7 +69,7 @@ class CallOpened(_CallEvent):
     type: Literal["call_opened"] = field(default="call_opened", init=False)
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _CallerEvent(_Event):
     """The call that made something which is no call."""
 
@@ -87,7 +87,7 @@ class _CallerEvent(_Event):
     """How deep the call is nested; -1 at the top."""
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CallRejected(_CallerEvent):
     """A call that could not be made: its arguments do not fit, or there is no such entry. It has no record."""
 
@@ -99,7 +99,7 @@ class CallRejected(_CallerEvent):
     type: Literal["call_rejected"] = field(default="call_rejected", init=False)
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ApprovalRequested(_CallEvent):
     """A person is being asked whether the call may run."""
 
@@ -110,7 +110,7 @@ class ApprovalRequested(_CallEvent):
     type: Literal["approval_requested"] = field(default="approval_requested", init=False)
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ApprovalDecided(_CallEvent):
     """The approval of the call is decided."""
 
@@ -125,7 +125,7 @@ class ApprovalDecided(_CallEvent):
     type: Literal["approval_decided"] = field(default="approval_decided", init=False)
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CallStarted(_CallEvent):
     """The entry of a call begins to run."""
 
@@ -138,7 +138,7 @@ class CallStarted(_CallEvent):
     type: Literal["call_started"] = field(default="call_started", init=False)
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class MessageLogged(_CallEvent):
     """A worker and its model exchanged a message."""
 
@@ -146,7 +146,7 @@ class MessageLogged(_CallEvent):
     type: Literal["message"] = field(default="message", init=False)
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RequestSetup:
     """The settings and tools of a request, as its model gets them."""
 
@@ -160,7 +160,7 @@ class RequestSetup:
     """The JSON Schema of the output, where the provider holds the model to it."""
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RequestStarted(_CallEvent):
     """A request is sent to a worker's model."""
 
@@ -177,7 +177,7 @@ class RequestStarted(_CallEvent):
     type: Literal["request_started"] = field(default="request_started", init=False)
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RequestEnded(_CallEvent):
     """A request to a worker's model was answered, or failed."""
 
@@ -202,7 +202,7 @@ class RequestEnded(_CallEvent):
     type: Literal["request_ended"] = field(default="request_ended", init=False)
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TextDelta(_CallEvent):
     """A piece of a worker's answer, while it is being written. Only with `Runtime(text_deltas=True)`."""
 
@@ -212,7 +212,7 @@ class TextDelta(_CallEvent):
     type: Literal["text_delta"] = field(default="text_delta", init=False)
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Notice(_CallEvent):
     """Something that a person should know about a call, and that stops nothing. Each is given once in a session."""
 
@@ -220,7 +220,7 @@ class Notice(_CallEvent):
     type: Literal["notice"] = field(default="notice", init=False)
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CallProgress(_CallEvent):
     """The server that works on a call says how far it is. It wrote the text, which is cut and cannot be trusted."""
 
@@ -230,7 +230,7 @@ class CallProgress(_CallEvent):
     type: Literal["progress"] = field(default="progress", init=False)
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CallClosed(_CallEvent):
     """A call returned, failed, or was refused or cancelled."""
 
@@ -261,7 +261,7 @@ class CallClosed(_CallEvent):
     type: Literal["call_closed"] = field(default="call_closed", init=False)
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ScopeOpened(_CallerEvent):
     """A conversation with a worker begins. Its turns are calls."""
 
@@ -270,7 +270,7 @@ class ScopeOpened(_CallerEvent):
     type: Literal["scope_opened"] = field(default="scope_opened", init=False)
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ScopeClosed(_CallerEvent):
     """A conversation is over."""
 

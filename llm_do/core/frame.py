@@ -101,6 +101,8 @@ class CallFrame:
     """The prompt, where the worker's input type writes it itself."""
     problem: Exception | None = None
     """Why the files or the prompt of the call cannot be had. It is raised when the rules have agreed to the call."""
+    tags: dict[str, Any] | None = None
+    """The call in the words of its events, once there was one."""
     key: str | None = None
     """The key of the call, once it was needed. See `core/keys.py`."""
     replayable = True
@@ -323,7 +325,7 @@ class CallFrame:
     def renew(self) -> None:
         """Be ready for another turn."""
         self.turn += 1
-        self.key = self.ordinals = None
+        self.key = self.ordinals = self.tags = None
         self.request_number, self.asked_calls = 0, ()
         self.replayable, self.restored = True, None
         self.waited = self.asked_at = 0.0

@@ -262,7 +262,7 @@ class Gate:
             self._check_not_ended(frame)
             if self._recorder.observed:
                 fields = {"arguments": snapshot(shown), "reason": made.reason, "count": made.count}
-                self._recorder.stream.emit(ApprovalRequested, {**tags(frame), **fields})
+                self._recorder.stream.emit(ApprovalRequested, tags(frame), **fields)
 
         subject = self._subject(frame, ruling)
         # The same question is one about the same files.

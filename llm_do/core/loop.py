@@ -123,6 +123,11 @@ class SessionLoop:
         finally:
             self._inner_tasks.discard(task)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a top-level call may be made inside another one."""
+        return bool(self.requests_in_flight or self._inner_tasks)
+
     def mark_inner(self, frame: CallFrame, *, is_asking: bool) -> None:
         """Mark a top-level call that is made inside another one, which may wait for it.
 

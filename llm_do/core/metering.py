@@ -339,7 +339,7 @@ class MeteredModel(WrapperModel):
         recorder, frame = self._session.recorder, self._frame
         if recorder.observed:
             fields = describe_start(frame, self.wrapped, messages, settings, parameters)
-            recorder.stream.emit(RequestStarted, {**tags(frame), "model": self._full_name, "number": number, **fields})
+            recorder.stream.emit(RequestStarted, tags(frame), model=self._full_name, number=number, **fields)
 
     def _refuse_cut_off(self, cut_off: str | None) -> AnswerCutOff | None:
         """Return the error for an answer that was cut off, where the worker says that half an answer is none."""

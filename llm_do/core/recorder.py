@@ -82,7 +82,9 @@ class Recorder:
 
     def open(self, frame: CallFrame, arguments: dict[str, Any]) -> TraceEntry:
         """Open the record of a call."""
-        entry, parent = frame.called, frame.caller.record
+        entry, caller = frame.entry, frame.parent
+        assert entry is not None and caller is not None
+        parent = caller.record
         visible = snapshot(arguments)
         if entry.secret_fields is not None or self.secrets.active:
             frame.hidden = visible
@@ -99,17 +101,15 @@ class Recorder:
         if self.observed:
             self.stream.emit(
                 CallOpened,
-                {
-                    **tags(frame),
-                    "kind": record.kind,
-                    "arguments": snapshot(visible),
-                    "attachments": snapshot(record.attachments),
-                    "asked_by": "python" if frame.tool_call_id is None else "model",
-                    "tool_call_id": frame.tool_call_id,
-                    "scope": frame.scope_key,
-                    "replayable": frame.replayable,
-                },
+                tags(frame),
                 at=record.started_at,
+                kind=record.kind,
+                arguments=snapshot(visible),
+                attachments=snapshot(record.attachments),
+                asked_by="python" if frame.tool_call_id is None else "model",
+                tool_call_id=frame.tool_call_id,
+                scope=frame.scope_key,
+                replayable=frame.replayable,
             )
         return record
 
@@ -139,14 +139,14 @@ class Recorder:
         """Record a call that cannot be made: it has no record of its own."""
         if self.observed:
             fields = {"arguments": snapshot(arguments), "error": error, "tool_call_id": tool_call_id}
-            self.stream.emit(CallRejected, {**_caller_tags(caller, name, self.key_of(caller)), **fields})
+            self.stream.emit(CallRejected, _caller_tags(caller, name, self.key_of(caller)), **fields)
 
     def start(self, frame: CallFrame) -> None:
-        """Record that the entry of a call begins to run."""
-        if self.observed and frame.record is not None:
+        """Record that the entry of a call begins to run, where anything listens."""
+        if frame.record is not None:
             arguments = snapshot(frame.record.input_data)
             fields = {"arguments": arguments, "model": frame.record.model, "definition": self._definition_of(frame)}
-            self.stream.emit(CallStarted, {**tags(frame), **fields})
+            self.stream.emit(CallStarted, tags(frame), **fields)
 
     def _definition_of(self, frame: CallFrame) -> str:
         entry = frame.called
@@ -165,7 +165,7 @@ class Recorder:
             if outcome.edited:
                 fields["arguments"] = snapshot(record.input_data)
                 fields["attachments"] = snapshot(record.attachments)
-            self.stream.emit(ApprovalDecided, {**tags(frame), **fields})
+            self.stream.emit(ApprovalDecided, tags(frame), **fields)
         return outcome
 
     def rewrite(self, frame: CallFrame, arguments: dict[str, Any]) -> None:
@@ -247,7 +247,7 @@ class Recorder:
             "restored": restored is not None,
             "spent": restored or (),
         }
-        self.stream.emit(CallClosed, {**where, **fields})
+        self.stream.emit(CallClosed, where, **fields)
 
     def restore_usage(self, frame: CallFrame, spent: Sequence[ModelUsage]) -> None:
         """Record that the answer of a call is one of an earlier run, and its usage there."""
@@ -276,7 +276,7 @@ class Recorder:
             where = {**tags(frame), "call_id": record.id, "parent_id": frame.call_id, "name": name, "key": None}
             where["depth"] = record.depth
             fields = {"kind": kind, "arguments": snapshot(record.input_data)}
-            self.stream.emit(CallOpened, {**where, **fields}, at=record.started_at)
+            self.stream.emit(CallOpened, where, at=record.started_at, **fields)
             self._emit_closed(where, record)
 
     # -- scopes ------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ class Recorder:
             frame.scope_key = key_of_scope(frame)
             if self.observed:
                 where = _caller_tags(frame.caller, frame.called.name, frame.scope_key)
-                self.stream.emit(ScopeOpened, {**where, "history": tuple(frame.messages)})
+                self.stream.emit(ScopeOpened, where, history=tuple(frame.messages))
 
     def close_scope(self, frame: CallFrame) -> None:
         """Record that a conversation is over, if that is not recorded yet."""
@@ -335,7 +335,7 @@ class Recorder:
         assert frame.record is not None
         frame.record.add_requests(spent, cut_off)
         if self.observed:
-            self.stream.emit(RequestEnded, {**tags(frame), "spent": tuple(spent), "cut_off": cut_off, **fields})
+            self.stream.emit(RequestEnded, tags(frame), spent=tuple(spent), cut_off=cut_off, **fields)
 
     def log_message(self, frame: CallFrame, message: ModelMessage, tools: Sequence[ToolDefinition] = ()) -> None:
         """Log a message. Of a request, what the one before it did not have. A response may call `tools`."""
@@ -350,7 +350,7 @@ class Recorder:
             message = self.secrets.redact(message)
         self.messages.add(message)
         if self.observed:
-            self.stream.emit(MessageLogged, {**tags(frame), "message": message})
+            self.stream.emit(MessageLogged, tags(frame), message=message)
 
     def without_marked(
         self, frame: CallFrame, response: ModelResponse, tools: Sequence[ToolDefinition]
@@ -369,7 +369,7 @@ class Recorder:
             return
         self._noticed.add(text)
         if self.observed and frame.record is not None:
-            self.stream.emit(Notice, {**tags(frame), "text": text})
+            self.stream.emit(Notice, tags(frame), text=text)
         else:
             logger.warning("%s: %s", frame.path, self.secrets.redact(text))
 
@@ -401,8 +401,10 @@ def tags(frame: CallFrame) -> dict[str, Any]:
     """Return the call that an event belongs to, in the words of events."""
     record = frame.record
     assert record is not None
+    if frame.tags is not None:
+        return frame.tags
     worker = frame.worker.entry if frame.worker is not None else None
-    return {
+    frame.tags = {
         "key": record.key,
         "call_id": record.id,
         "parent_id": record.parent_id,
@@ -410,6 +412,7 @@ def tags(frame: CallFrame) -> dict[str, Any]:
         "worker": worker.name if worker is not None else None,
         "depth": record.depth,
     }
+    return frame.tags
 
 
 def _caller_tags(caller: CallFrame, name: str, key: str | None) -> dict[str, Any]:

@@ -314,7 +314,7 @@ class CallScope(Generic[T]):
 
         def tell(text: str, thinking: bool) -> None:
             if text:
-                recorder.stream.emit(TextDelta, {**tags(self.frame), "text": text, "thinking": thinking})
+                recorder.stream.emit(TextDelta, tags(self.frame), text=text, thinking=thinking)
 
         async for event in stream:
             match event:

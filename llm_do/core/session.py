@@ -146,7 +146,9 @@ class Session:
                 f"Calls are nested deeper than max_depth={self.max_depth} allows: {frame.path}. "
                 "Raise Runtime(max_depth=...), or look for a recursion that does not end."
             )
-        if frame.caller.cancelled or (self.gate.ended and self.gate.has_ended(frame)):
+        parent = frame.parent
+        assert parent is not None
+        if parent.cancelled or (self.gate.ended and self.gate.has_ended(frame)):
             raise CallCancelled(f"{frame.path} does not run: the call that makes it was cancelled.")
         self.check_caller_runs(frame)
         if frame.deadline is not None and frame.deadline.expired:

@@ -43,7 +43,8 @@ class Spending:
 
     def count_call(self, frame: CallFrame) -> None:
         """Count a call in all meters that hold for it, or raise and count it in none."""
-        meters = (self.meter, *frame.caller.meters)
+        above = frame.caller.meters
+        meters = (self.meter, *above) if above else (self.meter,)
         for meter in meters:
             if (problem := meter.no_more_calls()) is not None:
                 raise LimitExceeded(

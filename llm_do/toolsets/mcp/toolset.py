@@ -249,7 +249,7 @@ class McpServerToolset(WrapperToolset[Context]):
         self._reported = now
         frame = self._calls[0].ctx.frame
         text = None if message is None else " ".join(message[:LONGEST_PROGRESS].split())
-        recorder.stream.emit(CallProgress, {**tags(frame), "progress": progress, "total": total, "message": text})
+        recorder.stream.emit(CallProgress, tags(frame), progress=progress, total=total, message=text)
 
     async def sample(self, messages: list[ModelMessage], settings: ModelSettings) -> ModelResponse:
         """Ask the worker's model for the server, as a call below the one that it works on."""
