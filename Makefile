@@ -46,7 +46,8 @@ test: $(READY) programs  ## Run the tests
 # The lowest version of everything that pyproject.toml names, with the locked tools of the tests; the tests of calls.
 FLOOR := .venv-floor
 FLOOR_TOOLS := dirty-equals fastapi hypothesis inline-snapshot pytest pytest-examples pytest-timeout pytest-xdist uvicorn
-FLOOR_TESTS := tests/core/test_calls.py tests/core/test_scopes.py tests/core/test_model_calls.py tests/core/test_limits.py tests/soak
+FLOOR_TESTS := tests/core/test_calls.py tests/core/test_scopes.py tests/core/test_model_calls.py tests/core/test_limits.py \
+  tests/core/test_events.py tests/core/test_keys.py tests/core/test_executor.py tests/soak
 
 $(FLOOR)/.ready: $(READY)
 	@test -x $(FLOOR)/bin/python || $(VENV)/bin/uv venv --quiet --python $(VENV)/bin/python $(FLOOR)
