@@ -12,9 +12,6 @@ from .core.bound import BoundEntry as BoundEntry
 from .core.bound import ToolsProxy as ToolsProxy
 from .core.context import Context as Context
 from .core.context import WorkerContext as WorkerContext
-from .core.entries import ToolEntry as ToolEntry
-from .core.entries import WorkerEntry as WorkerEntry
-from .core.entries import entry as entry
 from .core.entry import CallableEntry as CallableEntry
 from .core.entry import Effect as Effect
 from .core.entry import Entry as Entry
@@ -48,10 +45,13 @@ from .core.names import ToolsetResolver as ToolsetResolver
 from .core.runtime import Runtime as Runtime
 from .core.scope import CallScope as CallScope
 from .core.spending import LimitCallback as LimitCallback
+from .core.tool import ToolEntry as ToolEntry
+from .core.tool import entry as entry
 from .core.trace import ModelUsage as ModelUsage
 from .core.trace import Trace as Trace
 from .core.trace import TraceEntry as TraceEntry
 from .core.trace import TraceNode as TraceNode
+from .core.worker import WorkerEntry as WorkerEntry
 from .definitions.attachments import AttachmentPolicy as AttachmentPolicy
 from .definitions.definition import WorkerCreationDefaults as WorkerCreationDefaults
 from .definitions.definition import WorkerDefinition as WorkerDefinition

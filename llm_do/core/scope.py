@@ -68,7 +68,7 @@ from .request_record import reject_last_calls
 from .tasks import abandoned_by_pydantic_ai, end_tasks, run_with_time_to_end
 
 if TYPE_CHECKING:
-    from .entries import WorkerEntry
+    from .worker import WorkerEntry
 
 T = TypeVar("T", default=Any)
 

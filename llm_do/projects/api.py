@@ -23,10 +23,10 @@ from ..arguments.payloads import AttachmentInput
 from ..core.adapt import parameters_of
 from ..core.attachments import load
 from ..core.context import Context, call_bound
-from ..core.entries import WorkerEntry
 from ..core.entry import Entry, MessageCallback
 from ..core.runtime import Runtime
 from ..core.trace import Trace, TraceEntry
+from ..core.worker import WorkerEntry
 from ..definitions.definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec
 from ..errors import ArgumentError, EventLoopError, ModelChoiceError
 from ..machine import pool

@@ -9,9 +9,9 @@ from typing import Any
 from pydantic_ai.capabilities import NativeTool
 
 from ..budgets.limits import Limits
-from ..core.entries import WorkerEntry
 from ..core.entry import Entry, ToolsetFactory
 from ..core.names import no_such_tool
+from ..core.worker import WorkerEntry
 from ..definitions.definition import WorkerDefinition
 from ..definitions.toolsets import McpToolset, native_tool
 from ..errors import RuleError, WorkerFileError, did_you_mean

@@ -21,9 +21,10 @@ from pydantic_ai import Tool
 from pydantic_ai.agent import AbstractAgent
 
 from ..core.adapt import about_agent
-from ..core.entries import ToolEntry, WorkerEntry
 from ..core.entry import Entry, EntryBase
 from ..core.names import entries_below
+from ..core.tool import ToolEntry
+from ..core.worker import WorkerEntry
 from ..errors import ProjectCodeError
 from ..machine.files import Owners, check_regular
 from .import_guard import GUARD, SourceOnlyLoader

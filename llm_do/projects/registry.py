@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..core.adapt import describe
-from ..core.entries import WorkerEntry
 from ..core.entry import Entry
 from ..core.runtime import Runtime
+from ..core.worker import WorkerEntry
 from ..definitions.definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec, define, places_of
 from ..errors import DuplicateEntryError, RuleError, UnknownEntryError, WorkerFileError, did_you_mean
 from ..models import named_model

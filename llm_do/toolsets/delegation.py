@@ -13,8 +13,9 @@ from ..arguments.inputs import bind_input
 from ..arguments.payloads import AttachmentPayload
 from ..core.attachments import attach, check_handed_on, check_names, read_shared
 from ..core.context import Context, dispatch
-from ..core.entries import ToolEntry, WorkerEntry
 from ..core.frame import CallFrame
+from ..core.tool import ToolEntry
+from ..core.worker import WorkerEntry
 from ..definitions.definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec
 from ..errors import (
     ArgumentError,

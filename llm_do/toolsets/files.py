@@ -14,10 +14,10 @@ from pydantic import Field
 from pydantic_ai import BinaryContent, RunContext, Tool
 
 from ..core.context import Context
-from ..core.entries import ToolEntry
 from ..core.entry import Effect
 from ..core.frame import CallFrame
 from ..core.gate import call_of
+from ..core.tool import ToolEntry
 from ..errors import ContentError, PathChanged, PathDenied, PathFailed, PathMissing
 from ..policy.plan import Plan, pin_files
 from ..policy.rules import UNKNOWN, Case, Grant, Places, Ruling, denies_any, judge

@@ -14,8 +14,8 @@ from pydantic import Field
 from pydantic_ai import RunContext, Tool
 
 from ..core.context import Context
-from ..core.entries import ToolEntry
 from ..core.frame import CallFrame
+from ..core.tool import ToolEntry
 from ..errors import CommandError, PathChanged, PathDenied, PathFailed, PathMissing
 from ..policy.plan import Plan
 from ..policy.rules import Case, Grant, Places, Ruling

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from ..core.entries import ToolEntry
+from ..core.tool import ToolEntry
 from ..definitions.definition import WorkerDefinition
 
 

@@ -19,7 +19,7 @@ from ..support.projects import open_worker
 if TYPE_CHECKING:
     from pydantic_ai.messages import MultiModalContent
 
-    from ...core.entries import WorkerEntry
+    from ...core.worker import WorkerEntry
     from ...projects.registry import WorkerRegistry
 
 
@@ -61,7 +61,7 @@ def has_full_terminal() -> bool:
 
 
 def _worker(registry: WorkerRegistry, name: str) -> WorkerEntry[Any]:
-    from ...core.entries import WorkerEntry  # noqa: PLC0415 - it imports everything
+    from ...core.worker import WorkerEntry  # noqa: PLC0415 - it imports everything
 
     entry = registry[name]
     if not isinstance(entry, WorkerEntry):

@@ -11,7 +11,7 @@ from ..support.completers import worker_names
 from ..support.projects import open_project, open_worker
 
 if TYPE_CHECKING:
-    from ...core.entries import WorkerEntry
+    from ...core.worker import WorkerEntry
     from ...projects.registry import WorkerRegistry
 
 
@@ -88,7 +88,7 @@ def list_rules_command(ctx: click.Context, /, worker: str | None, as_json: bool)
 
 
 def _worker(registry: WorkerRegistry, name: str) -> WorkerEntry[Any]:
-    from ...core.entries import WorkerEntry  # noqa: PLC0415
+    from ...core.worker import WorkerEntry  # noqa: PLC0415
 
     entry = registry[name]
     if not isinstance(entry, WorkerEntry):

@@ -14,10 +14,10 @@ from pydantic_ai.messages import ModelMessage, MultiModalContent
 from pydantic_core import from_json
 
 from ...arguments.inputs import bind_input
-from ...core.entries import WorkerEntry
 from ...core.runtime import Runtime
 from ...core.scope import CallScope
 from ...core.trace import TraceEntry
+from ...core.worker import WorkerEntry
 from ...errors import ArgumentError, LlmDoError, RunEnded, did_you_mean
 from ...privacy.display import visible
 from ...values.texts import json_text, shorten

@@ -15,10 +15,11 @@ from pydantic_ai import Tool
 from ...budgets.limits import Limits
 from ...core.adapt import adapt, rule_name
 from ...core.context import Context
-from ...core.entries import ToolEntry, WorkerEntry
 from ...core.entry import Entry
 from ...core.plane import proxy_tool
 from ...core.runtime import Runtime
+from ...core.tool import ToolEntry
+from ...core.worker import WorkerEntry
 from ...definitions.toolsets import McpToolset
 from ...errors import ModelChoiceError
 from ...models import choose_default_model

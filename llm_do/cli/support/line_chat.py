@@ -11,8 +11,8 @@ from typing import Any
 import click
 from pydantic_ai.messages import MultiModalContent
 
-from ...core.entries import WorkerEntry
 from ...core.events import Event
+from ...core.worker import WorkerEntry
 from ...projects.registry import WorkerRegistry
 from ..terminal.approver import TerminalApprover
 from ..terminal.error_text import describe_cut_off, escape_controls

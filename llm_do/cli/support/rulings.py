@@ -15,8 +15,8 @@ from .descriptions import known_tools
 from .inputs import typed_arguments
 
 if TYPE_CHECKING:
-    from ...core.entries import WorkerEntry
     from ...core.entry import Entry
+    from ...core.worker import WorkerEntry
     from ...policy.rules import Ruling
     from ...projects.registry import WorkerRegistry
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...core.entries import WorkerEntry
 from ...core.entry import Entry
+from ...core.worker import WorkerEntry
 from ...errors import LocalModelError, ModelChoiceError, RememberedError
 from ...machine import pool
 from ...models import ModelChoice, announce, choose_default_model, explain_missing, named_model

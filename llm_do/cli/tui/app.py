@@ -18,8 +18,8 @@ from textual.events import Resize
 from textual.message import Message
 from textual.widgets import Footer, Static
 
-from ...core.entries import WorkerEntry
 from ...core.runtime import Runtime
+from ...core.worker import WorkerEntry
 from ...privacy.display import visible
 from ..support.conversation import Conversation
 from ..terminal.error_text import describe_cut_off, escape_controls

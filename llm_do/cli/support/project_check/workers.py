@@ -12,8 +12,8 @@ from typing import Any
 
 from pydantic_ai.settings import ModelSettings
 
-from ....core.entries import WorkerEntry
 from ....core.names import no_such_tool
+from ....core.worker import WorkerEntry
 from ....definitions.definition import WorkerDefinition, places_of
 from ....definitions.toolsets import McpToolset
 from ....errors import did_you_mean

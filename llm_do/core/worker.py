@@ -1,21 +1,18 @@
-"""The two entries that llm-do brings: `ToolEntry`, a Python callable, and `WorkerEntry`, an LLM callable."""
+"""`WorkerEntry`: a prompt with a model and tools as an entry, and the agent that answers for it."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import operator
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
-from functools import cached_property, partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, Literal, NoReturn, Protocol, cast, overload
+from typing import Any, Generic, Literal, cast
 
-import anyio
-from pydantic.errors import PydanticSchemaGenerationError
 from pydantic_ai import Agent, RunContext, Tool
 from pydantic_ai.capabilities import AgentCapability
-from pydantic_ai.exceptions import ModelRetry, ToolFailed
+from pydantic_ai.exceptions import ModelRetry
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse
 from pydantic_ai.models import Model
 from pydantic_ai.output import OutputSpec, StructuredDict
@@ -23,17 +20,16 @@ from pydantic_ai.settings import ModelSettings
 from typing_extensions import TypeVar
 
 from ..arguments.inputs import NoParameters, OpenParameters
-from ..arguments.parameters import DeclaredParameters, Parameters
+from ..arguments.parameters import Parameters
 from ..arguments.prompts import prompt_method
-from ..arguments.signatures import model_parameters, schema_parameters, tool_parameters
+from ..arguments.signatures import model_parameters, schema_parameters
 from ..arguments.validation import schema_validator
 from ..budgets.limits import Limits
 from ..definitions.attachments import AttachmentPolicy
 from ..definitions.definition import WorkerDefinition, places_of
-from ..errors import ArgumentError, ModelChoiceError, ToolTimeout
+from ..errors import ModelChoiceError
 from ..models.choice import ModelLike
 from ..models.compatibility import check_requirement, find_unfit_model
-from ..policy.plan import Plan
 from ..policy.rules import RuleBook, read_rules
 from ..privacy.secret_fields import SecretFields
 from ..sandbox import SandboxConfig, SandboxManager, SandboxToolset
@@ -41,243 +37,16 @@ from ..values.names import check_name
 from ..values.texts import quote
 from .adapt import adapt
 from .attachments import takes_files, takes_files_apart
-from .context import Context, run_context
-from .entry import EFFECTS, REPEATS, Effect, Entry, EntryBase, Repeat, ToolsetFactory
+from .context import Context
+from .entry import Entry, EntryBase, Repeat, ToolsetFactory
 from .frame import CallFrame
 from .names import as_list, index_by_name
 from .plane import proxy_tool
-from .recorder import THREAD_DROPPED
 from .runtime import Runtime
 from .scope import CallScope
 from .session import Session
 
-T = TypeVar("T", default=Any)
 OutputT = TypeVar("OutputT", default=str)
-
-
-@dataclass(eq=False, frozen=True)
-class ToolEntry(EntryBase, Generic[T]):
-    """A Python callable as an entry, around a PydanticAI `Tool`.
-
-    Call it through a context or a runtime. Its own method `call` runs the function and nothing else: no approval, no
-    limits, no record. It is what the runtime calls when all of that is done.
-    """
-
-    tool: Tool[Any]
-    """The function, with its name, its description and its schema."""
-    _: KW_ONLY
-    requires_approval: bool = False
-    """Whether somebody must say yes before it runs, whoever calls it."""
-    schema_out: Any = None
-    """The type that its output must have, checked strictly. The original object is returned."""
-    rule: str | None = None
-    """The name by which rules speak of it, if that is not its own."""
-    effects: Collection[Effect] | None = None
-    """What it does beyond computing: `read`, `write`, `execute`, `network`. All but `read` require approval. `()` says
-    that it does nothing more; `None`, the default, says nothing."""
-    repeat: Repeat | None = None  # type: ignore[assignment]
-    """What a resumed run may do with a call that had begun: `safe` to make it again, `keyed` to make it again with the
-    same `ctx.idempotency_key`, `never`. The default is `safe` for effects of `()` or `read`, and for a function that
-    takes the context, whose calls have their own; else `never`."""
-    plan: Callable[[dict[str, Any], CallFrame], Plan] | None = None
-    """Returns what a call would do, where its arguments alone do not tell: what rules judge, and what a person sees."""
-    plans_in_thread: bool = False
-    """Whether planning walks through folders: then a call is planned and judged in a thread."""
-    errors_for_model: tuple[type[Exception], ...] = ()
-    """Exceptions reported to the calling model as a failed tool result instead of ending the run."""
-    secret_fields: SecretFields | None = None
-    """Which arguments are secret, where their schema does not say it."""
-    kind: str = field(default="tool", init=False)
-    model: None = field(default=None, init=False)
-
-    # Plain attributes and no properties: they are read at every call.
-    name: str = field(init=False)
-    needs_run_context: bool = field(init=False)
-    parameters: DeclaredParameters = field(init=False)
-    proxy: Tool[Context] = field(init=False)
-    check_arguments: Callable[[dict[str, Any], Context], Awaitable[None]] | None = field(init=False)
-    _function: Callable[..., Any] = field(init=False)
-    _plain: bool = field(init=False)
-    """Whether calling it is no more than awaiting the function with keywords."""
-
-    def __post_init__(self) -> None:
-        tool, schema = self.tool, self.tool.function_schema
-        check_name(tool.name)
-        _check_function(tool)
-        effects = _check_effects(self.effects, tool.name)
-        parameters = tool_parameters(tool)
-        special = schema.takes_ctx or schema.positional_fields or schema.var_positional_field or tool.timeout
-        needs_yes = effects is not None and not effects <= {"read"}
-        derived = {
-            "name": tool.name,
-            "effects": effects,
-            "repeat": _check_repeat(self.repeat, effects, tool),
-            "requires_approval": self.requires_approval or tool.requires_approval or needs_yes,
-            "needs_run_context": tool.takes_ctx,
-            "parameters": parameters,
-            "secret_fields": self.secret_fields or parameters.secret_fields,
-            "errors_for_model": (*self.errors_for_model, ArgumentError)
-            if parameters.vocabulary.unchecked
-            else self.errors_for_model,
-            # PydanticAI runs it only for a model's calls.
-            "check_arguments": None if tool.args_validator is None else self._check_arguments,
-            "_function": schema.function,
-            "_plain": schema.is_async and not special,
-        }
-        for name, value in derived.items():
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "proxy", proxy_tool(self, tool))
-
-    @overload
-    @classmethod
-    def from_function(
-        cls,
-        function: Callable[..., Awaitable[T]],
-        *,
-        name: str | None = ...,
-        description: str | None = ...,
-        requires_approval: bool = ...,
-        schema_out: Any = ...,
-        rule: str | None = ...,
-        effects: Collection[Effect] | None = ...,
-        repeat: Repeat | None = ...,
-    ) -> ToolEntry[T]: ...
-    @overload
-    @classmethod
-    def from_function(
-        cls,
-        function: Callable[..., T],
-        *,
-        name: str | None = ...,
-        description: str | None = ...,
-        requires_approval: bool = ...,
-        schema_out: Any = ...,
-        rule: str | None = ...,
-        effects: Collection[Effect] | None = ...,
-        repeat: Repeat | None = ...,
-    ) -> ToolEntry[T]: ...
-    @classmethod
-    def from_function(
-        cls,
-        function: Callable[..., Any],
-        *,
-        name: str | None = None,
-        description: str | None = None,
-        requires_approval: bool = False,
-        schema_out: Any = None,
-        rule: str | None = None,
-        effects: Collection[Effect] | None = None,
-        repeat: Repeat | None = None,
-    ) -> ToolEntry[Any]:
-        """An entry from a plain function, sync or async, with or without a `RunContext` first."""
-        if not callable(function):
-            raise TypeError(f"An entry is made from a function, got {function!r}. A name is given with name=...")
-        try:
-            tool = Tool(function, name=name, description=description)
-        except PydanticSchemaGenerationError as exc:
-            raise TypeError(
-                f"{function!r} has a parameter that pydantic has no schema for: {exc}. "
-                "A context is taken as `ctx: RunContext[Context]`, first, and used as `ctx.deps`."
-            ) from exc
-        return cls(
-            tool,
-            requires_approval=requires_approval,
-            schema_out=schema_out,
-            rule=rule,
-            effects=effects,
-            repeat=repeat,
-        )
-
-    @property
-    def description(self) -> str | None:
-        return self.tool.description
-
-    @cached_property
-    def source(self) -> str:  # type: ignore[override]
-        """Where the function stands."""
-        function = inspect.unwrap(self.tool.function)
-        code = getattr(function, "__code__", None)
-        return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(function)
-
-    async def _check_arguments(self, arguments: dict[str, Any], ctx: Context) -> None:
-        """Run the tool's own `args_validator`."""
-        validator = cast("Callable[..., Any]", self.tool.args_validator)
-        try:
-            result = validator(run_context(ctx, self), **arguments)
-            if inspect.isawaitable(result):
-                await result
-        except (ModelRetry, ToolFailed) as exc:
-            raise ArgumentError(f"{self.name}(): {exc}") from exc
-
-    async def call(self, input_data: dict[str, Any], ctx: Context, run_ctx: RunContext[Context] | None = None) -> T:
-        if self._plain:  # the common case, and the cheapest
-            result: T = await self._function(**input_data)
-            return result
-        if self.tool.timeout is None:
-            return await self._call_function(input_data, ctx, run_ctx)
-        with anyio.move_on_after(self.tool.timeout):
-            return await self._call_function(input_data, ctx, run_ctx)
-        frame, said = ctx.frame, f"{self.name}() timed out after {self.tool.timeout:g} seconds."
-        if frame.thread_dropped:
-            said += f" {THREAD_DROPPED.capitalize()}."
-        elif frame.thread_wait:
-            said += f" It {frame.thread_wait}."
-        raise ToolTimeout(said, entry=self)
-
-    async def _call_function(self, arguments: dict[str, Any], ctx: Context, run_ctx: RunContext[Context] | None) -> T:
-        schema = self.tool.function_schema
-        args: list[Any] = [run_ctx] if schema.takes_ctx else []
-        kwargs = dict(arguments)
-        args.extend(kwargs.pop(name) for name in schema.positional_fields)
-        if schema.var_positional_field:
-            args.extend(kwargs.pop(schema.var_positional_field))
-        if schema.is_async:
-            made: Any = self._function(*args, **kwargs)
-        else:
-            made = await ctx.runtime.loop.run_in_thread(ctx.frame, partial(self._function, *args, **kwargs))
-        # A plain function may still return an awaitable, as a lambda around a coroutine function does.
-        result: T = await made if inspect.isawaitable(made) else made
-        return result
-
-    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise TypeError(
-            f"{self.name!r} is an entry: call it through a context, `await ctx.call({self.name}, ...)`, "
-            f"or through a runtime. The plain function is {self.name}.tool.function."
-        )
-
-    def __repr__(self) -> str:
-        return f"<ToolEntry {self.name!r} from {self.source}>"
-
-
-class _EntryDecorator(Protocol):
-    """What `@entry(...)` with options is: it keeps the function's output type, as `@entry` does."""
-
-    @overload
-    def __call__(self, function: Callable[..., Awaitable[T]], /) -> ToolEntry[T]: ...
-    @overload
-    def __call__(self, function: Callable[..., T], /) -> ToolEntry[T]: ...
-
-
-@overload
-def entry(function: Callable[..., Awaitable[T]], /) -> ToolEntry[T]: ...
-@overload
-def entry(function: Callable[..., T], /) -> ToolEntry[T]: ...
-@overload
-def entry(
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    requires_approval: bool = False,
-    schema_out: Any = None,
-    rule: str | None = None,
-    effects: Collection[Effect] | None = None,
-    repeat: Repeat | None = None,
-) -> _EntryDecorator: ...
-def entry(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Make a function an entry: `@entry`, or `@entry(name=..., requires_approval=True)`."""
-    if function is None:
-        return partial(ToolEntry.from_function, **options)
-    return ToolEntry.from_function(function)
 
 
 @dataclass(eq=False, frozen=True, kw_only=True)
@@ -521,34 +290,3 @@ def _schema_check(schema: dict[str, Any]) -> Callable[[Any], Any]:
         return output
 
     return check
-
-
-def _check_effects(effects: Collection[Effect] | None, name: str) -> frozenset[Effect] | None:
-    if effects is None:
-        return None
-    if isinstance(effects, str):
-        raise TypeError(f"{name}: the effects must be a list, got {effects!r}.")
-    for effect in effects:
-        if effect not in EFFECTS:
-            raise ValueError(f"{name}: there is no effect {effect!r}: there are {', '.join(EFFECTS)}.")
-    return frozenset(effects)
-
-
-def _check_repeat(repeat: Repeat | None, effects: frozenset[Effect] | None, tool: Tool[Any]) -> Repeat:
-    """Return what a resumed run may do with a call of a tool. What does not say so is not safe to repeat."""
-    if repeat is None:
-        is_pure = effects is not None and effects <= {"read"}
-        return "safe" if is_pure or (effects is None and tool.takes_ctx) else "never"
-    if repeat not in REPEATS:
-        raise ValueError(f"{tool.name}: repeat must be one of {', '.join(REPEATS)}, got {repeat!r}.")
-    return repeat
-
-
-def _check_function(tool: Tool[Any]) -> None:
-    """Complain about functions that would only disappoint later."""
-    function = inspect.unwrap(tool.function)
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(f"{tool.name!r} is a generator function, and a call returns once: return a list instead.")
-    first = next(iter(inspect.signature(function).parameters.values()), None)
-    if first is not None and first.name == "ctx" and first.annotation is inspect.Parameter.empty and not tool.takes_ctx:
-        raise TypeError(f"{tool.name!r} takes an unannotated `ctx`. Annotate it: `ctx: RunContext[Context]`.")
