@@ -91,7 +91,7 @@ def _problem(name: str, tool: ToolsetTool[Any], ctx: Context, own_names: Collect
         )
     if name in own_names:
         return f"a tool that it has itself: {name}. {WAY_OUT}"
-    if (meaning := ctx.runtime.gate.meaning_of(name, ctx.frame.rules)) is not None:
+    if (meaning := ctx.runtime.rule_checks.meaning_of(name, ctx.frame.rules)) is not None:
         return f"a tool named {name!r}, and that name means {meaning}. {WAY_OUT}"
     return _schema_problem(name, tool.tool_def.parameters_json_schema)
 

@@ -2,51 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn, Protocol, TypeAlias, runtime_checkable
-
-from pydantic_ai.capabilities import NativeTool
-from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
+from typing import Any, NoReturn, TypeAlias
 
 from ..arguments.inputs import OpenParameters
 from ..arguments.payloads import add_attachments, attachments_key
-from ..definitions.call_graph import called_names
 from ..errors import ApprovalDenied, CallCancelled, LlmDoError, RunEnded
 from ..machine import pool
 from ..policy.approvals import Answer, ApprovalController, copy_arguments
-from ..policy.catalogue import is_built_in
 from ..policy.plan import UNPLANNED, Plan
 from ..policy.requests import ApprovalOutcome, ApprovalRequest
-from ..policy.rules import Call, Case, RuleBook, Ruling, Shape, check_rules, default_ruling, judge, shape_of
+from ..policy.rules import Call, Case, Ruling, default_ruling, judge
 from ..values.canonical import NoCanonicalForm, SameObject, canonical
 from ..values.snapshots import snapshot
 from ..values.texts import safe_repr
-from .adapt import adapt, describe, rule_name
+from .adapt import rule_name
 from .attachments import attach, files_apart, share, shared_cases
-from .entry import Entry, EntryBase
+from .entry import EntryBase
 from .events import ApprovalRequested
 from .executor import Executor
 from .frame import CallFrame
-from .names import workers_below
 from .recorder import Recorder, tags
 from .trace import TraceEntry
 
 ArgumentCheck: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
 """Checks bound arguments with the entry's own code, or raises."""
-
-
-@runtime_checkable
-class HasRules(Protocol):
-    """Entries with rules of their own, which hold in every session, and which know what rules can speak of."""
-
-    def rule_book(self) -> RuleBook | None: ...
-
-    def check_rules(self, book: RuleBook) -> None: ...
-
-    def with_rule_name(self, name: str) -> Entry[Any] | None: ...
 
 
 class NativeEntry(EntryBase):
@@ -69,77 +52,23 @@ class NativeEntry(EntryBase):
 class Gate:
     """Judges the calls of a session, asks where the rules say so, and writes down what was decided."""
 
-    def __init__(
-        self,
-        approvals: ApprovalController,
-        recorder: Recorder,
-        entries: Mapping[str, Entry[Any]],
-        executor: Executor | None = None,
-    ) -> None:
+    def __init__(self, approvals: ApprovalController, recorder: Recorder, executor: Executor | None = None) -> None:
         self.approvals = approvals
         self._executor = executor
         self._recorder = recorder
-        self._entries = entries
-        self._checked: set[Hashable] = set()
         self.asking = 0
         """How many calls wait for an answer."""
-        self.ended: list[TraceEntry | None] = []
-        """The top-level calls that somebody ended. A frame would not do: that of a chat goes on with the next turn."""
-        if approvals.rule_book is not None and isinstance(entries, HasRules):
-            entries.check_rules(approvals.rule_book)
-        elif approvals.rule_book is not None and entries:
-            check_rules(approvals.rule_book, SessionTools(entries))
-
-    def check_rules_of(self, worker: EntryBase, foreign: Mapping[str, Shape], above: Sequence[RuleBook] = ()) -> None:
-        """Check the rules of a worker, now that all its tools are known; and those `above`, as far as they concern it.
-
-        `foreign` are the tools of its toolsets.
-        """
-        book = worker.rule_book
-        if book is not None and (foreign or SameObject(book) not in self._checked):
-            check_rules(book, SessionTools(self._entries, worker, foreign))
-            self._checked.add(SameObject(book))
-        self.check_rules_on(foreign, [other for other in above if other is not book])
-
-    def check_rules_on(self, foreign: Mapping[str, Shape], books: Iterable[RuleBook]) -> None:
-        """Check what rules say of these tools, and nothing else."""
-        for book in books:
-            concerns = {name: rules for name, rules in book.rules.items() if name in foreign}
-            if concerns:
-                check_rules(book.only(concerns), SessionTools({}, None, foreign))
-
-    def meaning_of(self, name: str, books: Iterable[RuleBook]) -> str | None:
-        """Say what a name means in the project, so that no tool of others can have it; `None` if it is free.
-
-        Tools of providers, and the own tools of other workers, count only where a rule speaks of the name.
-        """
-        if is_built_in(name):
-            return "a tool of llm-do's own"
-        if name in self._entries:
-            return "an entry of the project"
-        if not any(name in book.rules for book in books):
-            return None
-        if name in NATIVE_TOOL_TYPES:
-            return "a tool of the model's provider"
-        entry = self._with_rule_name(name)
-        return None if entry is None else f"{describe(entry)} in rules"
-
-    def _with_rule_name(self, name: str) -> Entry[Any] | None:
-        """Return an entry of the project, or of a worker of it, that rules call so."""
-        if isinstance(self._entries, HasRules):
-            return self._entries.with_rule_name(name)
-        known = list(self._entries.values())
-        below = [tool for worker in workers_below(known) for tool in worker.own_entries.values()]
-        return next((tool for tool in (*known, *below) if name in (tool.name, rule_name(adapt(tool)))), None)
+        self.ended_runs: list[TraceEntry | None] = []
+        """The top-level calls of runs that a person ended. A frame would not do: a chat's has many turns."""
 
     def has_ended(self, frame: CallFrame) -> bool:
-        """Whether a call belongs to a run that somebody ended."""
-        return any(record is frame.top.record for record in self.ended)
+        """Return whether a call belongs to a run that a person ended."""
+        return any(record is frame.top.record for record in self.ended_runs)
 
-    def _check_not_ended(self, frame: CallFrame, answer: Answer | None = None) -> None:
-        """Stop a call whose run was ended while it waited: nobody is asked about it, and no answer lets it run."""
-        if self.ended and self.has_ended(frame) and not (answer is not None and answer.end_run):
-            raise CallCancelled(f"{frame.path} stops: somebody ended the run.")
+    def check_not_ended(self, frame: CallFrame, answer: Answer | None = None) -> None:
+        """Stop a call whose run was ended while it waited: no person is asked about it, and no answer lets it run."""
+        if self.ended_runs and self.has_ended(frame) and not (answer is not None and answer.end_run):
+            raise CallCancelled(f"{frame.path} stops: the run was ended.")
 
     def explain(self, frame: CallFrame, arguments: Mapping[str, Any]) -> Ruling:
         """Return the decision about a call, and its rule. Nothing runs, nothing is read, and no question is asked."""
@@ -168,7 +97,7 @@ class Gate:
         before = _fingerprint(arguments)
         frame.pins = plan.pins(ruling)
         answer = await self._ask(frame, arguments, plan, call, ruling)
-        self._check_not_ended(frame, answer)
+        self.check_not_ended(frame, answer)
         outcome = answer.outcome
         if outcome.approved and _fingerprint(arguments) != before:
             outcome = replace(outcome, approved=False, by="error", note="the arguments changed while it was asked")
@@ -259,7 +188,7 @@ class Gate:
         )
 
         def on_ask(made: ApprovalRequest) -> None:
-            self._check_not_ended(frame)
+            self.check_not_ended(frame)
             if self._recorder.observed:
                 fields = {"arguments": snapshot(shown), "reason": made.reason, "count": made.count}
                 self._recorder.stream.emit(ApprovalRequested, tags(frame), **fields)
@@ -356,65 +285,9 @@ class Gate:
         message = f"{frame.path} was refused{f': {note}' if note else ''}."
         if not end_run:
             raise ApprovalDenied(message, note=note)
-        self.ended.append(frame.top.record)  # whoever catches this can make no more calls, and neither can those beside
+        # Code that catches this can make no more calls, and neither can concurrent calls of the run.
+        self.ended_runs.append(frame.top.record)
         raise RunEnded(f"{message} The run was ended.", note=note)
-
-
-class SessionTools:
-    """The tools of a session that rules can speak of: a worker's own, those of the project, and those of others."""
-
-    def __init__(
-        self,
-        entries: Mapping[str, Entry[Any]],
-        worker: EntryBase | None = None,
-        foreign: Mapping[str, Shape] | None = None,
-    ) -> None:
-        self._entries = entries
-        self._worker = worker
-        self._foreign = foreign
-        # A registry would have to read every file to tell what it has: it is asked for names only.
-        known = [*(entries.values() if isinstance(entries, dict) else ()), *([] if worker is None else [worker])]
-        below = [tool for each in workers_below(known) for tool in each.own_entries.values()]
-        self._tools = [adapt(entry) for entry in (*known, *below) if entry is not worker]
-        self.rule_names: Mapping[str, str] = {tool.name: rule_name(tool) for tool in self._tools}
-        self.servers: Collection[str] = {name.partition("/")[0] for name in foreign or () if "/" in name}
-
-    def shapes(self, name: str) -> Sequence[Shape] | None:
-        found = [shape_of(tool.parameters.vocabulary.shape) for tool in self._tools if rule_name(tool) == name]
-        if self._foreign is not None and name in self._foreign:
-            found.append(self._foreign[name])
-        if not found and not isinstance(self._entries, dict):
-            with suppress(LlmDoError):
-                found.append(shape_of(adapt(self._entries[name]).parameters.vocabulary.shape))
-        if not found and name in NATIVE_TOOL_TYPES:
-            found.append({})
-        return found or None
-
-    def names(self) -> Iterable[str]:
-        return {*self._entries, *map(rule_name, self._tools), *(self._foreign or ())}
-
-    def may_grow(self) -> bool:
-        worker = self._worker
-        if worker is not None and (_has_capabilities(worker) or (self._foreign is None and worker.toolsets)):
-            return True
-        return any(entry.toolsets or _has_capabilities(entry) for entry in (*self._tools, *self._named()))
-
-    def _named(self) -> Iterator[EntryBase]:
-        """The entries that can be called from here by name, at any depth."""
-        seen: set[str] = set()
-        waiting = [*([] if self._worker is None else [self._worker]), *self._tools]
-        while waiting:
-            entry = waiting.pop()
-            for name in called_names(entry, self._entries) - seen:
-                seen.add(name)
-                with suppress(LlmDoError, KeyError):  # what is wrong with it is said when it is called
-                    waiting.append(adapt(self._entries[name]))
-                    yield waiting[-1]
-
-
-def _has_capabilities(worker: EntryBase) -> bool:
-    """Return whether an entry is a worker with tools that come and go with every request."""
-    return not all(isinstance(each, NativeTool) for each in worker.capabilities)
 
 
 def _generated_above(frame: CallFrame) -> Hashable:

@@ -276,7 +276,7 @@ class GovernedToolset(WrapperToolset[Context]):
         found = {name: fingerprint(tool.tool_def) for name, tool in tools.items()}
         changed = {name: tool for name, tool in tools.items() if self.checked.get(name) != found[name]}
         if changed:
-            ctx.runtime.gate.check_rules_on(shapes_of(changed), ctx.frame.rules)
+            ctx.runtime.rule_checks.check_tools(shapes_of(changed), ctx.frame.rules)
             self.checked.update(found)
 
     async def call_tool(

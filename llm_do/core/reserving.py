@@ -14,7 +14,7 @@ from ..budgets.estimates import InputBound, thinking_tokens
 from ..budgets.ledger import DEFAULT_OUTPUT_TOKENS, GIVE_PRICE, LEAST_OUTPUT_TOKENS, Quote, Reservation
 from ..budgets.limits import full_name
 from ..budgets.prices import FREE
-from ..errors import CallCancelled, LimitExceeded
+from ..errors import LimitExceeded
 from ..models.cutoff import describe_cutoff
 from ..privacy.histories import SentHistory
 from .frame import CallFrame
@@ -54,8 +54,7 @@ async def reserve(
     parameters: ModelRequestParameters,
 ) -> ReservedRequest:
     """Reserve the worst case of a request. What is sent has no secrets, and the bound that was reserved."""
-    if session.gate.ended and session.gate.has_ended(frame):
-        raise CallCancelled(f"{frame.path} stops: somebody ended the run.")
+    session.gate.check_not_ended(frame)
     if session.recorder.secrets.configured is not None:
         frame.sent_history = frame.sent_history or SentHistory()
         messages = frame.sent_history.without_secrets(messages, session.recorder.secrets.configured)

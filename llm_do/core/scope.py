@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import AsyncIterable, Callable, Hashable, Sequence
-from contextlib import AsyncExitStack, suppress
-from types import TracebackType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, Union, get_args, get_origin, get_type_hints
+from collections.abc import AsyncIterable, Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self
 
-import anyio
 from pydantic import ValidationError
 from pydantic_ai import (
-    NativeOutput,
-    PromptedOutput,
     RunContext,
-    TextOutput,
-    ToolOutput,
     capture_run_messages,
 )
-from pydantic_ai.exceptions import UnexpectedModelBehavior, UserError
+from pydantic_ai.exceptions import UnexpectedModelBehavior
 from pydantic_ai.messages import (
     AgentStreamEvent,
     ModelMessage,
@@ -32,7 +25,6 @@ from pydantic_ai.messages import (
     UserContent,
 )
 from pydantic_ai.models import Model
-from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 from pydantic_ai.usage import UsageLimits
 from typing_extensions import TypeVar
 
@@ -40,13 +32,11 @@ from ..arguments.inputs import misspelled_names
 from ..arguments.payloads import AttachmentInput, name_of
 from ..arguments.prompts import prompt_of
 from ..errors import (
-    EventLoopError,
     ModelBehaviorError,
     ModelChoiceError,
     OutputError,
     ScopeBusyError,
     ScopeClosedError,
-    ToolsetError,
     attach_partial_messages,
     raised_in_nested_call,
     summarize,
@@ -54,26 +44,22 @@ from ..errors import (
 from ..machine.waiting import wait_shielded
 from ..models.compatibility import candidates, capability_for, id_of, lacks
 from ..privacy.secrets import StreamedText
-from ..values.canonical import SameObject
-from ..values.texts import quote
-from . import tasks
 from .attachments import attach, bind_call
-from .context import Context, dispatch, run_context
-from .entry import StartsBeside
+from .context import Context, dispatch
 from .events import TextDelta
 from .foreign import check_servers, check_tools, shapes_of
-from .plane import GovernedToolset, Governor, HeldToolset
+from .plane import Governor
 from .recorder import logger, tags
 from .request_record import reject_last_calls
 from .tasks import abandoned_by_pydantic_ai, end_tasks, run_with_time_to_end
+from .toolset_owner import CLOSING_SECONDS, ToolsetOwner
+from .type_names import name_of_type
 
 if TYPE_CHECKING:
     from .worker import WorkerEntry
 
 T = TypeVar("T", default=Any)
 
-CLOSING_SECONDS = 30.0
-"""How long a toolset may take to close before it is cancelled."""
 
 # The session's own budgets hold; PydanticAI's default would end a long task at its 51st request.
 _NO_LIMITS = UsageLimits(request_limit=None)
@@ -95,8 +81,8 @@ class CallScope(Generic[T]):
         self._is_conversation = is_conversation
         """Whether turns are its calls. The scope of a lone call is no conversation."""
         self.frame = context.frame
-        self._toolsets: _Toolsets | None = None
-        self._judged: _Toolsets | None = None
+        self._toolsets: ToolsetOwner | None = None
+        self._judged: ToolsetOwner | None = None
         """The toolsets that rules were checked against."""
         self._turn: asyncio.Task[Any] | None = None
         self._idle: asyncio.Event | None = None
@@ -137,12 +123,12 @@ class CallScope(Generic[T]):
         if self.frame.sandbox is None:
             self.frame.sandbox = worker.open_sandbox()
         if not worker.toolsets:
-            self._context.runtime.gate.check_rules_of(worker, {})
+            self._context.runtime.rule_checks.check_worker(worker, {})
             return
         if self._toolsets is not None and self._toolsets.gone:
             logger.error("The toolsets of worker %r are gone, and are built anew.", worker.name)
             self._toolsets = None
-        toolsets = self._toolsets = self._toolsets or _Toolsets(self._worker, self._context)
+        toolsets = self._toolsets = self._toolsets or ToolsetOwner(self._worker, self._context)
         session = self._context.runtime
         session.loop.toolsets_opening += 1
         try:
@@ -161,13 +147,13 @@ class CallScope(Generic[T]):
         if self._is_conversation:
             self._context.runtime.recorder.open_scope(self.frame)
 
-    async def _check_rules(self, toolsets: _Toolsets) -> None:
+    async def _check_rules(self, toolsets: ToolsetOwner) -> None:
         """Check what the toolsets turned out to have, and the rules of the worker, and those above it, against that."""
         tools = await toolsets.tools()
         check_tools(tools, self._context, self._worker.own_entries)
         if self.frame.rules:
             check_servers(tools, self.frame.rules)
-            self._context.runtime.gate.check_rules_of(self._worker, shapes_of(tools), self.frame.rules)
+            self._context.runtime.rule_checks.check_worker(self._worker, shapes_of(tools), self.frame.rules)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -303,7 +289,7 @@ class CallScope(Generic[T]):
         where = f"{self.frame.path}: model {model.model_name!r}"
         # PydanticAI 2 has one class for both, and says which it is in its text only.
         if "output retries" in str(exc):
-            name = type_in_words(worker.output_type)
+            name = name_of_type(worker.output_type)
             return OutputError(f"{where} gave no valid {name} after {worker.retries + 1} tries: {reason}")
         return ModelBehaviorError(f"{where} did not behave: {reason}")
 
@@ -331,212 +317,3 @@ class CallScope(Generic[T]):
             tell(said[thinking].add(text), thinking)
         for thinking, held in said.items():
             tell(held.rest(), thinking)
-
-
-class _Toolsets:
-    """The toolsets of one scope, held open by a task of their own.
-
-    A toolset may keep a task group open, as MCP sessions do, which only the task that entered it can
-    leave. The turns and the end of a chat may come from different tasks, so neither can be that task.
-    """
-
-    def __init__(self, worker: WorkerEntry[Any], context: Context) -> None:
-        self._worker = worker
-        self._context = context
-        self._built: list[tuple[AbstractToolset[Context], Hashable]] = []
-        self._opened = asyncio.Event()
-        self._done = asyncio.Event()
-        self._openers = 0
-        self._closing = ""
-        """The toolset that is being closed."""
-        self._timer: asyncio.TimerHandle | None = None
-        session = context.runtime
-        session.loop.enter()
-        self._owner = asyncio.create_task(self._own(), name=f"toolsets of {worker.name}")
-        session.loop.tasks.add(self._owner)
-        self._owner.add_done_callback(self._end)
-
-    def _end(self, owner: asyncio.Task[None]) -> None:
-        self._context.runtime.loop.tasks.discard(owner)
-        if self._timer is not None:
-            self._timer.cancel()
-        self._opened.set()  # those that wait find out that it is over
-        if not owner.cancelled():
-            owner.exception()  # told to those who open and close, if there are any
-
-    @property
-    def gone(self) -> bool:
-        """Whether the toolsets are closed, or never were open."""
-        return self._owner.done()
-
-    async def open(self) -> None:
-        """Wait until the toolsets are built. The only one that waits takes them down again when it is cancelled."""
-        self._check_loop()
-        self._openers += 1
-        try:
-            await self._opened.wait()
-        except asyncio.CancelledError:
-            if self._openers == 1 and not self._opened.is_set():
-                self._end_owner(cancel=True)
-                await self._wait_or_leave(in_time=False)
-            raise
-        finally:
-            self._openers -= 1
-        if self._owner.done():
-            if not self._owner.cancelled():
-                self._owner.result()
-            raise ScopeClosedError(f"The toolsets of worker {self._worker.name!r} were closed before they were open.")
-
-    async def close(self, in_time: bool) -> None:
-        self._check_loop()
-        self._end_owner(cancel=not self._opened.is_set())
-        await self._wait_or_leave(in_time)
-        if self._owner.done() and not self._owner.cancelled():
-            self._owner.result()
-
-    def _end_owner(self, *, cancel: bool) -> None:
-        """Let the owner close the toolsets, or take down what it has opened so far. It has some time for that."""
-        self._done.set()
-        if cancel:
-            self._owner.cancel()
-        if self._timer is None and not self._owner.done():
-            self._timer = self._owner.get_loop().call_later(CLOSING_SECONDS, self._give_up)
-
-    def _give_up(self) -> None:
-        """Cancel the owner, again and again: a toolset may take a cancellation for an error like others."""
-        logger.error("Toolset %s of worker %r does not close; it is cancelled.", self._closing, self._worker.name)
-        self._owner.cancel()
-        self._timer = self._owner.get_loop().call_later(CLOSING_SECONDS, self._give_up)
-
-    async def _wait_or_leave(self, in_time: bool) -> None:
-        """Wait until the toolsets are closed; after a cancellation, only a little longer."""
-        cancelled: asyncio.CancelledError | None = None
-        if in_time:
-            try:
-                await asyncio.wait([self._owner])
-                return
-            except asyncio.CancelledError as exc:
-                cancelled = exc
-        until = anyio.current_time() + tasks.LEAVING_SECONDS
-        with anyio.CancelScope(shield=True):
-            while not self._owner.done() and (left := until - anyio.current_time()) > 0:
-                try:
-                    await asyncio.wait([self._owner], timeout=left)
-                except asyncio.CancelledError as exc:
-                    cancelled = exc
-        if not self._owner.done():
-            self._tell(
-                f"Toolset {self._closing} of worker {self._worker.name!r} takes long to close. The call ends "
-                f"without it, and it is cancelled after {CLOSING_SECONDS:g} s."
-            )
-        if cancelled is not None:
-            raise cancelled
-
-    def _tell(self, text: str) -> None:
-        frame = self._context.frame
-        if frame.record is not None:
-            self._context.runtime.recorder.notice(frame, text)
-        else:
-            logger.warning("%s", text)
-
-    def _check_loop(self) -> None:
-        if not self._owner.done() and self._owner.get_loop() is not asyncio.get_running_loop():
-            raise EventLoopError(f"The toolsets of worker {self._worker.name!r} belong to another event loop.")
-
-    async def tools(self) -> dict[str, ToolsetTool[Context]]:
-        """Return what the toolsets have."""
-        run_ctx = run_context(self._context, self._worker)
-        found: dict[str, ToolsetTool[Context]] = {}
-        for toolset, _ in self._built:
-            with suppress(UserError):  # it connects for each run, and is checked there
-                found.update(await toolset.get_tools(run_ctx))
-        return found
-
-    def for_run(self, own_names: Sequence[str]) -> list[AbstractToolset[Context]]:
-        """The toolsets as a run sees them: held open, and behind the runtime."""
-        if self._worker.capabilities:  # the governor stands around all tools at once
-            return [HeldToolset(toolset) for toolset, _ in self._built]
-        return [GovernedToolset(HeldToolset(toolset), identity, own_names) for toolset, identity in self._built]
-
-    async def _own(self) -> None:
-        async with AsyncExitStack() as stack:
-            for declared in self._worker.toolsets:
-                await self._build(declared, stack)
-            await _all_started([toolset for toolset, _ in self._built])
-            self._opened.set()
-            await self._done.wait()
-
-    async def _build(self, declared: Any, stack: AsyncExitStack) -> None:
-        worker = self._worker
-        factory = self._context.runtime.toolsets.resolve(declared, worker.name)
-        try:
-            with self._context.runtime.loop.inner_task():  # the worker waits for whatever the factory calls
-                made = factory(self._context)
-                toolset = await made if inspect.isawaitable(made) else made
-        except Exception as exc:
-            exc.add_note(f"while {quote(factory)} built a toolset of worker {worker.name!r}")
-            raise
-        if not isinstance(toolset, AbstractToolset):
-            raise ToolsetError(
-                f"The toolset factory {quote(factory)} of worker {worker.name!r} returned {quote(toolset)}, "
-                "not a toolset."
-            )
-        self._closing = toolset.label
-        await stack.enter_async_context(toolset)
-        stack.callback(setattr, self, "_closing", toolset.label)
-        self._built.append((toolset, SameObject(factory)))
-
-
-async def _all_started(toolsets: Sequence[AbstractToolset[Any]]) -> None:
-    """Wait for toolsets that start side by side. When one fails, its error ends the wait for the others."""
-    starting: list[asyncio.Task[None]] = []
-    for toolset in toolsets:
-        while isinstance(toolset, WrapperToolset) and not isinstance(toolset, StartsBeside):
-            toolset = toolset.wrapped
-        if isinstance(toolset, StartsBeside):
-            starting.append(asyncio.create_task(toolset.started(), name=f"start of {toolset.label}"))
-    if not starting:
-        return
-    try:
-        await asyncio.wait(starting, return_when=asyncio.FIRST_EXCEPTION)
-        for task in starting:
-            if task.done():
-                task.result()
-    finally:
-        for task in starting:
-            task.cancel()
-        await asyncio.gather(*starting, return_exceptions=True)
-
-
-def type_in_words(wanted: Any) -> str:
-    """Return the name of a type that a model should give, as a person would write it."""
-    if isinstance(wanted, NativeOutput | PromptedOutput):
-        wanted = wanted.outputs
-    elif isinstance(wanted, ToolOutput):
-        wanted = wanted.output
-    elif isinstance(wanted, TextOutput):
-        wanted = str
-    if isinstance(wanted, list | tuple):
-        return " or ".join(map(type_in_words, wanted))
-    if get_origin(wanted) in (Union, UnionType):
-        return " or ".join(map(type_in_words, get_args(wanted)))
-    if inspect.isroutine(wanted):  # its argument is what the model gives
-        hints = [hint for name, hint in get_type_hints(wanted).items() if name != "return"]
-        return type_in_words(hints[-1]) if hints else wanted.__name__
-    if wanted in (str, None, type(None)):
-        return "text" if wanted is str else "nothing (None)"
-    return _name_of(wanted)
-
-
-def _name_of(kind: Any) -> str:
-    """Return a type without the modules that its parts are in."""
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return _name_of(parts[0])
-    if origin in (Union, UnionType):
-        return " | ".join(map(_name_of, parts))
-    if isinstance(origin, type):
-        return f"{origin.__name__}[{', '.join(map(_name_of, parts))}]"
-    if kind is type(None):
-        return "None"
-    return kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")

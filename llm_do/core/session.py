@@ -21,11 +21,12 @@ from .adapt import adapt
 from .entry import Entry, EntryBase, MessageCallback, Sink, ToolsetFactory
 from .executor import Executes, Executor, complete_executor
 from .frame import CallFrame, Deadline
-from .gate import Gate, HasRules
+from .gate import Gate
 from .loop import SessionLoop
 from .names import ExplainsNames, ToolsetResolver, index_by_name, workers_below
 from .recorder import Recorder
 from .session_models import SessionModels
+from .session_tools import HasRules, RuleChecks
 from .spending import LimitCallback, Spending
 
 
@@ -83,7 +84,8 @@ class Session:
         )
         projects_rules = self.entries.rule_book() if isinstance(self.entries, HasRules) else None
         approvals = ApprovalController(tool_rules if tool_rules is not None else projects_rules, approval_callback)
-        self.gate = Gate(approvals, self.recorder, self.entries, self.executor)
+        self.gate = Gate(approvals, self.recorder, self.executor)
+        self.rule_checks = RuleChecks(self.entries, approvals.rule_book)
         books = [book for book in (approvals.rule_book, projects_rules) if book is not None]
         if books:  # what a program allows cannot take back what the project denies
             self.root.has_inherited, self.root.rules = True, tuple(dict.fromkeys(books))
@@ -148,7 +150,7 @@ class Session:
             )
         parent = frame.parent
         assert parent is not None
-        if parent.cancelled or (self.gate.ended and self.gate.has_ended(frame)):
+        if parent.cancelled or (self.gate.ended_runs and self.gate.has_ended(frame)):
             raise CallCancelled(f"{frame.path} does not run: the call that makes it was cancelled.")
         self.check_caller_runs(frame)
         if frame.deadline is not None and frame.deadline.expired:

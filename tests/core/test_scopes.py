@@ -31,7 +31,7 @@ from llm_do import (
     entry,
     partial_messages,
 )
-from llm_do.core.scope import CLOSING_SECONDS
+from llm_do.core.toolset_owner import CLOSING_SECONDS
 
 from ..processes import PATIENCE
 from ..scripted import calls, says, scripted
@@ -565,7 +565,7 @@ async def test_closing_is_finished_before_a_cancellation_goes_on() -> None:
 
 
 async def test_a_toolset_that_does_not_close_is_cancelled_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llm_do.core.scope.CLOSING_SECONDS", 0.05)
+    monkeypatch.setattr("llm_do.core.toolset_owner.CLOSING_SECONDS", 0.05)
     log: list[str] = []
     worker = WorkerEntry(name="w", toolsets=[lambda ctx: Slow(log, opening=0, closing=3600)])
     async with asyncio.timeout(PATIENCE):

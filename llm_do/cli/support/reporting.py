@@ -182,7 +182,7 @@ class Reporter:
 
     def report_failure(self, exc: BaseException) -> int:
         """Print the result of a run that failed, but not its error, and return the exit code."""
-        is_ended = self._runtime is not None and bool(self._runtime.gate.ended)
+        is_ended = self._runtime is not None and bool(self._runtime.gate.ended_runs)
         self.exit_code = Exit.REFUSED if is_ended else exit_code_of(exc)
         if isinstance(exc, ApprovalDenied) and self._lacked_approver():
             exc.add_note(_NO_PERSON)

@@ -1,0 +1,43 @@
+"""Names of types, as errors for people and models write them."""
+
+from __future__ import annotations
+
+import inspect
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+from pydantic_ai import NativeOutput, PromptedOutput, TextOutput, ToolOutput
+
+
+def name_of_type(wanted: Any) -> str:
+    """Return the name of a type that a model should give, as a person would write it."""
+    if isinstance(wanted, NativeOutput | PromptedOutput):
+        wanted = wanted.outputs
+    elif isinstance(wanted, ToolOutput):
+        wanted = wanted.output
+    elif isinstance(wanted, TextOutput):
+        wanted = str
+    if isinstance(wanted, list | tuple):
+        return " or ".join(map(name_of_type, wanted))
+    if get_origin(wanted) in (Union, UnionType):
+        return " or ".join(map(name_of_type, get_args(wanted)))
+    if inspect.isroutine(wanted):  # its argument is what the model gives
+        hints = [hint for name, hint in get_type_hints(wanted).items() if name != "return"]
+        return name_of_type(hints[-1]) if hints else wanted.__name__
+    if wanted in (str, None, type(None)):
+        return "text" if wanted is str else "nothing (None)"
+    return _name_of(wanted)
+
+
+def _name_of(kind: Any) -> str:
+    """Return a type without the modules that its parts are in."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _name_of(parts[0])
+    if origin in (Union, UnionType):
+        return " | ".join(map(_name_of, parts))
+    if isinstance(origin, type):
+        return f"{origin.__name__}[{', '.join(map(_name_of, parts))}]"
+    if kind is type(None):
+        return "None"
+    return kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
