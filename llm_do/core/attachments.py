@@ -30,12 +30,12 @@ _FORMS = "a path, AttachmentPayload(name, data), or PydanticAI content such as B
 
 
 class Judge(Protocol):
-    """Decides about calls: the `Permissions` of a session."""
+    """Decides about calls: the `Gate` of a session."""
 
     def refuses(self, frame: CallFrame, arguments: dict[str, Any]) -> bool:
         """Tell whether the rules refuse a call, without a question."""
 
-    def shown(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
+    def visible_arguments(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call without secrets."""
 
     def without_secrets(self, value: Any) -> Any:
@@ -112,7 +112,9 @@ def attach(frame: CallFrame, arguments: dict[str, Any], files: Sequence[Attachme
     prompt: Sequence[Any] | None = None
     if worker.prompt_method is not None:
         try:
-            prompt = write_prompt(worker.input_type, worker.prompt_method, arguments, judge.shown(frame, arguments))
+            prompt = write_prompt(
+                worker.input_type, worker.prompt_method, arguments, judge.visible_arguments(frame, arguments)
+            )
         except LlmDoError as exc:
             frame.problem = exc
             return

@@ -155,9 +155,9 @@ class Gate:
         """Tell whether the rules refuse a call, without a question and without a record."""
         return bool(frame.caller.rules) and self.judge(frame, arguments)[-1].disposition == "deny"
 
-    def shown(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
+    def visible_arguments(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call without secrets."""
-        return self._recorder.arguments_shown(frame, arguments)
+        return self._recorder.redaction.visible_arguments(frame, arguments)
 
     def without_secrets(self, value: Any) -> Any:
         """Return a value without secrets."""
@@ -168,13 +168,13 @@ class Gate:
         entry = frame.called
         asked = add_attachments(arguments, frame.attachments)
         view = plan.view(ruling, frame.pins)
-        shown = self._recorder.arguments_shown(frame, asked if view is None else view)
+        shown = self._recorder.redaction.visible_arguments(frame, asked if view is None else view)
         why = f" ({ruling.reason})" if ruling.reason else ""
         redact = self._recorder.secrets.redact
         request = ApprovalRequest(
             tool_name=call.name,
             payload=copy_arguments(shown),
-            arguments=copy_arguments(self._recorder.arguments_shown(frame, arguments)),
+            arguments=copy_arguments(self._recorder.redaction.visible_arguments(frame, arguments)),
             reason=redact(f"{ruling.because}{why}; call path: {frame.path}"),
             entry=entry.name,
             worker=call.caller,
@@ -211,7 +211,7 @@ class Gate:
         check: ArgumentCheck | None,
         frame: CallFrame,
         outcome: ApprovalOutcome,
-        given: dict[str, Any],
+        original: dict[str, Any],
         edited: dict[str, Any],
         from_within: bool,
     ) -> tuple[ApprovalOutcome, dict[str, Any]]:
@@ -219,12 +219,12 @@ class Gate:
         entry = frame.called
         try:
             parameters = entry.parameters
-            meant, kept = self._recorder.arguments_edited(frame, given, edited)
+            restored, unchanged = self._recorder.redaction.restore_secrets(frame, original, edited)
             arguments = parameters.bind_named(
-                parameters.vocabulary.as_schema_says(meant), by_name=True, has_files=bool(frame.attachments)
+                parameters.vocabulary.as_schema_says(restored), by_name=True, has_files=bool(frame.attachments)
             )
-            # What was left alone was validated before. A validator may make something else of its own result.
-            arguments.update((name, given[name]) for name in kept)
+            # Unchanged arguments were validated before. A validator may make something else of its own result.
+            arguments.update((name, original[name]) for name in unchanged)
             if check is not None:
                 await check(arguments)
             if entry.attachment_policy is not None:
@@ -240,16 +240,16 @@ class Gate:
         return replace(outcome, approved=ruling.disposition != "deny", edited=True), arguments
 
     def _without_attachments(
-        self, frame: CallFrame, given: dict[str, Any], edited: dict[str, Any]
+        self, frame: CallFrame, original: dict[str, Any], edited: dict[str, Any]
     ) -> dict[str, Any] | None:
         """Return edited arguments without the files that were shown beside them; `None` if those were edited too.
 
         They go as they are: a person who takes one off the list must not believe that it stays here.
         """
-        key = attachments_key(given)
+        key = attachments_key(original)
         if not frame.attachments or key not in edited:
             return edited
-        if edited[key] != self.shown(frame, add_attachments(given, frame.attachments))[key]:
+        if edited[key] != self.visible_arguments(frame, add_attachments(original, frame.attachments))[key]:
             return None
         return {name: value for name, value in edited.items() if name != key}
 

@@ -1,19 +1,39 @@
-"""The messages between workers and their models, as they are written down: without marked arguments."""
+"""The message log: messages between workers and their models, and which of them are new."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from pydantic_ai.messages import BaseToolCallPart, ModelMessage, ModelRequest, ModelResponse
-from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.messages import ModelMessage, ModelRequest
 
-from ..privacy.secret_fields import DELEGATED, HIDDEN, SecretFields
-from ..privacy.secrets import Secrets
-from .adapt import adapt
 from .frame import CallFrame
+
+
+class MessageLog(list[ModelMessage]):
+    """The messages of a session, in the order in which they were exchanged. With `most`, the last of them."""
+
+    def __init__(self, most: int | None = None) -> None:
+        super().__init__()
+        self._most = most
+        self.left_out = 0
+        """How many messages before these were dropped."""
+
+    def add(self, message: ModelMessage) -> None:
+        """Add a message. Old ones go in batches, so that this takes no longer in a long session."""
+        self.append(message)
+        if self._most is not None and len(self) > 2 * self._most + 16:
+            self.trim()
+
+    def trim(self) -> None:
+        """Drop all but the last ones."""
+        if self._most is not None and (excess := len(self) - self._most) > 0:
+            del self[:excess]
+            self.left_out += excess
+
+    def __repr__(self) -> str:
+        left_out = f", {self.left_out} earlier ones left out" if self.left_out else ""
+        return f"<MessageLog of {len(self)} messages{left_out}>" if left_out else super().__repr__()
 
 
 def find_new_parts(frame: CallFrame, request: ModelRequest) -> ModelRequest | None:
@@ -28,64 +48,6 @@ def find_new_parts(frame: CallFrame, request: ModelRequest) -> ModelRequest | No
     if len(new) == len(request.parts):
         return request
     return replace(request, parts=new) if new else None
-
-
-class ResponseFilter:
-    """Takes marked arguments out of responses: they are logged before the calls that they ask for are made.
-
-    So this is where the values become known.
-    """
-
-    def __init__(self, secrets: Secrets, secret_fields: Any) -> None:
-        self._secrets = secrets
-        self._secret_fields = secret_fields
-        """Returns the secret fields that hold for very arguments."""
-
-    def without_marked(
-        self, response: ModelResponse, tools: Sequence[ToolDefinition], frame: CallFrame
-    ) -> ModelResponse:
-        """Return a response without the marked arguments of the calls that it asks for."""
-        names = {part.tool_name for part in response.parts if isinstance(part, BaseToolCallPart)}
-        if not names and not self._secrets.active:
-            return response
-        marked = self._find_marked(names, tools, frame)
-        if not self._secrets.active and not any(marked.values()):
-            return response
-        parts: list[Any] = []
-        for part in response.parts:
-            if isinstance(part, BaseToolCallPart) and part.args:
-                args: Any = self._hide(part.args, marked.get(part.tool_name))
-                parts.append(replace(part, args=args))
-            else:
-                parts.append(part)
-        return replace(response, parts=parts)
-
-    def _find_marked(
-        self, names: set[str], tools: Sequence[ToolDefinition], frame: CallFrame
-    ) -> dict[str, SecretFields | None]:
-        """Return the secret fields of the tools that are called."""
-        own, found = frame.called.own_entries, dict[str, SecretFields | None]()
-        for tool in tools:
-            if tool.name not in names:
-                continue
-            entry = adapt(own[tool.name]) if tool.name in own else None
-            if entry is not None and (entry.secret_fields is None or entry.secret_fields is DELEGATED):
-                found[tool.name] = entry.secret_fields
-            else:  # what a model is told may have other names
-                found[tool.name] = SecretFields.of(tool.parameters_json_schema)
-        return found
-
-    def _hide(self, args: Any, secret_fields: SecretFields | None) -> str | dict[str, Any]:
-        if not isinstance(args, str):
-            return self._secrets.arguments(args, self._secret_fields(secret_fields, args))
-        try:
-            given = json.loads(args)
-        except ValueError:
-            given = None
-        if not isinstance(given, dict):  # nothing that can be told apart
-            return HIDDEN if secret_fields is not None else args
-        shown = self._secrets.arguments(given, self._secret_fields(secret_fields, given))
-        return args if shown == given else json.dumps(shown, ensure_ascii=False)
 
 
 def messages_after_last_response(messages: Sequence[ModelMessage]) -> Sequence[ModelMessage]:

@@ -424,7 +424,7 @@ class MeteredModel(WrapperModel):
             model=full_name(self.wrapped.system, spent[-1].model),
             number=number,
             duration=duration,
-            response=recorder.without_marked(frame, response, tools) if recorder.observed else None,
+            response=recorder.redaction.visible_response(response, tools, frame) if recorder.observed else None,
             usage=copy(response.usage),
             error=error,
             restored=restored,

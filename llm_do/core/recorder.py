@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from time import perf_counter, time
@@ -16,15 +15,13 @@ from typing import Any
 from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.tools import ToolDefinition, ToolDenied
 
-from ..errors import ApprovalDenied, ArgumentError, note_path, raised_in_nested_call
+from ..errors import ApprovalDenied, note_path, raised_in_nested_call
 from ..policy.requests import ApprovalOutcome
 from ..policy.rules import Case
-from ..privacy.secret_fields import DELEGATED, HIDDEN, SecretFields, delegated_secret_fields
 from ..privacy.secrets import Secrets
-from ..values.canonical import digest, is_same
+from ..values.canonical import digest
 from ..values.snapshots import ATOMS, snapshot
-from ..values.texts import safe_repr, text_of
-from .adapt import adapt
+from ..values.texts import text_of
 from .definition_digest import definition_digest
 from .entry import Entry, MessageCallback, Sink
 from .events import (
@@ -41,9 +38,10 @@ from .events import (
 )
 from .frame import CallFrame
 from .keys import key_of_call, key_of_scope
-from .message_log import ResponseFilter, find_new_parts, messages_after_last_response
+from .message_log import MessageLog, find_new_parts, messages_after_last_response
+from .redaction import Redaction
 from .stream import Stream
-from .trace import BoundedTrace, CallState, MessageLog, ModelUsage, Trace, TraceEntry
+from .trace import BoundedTrace, CallState, ModelUsage, Trace, TraceEntry
 
 logger = logging.getLogger("llm_do")
 
@@ -72,8 +70,7 @@ class Recorder:
         self.observed = self.stream.observed
         """Whether anything listens. Events are made only then."""
         self._keeps_keys = keeps_keys or self.observed
-        self._entries: Mapping[str, Entry[Any]] = {} if entries is None else entries
-        self._responses = ResponseFilter(self.secrets, self._secret_fields_for)
+        self.redaction = Redaction(self.secrets, {} if entries is None else entries)
         self._searched_for = self.secrets.version
         self._noticed: set[str] = set()
         self._ids = count(1)
@@ -88,7 +85,7 @@ class Recorder:
         visible = snapshot(arguments)
         if entry.secret_fields is not None or self.secrets.active:
             frame.hidden = visible
-            visible = self.secrets.arguments(visible, self._secret_fields_for(entry.secret_fields, visible))
+            visible = self.secrets.arguments(visible, self.redaction.secret_fields(entry.secret_fields, visible))
         record = frame.record = TraceEntry(
             next(self._ids), None if parent is None else parent.id, entry.name, entry.kind, frame.depth, visible, time()
         )
@@ -123,17 +120,9 @@ class Recorder:
                 frame.key = ""
             else:
                 self.key_of(frame.parent)
-                text, frame.replayable = digest(self._without_declared_secrets(frame, frame.given))
+                text, frame.replayable = digest(self.redaction.without_declared(frame, frame.given))
                 frame.key = key_of_call(frame, text)
         return frame.key
-
-    def _without_declared_secrets(self, frame: CallFrame, arguments: Any) -> Any:
-        secret_fields = self._secret_fields_for(frame.called.secret_fields, arguments)
-        if secret_fields is not None:
-            with suppress(Exception):  # of a class that cannot be taken apart, the type counts
-                arguments = secret_fields.split(arguments)[0]
-        configured = self.secrets.configured
-        return arguments if configured is None else configured.redact(arguments)
 
     def reject(self, caller: CallFrame, name: str, arguments: Any, error: str, tool_call_id: str | None = None) -> None:
         """Record a call that cannot be made: it has no record of its own."""
@@ -172,7 +161,7 @@ class Recorder:
         """Record other arguments for a call than those it was made with, and the files that go with these."""
         assert frame.record is not None
         frame.hidden = snapshot(arguments)
-        frame.record.input_data = self.arguments_shown(frame, frame.hidden)
+        frame.record.input_data = self.redaction.visible_arguments(frame, frame.hidden)
         frame.record.attachments = self.secrets.redact(snapshot(frame.attachments))
 
     def close(self, frame: CallFrame, output: Any) -> None:
@@ -296,36 +285,6 @@ class Recorder:
             frame.scope_closed = True
             self.stream.emit(ScopeClosed, _caller_tags(frame.caller, frame.called.name, frame.scope_key))
 
-    # -- what a person is shown --------------------------------------------------------------------
-
-    def arguments_shown(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call, or what stands for them, as they may be written down and shown."""
-        secret_fields = self._secret_fields_for(frame.called.secret_fields, arguments)
-        is_open = secret_fields is None and not self.secrets.active
-        return arguments if is_open else self.secrets.arguments(arguments, secret_fields)
-
-    def _secret_fields_for(self, secret_fields: SecretFields | None, arguments: Any) -> SecretFields | None:
-        """Return the secret fields of these very arguments: a delegation has those of the worker that it names."""
-        if secret_fields is not DELEGATED:
-            return secret_fields
-        with suppress(Exception):  # whatever is wrong with that worker, it is said when it is called
-            return delegated_secret_fields(adapt(self._entries[arguments["worker"]]).parameters.json_schema)
-        return None
-
-    def arguments_edited(
-        self, frame: CallFrame, given: dict[str, Any], edited: dict[str, Any]
-    ) -> tuple[dict[str, Any], set[str]]:
-        """Return the arguments that a person means who saw `given` without secrets, and the names of those left alone.
-
-        What they left alone is as it was, with its secrets.
-        """
-        visible = self.arguments_shown(frame, given)
-        kept = {name for name in edited.keys() & visible.keys() if is_same(edited[name], visible[name])}
-        for name in (edited.keys() & visible.keys()) - kept:
-            if all(HIDDEN[:-1] in safe_repr(value) for value in (visible[name], edited[name])):
-                raise ArgumentError(f"{name!r} has a secret that is not shown: leave it alone, or replace all of it.")
-        return {name: given[name] if name in kept else value for name, value in edited.items()}, kept
-
     # -- requests and messages ---------------------------------------------------------------------
 
     def finish_request(
@@ -340,7 +299,7 @@ class Recorder:
     def log_message(self, frame: CallFrame, message: ModelMessage, tools: Sequence[ToolDefinition] = ()) -> None:
         """Log a message. Of a request, what the one before it did not have. A response may call `tools`."""
         if isinstance(message, ModelResponse):
-            message = self._responses.without_marked(message, tools, frame)
+            message = self.redaction.visible_response(message, tools, frame)
         else:
             new = find_new_parts(frame, message)
             if new is None:
@@ -351,12 +310,6 @@ class Recorder:
         self.messages.add(message)
         if self.observed:
             self.stream.emit(MessageLogged, tags(frame), message=message)
-
-    def without_marked(
-        self, frame: CallFrame, response: ModelResponse, tools: Sequence[ToolDefinition]
-    ) -> ModelResponse:
-        """Return a response as it may be written down."""
-        return self._responses.without_marked(response, tools, frame)
 
     def log_rest(self, frame: CallFrame, messages: Sequence[ModelMessage]) -> None:
         """Log what came after the last response: the results of tools that no model was shown."""

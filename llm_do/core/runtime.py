@@ -15,8 +15,9 @@ from .bound import BoundEntry
 from .context import Context
 from .entry import Entry
 from .frame import CallFrame
+from .message_log import MessageLog
 from .session import Session
-from .trace import MessageLog, Trace
+from .trace import Trace
 
 T = TypeVar("T", default=Any)
 

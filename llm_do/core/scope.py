@@ -274,7 +274,7 @@ class CallScope(Generic[T]):
         """Return what the model is shown of a call: without secrets. Files are sent as they are."""
         frame, recorder = self.frame, self._context.runtime.recorder
         if frame.prompt is None:
-            shown = recorder.arguments_shown(frame, arguments)
+            shown = recorder.redaction.visible_arguments(frame, arguments)
             return prompt_of(shown, frame.attachments, declared=self._worker.input_type is not None)
         items = [recorder.secrets.redact(item) if isinstance(item, str) else item for item in frame.prompt]
         return items[0] if len(items) == 1 and isinstance(items[0], str) else items
