@@ -371,7 +371,9 @@ async def _ask_and_run(ctx: Context, child: Context, run_ctx: Any, reason: Appro
         if not answerable or frame.record is None:
             raise reason
         check = _argument_check(ctx, frame.called)
-        frame.arguments = await ctx.runtime.gate.approve(frame, frame.given, check, asked_from_within=from_within)
+        frame.arguments = await ctx.runtime.gate.approve(
+            frame, frame.original_arguments, check, asked_from_within=from_within
+        )
         frame.deadline = ctx.frame.live_deadline
         again = run_ctx and run_context(child, frame.called, run_ctx)
         try:

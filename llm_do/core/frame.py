@@ -241,7 +241,7 @@ class CallFrame:
         return self if self._is_worker else self._worker_above
 
     @property
-    def given(self) -> Any:
+    def original_arguments(self) -> Any:
         """The arguments as they were when the call was made."""
         return self.hidden if self.hidden is not None or self.record is None else self.record.input_data
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from copy import copy
@@ -12,37 +10,23 @@ from time import perf_counter
 from typing import Any, NoReturn
 
 from pydantic_ai import RunContext
-from pydantic_ai.exceptions import ModelHTTPError, UserError
-from pydantic_ai.messages import (
-    ModelMessage,
-    ModelResponse,
-    NativeToolCallPart,
-    NativeToolReturnPart,
-)
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models import Model, ModelRequestContext, ModelRequestParameters, StreamedResponse
 from pydantic_ai.models.concurrency import ConcurrencyLimitedModel
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 
-from ..budgets.limits import full_name
-from ..budgets.prices import is_plausible, was_reported
 from ..errors import AnswerCutOff
 from ..models.answers import refuse_empty_response, refuse_empty_stream, unreadable_answer
 from ..models.cutoff import describe_missing_end
-from ..values.texts import text_of
-from .events import RequestStarted
 from .executor import PendingRequest, answers_requests
 from .frame import CallFrame
-from .recorder import tags
-from .request_record import describe_start, note_calls, reject_unmade_calls, request_digest
+from .request_record import RequestRecorder, reject_unmade_calls, request_digest
 from .reserving import ReservedRequest, open_requests_above, reserve
 from .session import Session
 from .stream_in_task import StreamInTask
-from .trace import ModelUsage
-
-_TURNED_AWAY = frozenset({*range(400, 500), 501, 503, 529})
-"""HTTP codes of servers that refuse a request. No provider charges for one."""
 
 
 def metered(model: Model, session: Session, frame: CallFrame) -> Model:
@@ -87,6 +71,7 @@ class MeteredModel(WrapperModel):
         super().__init__(wrapped)
         self._session = session
         self._frame = frame
+        self._requests = RequestRecorder(session, frame, wrapped)
         self._admitted: set[str] = set()
         """The provider's own tools that the rules were asked about."""
 
@@ -156,15 +141,15 @@ class MeteredModel(WrapperModel):
                     yield stream
             except BaseException as exc:
                 if stream is None:
-                    self._fail(request, exc)
+                    self._requests.fail(request, exc)
                 else:  # it was broken off, and what it has used is spent all the same
-                    self._finish(request, stream.get(), failed=exc)
+                    self._requests.finish(request, stream.get(), failed=exc)
                 self._raise_if_unreadable(exc)
                 raise
             response = stream.get()
             cut_off = request.describe_cutoff(response) or describe_missing_end(response, self.wrapped)
             refused = self._refuse_cut_off(cut_off)
-            self._finish(request, response, cut_off, refused)
+            self._requests.finish(request, response, cut_off, refused)
         if refused is not None:
             raise refused
 
@@ -218,7 +203,7 @@ class MeteredModel(WrapperModel):
         request = PendingRequest(
             call=self._frame,
             number=number,
-            model=self._full_name,
+            model=self._requests.model_name,
             messages=messages,
             settings=settings,
             parameters=parameters,
@@ -226,17 +211,8 @@ class MeteredModel(WrapperModel):
         )
         response = await executor.request(request, send_now)
         if not was_sent:
-            self._restore(request, response)
+            self._requests.restore(request, response)
         return response
-
-    def _restore(self, request: PendingRequest, response: ModelResponse) -> None:
-        """Record a request whose response is one of an earlier run. It is counted, and not spent again."""
-        self._session.recorder.log_message(self._frame, request.messages[-1])
-        self._tell_start(request.number, list(request.messages), request.settings, request.parameters)
-        spent = self._spent_by(response)
-        for each in spent:
-            self._session.spending.meter.count_usage(each.model, each.provider, each.usage)
-        self._record_response(request.number, response, request.parameters, spent, restored=True)
 
     async def batch_create(self, requests: Any) -> NoReturn:
         raise UserError("A batch goes past the budgets of the session. Make its requests one by one.")
@@ -264,12 +240,12 @@ class MeteredModel(WrapperModel):
             try:
                 response = await ask()
             except BaseException as exc:
-                self._fail(request, exc)
+                self._requests.fail(request, exc)
                 self._raise_if_unreadable(exc)
                 raise
             cut_off = request.describe_cutoff(response)
             refused = self._refuse_cut_off(cut_off)
-            self._finish(request, response, cut_off, refused)
+            self._requests.finish(request, response, cut_off, refused)
             refuse_empty_response(response, self.wrapped)
         if refused is not None:
             raise refused
@@ -299,7 +275,7 @@ class MeteredModel(WrapperModel):
         self._session.loop.requests_in_flight += 1
         request.clock = perf_counter()
         try:
-            self._tell_start(request.number, request.messages, request.settings, request.parameters)
+            self._requests.start(request.number, request.messages, request.settings, request.parameters)
             yield
         finally:
             self._session.loop.requests_in_flight -= 1
@@ -308,152 +284,12 @@ class MeteredModel(WrapperModel):
                 slots.release()
             request.reservation.settle((), whole=False)  # where settling it failed
 
-    def _fail(self, request: ReservedRequest, exc: BaseException) -> None:
-        """Settle a request without a response. It may be paid, unless the provider cannot have worked on it."""
-        request.reservation.settle((), whole=_was_not_worked_on(exc))
-        if request.bounded_by_budget and isinstance(exc, ModelHTTPError) and exc.status_code in (400, 422):
-            exc.add_note(
-                f"max_tokens={request.reservation.output_tokens} was sent because there is a limit of money or tokens. "
-                "If the provider refuses that number, set `max_tokens` in `model_settings` of the worker."
-            )
-        self._session.recorder.finish_request(
-            self._frame,
-            (),
-            model=self._full_name,
-            number=request.number,
-            duration=perf_counter() - request.clock,
-            error=_error_text(exc),
-        )
-
-    @property
-    def _full_name(self) -> str:
-        return full_name(self.wrapped.system, self.model_name)
-
-    def _tell_start(
-        self,
-        number: int,
-        messages: list[ModelMessage],
-        settings: ModelSettings | None,
-        parameters: ModelRequestParameters,
-    ) -> None:
-        recorder, frame = self._session.recorder, self._frame
-        if recorder.observed:
-            fields = describe_start(frame, self.wrapped, messages, settings, parameters)
-            recorder.stream.emit(RequestStarted, tags(frame), model=self._full_name, number=number, **fields)
-
     def _refuse_cut_off(self, cut_off: str | None) -> AnswerCutOff | None:
         """Return the error for an answer that was cut off, where the worker says that half an answer is none."""
         entry = self._frame.entry
         if cut_off is None or entry is None or entry.on_cut_off != "error":
             return None
         return AnswerCutOff(
-            f"{self._frame.path}: an answer of model {self._full_name!r} was cut off: {cut_off} "
+            f"{self._frame.path}: an answer of model {self._requests.model_name!r} was cut off: {cut_off} "
             f"(`on_cut_off: error` of worker {entry.name!r})."
         )
-
-    def _finish(
-        self,
-        request: ReservedRequest,
-        response: ModelResponse,
-        cut_off: str | None = None,
-        failed: BaseException | None = None,
-    ) -> None:
-        """Settle a request by its response, and log that."""
-        session, usage = self._session, response.usage
-        reports_usage = is_plausible(usage)
-        usage.cost = session.spending.prices.cost(self.wrapped, response) if reports_usage else None
-        is_whole = response.state != "incomplete" and response.state != "interrupted"
-        spent = self._spent_by(response)
-        unreported = len(response.failed_attempts or ()) - (len(spent) - 1)
-        over = request.reservation.settle(
-            [each.usage for each in (spent if reports_usage else spent[:-1])],
-            whole=reports_usage and was_reported(usage) and is_whole,
-            unreported=unreported,
-        )
-        for meter in (session.spending.meter, *self._frame.meters):
-            for each in spent:
-                meter.count_usage(each.model, each.provider, each.usage)
-        if over:
-            model = spent[-1].model
-            session.recorder.notice(
-                self._frame, f"Model {model!r} used more than the most that was reserved for a request. It is counted."
-            )
-        if cut_off is not None and not session.recorder.observed and failed is None:
-            # Sinks learn it from the end of the request.
-            session.recorder.notice(self._frame, f"An answer of model {self._full_name!r} was cut off: {cut_off}.")
-        error = None if failed is None else _error_text(failed)
-        took = perf_counter() - request.clock
-        self._record_response(request.number, response, request.parameters, spent, took, error, cut_off)
-
-    def _spent_by(self, response: ModelResponse) -> list[ModelUsage]:
-        """Return the usage of a response, after that of attempts which its model moved on from: all are paid."""
-        attempts = [
-            ModelUsage(attempt.model_name, attempt.provider_name, attempt.usage)
-            for attempt in response.failed_attempts or ()
-            if attempt.usage is not None and is_plausible(attempt.usage)
-        ]
-        return [*attempts, ModelUsage(response.model_name or self.model_name, self.wrapped.system, response.usage)]
-
-    def _record_response(
-        self,
-        number: int,
-        response: ModelResponse,
-        parameters: ModelRequestParameters,
-        spent: list[ModelUsage],
-        duration: float = 0.0,
-        error: str | None = None,
-        cut_off: str | None = None,
-        *,
-        restored: bool = False,
-    ) -> None:
-        """Record a response, with the calls that it asks for and those that ran at the provider."""
-        recorder, frame, tools = (
-            self._session.recorder,
-            self._frame,
-            (*parameters.function_tools, *parameters.output_tools),
-        )
-        note_calls(frame, number, response, parameters)
-        recorder.log_message(frame, response, tools)
-        for part in response.parts:
-            if isinstance(part, NativeToolCallPart):
-                self._record_native_tool(part, response)
-        recorder.finish_request(
-            frame,
-            [replace(each, usage=copy(each.usage)) for each in spent],
-            cut_off,
-            model=full_name(self.wrapped.system, spent[-1].model),
-            number=number,
-            duration=duration,
-            response=recorder.redaction.visible_response(response, tools, frame) if recorder.observed else None,
-            usage=copy(response.usage),
-            error=error,
-            restored=restored,
-        )
-
-    def _record_native_tool(self, call: NativeToolCallPart, response: ModelResponse) -> None:
-        output = next(
-            (
-                part.content
-                for part in response.parts
-                if isinstance(part, NativeToolReturnPart) and part.tool_call_id == call.tool_call_id
-            ),
-            None,
-        )
-        self._session.recorder.add_native(self._frame, call.tool_name, call.args_as_dict(), output)
-
-
-def _error_text(exc: BaseException) -> str:
-    return "cancelled" if isinstance(exc, asyncio.CancelledError) else f"{type(exc).__name__}: {text_of(exc)}"
-
-
-def _was_not_worked_on(exc: BaseException | None) -> bool:
-    """Tell whether a request failed before a provider could work on it."""
-    if isinstance(exc, ModelHTTPError):
-        return exc.status_code in _TURNED_AWAY
-    seen = 0
-    while exc is not None and seen < 20:
-        if isinstance(exc, UserError | NotImplementedError | ConnectionRefusedError | socket.gaierror):
-            return True
-        # Not what was merely being handled: an attempt before this one may have failed so.
-        exc, seen = exc.__cause__, seen + 1
-    return False

@@ -120,7 +120,7 @@ class Recorder:
                 frame.key = ""
             else:
                 self.key_of(frame.parent)
-                text, frame.replayable = digest(self.redaction.without_declared(frame, frame.given))
+                text, frame.replayable = digest(self.redaction.without_declared(frame, frame.original_arguments))
                 frame.key = key_of_call(frame, text)
         return frame.key
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from copy import copy
+from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
-from pydantic_ai.exceptions import UserError
+from pydantic_ai.exceptions import ModelHTTPError, UserError
 from pydantic_ai.messages import (
     ModelMessage,
     ModelMessagesTypeAdapter,
     ModelRequest,
     ModelResponse,
+    NativeToolCallPart,
+    NativeToolReturnPart,
     RetryPromptPart,
     ToolCallPart,
     ToolReturnPart,
@@ -19,14 +26,167 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.settings import ModelSettings, merge_model_settings
 
+from ..budgets.limits import full_name
+from ..budgets.prices import is_plausible, was_reported
 from ..privacy.secret_fields import HIDDEN
 from ..values.canonical import digest_of_text
-from ..values.texts import json_text
-from .events import RequestSetup
+from ..values.texts import json_text, text_of
+from .events import RequestSetup, RequestStarted
+from .executor import PendingRequest
 from .frame import AskedCall, CallFrame
-from .recorder import Recorder
+from .recorder import Recorder, tags
+from .reserving import ReservedRequest
+from .session import Session
+from .trace import ModelUsage
 
 _UNLIKE_IN_EACH_RUN = frozenset({"timestamp", "run_id", "conversation_id", "provider_response_id"})
+
+_TURNED_AWAY = frozenset({*range(400, 500), 501, 503, 529})
+"""HTTP codes of servers that refuse a request. No provider charges for one."""
+
+
+class RequestRecorder:
+    """Records the requests that one worker call makes to one model, and settles what was reserved for them."""
+
+    def __init__(self, session: Session, frame: CallFrame, model: Model) -> None:
+        self._session = session
+        self._frame = frame
+        self._model = model
+
+    @property
+    def model_name(self) -> str:
+        return full_name(self._model.system, self._model.model_name)
+
+    def start(
+        self,
+        number: int,
+        messages: list[ModelMessage],
+        settings: ModelSettings | None,
+        parameters: ModelRequestParameters,
+    ) -> None:
+        recorder, frame = self._session.recorder, self._frame
+        if recorder.observed:
+            fields = describe_start(frame, self._model, messages, settings, parameters)
+            recorder.stream.emit(RequestStarted, tags(frame), model=self.model_name, number=number, **fields)
+
+    def fail(self, request: ReservedRequest, exc: BaseException) -> None:
+        """Settle a request without a response. It may be paid, unless the provider cannot have worked on it."""
+        request.reservation.settle((), whole=_was_not_worked_on(exc))
+        if request.bounded_by_budget and isinstance(exc, ModelHTTPError) and exc.status_code in (400, 422):
+            exc.add_note(
+                f"max_tokens={request.reservation.output_tokens} was sent because there is a limit of money or tokens. "
+                "If the provider refuses that number, set `max_tokens` in `model_settings` of the worker."
+            )
+        self._session.recorder.finish_request(
+            self._frame,
+            (),
+            model=self.model_name,
+            number=request.number,
+            duration=perf_counter() - request.clock,
+            error=_error_text(exc),
+        )
+
+    def finish(
+        self,
+        request: ReservedRequest,
+        response: ModelResponse,
+        cut_off: str | None = None,
+        failed: BaseException | None = None,
+    ) -> None:
+        """Settle a request by its response, and log that."""
+        session, usage = self._session, response.usage
+        reports_usage = is_plausible(usage)
+        usage.cost = session.spending.prices.cost(self._model, response) if reports_usage else None
+        is_whole = response.state != "incomplete" and response.state != "interrupted"
+        spent = self._spent_by(response)
+        unreported = len(response.failed_attempts or ()) - (len(spent) - 1)
+        over = request.reservation.settle(
+            [each.usage for each in (spent if reports_usage else spent[:-1])],
+            whole=reports_usage and was_reported(usage) and is_whole,
+            unreported=unreported,
+        )
+        for meter in (session.spending.meter, *self._frame.meters):
+            for each in spent:
+                meter.count_usage(each.model, each.provider, each.usage)
+        if over:
+            model = spent[-1].model
+            session.recorder.notice(
+                self._frame, f"Model {model!r} used more than the most that was reserved for a request. It is counted."
+            )
+        if cut_off is not None and not session.recorder.observed and failed is None:
+            # Sinks learn it from the end of the request.
+            session.recorder.notice(self._frame, f"An answer of model {self.model_name!r} was cut off: {cut_off}.")
+        error = None if failed is None else _error_text(failed)
+        took = perf_counter() - request.clock
+        self._record_response(request.number, response, request.parameters, spent, took, error, cut_off)
+
+    def _spent_by(self, response: ModelResponse) -> list[ModelUsage]:
+        """Return the usage of a response, after that of attempts which its model moved on from: all are paid."""
+        attempts = [
+            ModelUsage(attempt.model_name, attempt.provider_name, attempt.usage)
+            for attempt in response.failed_attempts or ()
+            if attempt.usage is not None and is_plausible(attempt.usage)
+        ]
+        return [
+            *attempts,
+            ModelUsage(response.model_name or self._model.model_name, self._model.system, response.usage),
+        ]
+
+    def _record_response(
+        self,
+        number: int,
+        response: ModelResponse,
+        parameters: ModelRequestParameters,
+        spent: list[ModelUsage],
+        duration: float = 0.0,
+        error: str | None = None,
+        cut_off: str | None = None,
+        *,
+        restored: bool = False,
+    ) -> None:
+        """Record a response, with the calls that it asks for and those that ran at the provider."""
+        recorder, frame, tools = (
+            self._session.recorder,
+            self._frame,
+            (*parameters.function_tools, *parameters.output_tools),
+        )
+        note_calls(frame, number, response, parameters)
+        recorder.log_message(frame, response, tools)
+        for part in response.parts:
+            if isinstance(part, NativeToolCallPart):
+                self._record_native_tool(part, response)
+        recorder.finish_request(
+            frame,
+            [replace(each, usage=copy(each.usage)) for each in spent],
+            cut_off,
+            model=full_name(self._model.system, spent[-1].model),
+            number=number,
+            duration=duration,
+            response=recorder.redaction.visible_response(response, tools, frame) if recorder.observed else None,
+            usage=copy(response.usage),
+            error=error,
+            restored=restored,
+        )
+
+    def _record_native_tool(self, call: NativeToolCallPart, response: ModelResponse) -> None:
+        output = next(
+            (
+                part.content
+                for part in response.parts
+                if isinstance(part, NativeToolReturnPart) and part.tool_call_id == call.tool_call_id
+            ),
+            None,
+        )
+        self._session.recorder.add_native(self._frame, call.tool_name, call.args_as_dict(), output)
+
+    def restore(self, request: PendingRequest, response: ModelResponse) -> None:
+        """Record a request whose response is one of an earlier run. It is counted, and not spent again."""
+        self._session.recorder.log_message(self._frame, request.messages[-1])
+        self.start(request.number, list(request.messages), request.settings, request.parameters)
+        spent = self._spent_by(response)
+        for each in spent:
+            self._session.spending.meter.count_usage(each.model, each.provider, each.usage)
+        self._record_response(request.number, response, request.parameters, spent, restored=True)
 
 
 def setup_of(model: Model, settings: ModelSettings | None, parameters: ModelRequestParameters) -> RequestSetup:
@@ -122,3 +282,20 @@ def _arguments_of(frame: CallFrame, call: AskedCall) -> Any:
     if getattr(own, "secret_fields", None) is None:
         return call.arguments
     return dict.fromkeys(call.arguments, HIDDEN) if isinstance(call.arguments, dict) else HIDDEN
+
+
+def _error_text(exc: BaseException) -> str:
+    return "cancelled" if isinstance(exc, asyncio.CancelledError) else f"{type(exc).__name__}: {text_of(exc)}"
+
+
+def _was_not_worked_on(exc: BaseException | None) -> bool:
+    """Tell whether a request failed before a provider could work on it."""
+    if isinstance(exc, ModelHTTPError):
+        return exc.status_code in _TURNED_AWAY
+    seen = 0
+    while exc is not None and seen < 20:
+        if isinstance(exc, UserError | NotImplementedError | ConnectionRefusedError | socket.gaierror):
+            return True
+        # Not what was merely being handled: an attempt before this one may have failed so.
+        exc, seen = exc.__cause__, seen + 1
+    return False
