@@ -266,7 +266,7 @@ def _checks(frame: CallFrame) -> Iterator[_Check]:
 
 
 def _checks_of_caller(frame: CallFrame) -> Iterator[_Check]:
-    caller = frame.worker.entry if frame.worker is not None else None
+    caller = frame.worker_entry
     if caller is not None and caller.attachment_policy is not None:
         yield _Check(caller.attachment_policy, caller.name, hands_on=True)
 

@@ -16,7 +16,6 @@ from pydantic_ai.usage import RunUsage
 from typing_extensions import TypeVar
 
 from ..arguments.payloads import AttachmentPayload
-from ..budgets.limits import UsageMeter, full_name
 from ..definitions.definition import WorkerCreationDefaults, WorkerDefinition
 from ..errors import (
     ArgumentError,
@@ -37,10 +36,9 @@ from .attachments import bind_call
 from .bound import BoundEntry, ToolsProxy
 from .bridge import call_sync
 from .entry import Entry, EntryBase, MessageCallback
-from .executor import Recalled
 from .frame import CallFrame
 from .gate import ArgumentCheck
-from .metering import metered
+from .metering import prepare_worker
 from .names import reachable
 from .no_model import NoModel
 from .running import check_output, run_bounded
@@ -284,13 +282,13 @@ async def dispatch(
         if session.executor is not None:
             frame.arguments = arguments
             if (recalled := await session.executor.recall(frame)) is not None:
-                return _restore(session, frame, recalled)
+                return session.restore(frame, recalled)
         if entry.requires_approval or ctx.frame.rules:
             arguments = await session.gate.approve(frame, arguments, _argument_check(ctx, entry))
         frame.arguments = arguments
         child = Context(session, frame)
         if entry.kind == "worker":
-            await _prepare_worker(child)
+            await prepare_worker(session, frame)
         output = await _run(ctx, child, run_ctx)
         if (schema_out := entry.schema_out) is not None:
             check_output(entry.name, schema_out, output)
@@ -327,33 +325,10 @@ async def _run(ctx: Context, child: Context, run_ctx: RunContext[Context] | None
         frame.model = frame.called_in = None
 
 
-def _restore(session: Session, frame: CallFrame, recalled: Recalled) -> Any:
-    """Close a call with the answer that it had in an earlier run. It is counted as a call, and spends nothing."""
-    for each in recalled.spent:
-        session.spending.meter.count_usage(each.model, each.provider, each.usage)
-    session.recorder.restore_usage(frame, recalled.spent)
-    if recalled.error is not None:
-        raise recalled.error
-    frame.ended = True
-    session.recorder.close(frame, recalled.output)
-    return recalled.output
-
-
 def _argument_check(ctx: Context, entry: EntryBase) -> ArgumentCheck | None:
     """Return the entry's own check of arguments that a person edits."""
     check = entry.check_arguments
     return None if check is None else lambda arguments: check(arguments, ctx)
-
-
-async def _prepare_worker(ctx: Context) -> None:
-    """Give the call of a worker its model and its own budget, if nothing is wrong with its files."""
-    frame, entry = ctx.frame, ctx.frame.called
-    if frame.problem is not None:
-        raise frame.problem
-    await choose_model(ctx)
-    if entry.limits is not None:
-        frame.has_inherited = True
-        frame.meters = (*frame.caller.meters, UsageMeter(entry.limits, entry.name))
 
 
 async def _ask_and_run(ctx: Context, child: Context, run_ctx: Any, reason: ApprovalRequired | PathChanged) -> Any:
@@ -391,16 +366,6 @@ def _start(child: Context, run_ctx: Any) -> Awaitable[Any]:
     if executor is None:
         return entry.call(arguments, child, run_ctx)
     return executor.execute(entry, arguments, child, run_ctx)
-
-
-async def choose_model(ctx: Context) -> None:
-    """Give a worker's call the model that its requests go through."""
-    frame, models = ctx.frame, ctx.runtime.models
-    await models.prepare_default(frame)
-    if (model := models.choose(frame)) is not None:
-        frame.model = metered(model, ctx.runtime, frame)
-        if frame.record is not None:
-            frame.record.model = full_name(model.system, model.model_name)
 
 
 def run_context(ctx: Context, entry: EntryBase, base: RunContext[Context] | None = None) -> RunContext[Context]:

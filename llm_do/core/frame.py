@@ -241,6 +241,12 @@ class CallFrame:
         return self if self._is_worker else self._worker_above
 
     @property
+    def worker_entry(self) -> EntryBase | None:
+        """The worker at work, if there is one."""
+        worker = self.worker
+        return None if worker is None else worker.entry
+
+    @property
     def original_arguments(self) -> Any:
         """The arguments as they were when the call was made."""
         return self.hidden if self.hidden is not None or self.record is None else self.record.input_data

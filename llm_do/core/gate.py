@@ -147,7 +147,7 @@ class Gate:
             plan = Plan(cases=(Case(entry.parameters.vocabulary.facts(arguments)),))
         cases = [*plan.cases, *shared_cases(frame)] if frame.shared else plan.cases
         call = call_of(frame, name, cases, qualified)
-        worker = caller.worker.entry if caller.worker is not None else None
+        worker = caller.worker_entry
         book = worker.rule_book if worker is not None else None
         return plan, call, judge(call, own=book, session=self.approvals.rule_book, path=caller.rules, default=default)
 
@@ -265,7 +265,7 @@ class Gate:
     def _subject(self, frame: CallFrame, ruling: Ruling) -> Hashable:
         """Who calls what, because of which rule, with which programs: what a grant is for."""
         entry, caller = frame.called, frame.caller
-        worker = caller.worker.entry if caller.worker is not None else None
+        worker = caller.worker_entry
         what = SameObject(entry) if entry.identity is None else entry.identity
         rule = ruling.because if ruling.rule is None else (ruling.rule.where, repr(ruling.rule))
         files = canonical(frame.pins.digests) if frame.pins is not None and frame.pins.exact else None
@@ -304,7 +304,7 @@ def _generated_above(frame: CallFrame) -> Hashable:
 def call_of(frame: CallFrame, name: str, cases: Sequence[Case] = (Case(),), qualified: str | None = None) -> Call:
     """Return what rules see of a call: what it would do, and who makes it."""
     caller = frame.caller
-    worker = caller.worker.entry if caller.worker is not None else None
+    worker = caller.worker_entry
     creators = worker.creators if worker is not None else ()
     called_by = worker.name if worker is not None else None
     return Call(name, cases, called_by, caller.names, creators, caller.generated, qualified)

@@ -18,6 +18,7 @@ from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 
+from ..budgets.limits import UsageMeter, full_name
 from ..errors import AnswerCutOff
 from ..models.answers import refuse_empty_response, refuse_empty_stream, unreadable_answer
 from ..models.cutoff import describe_missing_end
@@ -27,6 +28,20 @@ from .request_record import RequestRecorder, reject_unmade_calls, request_digest
 from .reserving import ReservedRequest, open_requests_above, reserve
 from .session import Session
 from .stream_in_task import StreamInTask
+
+
+async def prepare_worker(session: Session, frame: CallFrame) -> None:
+    """Give the call of a worker its model and its own budget, or raise the problem with its files."""
+    if frame.problem is not None:
+        raise frame.problem
+    await session.models.prepare_default(frame)
+    if (model := session.models.choose(frame)) is not None:
+        frame.model = metered(model, session, frame)
+        if frame.record is not None:
+            frame.record.model = full_name(model.system, model.model_name)
+    if (limits := frame.called.limits) is not None:
+        frame.has_inherited = True
+        frame.meters = (*frame.caller.meters, UsageMeter(limits, frame.called.name))
 
 
 def metered(model: Model, session: Session, frame: CallFrame) -> Model:

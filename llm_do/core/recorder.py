@@ -356,7 +356,7 @@ def tags(frame: CallFrame) -> dict[str, Any]:
     assert record is not None
     if frame.tags is not None:
         return frame.tags
-    worker = frame.worker.entry if frame.worker is not None else None
+    worker = frame.worker_entry
     frame.tags = {
         "key": record.key,
         "call_id": record.id,
@@ -370,7 +370,7 @@ def tags(frame: CallFrame) -> dict[str, Any]:
 
 def _caller_tags(caller: CallFrame, name: str, key: str | None) -> dict[str, Any]:
     """Return the call that made something which is no call, in the words of events."""
-    worker = caller.worker.entry if caller.worker is not None else None
+    worker = caller.worker_entry
     return {
         "key": key,
         "call_id": caller.call_id,

@@ -184,8 +184,7 @@ class RequestRecorder:
         self._session.recorder.log_message(self._frame, request.messages[-1])
         self.start(request.number, list(request.messages), request.settings, request.parameters)
         spent = self._spent_by(response)
-        for each in spent:
-            self._session.spending.meter.count_usage(each.model, each.provider, each.usage)
+        self._session.spending.restore(spent)
         self._record_response(request.number, response, request.parameters, spent, restored=True)
 
 

@@ -19,7 +19,7 @@ from ..privacy.secrets import HasSecrets, Secrets
 from ..values.texts import quote
 from .adapt import adapt
 from .entry import Entry, EntryBase, MessageCallback, Sink, ToolsetFactory
-from .executor import Executes, Executor, complete_executor
+from .executor import Executes, Executor, Recalled, complete_executor
 from .frame import CallFrame, Deadline
 from .gate import Gate
 from .loop import SessionLoop
@@ -110,7 +110,7 @@ class Session:
 
     def resolve(self, name: str, frame: CallFrame) -> EntryBase:
         """Return the entry of that name: one of the calling worker's own tools, else one of the project."""
-        worker = frame.worker.entry if frame.worker is not None else None
+        worker = frame.worker_entry
         if worker is not None and name in worker.own_entries:
             return adapt(worker.own_entries[name])
         try:
@@ -135,7 +135,7 @@ class Session:
         reason = self.entries.explain_name(name) if isinstance(self.entries, ExplainsNames) else None
         if reason is not None:
             return f"No entry is named {name!r}{where}. {reason}"
-        worker = frame.worker.entry if frame.worker is not None else None
+        worker = frame.worker_entry
         own = worker.own_entries if worker is not None else ()
         return f"No entry is named {name!r}{where}.{did_you_mean(name, {*self.entries, *own})}"
 
@@ -167,6 +167,16 @@ class Session:
                     "Await what a call starts before it returns, or make the call through the runtime."
                 )
             above = above.parent
+
+    def restore(self, frame: CallFrame, recalled: Recalled) -> Any:
+        """Close a call with its answer in an earlier run. It is counted as a call, and spends nothing."""
+        self.spending.restore(recalled.spent)
+        self.recorder.restore_usage(frame, recalled.spent)
+        if recalled.error is not None:
+            raise recalled.error
+        frame.ended = True
+        self.recorder.close(frame, recalled.output)
+        return recalled.output
 
     def timed_out(self, deadline: Deadline, path: str) -> CallTimeout:
         """Return the error of a call whose time is up, with the functions that go on running in threads."""

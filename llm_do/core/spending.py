@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeAlias
 
 from ..budgets.ledger import Ledger
@@ -13,6 +13,7 @@ from ..budgets.prices import PriceList
 from ..errors import LimitExceeded
 from ..values.texts import quote
 from .frame import CallFrame
+from .trace import ModelUsage
 
 LimitCallback: TypeAlias = Callable[[LimitExceeded, Limits], "Limits | Awaitable[Limits | None] | None"]
 """Gets the error that a limit of the session would raise, and the limits. It returns others to go on with."""
@@ -52,6 +53,11 @@ class Spending:
                 )
         for meter in meters:
             meter.count_call()
+
+    def restore(self, spent: Iterable[ModelUsage]) -> None:
+        """Count the usage of requests whose responses are of an earlier run. They are not paid again."""
+        for each in spent:
+            self.meter.count_usage(each.model, each.provider, each.usage)
 
     async def raise_limits(self, frame: CallFrame, exceeded: LimitExceeded) -> bool | None:
         """Ask whether to go on, where a limit of the session says no. All calls that wait for it share one answer.
