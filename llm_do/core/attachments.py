@@ -33,7 +33,7 @@ class Judge(Protocol):
     """Decides about calls: the `Gate` of a session."""
 
     def refuses(self, frame: CallFrame, arguments: dict[str, Any]) -> bool:
-        """Tell whether the rules refuse a call, without a question."""
+        """Return whether the rules refuse a call, without a question."""
 
     def visible_arguments(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call without secrets."""
@@ -67,7 +67,7 @@ def bind_call(frame: CallFrame, args: tuple[Any, ...], kwargs: dict[str, Any], j
 
 
 def _means_files(worker: Any, kwargs: Mapping[str, Any]) -> bool:
-    """Whether the keyword `attachments` of a call is its files, and not a field or data of that name.
+    """Return whether the keyword `attachments` of a call is its files, and not a field or data of that name.
 
     Keywords may have come out of data, a mail perhaps, which must not choose files: beside any other than `input`, a
     text is no path.
@@ -87,13 +87,13 @@ def _means_files(worker: Any, kwargs: Mapping[str, Any]) -> bool:
 
 
 def takes_files(worker: EntryBase) -> bool:
-    """Whether an entry is a worker that can be given any files."""
+    """Return whether an entry is a worker that takes files."""
     policy = worker.attachment_policy
     return policy is not None and policy.max_attachments > 0 and policy.suffixes != ()
 
 
 def takes_files_apart(worker: EntryBase) -> bool:
-    """Whether a keyword `attachments` means files that go beside the input that a worker declares."""
+    """Return whether a keyword `attachments` means files beside the input that a worker declares."""
     if worker.input_type is None:
         return False
     parameters = worker.parameters
@@ -208,7 +208,7 @@ def _listed(attachments: Any, worker: str) -> Sequence[Any]:
 
 
 def _is_file(item: Any) -> bool:
-    """Whether a value can be nothing but a file. A text may be a path."""
+    """Return whether a value can only be a file. A text may be a path."""
     return isinstance(item, PurePath | AttachmentPayload) or is_content(item)
 
 
@@ -273,7 +273,7 @@ def _checks_of_caller(frame: CallFrame) -> Iterator[_Check]:
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """The policy of one worker, as a check of files that it is given or hands on."""
+    """The policy of one worker, as a check of files that it takes or hands on."""
 
     policy: AttachmentPolicy
     worker: str

@@ -1,4 +1,4 @@
-"""`Context.call`: the one way to invoke an entry, whoever makes the call."""
+"""`Context.call`, and `dispatch`: the one way to invoke an entry, from Python or a model."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ T = TypeVar("T", default=Any)
 
 _LOOP_ENDED = "The event loop that served the call ended before the call did. Keep it running until its calls are over."
 _MOST_QUESTIONS = 4
-"""How many more times a call is asked about when its files keep changing."""
+"""How many more approvals of a call are asked for when its files keep changing."""
 
 
 class Context:
@@ -71,7 +71,7 @@ class Context:
 
     @classmethod
     def from_worker(cls, worker: Entry[Any], *, model: ModelLike | None = None, **runtime_options: Any) -> Context:
-        """A context at the top of a new session that knows `worker` and everything it reaches.
+        """Return a context at the top of a new session that knows `worker` and everything it reaches.
 
         `runtime_options` are those of `Runtime`.
         """
@@ -124,7 +124,7 @@ class Context:
     @overload
     def bind(self, entry: Entry[T], /) -> BoundEntry[T]: ...
     def bind(self, entry: str | Entry[Any], /) -> BoundEntry[Any]:
-        """An entry as a function that makes its calls through this context."""
+        """Return an entry as a function that makes its calls through this context."""
         if isinstance(entry, str):
             self.runtime.resolve(entry, self.frame)
         else:
@@ -169,7 +169,7 @@ class Context:
 
     @property
     def usage(self) -> dict[str, RunUsage]:
-        """What the session has used so far, by model name."""
+        """The usage of the session so far, by model name."""
         return self.runtime.spending.meter.by_model
 
     @property
@@ -189,24 +189,24 @@ class Context:
 
     @property
     def approval_controller(self) -> ApprovalController:
-        """What asks, and remembers what was granted."""
+        """Asks for approvals, and remembers grants."""
         return self.runtime.gate.approvals
 
     @property
     def message_callback(self) -> MessageCallback | None:
-        """Who is told everything, if anybody is."""
+        """The session's `message_callback`, if it has one."""
         return self.runtime.message_callback
 
     @property
     def creation_defaults(self) -> WorkerCreationDefaults:
-        """What workers that are created in the session have where nothing else is said."""
+        """The defaults of workers that are created in the session."""
         return self.runtime.creation_defaults or WorkerCreationDefaults()
 
     # -- the worker at work, where there is one ------------------------------------------------------
 
     @property
     def worker(self) -> WorkerDefinition:
-        """What the file of the worker at work says."""
+        """The definition in the file of the worker at work."""
         definition = self._worker_frame().called.definition
         if definition is None:
             raise NoWorkerError(f"{self._worker_frame().path} is no worker of a file, so it has no definition.")
@@ -222,7 +222,7 @@ class Context:
 
     @property
     def attachments(self) -> list[AttachmentPayload]:
-        """The files that the worker at work was given. Content with no more than an address, as `ImageUrl`, is none."""
+        """The files that the worker at work got. Content that is only an address, such as `ImageUrl`, is left out."""
         files = self._worker_frame().attachments
         return [AttachmentPayload.of(file) for file in files if isinstance(file, BinaryContent)]
 
@@ -246,7 +246,7 @@ WorkerContext = Context
 
 
 async def call_bound(ctx: Context, entry: Entry[T], arguments: dict[str, Any]) -> T:
-    """Call an entry with arguments that are bound."""
+    """Call an entry with bound arguments."""
     target = adapt(entry)
     if target.check_arguments is not None:
         await target.check_arguments(arguments, ctx)
@@ -369,7 +369,7 @@ def _start(child: Context, run_ctx: Any) -> Awaitable[Any]:
 
 
 def run_context(ctx: Context, entry: EntryBase, base: RunContext[Context] | None = None) -> RunContext[Context]:
-    """A `RunContext` whose `deps` make calls on behalf of the call that `ctx` belongs to."""
+    """Return a `RunContext` whose `deps` make calls on behalf of the call that `ctx` belongs to."""
     frame = ctx.frame
     if base is not None:
         run_ctx = copy(base)

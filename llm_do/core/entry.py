@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 Effect: TypeAlias = Literal["read", "write", "execute", "network"]
-"""What a function does to the world, or learns from it. What sends data out is `network`, even if it only fetches."""
+"""An effect of a function beyond computing. A function that sends data out has `network`, even if it only fetches."""
 
 EFFECTS: tuple[Effect, ...] = get_args(Effect)
 
 Repeat: TypeAlias = Literal["safe", "keyed", "never"]
-"""What a resumed run may do with a call that had begun: make it again; make it again with the same
-`ctx.idempotency_key`, by which the other side recognises it; or ask a person what happened."""
+"""How a resumed run treats a call that had begun: it makes it again; makes it again with the same
+`ctx.idempotency_key`, by which the other side recognises it; or asks a person what happened."""
 
 REPEATS: tuple[Repeat, ...] = get_args(Repeat)
 
@@ -49,14 +49,14 @@ class Entry(Protocol[OutputT_co]):
 
     - `input_type`: a pydantic model (or dataclass) whose fields are its parameters. Without one it
       takes `input` and any other keywords, as a worker does;
-    - `description`: what a model is told about it;
+    - `description`: its description for models;
     - `schema_out`: the type its output must have;
     - `needs_run_context = False`: `run_ctx` is then `None`, which makes a call several times cheaper.
     """
 
     @property
     def name(self) -> str:
-        """What it is called by: letters, digits, `_` and `-`, 64 at most."""
+        """Its name: letters, digits, `_` and `-`, 64 at most."""
 
     @property
     def kind(self) -> str:
@@ -64,7 +64,7 @@ class Entry(Protocol[OutputT_co]):
 
     @property
     def requires_approval(self) -> bool:
-        """Whether somebody must say yes before it runs, where no rule speaks."""
+        """Whether a person must approve each call, where no rule decides."""
 
     @property
     def model(self) -> ModelLike | None:
@@ -75,7 +75,7 @@ class Entry(Protocol[OutputT_co]):
 
 
 class EntryBase:
-    """An entry as the runtime works with it, with the defaults of all that it may say of itself.
+    """An entry as the runtime works with it, with the defaults of all that it may declare.
 
     It is a class and not a set of names to look for, so that an attribute of a user's own entry never means
     something to the runtime by accident. `adapt` makes one from such an entry.
@@ -100,7 +100,7 @@ class EntryBase:
         async def call(self, input_data: Any, ctx: Context, run_ctx: RunContext[Context]) -> Any: ...
 
         parameters: Parameters
-        """What it takes."""
+        """Its parameters."""
     else:
         model = description = schema_out = None
         needs_run_context = True
@@ -134,17 +134,17 @@ class EntryBase:
     check_arguments: Callable[[dict[str, Any], Context], Awaitable[None]] | None = None
     """Checks the bound arguments of a call that Python makes."""
     plan: Callable[[dict[str, Any], CallFrame], Plan] | None = None
-    """Returns what a call would do, where its arguments alone do not tell."""
+    """Returns the plan of a call, where its arguments alone do not tell what it would do."""
     plans_in_thread: bool = False
-    """Whether planning walks through folders: then a call is planned and judged in a thread."""
+    """Whether planning walks through folders, so that calls are planned and judged in a thread."""
     errors_for_model: tuple[type[Exception], ...] = ()
     """Exceptions reported to the calling model as a failed tool result instead of ending the run."""
     effects: Collection[Effect] | None = None
-    """What it does beyond computing; `None` where that is not declared, which is not the same as nothing."""
+    """Its effects beyond computing; `None` where they are not declared, which is not the same as none."""
     repeat: Repeat = "never"
-    """What a resumed run may do with a call of it that had begun."""
+    """How a resumed run treats a call of it that had begun."""
     identity: Hashable = None
-    """What grants refer to, where the object itself comes and goes."""
+    """Its identity in grants, where the object itself is made anew for each call."""
     source: str | None = None
     """Where it comes from, for error messages."""
     rule: str | None = None
@@ -154,7 +154,7 @@ class EntryBase:
     generated: bool = False
     """Whether a model made it."""
     creators: Sequence[str] = ()
-    """Who created it, and who created that one, and so on."""
+    """The worker that created it, the creator of that one, and so on."""
     limits: Limits | None = None
     """Budgets for each call of a worker, over everything below it."""
     on_cut_off: Literal["note", "error"] = "note"
@@ -165,7 +165,7 @@ class EntryBase:
     """The rules that a worker brings along, for its calls and for everything below them."""
 
     def open_sandbox(self) -> SandboxToolset | None:
-        """The files of a worker, for one call of it, which closes them."""
+        """Open the files of a worker for one call of it, which closes them."""
         return None
 
 
@@ -185,7 +185,7 @@ class Sink(Protocol):
     """Observes a session. `on_event` is called in the session's event loop and must not block."""
 
     def on_event(self, event: Event) -> None:
-        """Take note of what happened."""
+        """Observe an event."""
 
 
 MessageCallback: TypeAlias = Callable[["Event"], None]

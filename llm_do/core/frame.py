@@ -138,7 +138,7 @@ class CallFrame:
     messages: Sequence[ModelMessage] = ()
     """The conversation of a worker so far."""
     partial_messages: Sequence[ModelMessage] = ()
-    """What a worker had exchanged when it failed or was cancelled."""
+    """The messages of a worker up to its failure or cancellation."""
     sent_history: SentHistory | None = None
     """The conversation without secrets, where a session has any."""
     request_number = 0
@@ -155,13 +155,13 @@ class CallFrame:
     """The `CallScope` whose turns this frame carries, if any."""
     approved = False
     ruling: Ruling | None = None
-    """What the rules said about the call, where any had to be heard."""
+    """The decision of the rules about the call, where there were any."""
     call: Call | None = None
     """The call as the rules saw it."""
     plan: Plan | None = None
-    """What the call would do with its arguments, where rules were asked."""
+    """The plan of the call, where rules judged it."""
     pins: Pins | None = None
-    """The files that a person was asked about with the call, as they were then."""
+    """The files in the question about the call, as they were then."""
     cancelled = False
     ended = False
     """Whether the call is over. Between two turns that of a scope is, and the next turn takes it up again."""
@@ -183,7 +183,7 @@ class CallFrame:
     sandbox: SandboxToolset | None = None
     """The files of a worker, while its scope is open."""
     has_inherited = False
-    """Whether there is anything among the next three, which hold for all calls below."""
+    """Whether any of the next three is set. They hold for all calls below."""
     meters: tuple[UsageMeter, ...] = ()
     """The budgets that hold here beside the session's: those of workers on the path that have limits."""
     generated = False
@@ -291,7 +291,7 @@ class CallFrame:
 
     @property
     def path(self) -> str:
-        """The same, as messages show it."""
+        """The names of the calls from the top down to this one, as messages show them."""
         return " > ".join(self.names)
 
     @contextmanager
@@ -322,14 +322,14 @@ class CallFrame:
         return self.waited + (perf_counter() - self.asked_at if self._open_questions else 0.0)
 
     def is_below(self, other: CallFrame) -> bool:
-        """Tell whether this call was made by another one, directly or through calls between them."""
+        """Return whether this call was made by another one, directly or through calls between them."""
         above = self.called_in or self.parent
         while above is not None and above is not other:
             above = above.called_in or above.parent
         return above is other
 
     def renew(self) -> None:
-        """Be ready for another turn."""
+        """Reset the frame for another turn."""
         self.turn += 1
         self.key = self.ordinals = self.tags = None
         self.request_number, self.asked_calls = 0, ()

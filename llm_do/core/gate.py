@@ -1,4 +1,4 @@
-"""Whether a call may run: what the rules say about it, and who is asked."""
+"""Decisions on calls: the rules judge each, and a person approves where they say so."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class NativeEntry(EntryBase):
 
 
 class Gate:
-    """Judges the calls of a session, asks where the rules say so, and writes down what was decided."""
+    """Judges the calls of a session, asks where the rules say so, and records the decisions."""
 
     def __init__(self, approvals: ApprovalController, recorder: Recorder, executor: Executor | None = None) -> None:
         self.approvals = approvals
@@ -85,14 +85,14 @@ class Gate:
         *,
         asked_from_within: bool = False,
     ) -> dict[str, Any]:
-        """The arguments that were approved, out of anybody's reach, or `ApprovalDenied`."""
+        """Return the approved arguments, which no other code can change, or raise `ApprovalDenied`."""
         plan, call, ruling = await self._judge(frame, arguments, asked_from_within)
         frame.ruling, frame.plan, frame.call, frame.pins = ruling, plan, call, None
         if ruling.disposition != "ask":
             if ruling.explicit or ruling.disposition == "deny":
                 self._decided(frame, ApprovalOutcome(approved=ruling.disposition == "allow", by="rule"))
             return arguments
-        # While a person thinks, nobody may change what they were shown.
+        # No other code may change the arguments while a person reads them.
         arguments = snapshot(arguments)
         before = _fingerprint(arguments)
         frame.pins = plan.pins(ruling)
@@ -152,7 +152,7 @@ class Gate:
         return plan, call, judge(call, own=book, session=self.approvals.rule_book, path=caller.rules, default=default)
 
     def refuses(self, frame: CallFrame, arguments: dict[str, Any]) -> bool:
-        """Tell whether the rules refuse a call, without a question and without a record."""
+        """Return whether the rules refuse a call, without a question and without a record."""
         return bool(frame.caller.rules) and self.judge(frame, arguments)[-1].disposition == "deny"
 
     def visible_arguments(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -164,7 +164,7 @@ class Gate:
         return self._recorder.secrets.redact(value)
 
     async def _ask(self, frame: CallFrame, arguments: dict[str, Any], plan: Plan, call: Call, ruling: Ruling) -> Answer:
-        """Ask somebody, while no clock runs."""
+        """Ask for an approval, while no clock runs."""
         entry = frame.called
         asked = add_attachments(arguments, frame.attachments)
         view = plan.view(ruling, frame.pins)
@@ -215,7 +215,7 @@ class Gate:
         edited: dict[str, Any],
         from_within: bool,
     ) -> tuple[ApprovalOutcome, dict[str, Any]]:
-        """What somebody wrote in place of the arguments: valid, and judged again. They approved it by writing it."""
+        """Validate and judge the arguments that a person wrote in place of others. Writing them approved them."""
         entry = frame.called
         try:
             parameters = entry.parameters
@@ -263,7 +263,7 @@ class Gate:
             raise frame.problem
 
     def _subject(self, frame: CallFrame, ruling: Ruling) -> Hashable:
-        """Who calls what, because of which rule, with which programs: what a grant is for."""
+        """Return the subject of a grant: the calling worker, the entry, the rule and the programs."""
         entry, caller = frame.called, frame.caller
         worker = caller.worker_entry
         what = SameObject(entry) if entry.identity is None else entry.identity
@@ -291,7 +291,7 @@ class Gate:
 
 
 def _generated_above(frame: CallFrame) -> Hashable:
-    """The workers on the path that models made: what was granted with some of them is not granted with others."""
+    """Return the generated workers on the path: a grant with some of them does not hold with others."""
     found: list[SameObject] = []
     above: CallFrame | None = frame if frame.generated else None
     while above is not None:
@@ -311,7 +311,7 @@ def call_of(frame: CallFrame, name: str, cases: Sequence[Case] = (Case(),), qual
 
 
 def _fingerprint(arguments: dict[str, Any]) -> Hashable:
-    """What arguments are like now, as far as that can be seen."""
+    """Return a value that differs when arguments have changed, as far as that can be seen."""
     with suppress(NoCanonicalForm):
         return canonical(arguments)
     return safe_repr(arguments)

@@ -62,7 +62,7 @@ def metered(model: Model, session: Session, frame: CallFrame) -> Model:
 
 
 def is_metered(model: Any, frame: CallFrame) -> bool:
-    """Tell whether every request to a model is counted for this call, by the model or by one that it hands it on to."""
+    """Return whether every request to a model is counted for this call, by it or by a model that it passes it on to."""
     if isinstance(model, MeteredModel) and model._frame is frame:
         return True
     if isinstance(model, WrapperModel):
@@ -71,7 +71,7 @@ def is_metered(model: Any, frame: CallFrame) -> bool:
 
 
 def _is_metered_inside(model: Model, session: Session) -> bool:
-    """Tell whether a wrapper leads to candidates, to a queue of its own, or to the meter of a caller."""
+    """Return whether a wrapper leads to candidates, to a queue of its own, or to the meter of a caller."""
     if isinstance(model, MeteredModel):
         return model._session is session
     if isinstance(model, FallbackModel | ConcurrencyLimitedModel):
@@ -88,7 +88,7 @@ class MeteredModel(WrapperModel):
         self._frame = frame
         self._requests = RequestRecorder(session, frame, wrapped)
         self._admitted: set[str] = set()
-        """The provider's own tools that the rules were asked about."""
+        """The provider's own tools that rules have allowed."""
 
     async def request(
         self,
@@ -193,7 +193,7 @@ class MeteredModel(WrapperModel):
 
     @property
     def _remembers(self) -> bool:
-        """Whether an executor stands around requests."""
+        """Whether an executor wraps requests."""
         executor = self._session.executor
         return executor is not None and answers_requests(executor)
 
@@ -233,7 +233,7 @@ class MeteredModel(WrapperModel):
         raise UserError("A batch goes past the budgets of the session. Make its requests one by one.")
 
     async def _admit_native_tools(self, asked: ModelRequestParameters) -> None:
-        """A provider runs its own tools without asking, so rules on them are heard before it is given any."""
+        """Apply the rules on a provider's own tools before a request has any, since it runs them without asking."""
         for tool in asked.native_tools:
             if tool.kind not in self._admitted:
                 await self._session.gate.approve_native(self._frame, tool.kind)

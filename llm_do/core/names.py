@@ -72,7 +72,7 @@ class ToolsetResolver:
         self._factories = dict(factories or {})
 
     def resolve(self, toolset: str | ToolsetFactory, worker: str) -> ToolsetFactory:
-        """The factory that a worker means."""
+        """Return the factory that a worker declares, by name or as an object."""
         if isinstance(toolset, str):
             if toolset not in self._factories:
                 raise ToolsetError(
@@ -100,7 +100,7 @@ _ELSEWHERE = {
 
 
 def no_such_tool(tool: str, known: Iterable[str]) -> str:
-    """What to say about a name in `tools` that means nothing."""
+    """Return the error about an unknown name in `tools`."""
     for where, names in _ELSEWHERE.items():
         if tool.partition("(")[0].lower() in names:
             return f"there is no tool {tool!r}. {where}: see docs/migrating.md."

@@ -138,7 +138,7 @@ def proxy_tool(entry: EntryBase, original: Tool[Any] | None = None, *, with_file
 
 
 class ForeignParameters:
-    """The parameters of a tool of somebody else's toolset."""
+    """The parameters of a tool of a foreign toolset."""
 
     __slots__ = ("_name", "json_schema", "secret_fields", "secret_names", "validator", "vocabulary")
 
@@ -166,7 +166,7 @@ class ForeignParameters:
 
 
 def _keeps_names(validator: Any) -> bool:
-    """Whether a validator passes on any argument by its name, as that of an MCP server's tool does."""
+    """Return whether a validator passes on any argument by its name, as that of an MCP server's tool does."""
     unknown: dict[str, Any] = {"no argument has this name": {}}
     try:
         return bool(validator.validate_python(unknown) == unknown)
@@ -175,7 +175,7 @@ def _keeps_names(validator: Any) -> bool:
 
 
 class ToolsetToolEntry(EntryBase):
-    """A tool of somebody else's toolset, as an entry for the one call that is being made."""
+    """A tool of a foreign toolset, as an entry for the one call that is being made."""
 
     name: str
     requires_approval: bool
@@ -204,7 +204,7 @@ class ToolsetToolEntry(EntryBase):
 
     @cached_property
     def identity(self) -> Hashable:  # type: ignore[override]
-        """What a grant is for: a tool that describes itself otherwise is another one."""
+        """Its identity in grants: a tool with another description is another one."""
         return self._toolset_identity, self.qualified_name, fingerprint(self._tool.tool_def)
 
     async def call(self, input_data: dict[str, Any], ctx: Context, run_ctx: RunContext[Context]) -> Any:

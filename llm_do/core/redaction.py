@@ -1,4 +1,4 @@
-"""What the record and a person see of a call: its arguments, and the responses that ask for it, without secrets."""
+"""Calls as the record and a person see them: their arguments, and the responses that ask for them, without secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests as they are recorded: what is new in them, which calls they ask for, and digests of them."""
+"""Records of model requests: their new messages, the calls that they ask for, their usage, and digests of them."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ def _error_text(exc: BaseException) -> str:
 
 
 def _was_not_worked_on(exc: BaseException | None) -> bool:
-    """Tell whether a request failed before a provider could work on it."""
+    """Return whether a request failed before a provider could work on it."""
     if isinstance(exc, ModelHTTPError):
         return exc.status_code in _TURNED_AWAY
     seen = 0

@@ -34,7 +34,7 @@ class ReservedRequest:
     parameters: ModelRequestParameters
     reservation: Reservation
     bounded_by_budget: bool
-    """Whether `max_tokens` of the settings is the budget's and not the user's."""
+    """Whether the budget, and not the user, set `max_tokens`."""
     max_tokens: int | None
     """The bound of the output that is sent, if any."""
     clock: float = 0.0
@@ -53,7 +53,7 @@ async def reserve(
     settings: ModelSettings | None,
     parameters: ModelRequestParameters,
 ) -> ReservedRequest:
-    """Reserve the worst case of a request. What is sent has no secrets, and the bound that was reserved."""
+    """Reserve the worst case of a request, and return it as it is sent: without secrets, with the reserved bound."""
     session.gate.check_not_ended(frame)
     if session.recorder.secrets.configured is not None:
         frame.sent_history = frame.sent_history or SentHistory()

@@ -76,7 +76,7 @@ class Runtime(Session):
     @overload
     def bind(self, entry: Entry[T], /) -> BoundEntry[T]: ...
     def bind(self, entry: str | Entry[Any], /) -> BoundEntry[Any]:
-        """An entry as a function that makes its calls through this runtime."""
+        """Return an entry as a function that makes its calls through this runtime."""
         return self.context().bind(entry)
 
     def why(
@@ -86,7 +86,7 @@ class Runtime(Session):
         *,
         worker: str | Entry[Any] | None = None,
     ) -> Ruling:
-        """What the rules say about a call, and which rule decides. Nothing runs, and nobody is asked.
+        """Return the decision of the rules about a call, and the rule that decides. Nothing runs, and no one is asked.
 
         Args:
             entry: What would be called.
@@ -115,7 +115,7 @@ class Runtime(Session):
 
     @property
     def usage(self) -> dict[str, RunUsage]:
-        """What was used so far, by model name."""
+        """The usage so far, by model name."""
         return self.spending.meter.by_model
 
     @property

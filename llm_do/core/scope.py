@@ -79,7 +79,7 @@ class CallScope(Generic[T]):
         self._worker = worker
         self._context = context
         self._is_conversation = is_conversation
-        """Whether turns are its calls. The scope of a lone call is no conversation."""
+        """Whether its calls are turns. The scope of a lone call is no conversation."""
         self.frame = context.frame
         self._toolsets: ToolsetOwner | None = None
         self._judged: ToolsetOwner | None = None
@@ -148,7 +148,7 @@ class CallScope(Generic[T]):
             self._context.runtime.recorder.open_scope(self.frame)
 
     async def _check_rules(self, toolsets: ToolsetOwner) -> None:
-        """Check what the toolsets turned out to have, and the rules of the worker, and those above it, against that."""
+        """Check the tools of the toolsets, and the rules of the worker and those above it against them."""
         tools = await toolsets.tools()
         check_tools(tools, self._context, self._worker.own_entries)
         if self.frame.rules:
@@ -271,7 +271,7 @@ class CallScope(Generic[T]):
                 )
 
     def _prompt(self, arguments: dict[str, Any]) -> str | Sequence[UserContent]:
-        """Return what the model is shown of a call: without secrets. Files are sent as they are."""
+        """Return the prompt of a call, without secrets. Files are sent as they are."""
         frame, recorder = self.frame, self._context.runtime.recorder
         if frame.prompt is None:
             shown = recorder.redaction.visible_arguments(frame, arguments)
@@ -280,7 +280,7 @@ class CallScope(Generic[T]):
         return items[0] if len(items) == 1 and isinstance(items[0], str) else items
 
     def _explain(self, exc: BaseException) -> BaseException:
-        """What a model did wrong, in words that name the worker. Errors of anybody else stay as they are."""
+        """Return an error of the model with the name of the worker. Other errors stay as they are."""
         if not isinstance(exc, UnexpectedModelBehavior) or raised_in_nested_call(exc, self.frame.record):
             return exc
         worker, model, cause = self._worker, self.frame.model, exc.__cause__
@@ -294,7 +294,7 @@ class CallScope(Generic[T]):
         return ModelBehaviorError(f"{where} did not behave: {reason}")
 
     async def _stream(self, run_ctx: RunContext[Context], stream: AsyncIterable[AgentStreamEvent]) -> None:
-        """Tell the sinks the text as it comes."""
+        """Send the sinks the text as it comes."""
         recorder = self._context.runtime.recorder
         said = {thinking: StreamedText(recorder.secrets) for thinking in (False, True)}
 

@@ -94,7 +94,7 @@ class Session:
         self.models = SessionModels(self.entries, self.recorder, model, choose_model)
         self.loop = SessionLoop(self.root, max_concurrency, self.recorder.notice, self._enter_loop, self._find_progress)
         self.bounded = executor is not None or self.spending.limits.timeout is not None
-        """Whether more stands around a call than its checks and its record."""
+        """Whether calls have a time limit or an executor."""
 
     def _enter_loop(self) -> None:
         self.spending.enter_loop()

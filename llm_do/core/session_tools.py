@@ -1,4 +1,4 @@
-"""The tools of a session that rules can speak of, and the check of rules against them."""
+"""The tools of a session that rules can name, and the check of rules against them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .names import workers_below
 
 @runtime_checkable
 class HasRules(Protocol):
-    """Entries with rules of their own, which hold in every session, and which know what rules can speak of."""
+    """Entries with rules of their own, which hold in every session, and which know the names that rules can use."""
 
     def rule_book(self) -> RuleBook | None: ...
 
@@ -31,7 +31,7 @@ class HasRules(Protocol):
 
 
 class RuleChecks:
-    """Checks rules against the tools of a session: those that speak of a tool or parameter that is not there fail."""
+    """Checks rules against the tools of a session: a rule on an unknown tool or parameter fails."""
 
     def __init__(self, entries: Mapping[str, Entry[Any]], session_rules: RuleBook | None) -> None:
         self._entries = entries
@@ -44,7 +44,7 @@ class RuleChecks:
     def check_worker(self, worker: EntryBase, foreign: Mapping[str, Shape], above: Sequence[RuleBook] = ()) -> None:
         """Check the rules of a worker once all its tools are known, and those `above` where they concern it.
 
-        `foreign` are the tools of its toolsets.
+        `foreign` has the tools of its toolsets.
         """
         book = worker.rule_book
         if book is not None and (foreign or SameObject(book) not in self._checked):
@@ -60,7 +60,7 @@ class RuleChecks:
                 check_rules(book.only(concerns), SessionTools({}, None, foreign))
 
     def meaning_of(self, name: str, books: Iterable[RuleBook]) -> str | None:
-        """Say what a name means in the project, so that no tool of others can have it; `None` if it is free.
+        """Describe the meaning of a name in the project, so that no foreign tool can have it; `None` if it is free.
 
         Tools of providers, and the own tools of other workers, count only where a rule speaks of the name.
         """
@@ -85,7 +85,7 @@ class RuleChecks:
 
 
 class SessionTools:
-    """The tools of a session that rules can speak of: a worker's own, those of the project, and those of others."""
+    """The tools of a session that rules can name: a worker's own, those of the project, and foreign ones."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class SessionTools:
         return any(entry.toolsets or _has_capabilities(entry) for entry in (*self._tools, *self._named()))
 
     def _named(self) -> Iterator[EntryBase]:
-        """The entries that can be called from here by name, at any depth."""
+        """Yield the entries that can be called from here by name, at any depth."""
         seen: set[str] = set()
         waiting = [*([] if self._worker is None else [self._worker]), *self._tools]
         while waiting:

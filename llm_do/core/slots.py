@@ -14,7 +14,7 @@ LOOK_AGAIN = 5.0
 class WorkerSlots:
     """Slots for the worker calls of one caller, first come, first served.
 
-    What holds them may wait for the very call that waits here: a tool may wait for a task of the program that calls
+    Their holder may wait for the very call that waits here: a tool may wait for a task of the program that calls
     through the runtime, which cannot be recognised. So when the session stands still, the first goes on without a slot.
     `progress` returns a value that changes with whatever the session does, or `None` while it is seen to be at work.
     """

@@ -38,7 +38,7 @@ class Spending:
         return self._question is not None
 
     def enter_loop(self) -> None:
-        """Be ready for another event loop."""
+        """Prepare for another event loop."""
         self.ledger.leave_loop()
         self._question = None
 

@@ -214,7 +214,7 @@ def _count_paths(threads: Iterable[CallThread]) -> str:
 class ThreadsOfCall(Executor):
     """Threads for one call of a tool that is not ours, as many as it wants.
 
-    What runs inside the call inherits this executor. So only one thread of it at a time takes a place, and those that
+    Code inside the call inherits this executor. So only one thread of it at a time takes a place, and those that
     it may wait for run beside the places.
     """
 

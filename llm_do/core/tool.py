@@ -41,22 +41,22 @@ class ToolEntry(EntryBase, Generic[T]):
     """The function, with its name, its description and its schema."""
     _: KW_ONLY
     requires_approval: bool = False
-    """Whether somebody must say yes before it runs, whoever calls it."""
+    """Whether a person must approve each call, from Python or a model."""
     schema_out: Any = None
     """The type that its output must have, checked strictly. The original object is returned."""
     rule: str | None = None
     """The name by which rules speak of it, if that is not its own."""
     effects: Collection[Effect] | None = None
-    """What it does beyond computing: `read`, `write`, `execute`, `network`. All but `read` require approval. `()` says
-    that it does nothing more; `None`, the default, says nothing."""
+    """Its effects beyond computing: `read`, `write`, `execute`, `network`. All but `read` require approval. `()` says
+    that it has none; `None`, the default, declares nothing."""
     repeat: Repeat | None = None  # type: ignore[assignment]
-    """What a resumed run may do with a call that had begun: `safe` to make it again, `keyed` to make it again with the
+    """How a resumed run treats a call that had begun: `safe` to make it again, `keyed` to make it again with the
     same `ctx.idempotency_key`, `never`. The default is `safe` for effects of `()` or `read`, and for a function that
     takes the context, whose calls have their own; else `never`."""
     plan: Callable[[dict[str, Any], CallFrame], Plan] | None = None
-    """Returns what a call would do, where its arguments alone do not tell: what rules judge, and what a person sees."""
+    """Returns the plan of a call, where its arguments alone do not tell what it would do: cases for rules, a view."""
     plans_in_thread: bool = False
-    """Whether planning walks through folders: then a call is planned and judged in a thread."""
+    """Whether planning walks through folders, so that calls are planned and judged in a thread."""
     errors_for_model: tuple[type[Exception], ...] = ()
     """Exceptions reported to the calling model as a failed tool result instead of ending the run."""
     secret_fields: SecretFields | None = None
@@ -72,7 +72,7 @@ class ToolEntry(EntryBase, Generic[T]):
     check_arguments: Callable[[dict[str, Any], Context], Awaitable[None]] | None = field(init=False)
     _function: Callable[..., Any] = field(init=False)
     _plain: bool = field(init=False)
-    """Whether calling it is no more than awaiting the function with keywords."""
+    """Whether a call only awaits the function with keywords."""
 
     def __post_init__(self) -> None:
         tool, schema = self.tool, self.tool.function_schema
@@ -143,7 +143,7 @@ class ToolEntry(EntryBase, Generic[T]):
         effects: Collection[Effect] | None = None,
         repeat: Repeat | None = None,
     ) -> ToolEntry[Any]:
-        """An entry from a plain function, sync or async, with or without a `RunContext` first."""
+        """Return an entry of a plain function, sync or async, with or without a `RunContext` first."""
         if not callable(function):
             raise TypeError(f"An entry is made from a function, got {function!r}. A name is given with name=...")
         try:
@@ -168,7 +168,7 @@ class ToolEntry(EntryBase, Generic[T]):
 
     @cached_property
     def source(self) -> str:  # type: ignore[override]
-        """Where the function stands."""
+        """The file and line of the function."""
         function = inspect.unwrap(self.tool.function)
         code = getattr(function, "__code__", None)
         return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(function)
@@ -224,7 +224,7 @@ class ToolEntry(EntryBase, Generic[T]):
 
 
 class _EntryDecorator(Protocol):
-    """What `@entry(...)` with options is: it keeps the function's output type, as `@entry` does."""
+    """The decorator that `@entry(...)` returns. It keeps the function's output type, as `@entry` does."""
 
     @overload
     def __call__(self, function: Callable[..., Awaitable[T]], /) -> ToolEntry[T]: ...
@@ -272,7 +272,7 @@ def _check_effects(effects: Collection[Effect] | None, name: str) -> frozenset[E
 
 
 def _check_repeat(repeat: Repeat | None, effects: frozenset[Effect] | None, tool: Tool[Any]) -> Repeat:
-    """Return what a resumed run may do with a call of a tool. What does not say so is not safe to repeat."""
+    """Return how a resumed run treats a call of a tool. A tool that does not declare it is not safe to repeat."""
     if repeat is None:
         is_pure = effects is not None and effects <= {"read"}
         return "safe" if is_pure or (effects is None and tool.takes_ctx) else "never"
@@ -282,7 +282,7 @@ def _check_repeat(repeat: Repeat | None, effects: frozenset[Effect] | None, tool
 
 
 def _check_function(tool: Tool[Any]) -> None:
-    """Complain about functions that would only disappoint later."""
+    """Refuse functions that no call could run as expected."""
     function = inspect.unwrap(tool.function)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{tool.name!r} is a generator function, and a call returns once: return a list instead.")

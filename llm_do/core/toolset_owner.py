@@ -144,7 +144,7 @@ class ToolsetOwner:
             raise EventLoopError(f"The toolsets of worker {self._worker.name!r} belong to another event loop.")
 
     async def tools(self) -> dict[str, ToolsetTool[Context]]:
-        """Return what the toolsets have."""
+        """Return the tools of the toolsets."""
         run_ctx = run_context(self._context, self._worker)
         found: dict[str, ToolsetTool[Context]] = {}
         for toolset, _ in self._built:
@@ -153,7 +153,7 @@ class ToolsetOwner:
         return found
 
     def for_run(self, own_names: Sequence[str]) -> list[AbstractToolset[Context]]:
-        """The toolsets as a run sees them: held open, and behind the runtime."""
+        """Return the toolsets as a run sees them: held open, and behind the runtime."""
         if self._worker.capabilities:  # the governor stands around all tools at once
             return [HeldToolset(toolset) for toolset, _ in self._built]
         return [GovernedToolset(HeldToolset(toolset), identity, own_names) for toolset, identity in self._built]

@@ -1,4 +1,4 @@
-"""What happened in a session: one record for each call, written as it happens."""
+"""The trace of a session: one record for each call, written as it happens."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class TraceEntry:
     started_at: float
     """When the call was made, in seconds since the epoch."""
     output_data: Any = None
-    """What the call returned, as it was then."""
+    """The output of the call, as it was when the call returned."""
     error: str | None = None
-    """Why it did not return, if it did not."""
+    """The error, if the call did not return."""
     duration: float | None = None
     """Seconds from call to return, without those for which a person was asked; `None` while the call runs."""
     waited: float = 0.0
@@ -120,7 +120,7 @@ class TraceEntry:
 
     @property
     def usage(self) -> RunUsage | None:
-        """What this call's own model requests used, without those of the calls it made."""
+        """The usage of this call's own model requests, without those of the calls it made."""
         if not self.requests:
             return None
         total = RunUsage(requests=len(self.requests))
@@ -172,7 +172,7 @@ class Trace(Sequence[TraceEntry]):
         self.append: Callable[[TraceEntry], None] = self._entries.append
 
     def close(self, record: TraceEntry) -> None:
-        """Take note that a call is over."""
+        """Note that a call is over."""
 
     @overload
     def __getitem__(self, index: int) -> TraceEntry: ...

@@ -54,11 +54,11 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
     """A prompt with a model and tools, as an entry."""
 
     name: str
-    """What it is called by."""
+    """Its name."""
     instructions: str | Callable[..., Any] | None = None
-    """What the model is told to do: text, or a PydanticAI instructions function."""
+    """The instructions of its model: text, or a PydanticAI instructions function."""
     description: str | None = None
-    """What other workers' models are told about this worker."""
+    """Its description for the models of other workers."""
     model: ModelLike | None = None
     """Its model; `None` means the session's default."""
     compatible_models: Sequence[str] = ()
@@ -74,11 +74,11 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
     `"none"` says that the instructions are enough: the worker takes no arguments.
     """
     output_type: OutputSpec[OutputT] = cast("OutputSpec[OutputT]", str)  # noqa: RUF009
-    """What a call returns. A model that answers something else is asked again."""
+    """The type of its output. A model that answers something else is asked again."""
     output_schema: dict[str, Any] | None = None
-    """A JSON Schema of what a call returns, in place of `output_type`."""
+    """A JSON Schema of its output, in place of `output_type`."""
     requires_approval: bool = False
-    """Whether somebody must say yes before it runs, whoever calls it."""
+    """Whether a person must approve each call, from Python or a model."""
     model_settings: ModelSettings | None = None
     """PydanticAI settings of its requests."""
     limits: Limits | None = None
@@ -96,7 +96,7 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
     base: Path = field(default_factory=Path)
     """The folder that the folders of the sandbox are relative to."""
     protected: Sequence[Path] = ()
-    """What no root of the sandbox reaches, at or below, though it be inside it."""
+    """Paths that the sandbox cannot reach, even inside its roots."""
     capabilities: Sequence[AgentCapability[Context]] = ()
     """PydanticAI capabilities of the agent. Their tools and models are governed like all others."""
     definition: WorkerDefinition | None = None
@@ -104,9 +104,9 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
     custom_tools_path: Path | None = None
     """The file with its own tools, if it has one."""
     generated: bool = False
-    """Whether it was made by a model, so that what a person granted to others does not hold for it."""
+    """Whether a model made it, so that grants to other workers do not hold for it."""
     creators: Sequence[str] = ()
-    """Who created it, and who created that one, and so on: rules on these as callers hold for it."""
+    """The worker that created it, the creator of that one, and so on: rules on these as callers hold for it."""
     repeat: Repeat = field(default="safe", init=False)
     retries: int = 1
     """How often the model may try again, for its output and for each tool."""
@@ -129,7 +129,7 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
             raise ModelChoiceError(
                 f"Worker {self.name!r} has the model {misfit!r}, and its compatible_models are {listed}. Change either."
             )
-        # What is wrong with a worker should be said where it is made, not where it is first called.
+        # Errors in a worker are raised where it is made, not where it is first called.
         _ = self.parameters, self.own_entries, self.rule_book
 
     @cached_property
@@ -226,7 +226,7 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
             await scope.close(in_time=in_time)
 
     def agent_for(self, session: Session) -> tuple[Agent[Context, OutputT], Sequence[str]]:
-        """The agent that answers for this worker, and the names of its tools that dispatch by themselves.
+        """Return the agent that answers for this worker, and the names of its tools that dispatch by themselves.
 
         Nothing of a call lives on the agent, so it is kept as long as the tools' names mean the same.
         """
@@ -277,7 +277,7 @@ class _CachedAgent(Generic[OutputT]):
     agent: Agent[Context, OutputT]
 
     def serves(self, tools: list[EntryBase]) -> bool:
-        """Whether these are the very same tools. Equal ones may do something else."""
+        """Return whether these are the very same tools. Equal ones may do something else."""
         return len(tools) == len(self.tools) and all(map(operator.is_, tools, self.tools))
 
 
