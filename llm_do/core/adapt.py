@@ -76,10 +76,10 @@ def adapt(entry: Entry[Any]) -> EntryBase:
     """Return an entry as the runtime works with it: itself if it is one of ours, else its one adapter."""
     if isinstance(entry, EntryBase):
         return entry
-    known = _ADAPTED.get(id(entry))
-    if known is None or known.target is not entry:
-        known = _ADAPTED[id(entry)] = OwnEntry(entry)
-    return known
+    adapter = _ADAPTED.get(id(entry))
+    if adapter is None or adapter.target is not entry:
+        adapter = _ADAPTED[id(entry)] = OwnEntry(entry)
+    return adapter
 
 
 def parameters_of(entry: Entry[Any]) -> Parameters:
@@ -89,8 +89,8 @@ def parameters_of(entry: Entry[Any]) -> Parameters:
 
 def rule_name(entry: Entry[Any]) -> str:
     """Return the name by which rules speak of an entry."""
-    own = adapt(entry)
-    return own.rule or own.name
+    adapted = adapt(entry)
+    return adapted.rule or adapted.name
 
 
 def describe(entry: Entry[Any]) -> str:

@@ -54,7 +54,7 @@ def bind_call(frame: CallFrame, args: tuple[Any, ...], kwargs: dict[str, Any], j
     """Bind the arguments of a worker's call that Python makes, and give it the files in its keyword `attachments`."""
     worker, files = _worker(frame), None
     if "attachments" in kwargs and _means_files(worker, kwargs):
-        files = _listed(kwargs["attachments"], worker.name)
+        files = _as_files(kwargs["attachments"], worker.name)
         kwargs = {name: value for name, value in kwargs.items() if name != "attachments"}
     arguments: dict[str, Any] = worker.parameters.bind(args, kwargs, has_files=bool(files))
     if worker.input_type is None and "attachments" in arguments:
@@ -72,13 +72,14 @@ def _means_files(worker: Any, kwargs: Mapping[str, Any]) -> bool:
     Keywords may have come out of data, a mail perhaps, which must not choose files: beside any other than `input`, a
     text is no path.
     """
-    given = kwargs["attachments"]
+    attachments = kwargs["attachments"]
     if worker.input_type is None:
         is_alone = kwargs.keys() <= {"input", "attachments"}
-        return is_alone or (isinstance(given, list | tuple) and bool(given) and all(map(_is_file, given)))
+        has_only_files = isinstance(attachments, list | tuple) and bool(attachments) and all(map(_is_file, attachments))
+        return is_alone or has_only_files
     if not takes_files_apart(worker):
         return False
-    if len(kwargs) > 1 and any(isinstance(item, str) for item in _listed(given, worker.name)):
+    if len(kwargs) > 1 and any(isinstance(item, str) for item in _as_files(attachments, worker.name)):
         raise ArgumentError(
             f"{worker.name}(): a path among 'attachments' beside other keywords must be a Path, not a text. Give "
             "Path(...), or give the input as one value before `attachments=`."
@@ -122,15 +123,15 @@ def attach(frame: CallFrame, arguments: dict[str, Any], files: Sequence[Attachme
     if not files and not in_prompt:
         frame.prompt = prompt
         return
-    placed = share(frame, [*in_prompt, *files])
+    located = share(frame, [*in_prompt, *files])
     checks = list(_checks(frame))
     for check in checks:
-        check.names(placed)
+        check.names(located)
     if frame.shared and judge.refuses(frame, arguments):
         frame.problem = PathDenied(f"{frame.path} was refused, so no file was read for it.")
         return
     try:
-        contents = [_read(frame, file, judge) for file in placed]
+        contents = [_read_file(frame, file, judge) for file in located]
         for check in checks:
             check.bytes(contents)
     except LlmDoError as exc:
@@ -146,9 +147,9 @@ def attach(frame: CallFrame, arguments: dict[str, Any], files: Sequence[Attachme
 
 def check_names(frame: CallFrame, files: Sequence[AttachmentInput]) -> None:
     """Refuse files by their number and their names, before any is read: a model may name as many as it likes."""
-    placed = [_place(frame, item) for item in files]
+    located = [_place(frame, item) for item in files]
     for check in _checks(frame):
-        check.names(placed)
+        check.names(located)
 
 
 def check_handed_on(frame: CallFrame, paths: Sequence[str]) -> None:
@@ -159,9 +160,9 @@ def check_handed_on(frame: CallFrame, paths: Sequence[str]) -> None:
 
 def share(frame: CallFrame, files: Sequence[Any]) -> list[Any]:
     """Note for the rules which files of its caller's roots go with a call, and return where each file is."""
-    placed = [_place(frame, item) for item in files]
-    frame.shared = {file.path: file.place for file in placed if isinstance(file, _RootFile)}
-    return placed
+    located = [_place(frame, item) for item in files]
+    frame.shared = {file.path: file.place for file in located if isinstance(file, _RootFile)}
+    return located
 
 
 def files_apart(frame: CallFrame, arguments: Mapping[str, Any]) -> tuple[Mapping[str, Any], Sequence[str]]:
@@ -173,7 +174,7 @@ def files_apart(frame: CallFrame, arguments: Mapping[str, Any]) -> tuple[Mapping
     if "attachments" not in arguments or not is_path:
         return arguments, ()
     rest = {name: value for name, value in arguments.items() if name != "attachments"}
-    return rest, _listed(arguments["attachments"], _worker(frame).name)
+    return rest, _as_files(arguments["attachments"], _worker(frame).name)
 
 
 def shared_cases(frame: CallFrame) -> list[Case]:
@@ -188,7 +189,7 @@ def shared_cases(frame: CallFrame) -> list[Case]:
 
 def load(attachments: Sequence[AttachmentInput], policy: AttachmentPolicy, worker: str) -> list[Any]:
     """Read attachments that a person, or a program of theirs, gives, and check that the worker may have them."""
-    files, check = list(_listed(attachments, worker)), _Check(policy, worker)
+    files, check = list(_as_files(attachments, worker)), _Check(policy, worker)
     check.names(files)
     contents = [_read_host(file, policy.max_total_bytes) for file in files]
     check.bytes(contents)
@@ -198,7 +199,7 @@ def load(attachments: Sequence[AttachmentInput], policy: AttachmentPolicy, worke
 # -- where files come from -----------------------------------------------------------------------------
 
 
-def _listed(attachments: Any, worker: str) -> Sequence[Any]:
+def _as_files(attachments: Any, worker: str) -> Sequence[Any]:
     if isinstance(attachments, str | bytes | PurePath) or not isinstance(attachments, Sequence):
         raise ArgumentError(f"{worker}(): 'attachments' must be a list, each item {_FORMS}; got {quote(attachments)}.")
     for item in attachments:
@@ -221,7 +222,7 @@ def _place(frame: CallFrame, item: Any) -> Any:
     return _RootFile(str(item), parent.files.manager.host_path(str(item)))
 
 
-def _read(frame: CallFrame, file: Any, judge: Judge) -> Any:
+def _read_file(frame: CallFrame, file: Any, judge: Judge) -> Any:
     if isinstance(file, _RootFile):
         assert frame.parent is not None
         # As in what `read_file` gives: a model chose the file, and another one is sent it.

@@ -31,11 +31,11 @@ def call_sync(session_loop: SessionLoop, frame: CallFrame, call: Callable[[], Aw
         if loop is None:
             raise EventLoopError(f"The event loop that {frame.path} ran in has ended, and so have its calls.")
         return _call_in(loop, session_loop, frame, call)
-    shared = session_loop.shared
-    loop = shared.find(session_loop.find_running)
+    shared_loop = session_loop.shared
+    loop = shared_loop.find(session_loop.find_running)
     if loop is None:
-        return shared.run(_open_loop(session_loop, call))
-    with shared.guest():
+        return shared_loop.run(_open_loop(session_loop, call))
+    with shared_loop.guest():
         return _call_in(loop, session_loop, frame, call)
 
 
@@ -50,19 +50,19 @@ def _call_in(
     loop: asyncio.AbstractEventLoop, session_loop: SessionLoop, frame: CallFrame, call: Callable[[], Awaitable[Any]]
 ) -> Any:
     """Make a call from a thread in a loop that runs in another one."""
-    made = _call_for_thread(session_loop, frame, call)
+    coroutine = _call_for_thread(session_loop, frame, call)
     future: concurrent.futures.Future[tuple[Any, SystemExit | None]] = concurrent.futures.Future()
     tasks: list[asyncio.Task[tuple[Any, SystemExit | None]]] = []
 
     def start() -> None:
-        tasks.append(task := loop.create_task(made))
+        tasks.append(task := loop.create_task(coroutine))
         task.add_done_callback(partial(_deliver, future))
 
     def cancel() -> None:
         for task in tasks:
             task.cancel()
         if not tasks:
-            made.close()
+            coroutine.close()
 
     try:
         loop.call_soon_threadsafe(start)
@@ -76,7 +76,7 @@ def _call_in(
     except RuntimeError:  # the loop is closed
         if tasks:
             raise
-        made.close()
+        coroutine.close()
         raise EventLoopError(_LOOP_ENDED) from None
     return _output_of(future, frame)
 

@@ -103,8 +103,8 @@ class Context:
 
     def _reject(self, entry: str | Entry[Any], args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
         """Record a call that cannot be made, without arguments that the entry keeps secret."""
-        own = adapt(entry) if not isinstance(entry, str) else self.runtime.find(entry, self.frame)
-        has_secrets = own is not None and own.secret_fields is not None
+        target = adapt(entry) if not isinstance(entry, str) else self.runtime.find(entry, self.frame)
+        has_secrets = target is not None and target.secret_fields is not None
         arguments: dict[str, Any] = {**{str(number): value for number, value in enumerate(args)}, **kwargs}
         name = entry if isinstance(entry, str) else entry.name
         if has_secrets:
@@ -313,13 +313,13 @@ async def _run(ctx: Context, child: Context, run_ctx: RunContext[Context] | None
     if session.executor is not None:
         await session.executor.begin(frame)
     # `run_ctx` is None for an entry that says it needs none, whatever the protocol promises to others.
-    own: Any = run_context(child, entry, run_ctx) if entry.needs_run_context else None
+    entry_ctx: Any = run_context(child, entry, run_ctx) if entry.needs_run_context else None
     try:
         if entry.kind == "worker" or session.bounded:
-            return await run_bounded(session, frame, partial(_start, child, own))
-        return await entry.call(frame.arguments, child, own)
+            return await run_bounded(session, frame, partial(_start, child, entry_ctx))
+        return await entry.call(frame.arguments, child, entry_ctx)
     except (ApprovalRequired, PathChanged) as exc:
-        return await _ask_and_run(ctx, child, own, exc)
+        return await _ask_and_run(ctx, child, entry_ctx, exc)
     finally:
         # They point back to the frame, or to another call, which nothing needs any more.
         frame.model = frame.called_in = None

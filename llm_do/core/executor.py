@@ -83,9 +83,9 @@ _METHODS = ("recall", "decide", "begin", "execute", "request")
 class _Completed(Executor):
     """An executor of a user's own class, with the defaults of what it does not have."""
 
-    def __init__(self, own: Any) -> None:
+    def __init__(self, executor: Any) -> None:
         for name in _METHODS:
-            if (method := getattr(own, name, None)) is not None:
+            if (method := getattr(executor, name, None)) is not None:
                 setattr(self, name, method)
 
 

@@ -47,8 +47,8 @@ def qualified_name(name: str, tool: ToolsetTool[Any]) -> str | None:
 
 def fingerprint(tool: ToolDefinition) -> str:
     """Return a digest of what a tool says of itself. A grant is for a tool that still says the same."""
-    said = [tool.name, tool.description, tool.parameters_json_schema]
-    return hashlib.sha256(json.dumps(said, sort_keys=True, default=repr).encode()).hexdigest()
+    description = [tool.name, tool.description, tool.parameters_json_schema]
+    return hashlib.sha256(json.dumps(description, sort_keys=True, default=repr).encode()).hexdigest()
 
 
 def shapes_of(tools: Mapping[str, ToolsetTool[Any]]) -> dict[str, Shape]:
@@ -84,10 +84,10 @@ def check_tools(tools: Mapping[str, ToolsetTool[Any]], ctx: Context, own_names: 
 
 def _problem(name: str, tool: ToolsetTool[Any], ctx: Context, own_names: Collection[str]) -> str | None:
     if not is_tool_name(name):
-        shown = ascii(name) if len(name) <= 128 else f"<text of {len(name):,} characters>"
+        safe_name = ascii(name) if len(name) <= 128 else f"<text of {len(name):,} characters>"
         return (
-            f"a tool with a name that models and rules cannot use: {shown}. A name has letters, digits, '_', '-' and "
-            f"'.', 128 at most. {LEAVE_OUT}"
+            f"a tool with a name that models and rules cannot use: {safe_name}. A name has letters, digits, '_', '-' "
+            f"and '.', 128 at most. {LEAVE_OUT}"
         )
     if name in own_names:
         return f"a tool that it has itself: {name}. {WAY_OUT}"

@@ -122,7 +122,7 @@ class CallFrame:
     """The number of its turn."""
     restored: Sequence[ModelUsage] | None = None
     """The usage in an earlier run, where the answer is one of that run."""
-    hidden: Any = None
+    full_arguments: Any = None
     """The arguments with their secrets, where the record has them without."""
     clock = 0.0
     """When the call was made, on the clock that durations are measured with."""
@@ -249,7 +249,7 @@ class CallFrame:
     @property
     def original_arguments(self) -> Any:
         """The arguments as they were when the call was made."""
-        return self.hidden if self.hidden is not None or self.record is None else self.record.input_data
+        return self.full_arguments if self.full_arguments is not None or self.record is None else self.record.input_data
 
     @property
     def top(self) -> CallFrame:
@@ -338,7 +338,7 @@ class CallFrame:
         self.failure = None
         self.approved = self.cancelled = self.ended = False
         self.partial_messages = ()
-        self.hidden = None
+        self.full_arguments = None
         self.attachments = self.handed = ()
         self.shared = MappingProxyType({})
         self.prompt = self.problem = None

@@ -73,9 +73,9 @@ class Gate:
     def explain(self, frame: CallFrame, arguments: Mapping[str, Any]) -> Ruling:
         """Return the decision about a call, and its rule. Nothing runs, nothing is read, and no question is asked."""
         arguments, files = files_apart(frame, arguments)
-        bound = frame.called.parameters.bind_named(arguments, has_files=bool(files))
+        named = frame.called.parameters.bind_named(arguments, has_files=bool(files))
         share(frame, files)
-        return self.judge(frame, bound)[-1]
+        return self.judge(frame, named)[-1]
 
     async def approve(
         self,
@@ -107,7 +107,7 @@ class Gate:
                 note = "the attachments cannot be edited: approve them as they are, or refuse the call"
                 outcome = replace(outcome, approved=False, by="error", note=note)
             else:
-                outcome, arguments = await self._edited(check, frame, outcome, arguments, edited, asked_from_within)
+                outcome, arguments = await self._judge_edit(check, frame, outcome, arguments, edited, asked_from_within)
         self._decided(frame, outcome, end_run=answer.end_run)
         return arguments
 
@@ -166,14 +166,14 @@ class Gate:
     async def _ask(self, frame: CallFrame, arguments: dict[str, Any], plan: Plan, call: Call, ruling: Ruling) -> Answer:
         """Ask for an approval, while no clock runs."""
         entry = frame.called
-        asked = add_attachments(arguments, frame.attachments)
+        all_arguments = add_attachments(arguments, frame.attachments)
         view = plan.view(ruling, frame.pins)
-        shown = self._recorder.redaction.visible_arguments(frame, asked if view is None else view)
+        visible = self._recorder.redaction.visible_arguments(frame, all_arguments if view is None else view)
         why = f" ({ruling.reason})" if ruling.reason else ""
         redact = self._recorder.secrets.redact
         request = ApprovalRequest(
             tool_name=call.name,
-            payload=copy_arguments(shown),
+            payload=copy_arguments(visible),
             arguments=copy_arguments(self._recorder.redaction.visible_arguments(frame, arguments)),
             reason=redact(f"{ruling.because}{why}; call path: {frame.path}"),
             entry=entry.name,
@@ -187,10 +187,10 @@ class Gate:
             key=None if frame.record is None else frame.record.key,
         )
 
-        def on_ask(made: ApprovalRequest) -> None:
+        def on_ask(question: ApprovalRequest) -> None:
             self.check_not_ended(frame)
             if self._recorder.observed:
-                fields = {"arguments": snapshot(shown), "reason": made.reason, "count": made.count}
+                fields = {"arguments": snapshot(visible), "reason": question.reason, "count": question.count}
                 self._recorder.stream.emit(ApprovalRequested, tags(frame), **fields)
 
         subject = self._subject(frame, ruling)
@@ -200,13 +200,13 @@ class Gate:
         try:
             with frame.asking():
                 ask = partial(
-                    self.approvals.decide, request, asked, call, subject=subject, evidence=files, on_ask=on_ask
+                    self.approvals.decide, request, all_arguments, call, subject=subject, evidence=files, on_ask=on_ask
                 )
                 return await (ask() if self._executor is None else self._executor.decide(request, ask))
         finally:
             self.asking -= 1
 
-    async def _edited(
+    async def _judge_edit(
         self,
         check: ArgumentCheck | None,
         frame: CallFrame,
@@ -292,13 +292,13 @@ class Gate:
 
 def _generated_above(frame: CallFrame) -> Hashable:
     """Return the generated workers on the path: a grant with some of them does not hold with others."""
-    found: list[SameObject] = []
+    workers: list[SameObject] = []
     above: CallFrame | None = frame if frame.generated else None
     while above is not None:
         if above.entry is not None and above.entry.generated:
-            found.append(SameObject(above.entry))
+            workers.append(SameObject(above.entry))
         above = above.parent
-    return tuple(found)
+    return tuple(workers)
 
 
 def call_of(frame: CallFrame, name: str, cases: Sequence[Case] = (Case(),), qualified: str | None = None) -> Call:

@@ -44,7 +44,7 @@ def find_new_parts(frame: CallFrame, request: ModelRequest) -> ModelRequest | No
     before, frame.last_request = frame.last_request, list(request.parts)
     if not before:
         return request
-    new = [part for part in request.parts if not any(part is known for known in before)]
+    new = [part for part in request.parts if not any(part is other for other in before)]
     if len(new) == len(request.parts):
         return request
     return replace(request, parts=new) if new else None

@@ -121,17 +121,17 @@ class MeteredModel(WrapperModel):
         run_context: RunContext[Any] | None = None,
     ) -> AsyncGenerator[StreamedResponse]:
         number = self._begin(messages)
-        made = self._stream(number, messages, model_settings, model_request_parameters, run_context)
+        response_stream = self._stream(number, messages, model_settings, model_request_parameters, run_context)
         if not self._remembers:
-            async with made as stream:
+            async with response_stream as stream:
                 yield stream
             return
-        opened = StreamInTask(made)
+        in_task = StreamInTask(response_stream)
 
         async def answer() -> ModelResponse:
-            return await self._remember(number, messages, model_settings, model_request_parameters, opened.send)
+            return await self._remember(number, messages, model_settings, model_request_parameters, in_task.send)
 
-        async with opened.answered_by(answer, model_request_parameters) as stream:
+        async with in_task.answered_by(answer, model_request_parameters) as stream:
             yield stream
 
     @asynccontextmanager
@@ -232,9 +232,9 @@ class MeteredModel(WrapperModel):
     async def batch_create(self, requests: Any) -> NoReturn:
         raise UserError("A batch goes past the budgets of the session. Make its requests one by one.")
 
-    async def _admit_native_tools(self, asked: ModelRequestParameters) -> None:
+    async def _admit_native_tools(self, parameters: ModelRequestParameters) -> None:
         """Apply the rules on a provider's own tools before a request has any, since it runs them without asking."""
-        for tool in asked.native_tools:
+        for tool in parameters.native_tools:
             if tool.kind not in self._admitted:
                 await self._session.gate.approve_native(self._frame, tool.kind)
                 self._admitted.add(tool.kind)

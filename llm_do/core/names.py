@@ -56,13 +56,13 @@ def workers_below(entries: Iterable[Entry[Any]]) -> Iterator[Any]:
 def reachable(entry: Entry[Any]) -> dict[str, Entry[Any]]:
     """`entry` and all that it reaches, by name. A name that means two entries means none."""
     check_entry(entry, "this runtime")
-    found: dict[str, Entry[Any]] = {check_name(entry.name): entry}
+    entries: dict[str, Entry[Any]] = {check_name(entry.name): entry}
     ambiguous: set[str] = set()
     for worker in workers_below([entry]):
         for name, tool in worker.own_entries.items():
-            if found.setdefault(name, tool) is not tool and found[name] is not entry:
+            if entries.setdefault(name, tool) is not tool and entries[name] is not entry:
                 ambiguous.add(name)
-    return {name: tool for name, tool in found.items() if name not in ambiguous}
+    return {name: tool for name, tool in entries.items() if name not in ambiguous}
 
 
 class ToolsetResolver:
@@ -99,9 +99,9 @@ _ELSEWHERE = {
 """What people look for under `tools` who come from elsewhere."""
 
 
-def no_such_tool(tool: str, known: Iterable[str]) -> str:
+def no_such_tool(tool: str, names_known: Iterable[str]) -> str:
     """Return the error about an unknown name in `tools`."""
     for where, names in _ELSEWHERE.items():
         if tool.partition("(")[0].lower() in names:
             return f"there is no tool {tool!r}. {where}: see docs/migrating.md."
-    return f"there is no tool {tool!r}.{did_you_mean(tool, known)}"
+    return f"there is no tool {tool!r}.{did_you_mean(tool, names_known)}"

@@ -78,7 +78,7 @@ async def _answer(
         try:
             attach(frame, arguments, files, ctx.runtime.gate)
         except LlmDoError as problem:
-            raise ToolFailed(_told(problem, ctx.frame)) from problem
+            raise ToolFailed(_error_for_model(problem, ctx.frame)) from problem
     try:
         with ctx.runtime.loop.inner_task():  # the worker that asked waits for whatever this task does
             return await dispatch(ctx, entry, arguments, run_ctx, frame)
@@ -90,14 +90,14 @@ async def _answer(
         raise ModelRetry(str(timeout)) from timeout
     except LlmDoError as problem:
         if problem is frame.problem and not isinstance(problem, PromptError):
-            raise ToolFailed(_told(problem, ctx.frame)) from problem
+            raise ToolFailed(_error_for_model(problem, ctx.frame)) from problem
         errors_for_model = entry.errors_for_model
         if not isinstance(problem, errors_for_model) or not was_raised_at(problem, f"{ctx.frame.path} > {entry.name}"):
             raise
-        raise ToolFailed(_told(problem, ctx.frame)) from problem
+        raise ToolFailed(_error_for_model(problem, ctx.frame)) from problem
 
 
-def _told(problem: LlmDoError, caller: CallFrame) -> str:
+def _error_for_model(problem: LlmDoError, caller: CallFrame) -> str:
     """Return the text of an error for a model, without names of files that a rule may deny it to list."""
     brief = problem.brief if isinstance(problem, PathMissing | PathDenied) else None
     return str(problem) if brief is None or not denies_any("sandbox.read", caller.rules) else brief
@@ -273,11 +273,11 @@ class GovernedToolset(WrapperToolset[Context]):
         """Check what rules say of tools that are new, or have changed since they were checked."""
         if not ctx.frame.rules:
             return
-        found = {name: fingerprint(tool.tool_def) for name, tool in tools.items()}
-        changed = {name: tool for name, tool in tools.items() if self.checked.get(name) != found[name]}
+        fingerprints = {name: fingerprint(tool.tool_def) for name, tool in tools.items()}
+        changed = {name: tool for name, tool in tools.items() if self.checked.get(name) != fingerprints[name]}
         if changed:
             ctx.runtime.rule_checks.check_tools(shapes_of(changed), ctx.frame.rules)
-            self.checked.update(found)
+            self.checked.update(fingerprints)
 
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Context], tool: ToolsetTool[Context]

@@ -84,7 +84,7 @@ class Recorder:
         parent = caller.record
         visible = snapshot(arguments)
         if entry.secret_fields is not None or self.secrets.active:
-            frame.hidden = visible
+            frame.full_arguments = visible
             visible = self.secrets.arguments(visible, self.redaction.secret_fields(entry.secret_fields, visible))
         record = frame.record = TraceEntry(
             next(self._ids), None if parent is None else parent.id, entry.name, entry.kind, frame.depth, visible, time()
@@ -139,10 +139,10 @@ class Recorder:
 
     def _definition_of(self, frame: CallFrame) -> str:
         entry = frame.called
-        if (known := vars(entry).get("_definition_digest")) is None:
-            known = definition_digest(entry)
-            object.__setattr__(entry, "_definition_digest", known)
-        return str(known)
+        if (definition := vars(entry).get("_definition_digest")) is None:
+            definition = definition_digest(entry)
+            object.__setattr__(entry, "_definition_digest", definition)
+        return str(definition)
 
     def decide(self, frame: CallFrame, outcome: ApprovalOutcome, cases: Sequence[Case] = ()) -> ApprovalOutcome:
         """Record how the approval of a call was decided."""
@@ -160,8 +160,8 @@ class Recorder:
     def rewrite(self, frame: CallFrame, arguments: dict[str, Any]) -> None:
         """Record other arguments for a call than those it was made with, and the files that go with these."""
         assert frame.record is not None
-        frame.hidden = snapshot(arguments)
-        frame.record.input_data = self.redaction.visible_arguments(frame, frame.hidden)
+        frame.full_arguments = snapshot(arguments)
+        frame.record.input_data = self.redaction.visible_arguments(frame, frame.full_arguments)
         frame.record.attachments = self.secrets.redact(snapshot(frame.attachments))
 
     def close(self, frame: CallFrame, output: Any) -> None:

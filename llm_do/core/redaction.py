@@ -91,11 +91,11 @@ class Redaction:
         self, names: set[str], tools: Sequence[ToolDefinition], frame: CallFrame
     ) -> dict[str, SecretFields | None]:
         """Return the declared secret fields of the tools that are called."""
-        own, declared = frame.called.own_entries, dict[str, SecretFields | None]()
+        own_entries, declared = frame.called.own_entries, dict[str, SecretFields | None]()
         for tool in tools:
             if tool.name not in names:
                 continue
-            entry = adapt(own[tool.name]) if tool.name in own else None
+            entry = adapt(own_entries[tool.name]) if tool.name in own_entries else None
             if entry is not None and (entry.secret_fields is None or entry.secret_fields is DELEGATED):
                 declared[tool.name] = entry.secret_fields
             else:  # the schema that a model gets may have other names

@@ -192,12 +192,12 @@ def setup_of(model: Model, settings: ModelSettings | None, parameters: ModelRequ
     """Return the settings and tools of a request as a model gets them. Headers may have keys, which are hidden."""
     with suppress(UserError):  # the request itself will say it
         parameters = model.prepare_request(settings, parameters)[1]
-    sent: dict[str, Any] = dict(merge_model_settings(model.settings, settings) or {})
-    if isinstance(headers := sent.get("extra_headers"), dict):
-        sent["extra_headers"] = dict.fromkeys(headers, HIDDEN)
+    merged: dict[str, Any] = dict(merge_model_settings(model.settings, settings) or {})
+    if isinstance(headers := merged.get("extra_headers"), dict):
+        merged["extra_headers"] = dict.fromkeys(headers, HIDDEN)
     schema = None if parameters.output_object is None else parameters.output_object.json_schema
     return RequestSetup(
-        settings=sent,
+        settings=merged,
         output_mode=parameters.output_mode,
         tools=tuple(parameters.function_tools),
         output_tools=tuple(parameters.output_tools),
@@ -253,8 +253,8 @@ def note_calls(frame: CallFrame, number: int, response: ModelResponse, parameter
 
 def reject_unmade_calls(recorder: Recorder, frame: CallFrame, message: ModelMessage) -> None:
     """Record the calls of the last response that could not be made, as the next request tells the model."""
-    asked, frame.asked_calls = frame.asked_calls, ()
-    if not asked or not recorder.observed or not isinstance(message, ModelRequest):
+    pending, frame.asked_calls = frame.asked_calls, ()
+    if not pending or not recorder.observed or not isinstance(message, ModelRequest):
         return
     errors: dict[str | None, str] = {}
     for part in message.parts:  # PydanticAI has two forms for it, by its version
@@ -262,23 +262,23 @@ def reject_unmade_calls(recorder: Recorder, frame: CallFrame, message: ModelMess
             errors[part.tool_call_id] = part.model_response()
         elif isinstance(part, ToolReturnPart) and part.outcome == "retried":
             errors[part.tool_call_id] = part.model_response_str()
-    for call in asked:
+    for call in pending:
         if (error := errors.get(call.tool_call_id)) is not None:
             recorder.reject(frame, call.name, _arguments_of(frame, call), error, call.tool_call_id)
 
 
 def reject_last_calls(recorder: Recorder, frame: CallFrame, error: BaseException) -> None:
     """Record the calls that could not be made when that ended the run of a worker."""
-    asked, frame.asked_calls = frame.asked_calls, ()
-    for call in asked:
+    pending, frame.asked_calls = frame.asked_calls, ()
+    for call in pending:
         if recorder.observed and repr(call.name) in str(error):
             recorder.reject(frame, call.name, _arguments_of(frame, call), str(error), call.tool_call_id)
 
 
 def _arguments_of(frame: CallFrame, call: AskedCall) -> Any:
     """Return the arguments of a call that could not be made: only their names, where some of them are secret."""
-    own = frame.called.own_entries.get(call.name)
-    if getattr(own, "secret_fields", None) is None:
+    entry = frame.called.own_entries.get(call.name)
+    if getattr(entry, "secret_fields", None) is None:
         return call.arguments
     return dict.fromkeys(call.arguments, HIDDEN) if isinstance(call.arguments, dict) else HIDDEN
 
@@ -291,10 +291,10 @@ def _was_not_worked_on(exc: BaseException | None) -> bool:
     """Return whether a request failed before a provider could work on it."""
     if isinstance(exc, ModelHTTPError):
         return exc.status_code in _TURNED_AWAY
-    seen = 0
-    while exc is not None and seen < 20:
+    depth = 0
+    while exc is not None and depth < 20:
         if isinstance(exc, UserError | NotImplementedError | ConnectionRefusedError | socket.gaierror):
             return True
         # Not what was merely being handled: an attempt before this one may have failed so.
-        exc, seen = exc.__cause__, seen + 1
+        exc, depth = exc.__cause__, depth + 1
     return False

@@ -85,12 +85,12 @@ async def reserve(
 
 def open_requests_above(frame: CallFrame) -> tuple[Reservation, ...]:
     """Return the requests in flight of the workers above, which may end only when this one has: in a stream's body."""
-    found: tuple[Reservation, ...] = ()
+    requests: tuple[Reservation, ...] = ()
     above = frame.called_in or frame.parent
     while above is not None:
-        found += above.open_requests
+        requests += above.open_requests
         above = above.called_in or above.parent
-    return found
+    return requests
 
 
 def _quote(
@@ -117,8 +117,8 @@ def _quote(
     if price == FREE and not any(meter.tokens.limit is not None for meter in meters):
         return replace(_NOTHING, price=price)
     # Some models are sent schemas in another form, which may be much longer.
-    sent = merge_model_settings(model.settings, settings)
-    bound = InputBound(list(messages), model.prepare_request(settings, parameters)[1], sent)
+    merged = merge_model_settings(model.settings, settings)
+    bound = InputBound(list(messages), model.prepare_request(settings, parameters)[1], merged)
     if bound.unbounded is not None:
         notice(
             frame,
@@ -126,13 +126,13 @@ def _quote(
             "requests in flight.",
         )
     default: int = getattr(model, "default_max_tokens", DEFAULT_OUTPUT_TOKENS)
-    thinking, max_tokens = thinking_tokens(sent), _max_tokens(sent)
-    wanted = max_tokens or thinking + default
+    thinking, max_tokens = thinking_tokens(merged), _max_tokens(merged)
+    output_tokens = max_tokens or thinking + default
     return Quote(
         model=name,
         input_tokens=bound.tokens,
-        output_tokens=wanted,
-        least_output_tokens=max_tokens or min(wanted, thinking + LEAST_OUTPUT_TOKENS),
+        output_tokens=output_tokens,
+        least_output_tokens=max_tokens or min(output_tokens, thinking + LEAST_OUTPUT_TOKENS),
         price=price,
     )
 
@@ -142,7 +142,7 @@ def _max_tokens(settings: ModelSettings | None) -> int | None:
     if not settings:
         return None
     body = settings.get("extra_body")
-    sent = [settings.get("max_tokens")]
+    candidates = [settings.get("max_tokens")]
     if isinstance(body, dict):
-        sent += [body.get(name) for name in ("max_tokens", "max_completion_tokens", "max_output_tokens")]
-    return max((each for each in sent if isinstance(each, int) and each > 0), default=None)
+        candidates += [body.get(name) for name in ("max_tokens", "max_completion_tokens", "max_output_tokens")]
+    return max((each for each in candidates if isinstance(each, int) and each > 0), default=None)

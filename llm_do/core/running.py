@@ -45,10 +45,10 @@ async def _run_in_slot(session: Session, frame: CallFrame, start: Callable[[], A
 def _own_timeout(session: Session, frame: CallFrame) -> float | None:
     """Return the time that a call has beside that of the calls above: a worker's own, or a top-level call's."""
     limits = frame.called.limits
-    own, whole = None if limits is None else limits.timeout, session.spending.limits.timeout
+    timeout, whole = None if limits is None else limits.timeout, session.spending.limits.timeout
     if frame.deadline is not None or whole is None:
-        return own
-    return whole if own is None else min(own, whole)
+        return timeout
+    return whole if timeout is None else min(timeout, whole)
 
 
 def check_output(name: str, schema_out: Any, output: Any) -> None:

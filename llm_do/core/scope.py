@@ -82,12 +82,12 @@ class CallScope(Generic[T]):
         """Whether its calls are turns. The scope of a lone call is no conversation."""
         self.frame = context.frame
         self._toolsets: ToolsetOwner | None = None
-        self._judged: ToolsetOwner | None = None
+        self._checked_toolsets: ToolsetOwner | None = None
         """The toolsets that rules were checked against."""
         self._turn: asyncio.Task[Any] | None = None
         self._idle: asyncio.Event | None = None
         """Set when the turn that runs is over."""
-        self._closed = False
+        self._is_closed = False
 
     @property
     def messages(self) -> list[ModelMessage]:
@@ -105,7 +105,7 @@ class CallScope(Generic[T]):
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._closed = True  # so that nobody starts another turn
+        self._is_closed = True  # so that nobody starts another turn
         if self._turn is not None and self._idle is not None:  # of another task, which nobody waits for any more
             self._turn.cancel()
             try:
@@ -133,9 +133,9 @@ class CallScope(Generic[T]):
         session.loop.toolsets_opening += 1
         try:
             await toolsets.open()
-            if toolsets is not self._judged:
+            if toolsets is not self._checked_toolsets:
                 await self._check_rules(toolsets)
-                self._judged = toolsets
+                self._checked_toolsets = toolsets
         except BaseException:
             if toolsets.gone and self._toolsets is toolsets:
                 self._toolsets = None  # the next attempt builds them anew
@@ -156,7 +156,7 @@ class CallScope(Generic[T]):
             self._context.runtime.rule_checks.check_worker(self._worker, shapes_of(tools), self.frame.rules)
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._is_closed:
             raise ScopeClosedError(f"The scope of worker {self._worker.name!r} is closed. Start a new one.")
 
     async def close(self, *, in_time: bool = True) -> None:
@@ -168,7 +168,7 @@ class CallScope(Generic[T]):
             raise ScopeBusyError(
                 f"A turn of worker {self._worker.name!r} is running. Cancel or await it before close()."
             )
-        self._closed = True
+        self._is_closed = True
         try:
             if self._toolsets is not None:
                 await self._toolsets.close(in_time)
@@ -218,10 +218,10 @@ class CallScope(Generic[T]):
                 "Or give the session one for all workers that have none: Runtime(model=...)."
             )
         await self.open()
-        for name, meant in misspelled_names(arguments) if worker.input_type is None else ():
+        for name, field in misspelled_names(arguments) if worker.input_type is None else ():
             session.recorder.notice(
                 frame,
-                f"{frame.path} got {name!r} and no {meant!r}: it is data. Write {meant}=... if you meant that.",
+                f"{frame.path} got {name!r} and no {field!r}: it is data. Write {field}=... if you meant that.",
             )
         agent, own_names = worker.agent_for(session)
         governors = None
@@ -250,8 +250,8 @@ class CallScope(Generic[T]):
                 reject_last_calls(session.recorder, frame, exc)
                 error = self._explain(exc)
                 attach_partial_messages(error, captured)
-                if left := abandoned_by_pydantic_ai(exc):
-                    await end_tasks(left)
+                if abandoned := abandoned_by_pydantic_ai(exc):
+                    await end_tasks(abandoned)
                 if error is exc:
                     raise
                 raise error from exc
@@ -274,8 +274,8 @@ class CallScope(Generic[T]):
         """Return the prompt of a call, without secrets. Files are sent as they are."""
         frame, recorder = self.frame, self._context.runtime.recorder
         if frame.prompt is None:
-            shown = recorder.redaction.visible_arguments(frame, arguments)
-            return prompt_of(shown, frame.attachments, declared=self._worker.input_type is not None)
+            visible = recorder.redaction.visible_arguments(frame, arguments)
+            return prompt_of(visible, frame.attachments, declared=self._worker.input_type is not None)
         items = [recorder.secrets.redact(item) if isinstance(item, str) else item for item in frame.prompt]
         return items[0] if len(items) == 1 and isinstance(items[0], str) else items
 

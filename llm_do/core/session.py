@@ -126,8 +126,8 @@ class Session:
 
     def _explain_unknown(self, name: str, frame: CallFrame) -> str:
         # A registry would have to read every file to tell, and says itself what it has.
-        known = self.entries.values() if isinstance(self.entries, dict) else ()
-        owners = [worker.name for worker in workers_below(known) if name in worker.own_entries]
+        entries = self.entries.values() if isinstance(self.entries, dict) else ()
+        owners = [worker.name for worker in workers_below(entries) if name in worker.own_entries]
         where = f" (called from {frame.path})" if frame.path else ""
         if owners:
             tool_of = " and of ".join(f"worker {owner!r}" for owner in owners)
@@ -136,8 +136,8 @@ class Session:
         if reason is not None:
             return f"No entry is named {name!r}{where}. {reason}"
         worker = frame.worker_entry
-        own = worker.own_entries if worker is not None else ()
-        return f"No entry is named {name!r}{where}.{did_you_mean(name, {*self.entries, *own})}"
+        own_names = worker.own_entries if worker is not None else ()
+        return f"No entry is named {name!r}{where}.{did_you_mean(name, {*self.entries, *own_names})}"
 
     # -- whether a call may run --------------------------------------------------------------------
 
@@ -181,5 +181,5 @@ class Session:
     def timed_out(self, deadline: Deadline, path: str) -> CallTimeout:
         """Return the error of a call whose time is up, with the functions that go on running in threads."""
         where = f"Time is up after {deadline.seconds:g} s (Limits.timeout), in {deadline.interrupted or path}."
-        left = self.loop.threads.tell_left_running(deadline)
-        return CallTimeout(f"{where} {left}".rstrip(), limit="timeout")
+        still_running = self.loop.threads.tell_left_running(deadline)
+        return CallTimeout(f"{where} {still_running}".rstrip(), limit="timeout")

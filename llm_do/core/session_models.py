@@ -77,8 +77,8 @@ class SessionModels:
             try:
                 self._by_name[choice] = self._make(choice)
             except Exception as exc:  # a provider's package may raise anything of its own
-                own = self._entries.providers() if isinstance(self._entries, HasProviders) else ()
-                reason = explain_unusable(choice, exc, own)
+                providers = self._entries.providers() if isinstance(self._entries, HasProviders) else ()
+                reason = explain_unusable(choice, exc, providers)
                 raise ModelChoiceError(f"Worker {entry.name!r} cannot use model {choice!r}: {reason}") from exc
         self.check_compatible(frame, self._by_name[choice], choice)
         return self._by_name[choice]
@@ -95,21 +95,21 @@ class SessionModels:
     def check_compatible(self, frame: CallFrame, model: Model, name: str | None = None) -> None:
         """Refuse a model that is known not to be one of those that a worker can use."""
         entry = frame.called
-        wanted = entry.compatible_models
-        if not wanted:
+        patterns = entry.compatible_models
+        if not patterns:
             return
-        listed = ", ".join(wanted)
-        if (misfit := find_unfit_model(model, wanted, name)) is not None:
+        allowed = ", ".join(patterns)
+        if (misfit := find_unfit_model(model, patterns, name)) is not None:
             by = "" if entry.model is not None else ", the session's default"
             raise ModelChoiceError(
-                f"Worker {entry.name!r} cannot use model {misfit!r}{by}: its compatible_models are {listed}. Give it a "
-                "`model` of its own that fits, or the session one: `--model NAME`, `model=` / `cli_model=` in Python, "
-                "LLM_DO_MODEL=NAME, or `model` in llm-do.toml."
+                f"Worker {entry.name!r} cannot use model {misfit!r}{by}: its compatible_models are {allowed}. Give it "
+                "a `model` of its own that fits, or the session one: `--model NAME`, `model=` / `cli_model=` in "
+                "Python, LLM_DO_MODEL=NAME, or `model` in llm-do.toml."
             )
-        if (unknown := find_unverified_model(model, wanted, name)) is not None:
+        if (unknown := find_unverified_model(model, patterns, name)) is not None:
             unsure, fact = unknown
             self._recorder.notice(
                 frame,
                 f"It is not known whether model {unsure!r} {fact}, as worker {entry.name!r} asks for "
-                f"(compatible_models: {listed}). It is used all the same.",
+                f"(compatible_models: {allowed}). It is used all the same.",
             )

@@ -79,9 +79,9 @@ class RuleChecks:
         """Return the entry of the project, or of one of its workers, that has this name in rules."""
         if isinstance(self._entries, HasRules):
             return self._entries.with_rule_name(name)
-        known = list(self._entries.values())
-        below = [tool for worker in workers_below(known) for tool in worker.own_entries.values()]
-        return next((tool for tool in (*known, *below) if name in (tool.name, rule_name(adapt(tool)))), None)
+        entries = list(self._entries.values())
+        below = [tool for worker in workers_below(entries) for tool in worker.own_entries.values()]
+        return next((tool for tool in (*entries, *below) if name in (tool.name, rule_name(adapt(tool)))), None)
 
 
 class SessionTools:
@@ -97,22 +97,22 @@ class SessionTools:
         self._worker = worker
         self._foreign = foreign
         # A registry would have to read every file to tell what it has: it is asked for names only.
-        known = [*(entries.values() if isinstance(entries, dict) else ()), *([] if worker is None else [worker])]
-        below = [tool for each in workers_below(known) for tool in each.own_entries.values()]
-        self._tools = [adapt(entry) for entry in (*known, *below) if entry is not worker]
+        roots = [*(entries.values() if isinstance(entries, dict) else ()), *([] if worker is None else [worker])]
+        below = [tool for each in workers_below(roots) for tool in each.own_entries.values()]
+        self._tools = [adapt(entry) for entry in (*roots, *below) if entry is not worker]
         self.rule_names: Mapping[str, str] = {tool.name: rule_name(tool) for tool in self._tools}
         self.servers: Collection[str] = {name.partition("/")[0] for name in foreign or () if "/" in name}
 
     def shapes(self, name: str) -> Sequence[Shape] | None:
-        found = [shape_of(tool.parameters.vocabulary.shape) for tool in self._tools if rule_name(tool) == name]
+        shapes = [shape_of(tool.parameters.vocabulary.shape) for tool in self._tools if rule_name(tool) == name]
         if self._foreign is not None and name in self._foreign:
-            found.append(self._foreign[name])
-        if not found and not isinstance(self._entries, dict):
+            shapes.append(self._foreign[name])
+        if not shapes and not isinstance(self._entries, dict):
             with suppress(LlmDoError):
-                found.append(shape_of(adapt(self._entries[name]).parameters.vocabulary.shape))
-        if not found and name in NATIVE_TOOL_TYPES:
-            found.append({})
-        return found or None
+                shapes.append(shape_of(adapt(self._entries[name]).parameters.vocabulary.shape))
+        if not shapes and name in NATIVE_TOOL_TYPES:
+            shapes.append({})
+        return shapes or None
 
     def names(self) -> Iterable[str]:
         return {*self._entries, *map(rule_name, self._tools), *(self._foreign or ())}
@@ -121,16 +121,16 @@ class SessionTools:
         worker = self._worker
         if worker is not None and (_has_capabilities(worker) or (self._foreign is None and worker.toolsets)):
             return True
-        return any(entry.toolsets or _has_capabilities(entry) for entry in (*self._tools, *self._named()))
+        return any(entry.toolsets or _has_capabilities(entry) for entry in (*self._tools, *self._reachable_by_name()))
 
-    def _named(self) -> Iterator[EntryBase]:
+    def _reachable_by_name(self) -> Iterator[EntryBase]:
         """Yield the entries that can be called from here by name, at any depth."""
-        seen: set[str] = set()
+        names_seen: set[str] = set()
         waiting = [*([] if self._worker is None else [self._worker]), *self._tools]
         while waiting:
             entry = waiting.pop()
-            for name in called_names(entry, self._entries) - seen:
-                seen.add(name)
+            for name in called_names(entry, self._entries) - names_seen:
+                names_seen.add(name)
                 with suppress(LlmDoError, KeyError):  # what is wrong with it is said when it is called
                     waiting.append(adapt(self._entries[name]))
                     yield waiting[-1]

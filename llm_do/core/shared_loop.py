@@ -96,11 +96,11 @@ class SharedLoop:
             self._close(runner)
 
     async def _until_empty(self) -> None:
-        left = asyncio.Event()
-        self._tell_left = partial(asyncio.get_running_loop().call_soon_threadsafe, left.set)
+        guest_left = asyncio.Event()
+        self._tell_left = partial(asyncio.get_running_loop().call_soon_threadsafe, guest_left.set)
         while self._has_guests():
-            await left.wait()
-            left.clear()
+            await guest_left.wait()
+            guest_left.clear()
 
     def _has_guests(self) -> bool:
         """Tell whether there are guests. Without any, there will be none."""

@@ -19,18 +19,18 @@ class WorkerSlots:
     `progress` returns a value that changes with whatever the session does, or `None` while it is seen to be at work.
     """
 
-    __slots__ = ("_progress", "_size", "_taken", "_timer", "_waiting")
+    __slots__ = ("_in_use", "_progress", "_size", "_timer", "_waiting")
 
     def __init__(self, size: int, progress: Callable[[], Any]) -> None:
         self._size = size
         self._progress = progress
-        self._taken = 0
+        self._in_use = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
-        if self._taken < self._size:  # nothing waits then: a slot that is given back goes to the first that does
-            self._taken += 1
+        if self._in_use < self._size:  # nothing waits then: a slot that is given back goes to the first that does
+            self._in_use += 1
             return self
         loop = asyncio.get_running_loop()
         slot: asyncio.Future[None] = loop.create_future()
@@ -53,15 +53,15 @@ class WorkerSlots:
         self._give_back()
 
     def _give_back(self) -> None:
-        self._taken -= 1
-        if self._taken < self._size:
+        self._in_use -= 1
+        if self._in_use < self._size:
             self._serve()
 
     def _serve(self) -> None:
         while self._waiting:
             slot = self._waiting.popleft()
             if not slot.done():  # cancelled, and its task has not run since
-                self._taken += 1
+                self._in_use += 1
                 slot.set_result(None)
                 break
         self._stop_looking()

@@ -37,9 +37,9 @@ class Stream:
         """Make an event of a call, and hand it on. It happened now, unless `at` says when."""
         self._last += 1
         # Not by the class itself: a frozen dataclass sets its fields one by one, which takes several times as long.
-        made = object.__new__(kind)
-        made.__dict__.update(call, session_id=self.session_id, seq=self._last, at=at or time(), **fields)
-        event: Any = made
+        instance = object.__new__(kind)
+        instance.__dict__.update(call, session_id=self.session_id, seq=self._last, at=at or time(), **fields)
+        event: Any = instance
         if self._secrets.active:
             event = self._secrets.redact(event)
         # A journal is what a session must not run without, so its failure is the call's failure.

@@ -17,7 +17,7 @@ class StreamInTask:
 
     def __init__(self, stream: AbstractAsyncContextManager[StreamedResponse]) -> None:
         self._stream = stream
-        self._opened: asyncio.Future[StreamedResponse] = asyncio.get_running_loop().create_future()
+        self._open_stream: asyncio.Future[StreamedResponse] = asyncio.get_running_loop().create_future()
         self._was_read = asyncio.Event()
         self._error: BaseException | None = None
         """The reason why it was not read to its end."""
@@ -25,7 +25,7 @@ class StreamInTask:
     async def send(self) -> ModelResponse:
         """Open the stream, wait until it was read, and return the whole response."""
         async with self._stream as stream:
-            self._opened.set_result(stream)
+            self._open_stream.set_result(stream)
             await self._was_read.wait()
             if self._error is not None:
                 raise self._error
@@ -38,15 +38,15 @@ class StreamInTask:
         """Yield the stream that `answer` opened, or one of the response that it returned without opening any."""
         task: asyncio.Future[ModelResponse] = asyncio.ensure_future(answer())
         try:
-            waiting: list[asyncio.Future[Any]] = [task, self._opened]
+            waiting: list[asyncio.Future[Any]] = [task, self._open_stream]
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if self._opened.done():
-                yield self._opened.result()
+            if self._open_stream.done():
+                yield self._open_stream.result()
             else:
                 yield CompletedStreamedResponse(await task, model_request_parameters=parameters, replay_events=True)
         except BaseException as exc:
             self._error = exc
-            if not self._opened.done():
+            if not self._open_stream.done():
                 task.cancel()
             raise
         finally:

@@ -75,23 +75,23 @@ def abandoned_by_pydantic_ai(exc: BaseException) -> set[asyncio.Task[Any]]:
     A run that is cancelled while it waits for a helper task (`cancel_and_drain`) forgets the task of `wrap_run`, or
     that of a stream, which then waits for ever and keeps the session. Only the frames of the traceback still know it.
     """
-    found: set[asyncio.Task[Any]] = set()
-    seen: set[int] = set()
+    abandoned: set[asyncio.Task[Any]] = set()
+    seen_ids: set[int] = set()
     pending: list[BaseException | None] = [exc]
     while pending:
         error = pending.pop()
-        if error is None or id(error) in seen:
+        if error is None or id(error) in seen_ids:
             continue
-        seen.add(id(error))
+        seen_ids.add(id(error))
         pending += (error.__cause__, error.__context__)
         for local in _locals_of_pydantic_ai(error.__traceback__):
             for value in local if isinstance(local, list | tuple | set) else (local,):
                 # PydanticAI 2.66 has some of its tasks in objects with a `task`.
                 task = value if isinstance(value, asyncio.Task) else vars(value).get("task") if _is_own(value) else None
                 if isinstance(task, asyncio.Task) and not task.done():
-                    found.add(task)
+                    abandoned.add(task)
     current = asyncio.current_task()
-    return {task for task in found if task is not current}
+    return {task for task in abandoned if task is not current}
 
 
 def _is_own(value: Any) -> bool:

@@ -65,7 +65,7 @@ class Threads:
         self._lock = Lock()
         self._running: dict[int, set[CallThread]] = {}
         self._waiting: dict[int, deque[CallThread]] = {}
-        self._told = False
+        self._has_noticed = False
 
     async def run(self, frame: CallFrame, function: Callable[[], T], *, has_place: bool = True) -> T:
         """Run a synchronous function beside the loop. On cancellation its thread runs out by itself."""
@@ -112,8 +112,8 @@ class Threads:
         running = self._running.get(thread.depth, ())
         if len(running) < THREADS_PER_DEPTH:
             return True
-        counted = sum(other.abandoned or (thread.has_place and other.has_place) for other in running)
-        return counted < THREADS_PER_DEPTH
+        count = sum(other.abandoned or (thread.has_place and other.has_place) for other in running)
+        return count < THREADS_PER_DEPTH
 
     def _start(self, thread: CallThread) -> bool:
         """Start a thread that has a place. Where the system has no thread to give, its function fails."""
@@ -129,10 +129,10 @@ class Threads:
 
     def finish(self, thread: CallThread) -> None:
         """Give the place of a thread to those that wait for one."""
-        ended = [thread]
-        while ended:
-            following = self._pass_place(ended.pop())
-            ended += [other for other in following if not self._start(other)]
+        finished = [thread]
+        while finished:
+            following = self._pass_place(finished.pop())
+            finished += [other for other in following if not self._start(other)]
 
     def _pass_place(self, thread: CallThread) -> list[CallThread]:
         """Take the place of a thread away. Return those that have one now, and have to be started."""
@@ -179,8 +179,8 @@ class Threads:
         """Tell once in a session that a function waits for a place, and who holds them."""
         with self._lock:
             waits = thread in self._waiting.get(thread.depth, ())
-        if waits and not self._told:
-            self._told = True
+        if waits and not self._has_noticed:
+            self._has_noticed = True
             frame, holders = thread.frame, self._describe_holders(thread.depth)
             self._notice(frame, f"{frame.path} waits for a thread: {holders}.")
 
@@ -188,27 +188,27 @@ class Threads:
         with self._lock:
             holders = [thread for thread in self._running.get(depth, ()) if thread.abandoned or thread.has_place]
         abandoned = sum(thread.abandoned for thread in holders)
-        left = f", {abandoned} of them for calls that were cancelled" if abandoned else ""
-        return f"all {THREADS_PER_DEPTH} of its depth are held by {_count_paths(holders)}{left}"
+        suffix = f", {abandoned} of them for calls that were cancelled" if abandoned else ""
+        return f"all {THREADS_PER_DEPTH} of its depth are held by {_count_paths(holders)}{suffix}"
 
     def left_running(self, deadline: Deadline | None = None) -> str:
         """Name the functions that still run though their calls were cancelled: all, or those in that time."""
         with self._lock:
-            left = [thread for running in self._running.values() for thread in running if thread.abandoned]
+            threads = [thread for running in self._running.values() for thread in running if thread.abandoned]
         if deadline is not None:
-            left = [thread for thread in left if deadline.covers(thread.frame.deadline)]
-        return _count_paths(left)
+            threads = [thread for thread in threads if deadline.covers(thread.frame.deadline)]
+        return _count_paths(threads)
 
     def tell_left_running(self, deadline: Deadline | None = None) -> str:
         """Return a sentence that names them, or nothing if there are none."""
-        left = self.left_running(deadline)
-        return f"Left running, since threads cannot be stopped: {left}." if left else ""
+        names = self.left_running(deadline)
+        return f"Left running, since threads cannot be stopped: {names}." if names else ""
 
 
 def _count_paths(threads: Iterable[CallThread]) -> str:
     paths = Counter(thread.frame.path for thread in threads).most_common()
-    named = [path if times == 1 else f"{path} ({times} times)" for path, times in paths[:_MOST_NAMED]]
-    return ", ".join(named) + (", ..." if len(paths) > _MOST_NAMED else "")
+    descriptions = [path if times == 1 else f"{path} ({times} times)" for path, times in paths[:_MOST_NAMED]]
+    return ", ".join(descriptions) + (", ..." if len(paths) > _MOST_NAMED else "")
 
 
 class ThreadsOfCall(Executor):
@@ -223,14 +223,14 @@ class ThreadsOfCall(Executor):
         self._frame = frame
         self._loop = asyncio.get_running_loop()
         self._lock = Lock()
-        self._own: dict[Future[Any], CallThread] = {}
+        self._threads_by_future: dict[Future[Any], CallThread] = {}
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
         with self._lock:
-            is_beside = self._frame.top.is_inner or any(other.has_place for other in self._own.values())
+            is_beside = self._frame.top.is_inner or any(other.has_place for other in self._threads_by_future.values())
             thread = CallThread(self._frame, has_place=not is_beside)
-            self._own[future] = thread
+            self._threads_by_future[future] = thread
 
         def work() -> Any:
             return fn(*args, **kwargs) if future.set_running_or_notify_cancel() else None
@@ -246,14 +246,14 @@ class ThreadsOfCall(Executor):
 
     def _forget(self, future: Future[Any]) -> None:
         with self._lock:
-            thread = self._own.pop(future)
+            thread = self._threads_by_future.pop(future)
         if future.cancelled():  # before it had a place
             self._threads.abandon([thread])
 
     def abandon(self, cancelled: BaseException) -> None:
         """Leave the threads to themselves that are still at work when the call is cancelled."""
         with self._lock:
-            threads = list(self._own.values())
+            threads = list(self._threads_by_future.values())
         self._threads.abandon(threads, cancelled)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

@@ -191,12 +191,12 @@ class ToolEntry(EntryBase, Generic[T]):
             return await self._call_function(input_data, ctx, run_ctx)
         with anyio.move_on_after(self.tool.timeout):
             return await self._call_function(input_data, ctx, run_ctx)
-        frame, said = ctx.frame, f"{self.name}() timed out after {self.tool.timeout:g} seconds."
+        frame, message = ctx.frame, f"{self.name}() timed out after {self.tool.timeout:g} seconds."
         if frame.thread_dropped:
-            said += f" {THREAD_DROPPED.capitalize()}."
+            message += f" {THREAD_DROPPED.capitalize()}."
         elif frame.thread_wait:
-            said += f" It {frame.thread_wait}."
-        raise ToolTimeout(said, entry=self)
+            message += f" It {frame.thread_wait}."
+        raise ToolTimeout(message, entry=self)
 
     async def _call_function(self, arguments: dict[str, Any], ctx: Context, run_ctx: RunContext[Context] | None) -> T:
         schema = self.tool.function_schema
@@ -206,11 +206,11 @@ class ToolEntry(EntryBase, Generic[T]):
         if schema.var_positional_field:
             args.extend(kwargs.pop(schema.var_positional_field))
         if schema.is_async:
-            made: Any = self._function(*args, **kwargs)
+            output: Any = self._function(*args, **kwargs)
         else:
-            made = await ctx.runtime.loop.run_in_thread(ctx.frame, partial(self._function, *args, **kwargs))
+            output = await ctx.runtime.loop.run_in_thread(ctx.frame, partial(self._function, *args, **kwargs))
         # A plain function may still return an awaitable, as a lambda around a coroutine function does.
-        result: T = await made if inspect.isawaitable(made) else made
+        result: T = await output if inspect.isawaitable(output) else output
         return result
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:

@@ -43,16 +43,16 @@ class ToolsetOwner:
     def __init__(self, worker: WorkerEntry[Any], context: Context) -> None:
         self._worker = worker
         self._context = context
-        self._built: list[tuple[AbstractToolset[Context], Hashable]] = []
-        self._opened = asyncio.Event()
+        self._toolsets: list[tuple[AbstractToolset[Context], Hashable]] = []
+        self._are_open = asyncio.Event()
         self._done = asyncio.Event()
         self._openers = 0
-        self._closing = ""
+        self._closing_label = ""
         """The toolset that is being closed."""
         self._timer: asyncio.TimerHandle | None = None
         session = context.runtime
         session.loop.enter()
-        self._owner = asyncio.create_task(self._own(), name=f"toolsets of {worker.name}")
+        self._owner = asyncio.create_task(self._hold_open(), name=f"toolsets of {worker.name}")
         session.loop.tasks.add(self._owner)
         self._owner.add_done_callback(self._end)
 
@@ -60,7 +60,7 @@ class ToolsetOwner:
         self._context.runtime.loop.tasks.discard(owner)
         if self._timer is not None:
             self._timer.cancel()
-        self._opened.set()  # those that wait find out that it is over
+        self._are_open.set()  # those that wait find out that it is over
         if not owner.cancelled():
             owner.exception()  # told to those who open and close, if there are any
 
@@ -74,9 +74,9 @@ class ToolsetOwner:
         self._check_loop()
         self._openers += 1
         try:
-            await self._opened.wait()
+            await self._are_open.wait()
         except asyncio.CancelledError:
-            if self._openers == 1 and not self._opened.is_set():
+            if self._openers == 1 and not self._are_open.is_set():
                 self._end_owner(cancel=True)
                 await self._wait_or_leave(in_time=False)
             raise
@@ -89,7 +89,7 @@ class ToolsetOwner:
 
     async def close(self, in_time: bool) -> None:
         self._check_loop()
-        self._end_owner(cancel=not self._opened.is_set())
+        self._end_owner(cancel=not self._are_open.is_set())
         await self._wait_or_leave(in_time)
         if self._owner.done() and not self._owner.cancelled():
             self._owner.result()
@@ -104,7 +104,7 @@ class ToolsetOwner:
 
     def _give_up(self) -> None:
         """Cancel the owner, again and again: a toolset may take a cancellation for an error like others."""
-        logger.error("Toolset %s of worker %r does not close; it is cancelled.", self._closing, self._worker.name)
+        logger.error("Toolset %s of worker %r does not close; it is cancelled.", self._closing_label, self._worker.name)
         self._owner.cancel()
         self._timer = self._owner.get_loop().call_later(CLOSING_SECONDS, self._give_up)
 
@@ -119,14 +119,14 @@ class ToolsetOwner:
                 cancelled = exc
         until = anyio.current_time() + tasks.LEAVING_SECONDS
         with anyio.CancelScope(shield=True):
-            while not self._owner.done() and (left := until - anyio.current_time()) > 0:
+            while not self._owner.done() and (seconds := until - anyio.current_time()) > 0:
                 try:
-                    await asyncio.wait([self._owner], timeout=left)
+                    await asyncio.wait([self._owner], timeout=seconds)
                 except asyncio.CancelledError as exc:
                     cancelled = exc
         if not self._owner.done():
             self._tell(
-                f"Toolset {self._closing} of worker {self._worker.name!r} takes long to close. The call ends "
+                f"Toolset {self._closing_label} of worker {self._worker.name!r} takes long to close. The call ends "
                 f"without it, and it is cancelled after {CLOSING_SECONDS:g} s."
             )
         if cancelled is not None:
@@ -146,24 +146,24 @@ class ToolsetOwner:
     async def tools(self) -> dict[str, ToolsetTool[Context]]:
         """Return the tools of the toolsets."""
         run_ctx = run_context(self._context, self._worker)
-        found: dict[str, ToolsetTool[Context]] = {}
-        for toolset, _ in self._built:
+        tools: dict[str, ToolsetTool[Context]] = {}
+        for toolset, _ in self._toolsets:
             with suppress(UserError):  # it connects for each run, and is checked there
-                found.update(await toolset.get_tools(run_ctx))
-        return found
+                tools.update(await toolset.get_tools(run_ctx))
+        return tools
 
     def for_run(self, own_names: Sequence[str]) -> list[AbstractToolset[Context]]:
         """Return the toolsets as a run sees them: held open, and behind the runtime."""
         if self._worker.capabilities:  # the governor stands around all tools at once
-            return [HeldToolset(toolset) for toolset, _ in self._built]
-        return [GovernedToolset(HeldToolset(toolset), identity, own_names) for toolset, identity in self._built]
+            return [HeldToolset(toolset) for toolset, _ in self._toolsets]
+        return [GovernedToolset(HeldToolset(toolset), identity, own_names) for toolset, identity in self._toolsets]
 
-    async def _own(self) -> None:
+    async def _hold_open(self) -> None:
         async with AsyncExitStack() as stack:
             for declared in self._worker.toolsets:
                 await self._build(declared, stack)
-            await _wait_for_starts([toolset for toolset, _ in self._built])
-            self._opened.set()
+            await _wait_for_starts([toolset for toolset, _ in self._toolsets])
+            self._are_open.set()
             await self._done.wait()
 
     async def _build(self, declared: Any, stack: AsyncExitStack) -> None:
@@ -171,8 +171,8 @@ class ToolsetOwner:
         factory = self._context.runtime.toolsets.resolve(declared, worker.name)
         try:
             with self._context.runtime.loop.inner_task():  # the worker waits for whatever the factory calls
-                made = factory(self._context)
-                toolset = await made if inspect.isawaitable(made) else made
+                product = factory(self._context)
+                toolset = await product if inspect.isawaitable(product) else product
         except Exception as exc:
             exc.add_note(f"while {quote(factory)} built a toolset of worker {worker.name!r}")
             raise
@@ -181,10 +181,10 @@ class ToolsetOwner:
                 f"The toolset factory {quote(factory)} of worker {worker.name!r} returned {quote(toolset)}, "
                 "not a toolset."
             )
-        self._closing = toolset.label
+        self._closing_label = toolset.label
         await stack.enter_async_context(toolset)
-        stack.callback(setattr, self, "_closing", toolset.label)
-        self._built.append((toolset, SameObject(factory)))
+        stack.callback(setattr, self, "_closing_label", toolset.label)
+        self._toolsets.append((toolset, SameObject(factory)))
 
 
 async def _wait_for_starts(toolsets: Sequence[AbstractToolset[Any]]) -> None:

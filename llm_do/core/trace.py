@@ -222,7 +222,7 @@ class BoundedTrace(Trace):
         self._records: dict[int, TraceEntry] = {}
         self._holders: dict[int, int] = {}
         """For each record, why it stays: 1 for a call that runs, and 1 for each call that it made and that stays so."""
-        self._ended: OrderedDict[int, TraceEntry] = OrderedDict()
+        self._closed_records: OrderedDict[int, TraceEntry] = OrderedDict()
         """The records that nothing holds, in the order in which they were let go: calls before their callers."""
         self.append = self._open
 
@@ -241,11 +241,11 @@ class BoundedTrace(Trace):
 
     def _hold(self, record: TraceEntry | None) -> None:
         while record is not None:
-            held = self._holders.get(record.id, 0)
-            self._holders[record.id] = held + 1
-            if held:
+            count = self._holders.get(record.id, 0)
+            self._holders[record.id] = count + 1
+            if count:
                 return
-            self._ended.pop(record.id, None)  # a call was made on behalf of one that is over
+            self._closed_records.pop(record.id, None)  # a call was made on behalf of one that is over
             record = self._above(record)
 
     def close(self, record: TraceEntry) -> None:
@@ -255,11 +255,11 @@ class BoundedTrace(Trace):
             self._holders[above.id] -= 1
             if self._holders[above.id]:
                 break
-            self._ended[above.id] = above
+            self._closed_records[above.id] = above
             above = self._above(above)
-        while len(self._ended) > self._most:
-            dropped, _ = self._ended.popitem(last=False)
-            del self._records[dropped], self._holders[dropped]
+        while len(self._closed_records) > self._most:
+            oldest, _ = self._closed_records.popitem(last=False)
+            del self._records[oldest], self._holders[oldest]
             self.left_out += 1
 
     def _above(self, record: TraceEntry) -> TraceEntry | None:

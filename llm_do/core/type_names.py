@@ -9,24 +9,24 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from pydantic_ai import NativeOutput, PromptedOutput, TextOutput, ToolOutput
 
 
-def name_of_type(wanted: Any) -> str:
+def name_of_type(output_type: Any) -> str:
     """Return the name of a type that a model should give, as a person would write it."""
-    if isinstance(wanted, NativeOutput | PromptedOutput):
-        wanted = wanted.outputs
-    elif isinstance(wanted, ToolOutput):
-        wanted = wanted.output
-    elif isinstance(wanted, TextOutput):
-        wanted = str
-    if isinstance(wanted, list | tuple):
-        return " or ".join(map(name_of_type, wanted))
-    if get_origin(wanted) in (Union, UnionType):
-        return " or ".join(map(name_of_type, get_args(wanted)))
-    if inspect.isroutine(wanted):  # its argument is what the model gives
-        hints = [hint for name, hint in get_type_hints(wanted).items() if name != "return"]
-        return name_of_type(hints[-1]) if hints else wanted.__name__
-    if wanted in (str, None, type(None)):
-        return "text" if wanted is str else "nothing (None)"
-    return _name_of(wanted)
+    if isinstance(output_type, NativeOutput | PromptedOutput):
+        output_type = output_type.outputs
+    elif isinstance(output_type, ToolOutput):
+        output_type = output_type.output
+    elif isinstance(output_type, TextOutput):
+        output_type = str
+    if isinstance(output_type, list | tuple):
+        return " or ".join(map(name_of_type, output_type))
+    if get_origin(output_type) in (Union, UnionType):
+        return " or ".join(map(name_of_type, get_args(output_type)))
+    if inspect.isroutine(output_type):  # its argument is what the model gives
+        hints = [hint for name, hint in get_type_hints(output_type).items() if name != "return"]
+        return name_of_type(hints[-1]) if hints else output_type.__name__
+    if output_type in (str, None, type(None)):
+        return "text" if output_type is str else "nothing (None)"
+    return _name_of(output_type)
 
 
 def _name_of(kind: Any) -> str:

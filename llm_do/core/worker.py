@@ -119,15 +119,16 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
             raise ValueError(f"on_cut_off of worker {self.name!r} must be 'note' or 'error', got {self.on_cut_off!r}.")
         for attribute in ("tools", "toolsets", "capabilities", "compatible_models"):
             object.__setattr__(self, attribute, tuple(as_list(getattr(self, attribute), f"worker {self.name!r}")))
-        for wanted in self.compatible_models:
-            check_requirement(wanted)
+        for requirement in self.compatible_models:
+            check_requirement(requirement)
         if (
             isinstance(self.model, Model)
             and (misfit := find_unfit_model(self.model, self.compatible_models)) is not None
         ):
-            listed = ", ".join(self.compatible_models)
+            allowed = ", ".join(self.compatible_models)
             raise ModelChoiceError(
-                f"Worker {self.name!r} has the model {misfit!r}, and its compatible_models are {listed}. Change either."
+                f"Worker {self.name!r} has the model {misfit!r}, and its compatible_models are {allowed}. "
+                "Change either."
             )
         # Errors in a worker are raised where it is made, not where it is first called.
         _ = self.parameters, self.own_entries, self.rule_book
@@ -260,9 +261,9 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
 
     def proxy_of(self, entry: Entry[Any]) -> Tool[Context]:
         """Return the tool that this worker's model sees for an entry. It takes files where this worker has some."""
-        own = adapt(entry)
+        adapted = adapt(entry)
         has_files = self.sandbox is not None and bool(self.sandbox.paths) and takes_files(self)
-        return (own.proxy_with_files if has_files else None) or own.proxy or proxy_tool(own)
+        return (adapted.proxy_with_files if has_files else None) or adapted.proxy or proxy_tool(adapted)
 
     def __repr__(self) -> str:
         return f"<WorkerEntry {self.name!r}>"
