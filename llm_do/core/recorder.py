@@ -128,7 +128,7 @@ class Recorder:
         """Record a call that cannot be made: it has no record of its own."""
         if self.observed:
             fields = {"arguments": snapshot(arguments), "error": error, "tool_call_id": tool_call_id}
-            self.stream.emit(CallRejected, _caller_tags(caller, name, self.key_of(caller)), **fields)
+            self.stream.emit(CallRejected, _tags_below(caller, name, self.key_of(caller)), **fields)
 
     def start(self, frame: CallFrame) -> None:
         """Record that the entry of a call begins to run, where anything listens."""
@@ -276,14 +276,14 @@ class Recorder:
             self.key_of(frame.caller)
             frame.scope_key = key_of_scope(frame)
             if self.observed:
-                where = _caller_tags(frame.caller, frame.called.name, frame.scope_key)
+                where = _tags_below(frame.caller, frame.called.name, frame.scope_key)
                 self.stream.emit(ScopeOpened, where, history=tuple(frame.messages))
 
     def close_scope(self, frame: CallFrame) -> None:
         """Record that a conversation is over, if that is not recorded yet."""
         if frame.scope_key is not None and not frame.scope_closed and self.observed:
             frame.scope_closed = True
-            self.stream.emit(ScopeClosed, _caller_tags(frame.caller, frame.called.name, frame.scope_key))
+            self.stream.emit(ScopeClosed, _tags_below(frame.caller, frame.called.name, frame.scope_key))
 
     # -- requests and messages ---------------------------------------------------------------------
 
@@ -351,31 +351,22 @@ class Recorder:
 
 
 def tags(frame: CallFrame) -> dict[str, Any]:
-    """Return the call that an event belongs to, in the words of events."""
-    record = frame.record
-    assert record is not None
-    if frame.tags is not None:
-        return frame.tags
-    worker = frame.worker_entry
-    frame.tags = {
-        "key": record.key,
-        "call_id": record.id,
-        "parent_id": record.parent_id,
-        "name": record.name,
-        "worker": worker.name if worker is not None else None,
-        "depth": record.depth,
-    }
+    """Return the call that an event belongs to, as the fields of events."""
+    if frame.tags is None:
+        record = frame.record
+        assert record is not None
+        frame.tags = _tags_below(frame, record.name, record.key)
     return frame.tags
 
 
-def _caller_tags(caller: CallFrame, name: str, key: str | None) -> dict[str, Any]:
-    """Return the call that made something which is no call, in the words of events."""
-    worker = caller.worker_entry
+def _tags_below(frame: CallFrame, name: str, key: str | None) -> dict[str, Any]:
+    """Return the call that made something which has no call of its own, as the fields of events."""
+    worker = frame.worker_entry
     return {
         "key": key,
-        "call_id": caller.call_id,
-        "parent_id": None if caller.record is None else caller.record.parent_id,
+        "call_id": frame.call_id,
+        "parent_id": None if frame.record is None else frame.record.parent_id,
         "name": name,
         "worker": worker.name if worker is not None else None,
-        "depth": caller.depth,
+        "depth": frame.depth,
     }
