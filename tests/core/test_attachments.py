@@ -67,7 +67,7 @@ def boss(base: Path, *tools: Any, **options: Any) -> WorkerEntry[str]:
 
 
 class Script:
-    """A model that calls one tool for the worker `boss`, and keeps what all others are shown."""
+    """A model that calls one tool for the worker `boss`, and keeps the prompts of all others."""
 
     def __init__(self, tool: str, arguments: dict[str, Any]) -> None:
         self.call = tool, arguments
@@ -90,7 +90,7 @@ class Script:
 
 @pytest.mark.parametrize("input_type", [None, Deck])
 async def test_a_worker_that_is_a_tool_takes_files_of_its_callers_roots(root: Path, input_type: Any) -> None:
-    """The model of the caller is offered `attachments`, and what it names is read and shown."""
+    """The model of the caller has a parameter `attachments`, and the files that it names are read and sent."""
     analyst = WorkerEntry[str](name="analyst", instructions="x", input_type=input_type)
     given = {"input": "look"} if input_type is None else {"title": "T"}
     script = Script("analyst", {**given, "attachments": ["in/a.txt", "in/b.txt"]})
@@ -123,7 +123,7 @@ async def test_files_are_offered_only_where_there_are_some_to_give_and_to_take(r
     "path", ["/etc/hostname", "../outside.txt", "in/../outside.txt", "in/link.txt", "out/a.txt", "in/none.txt", ""]
 )
 async def test_no_path_below_a_worker_leaves_its_roots(root: Path, path: str) -> None:
-    """Whether a model or Python below it names the path, nothing is read, and the model is told."""
+    """Nothing is read if a model, or Python below it, names the path, and the model gets the error."""
     analyst = WorkerEntry[str](name="analyst", instructions="x")
     script = Script("analyst", {"input": "look", "attachments": [path]})
     assert await Runtime([boss(root, analyst)], model=script.model).call("boss", "go") != "seen"
@@ -228,7 +228,7 @@ async def test_the_callers_policy_counts_as_the_callees_does(
 
 
 async def test_worker_call_needs_no_input_where_there_are_files(root: Path) -> None:
-    """The files are all that the worker is shown."""
+    """The prompt of the worker is the files alone."""
     from llm_do.toolsets.delegation import worker_call
 
     analyst = WorkerEntry[str](name="analyst", instructions="x")
@@ -241,7 +241,7 @@ async def test_worker_call_needs_no_input_where_there_are_files(root: Path) -> N
 @pytest.mark.parametrize("rule", ["sandbox.read", "worker.call"])
 @pytest.mark.parametrize("name", ["a.txt", "none.txt"])
 async def test_rules_judge_each_file_and_refuse_before_it_is_read(root: Path, rule: str, name: str) -> None:
-    """What may not be read or handed on is refused, and nobody learns whether it is there."""
+    """Paths that may not be read or handed on are refused, and the refusal does not tell whether they exist."""
     key = "path" if rule == "sandbox.read" else "attachments"
     rules = {rule: {"rule": "deny", "when": {key: f"in/{name}"}}}
     analyst = WorkerEntry[str](name="analyst", instructions="x")
@@ -388,7 +388,7 @@ async def test_a_field_that_is_called_attachments_stays_the_workers_own(root: Pa
 @pytest.mark.parametrize("way", ["tool", "worker_call"])
 @pytest.mark.parametrize("rule", ["sandbox.read", "worker.call"])
 def test_why_judges_each_file_and_reads_none(root: Path, way: str, rule: str) -> None:
-    """What would be decided about a call is decided about its files too."""
+    """The explanation of a decision judges the files of the call too."""
     from llm_do.toolsets.delegation import worker_call
 
     key = "path" if rule == "sandbox.read" else "attachments"

@@ -348,7 +348,7 @@ async def test_what_a_cancelled_thread_waits_for_is_cancelled_too() -> None:
 
 
 async def test_one_session_serves_one_loop_at_a_time() -> None:
-    """A runtime's counters are not made for two threads: the second loop is told so."""
+    """A runtime's counters are not made for two threads: the second loop gets an error."""
     runtime = Runtime([search])
     await runtime.call("search", "x")
 
@@ -370,7 +370,7 @@ async def test_one_session_serves_one_loop_at_a_time() -> None:
 
 
 async def test_a_call_through_the_runtime_from_inside_a_tool_cannot_deadlock() -> None:
-    """It is a new top-level call, and whoever waits for it may hold what it would wait for."""
+    """It is a new top-level call, and the code that waits for it may hold the slot that it would wait for."""
     inner = WorkerEntry(name="inner", model=scripted(says("in")))
 
     @entry

@@ -37,7 +37,7 @@ RULES = {"pay": {"rule": "ask", "reason": "money"}}
 
 
 class Memory(Executor):
-    """Remembers all that a run needs to be made again: responses, answers of calls, and what a person said."""
+    """Remembers all that a run needs to be made again: responses, answers of calls, and decisions of a person."""
 
     def __init__(self) -> None:
         self.finished: dict[str, Recalled] = {}

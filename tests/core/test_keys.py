@@ -82,7 +82,7 @@ async def test_an_edit_does_not_change_the_key() -> None:
 
 
 async def test_secrets_are_no_part_of_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fields that are declared secret, and configured values; not what becomes known while the run goes on."""
+    """Fields that are declared secret, and configured values; not values that become known during the run."""
 
     @entry
     def login(user: str, token: Annotated[str, Secret]) -> str:

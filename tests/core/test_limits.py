@@ -36,7 +36,7 @@ async def dig(ctx: RunContext[Context], levels: int) -> int:
 
 
 async def test_the_time_of_a_call_covers_its_wait_for_a_slot() -> None:
-    """With the only slot taken, a call ends in time, and says what it waited for."""
+    """With the only slot taken, a call ends in time, and its error names the slot."""
     inside, over = asyncio.Event(), asyncio.Event()
 
     async def forever(messages: Any, info: Any) -> Any:

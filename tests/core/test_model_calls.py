@@ -1,4 +1,4 @@
-"""A model's calls take the same way as Python's: one dispatch, whoever brought the tool."""
+"""A model's calls take the same way as Python's: one dispatch, for our own tools and for foreign ones."""
 
 import asyncio
 import sys
@@ -365,7 +365,7 @@ def foreign(ctx: Context) -> AbstractToolset[Any]:
 
 
 async def test_a_capability_that_rewrites_arguments_cannot_slip_past_an_approval() -> None:
-    """What the person is shown is what runs, for our own tools and for foreign ones."""
+    """The arguments that the person approved are those that run, for our own tools and for foreign ones."""
     asked: list[Any] = []
 
     @entry(requires_approval=True)
@@ -561,7 +561,7 @@ async def test_responses_that_a_fallback_rejects_are_paid_too() -> None:
 
 
 async def test_a_timeout_below_is_not_a_retry_above() -> None:
-    """Only the tool that timed out is tried again, by whoever called it."""
+    """Only the tool that timed out is tried again, by its own caller."""
 
     async def slow() -> None:
         await asyncio.sleep(5)

@@ -1,4 +1,4 @@
-"""Outputs: what an entry declares is what its caller gets, or an error that says why not."""
+"""Outputs: a caller gets the type that the entry declares, or an error with the reason."""
 
 import re
 from dataclasses import dataclass

@@ -38,7 +38,7 @@ from ..scripted import calls, says, scripted
 
 
 class Log:
-    """What happened to toolsets, in order."""
+    """The events of toolsets, in order."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -294,7 +294,7 @@ async def test_a_cancelled_turn_leaves_the_conversation_as_it_was_and_nothing_op
     assert asyncio.all_tasks() == before_tasks
 
 
-async def test_whoever_catches_an_error_sees_the_messages_of_the_call_they_made() -> None:
+async def test_an_error_has_the_messages_of_the_call_that_the_catching_code_made() -> None:
     """A function that catches its worker's failure sees that worker's messages, not its own caller's."""
     seen: list[list[ModelMessage]] = []
 
@@ -484,7 +484,7 @@ async def test_an_error_while_closing_is_told() -> None:
 
 
 class Slow(FunctionToolset[Any]):
-    """A toolset that takes its time, and notes what happens to it."""
+    """A slow toolset that notes when it is entered and left."""
 
     def __init__(self, log: list[str], *, opening: float = 0.1, closing: float = 0.0) -> None:
         super().__init__()
@@ -537,7 +537,7 @@ async def test_closing_while_another_task_opens_ends_the_opening() -> None:
     assert log == []
 
 
-async def test_whoever_closes_returns_when_it_is_closed() -> None:
+async def test_closing_returns_when_the_scope_is_closed() -> None:
     log: list[str] = []
     worker = WorkerEntry(name="w", toolsets=[lambda ctx: Slow(log, closing=0.1)])
     scope = worker.start(Runtime(model=scripted(says("ok"))))
@@ -655,7 +655,7 @@ async def test_a_scope_that_is_forgotten_keeps_its_toolsets_until_the_loop_ends(
     assert log == ["open", "closed"]
 
 
-async def test_closing_in_the_very_moment_of_opening_hangs_nobody() -> None:
+async def test_closing_in_the_very_moment_of_opening_does_not_hang() -> None:
     worker = WorkerEntry(name="w", toolsets=[lambda ctx: Slow([])])
     scope = worker.start(Runtime(model=scripted(says("ok"))))
     opening = asyncio.create_task(scope.open())
@@ -666,7 +666,7 @@ async def test_closing_in_the_very_moment_of_opening_hangs_nobody() -> None:
             await opening
 
 
-async def test_nobody_starts_a_turn_while_the_block_is_left() -> None:
+async def test_no_turn_starts_while_the_block_is_left() -> None:
     """A task that tries again and again gets no turn in between, and the toolsets are closed."""
     log: list[str] = []
     started = asyncio.Event()
@@ -735,7 +735,7 @@ class Hanging(FunctionToolset[Any]):
 async def test_a_cancelled_call_leaves_a_toolset_that_hangs_to_close_by_itself(
     times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is told which one, and the closing goes on without the call."""
+    """A notice names the toolset, and the closing goes on without the call."""
     monkeypatch.setattr("llm_do.core.tasks.LEAVING_SECONDS", 0.05)
     let, log, told = asyncio.Event(), list[str](), list[Any]()
     worker = WorkerEntry(name="w", toolsets=[lambda ctx: Hanging(let, log)])

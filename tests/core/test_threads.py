@@ -111,7 +111,7 @@ def test_a_program_ends_though_a_synchronous_tool_hangs() -> None:
 
 
 async def test_the_threads_of_cancelled_calls_keep_their_places(hanging: Hanging) -> None:
-    """So that there are never more of them than places, and those who wait are told who has these."""
+    """So there are never more of them than places, and a waiting call is told which calls hold these."""
     tool = ToolEntry.from_function(hanging.hang)
     runtime = Runtime([tool], limits=Limits(timeout=0.05))
     for number in (400, 1):
@@ -405,7 +405,7 @@ def test_a_call_that_ends_with_the_loop_of_another_thread_says_so() -> None:
 
 
 class Callers:
-    """Threads that call entries of one runtime, and what came of each call."""
+    """Threads that call entries of one runtime, and the result of each call."""
 
     def __init__(self) -> None:
         self.events: dict[str, threading.Event] = defaultdict(threading.Event)
@@ -462,7 +462,7 @@ def test_the_end_of_a_thread_ends_no_call_of_another_thread(error: type[BaseExce
 
 
 def test_a_thread_leaves_the_loop_of_others_after_one_that_was_broken() -> None:
-    """A loop that broke while the pool ran it is told of no guest any more."""
+    """A loop that broke while the pool ran it gets no message when a guest leaves."""
     callers = Callers()
     threads = {name: callers.start(name) for name in ("first", "second")}
     callers.end("first", threads["first"])

@@ -515,7 +515,7 @@ async def test_an_agent_of_ones_own_inside_a_tool_does_not_upset_the_log() -> No
 
 
 async def test_the_results_of_tools_that_no_model_was_shown_are_in_the_log() -> None:
-    """A run that fails after its tools: what they returned was part of the conversation."""
+    """A run that fails after its tools: their results were part of the conversation."""
 
     @entry
     async def fine() -> str:
