@@ -222,7 +222,7 @@ class MeteredModel(WrapperModel):
             messages=messages,
             settings=settings,
             parameters=parameters,
-            digest=request_digest(messages, settings, parameters),
+            digest=request_digest(self._session.recorder, self.wrapped, messages, settings, parameters),
         )
         response = await executor.request(request, send_now)
         if not was_sent:
@@ -338,7 +338,7 @@ class MeteredModel(WrapperModel):
     ) -> None:
         recorder, frame = self._session.recorder, self._frame
         if recorder.observed:
-            fields = describe_start(frame, self.wrapped, messages, settings, parameters)
+            fields = describe_start(recorder, frame, self.wrapped, messages, settings, parameters)
             recorder.stream.emit(RequestStarted, {**tags(frame), "model": self._full_name, "number": number, **fields})
 
     def _refuse_cut_off(self, cut_off: str | None) -> AnswerCutOff | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -27,18 +28,16 @@ from .frame import AskedCall, CallFrame
 from .recorder import Recorder
 
 _UNLIKE_IN_EACH_RUN = frozenset({"timestamp", "run_id", "conversation_id", "provider_response_id"})
+_NAMES_A_SECRET = re.compile(r"(?i)(^|[_-])(api_?key|key|token|secret|password|authorization|credentials?)$").search
 
 
 def setup_of(model: Model, settings: ModelSettings | None, parameters: ModelRequestParameters) -> RequestSetup:
     """Return the settings and tools of a request as a model gets them. Headers may have keys, which are hidden."""
     with suppress(UserError):  # the request itself will say it
         parameters = model.prepare_request(settings, parameters)[1]
-    sent: dict[str, Any] = dict(merge_model_settings(model.settings, settings) or {})
-    if isinstance(headers := sent.get("extra_headers"), dict):
-        sent["extra_headers"] = dict.fromkeys(headers, HIDDEN)
     schema = None if parameters.output_object is None else parameters.output_object.json_schema
     return RequestSetup(
-        settings=sent,
+        settings=settings_sent(model, settings),
         output_mode=parameters.output_mode,
         tools=tuple(parameters.function_tools),
         output_tools=tuple(parameters.output_tools),
@@ -47,7 +46,28 @@ def setup_of(model: Model, settings: ModelSettings | None, parameters: ModelRequ
     )
 
 
+def settings_sent(model: Model, settings: ModelSettings | None) -> dict[str, Any]:
+    """Return the settings of a request as they may be written down: headers, and what is named like a key, are hidden.
+
+    So a new key makes no other request of one that was recorded with the old one.
+    """
+    sent: dict[str, Any] = dict(merge_model_settings(model.settings, settings) or {})
+    if isinstance(headers := sent.get("extra_headers"), dict):
+        sent["extra_headers"] = dict.fromkeys(headers, HIDDEN)
+    for name in ("extra_body", "extra_query"):
+        if name in sent:
+            sent[name] = _without_keys(sent[name])
+    return sent
+
+
+def _without_keys(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: HIDDEN if _NAMES_A_SECRET(str(key)) else _without_keys(item) for key, item in data.items()}
+    return [_without_keys(item) for item in data] if isinstance(data, list) else data
+
+
 def describe_start(
+    recorder: Recorder,
     frame: CallFrame,
     model: Model,
     messages: Sequence[ModelMessage],
@@ -63,22 +83,38 @@ def describe_start(
     setup = setup_of(model, settings, parameters)
     is_same = frame.setup is not None and frame.setup[0] == setup
     if frame.setup is None or not is_same:
-        frame.setup = setup, digest_of_text(json_text(setup))
+        frame.setup = setup, digest_of_text(json_text(_without_configured(recorder, setup)))
     return {"messages": new, "setup": None if is_same else setup, "setup_digest": frame.setup[1]}
 
 
 def request_digest(
-    messages: Sequence[ModelMessage], settings: ModelSettings | None, parameters: ModelRequestParameters
+    recorder: Recorder,
+    model: Model,
+    messages: Sequence[ModelMessage],
+    settings: ModelSettings | None,
+    parameters: ModelRequestParameters,
 ) -> str:
-    """Return a digest of a request, without the times and ids that differ from run to run."""
-    data = ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")
-    return digest_of_text(json_text([_alike(data), settings, parameters]))
+    """Return a digest of a request, without secrets, and without the times and ids that differ from run to run."""
+    ids: dict[Any, int] = {}
+    data = [
+        {**_alike(message), "parts": [_alike(part, ids) for part in message["parts"]]}
+        for message in ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")
+    ]
+    asked = [data, settings_sent(model, settings), parameters]
+    return digest_of_text(json_text(_without_configured(recorder, asked)))
 
 
-def _alike(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {key: _alike(item) for key, item in data.items() if key not in _UNLIKE_IN_EACH_RUN}
-    return [_alike(item) for item in data] if isinstance(data, list) else data
+def _alike(data: dict[str, Any], ids: dict[Any, int] | None = None) -> dict[str, Any]:
+    """Return a message or a part of one with its tool call numbered. What a tool got and returned is left as it is."""
+    alike = {key: item for key, item in data.items() if key not in _UNLIKE_IN_EACH_RUN}
+    if ids is not None and "tool_call_id" in alike:
+        alike["tool_call_id"] = ids.setdefault(alike["tool_call_id"], len(ids))
+    return alike
+
+
+def _without_configured(recorder: Recorder, value: Any) -> Any:
+    configured = recorder.secrets.configured
+    return value if configured is None else configured.redact(value)
 
 
 def note_calls(frame: CallFrame, number: int, response: ModelResponse, parameters: ModelRequestParameters) -> None:

@@ -259,3 +259,33 @@ def test_entries_say_what_a_resumed_run_may_repeat() -> None:
     assert entry(repeat="keyed")(plain).repeat == "keyed"
     with pytest.raises(ValueError, match="repeat must be one of safe, keyed, never"):
         entry(repeat="sometimes")(plain)  # type: ignore[arg-type]
+
+
+async def test_the_digest_of_a_request_tells_the_answers_of_tools_apart_and_no_secrets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not the ids of tool calls either; what a tool returns may be named like a time or an id of a run."""
+
+    async def digests(returned: Any, key: str) -> list[str]:
+        monkeypatch.setenv("MY_KEY", f"abc-{key}")
+        memory = Memory()
+
+        @entry
+        def look() -> Any:
+            return returned
+
+        settings: Any = {
+            "extra_headers": {"Authorization": key},
+            "extra_body": {"api_key": key, "n": 1},
+            "stop_sequences": [f"abc-{key}"],
+        }
+        model = scripted(calls(("look", {})), says("done"))  # ids are made for its calls
+        worker = WorkerEntry(name="w", model=model, tools=[look], model_settings=settings)
+        await Runtime([worker], executor=memory, secrets=["MY_KEY"]).call("w", "go")
+        return memory.sent
+
+    one = await digests({"run_id": 1, "timestamp": 1}, "12345678")
+    assert await digests({"run_id": 1, "timestamp": 1}, "87654321") == one
+    other = await digests({"run_id": 1, "timestamp": 2}, "12345678")
+    assert other[0] == one[0] and other[1] != one[1]
+    assert (await digests({"run_id": 2, "timestamp": 1}, "12345678"))[1] not in (one[1], other[1])
