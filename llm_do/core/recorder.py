@@ -123,7 +123,8 @@ class Recorder:
                 frame.key = ""
             else:
                 self.key_of(frame.parent)
-                text, frame.replayable = digest(self._without_declared_secrets(frame, frame.given))
+                given = self._without_declared_secrets(frame, frame.given)
+                text, frame.replayable = digest([given, *frame.attachments] if frame.attachments else given)
                 frame.key = key_of_call(frame, text)
         return frame.key
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
-from pydantic_ai import RunContext
+from pydantic_ai import BinaryContent, RunContext
 
 from llm_do import ApprovalDecision, CallOpened, Context, Event, Runtime, Secret, WorkerEntry, entry
 from llm_do.values.canonical import NoCanonicalForm, canonical, digest
@@ -79,6 +79,18 @@ async def test_an_edit_does_not_change_the_key() -> None:
     assert await keys_of(pay, make=make, approval_callback=edit) == await keys_of(
         pay, make=make, approval_callback=keep
     )
+
+
+async def test_the_files_of_a_call_are_part_of_its_key() -> None:
+    """Else the answer about one file would be recalled for another."""
+    worker = WorkerEntry(name="w", model=scripted(*[says("read")] * 3))
+
+    async def make(runtime: Runtime) -> None:
+        for data in (b"one", b"two", b"one"):
+            await runtime.call("w", "go", attachments=[BinaryContent(data, media_type="text/plain")])
+
+    one, two, again = await keys_of(worker, make=make)
+    assert two.partition("#")[0] != one and again == f"{one}#1"
 
 
 async def test_secrets_are_no_part_of_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
