@@ -1,5 +1,6 @@
 """The executor as the seam of memory: a run that is recorded once and made again is answered from the record."""
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -15,6 +16,7 @@ from llm_do import (
     ApprovalRequest,
     CallClosed,
     CallFrame,
+    CallTimeout,
     Context,
     Event,
     Executor,
@@ -30,6 +32,7 @@ from llm_do.core.fold import fold
 from llm_do.core.trace import ModelUsage
 from llm_do.policy.approvals import Answer
 
+from ..processes import PATIENCE
 from ..scripted import calls, says, scripted
 from .trees import PLANS, World
 
@@ -289,3 +292,28 @@ async def test_the_digest_of_a_request_tells_the_answers_of_tools_apart_and_no_s
     other = await digests({"run_id": 1, "timestamp": 2}, "12345678")
     assert other[0] == one[0] and other[1] != one[1]
     assert (await digests({"run_id": 2, "timestamp": 1}, "12345678"))[1] not in (one[1], other[1])
+
+
+@pytest.mark.parametrize("text_deltas", [False, True])
+@pytest.mark.parametrize("limits", [None, Limits(timeout=0.3)])
+async def test_a_request_that_an_executor_holds_up_ends_with_its_call(text_deltas: bool, limits: Limits | None) -> None:
+    """After the response came, too: nothing of it is left when the call is cancelled, or its time is up."""
+    came = asyncio.Event()
+
+    class Slow(Executor):
+        async def request(self, request: PendingRequest, send: Callable[[], Awaitable[ModelResponse]]) -> ModelResponse:
+            await send()
+            came.set()
+            await asyncio.sleep(PATIENCE)
+            raise AssertionError
+
+    worker = WorkerEntry(name="w", model=scripted(says("ok")), limits=limits)
+    runtime = Runtime([worker], executor=Slow(), text_deltas=text_deltas)
+    before = asyncio.all_tasks()
+    call = asyncio.create_task(runtime.call("w", "go"))
+    await came.wait()
+    if limits is None:
+        call.cancel()
+    with pytest.raises(CallTimeout if limits is not None else asyncio.CancelledError):
+        await call
+    assert asyncio.all_tasks() == before
