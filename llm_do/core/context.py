@@ -283,7 +283,8 @@ async def dispatch(
         session.admit(frame)
         if session.executor is not None:
             frame.arguments = arguments
-            if (recalled := await session.executor.recall(frame)) is not None:
+            recalled = await session.executor.recall(frame)
+            if recalled is not None and _is_whole(frame, recalled):
                 return _restore(session, frame, recalled)
         if entry.requires_approval or ctx.frame.rules:
             arguments = await session.gate.approve(frame, arguments, _argument_check(ctx, entry))
@@ -326,6 +327,11 @@ async def _run(ctx: Context, child: Context, run_ctx: RunContext[Context] | None
         frame.model = frame.called_in = None
 
 
+def _is_whole(frame: CallFrame, recalled: Recalled) -> bool:
+    """Tell whether an answer has all that the call left: a turn that returned leaves a conversation, too."""
+    return frame.scope_key is None or recalled.messages is not None or recalled.error is not None
+
+
 def _restore(session: Session, frame: CallFrame, recalled: Recalled) -> Any:
     """Close a call with the answer that it had in an earlier run. It is counted as a call, and spends nothing."""
     for each in recalled.spent:
@@ -333,6 +339,8 @@ def _restore(session: Session, frame: CallFrame, recalled: Recalled) -> Any:
     session.recorder.restore_usage(frame, recalled.spent)
     if recalled.error is not None:
         raise recalled.error
+    if frame.scope_key is not None:
+        frame.messages = list(recalled.messages or ())
     frame.ended = True
     session.recorder.close(frame, recalled.output)
     return recalled.output

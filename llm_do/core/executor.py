@@ -25,6 +25,8 @@ class Recalled:
     """Raised in place of an output: a failure from which the caller went on is an answer too."""
     spent: Sequence[ModelUsage] = ()
     """The usage of the call and of all below it. It is restored, and not spent again."""
+    messages: Sequence[ModelMessage] | None = None
+    """Of a turn, the conversation as it was after it. A turn that returned is made again where this is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -317,3 +318,26 @@ async def test_a_request_that_an_executor_holds_up_ends_with_its_call(text_delta
     with pytest.raises(CallTimeout if limits is not None else asyncio.CancelledError):
         await call
     assert asyncio.all_tasks() == before
+
+
+@pytest.mark.parametrize("keeps_messages", [False, True])
+async def test_a_turn_is_recalled_with_its_conversation_or_not_at_all(keeps_messages: bool) -> None:
+    class Turns(Memory):
+        async def execute(self, entry: Any, arguments: dict[str, Any], ctx: Any, run_ctx: Any) -> Any:
+            output = await super().execute(entry, arguments, ctx, run_ctx)
+            if keeps_messages:
+                known = self.finished[ctx.frame.key]
+                self.finished[ctx.frame.key] = replace(known, messages=ctx.frame.messages)
+            return output
+
+    memory = Turns()
+    for turns in (["one", "two"], ["one", "two", "three"]):
+        worker = WorkerEntry(
+            name="w", model=scripted(*map(says, turns)) if len(turns) == 2 else scripted(says("three"))
+        )
+        memory.forget_sent()
+        async with worker.start(Runtime([worker], executor=memory)) as scope:
+            assert [await scope.run_turn(f"say {turn}") for turn in turns] == turns
+            assert len(scope.messages) == 2 * len(turns)
+    assert len(memory.sent) == 1  # that of the turn that is new
+    assert (len(memory.intents) == 1) is keeps_messages
