@@ -311,9 +311,7 @@ async def dispatch(
 async def _run(ctx: Context, child: Context, run_ctx: RunContext[Context] | None) -> Any:
     """Run the entry of a call that may run."""
     session, frame, entry = child.runtime, child.frame, child.frame.called
-    session.recorder.start(frame)
-    if session.executor is not None:
-        await session.executor.begin(frame)
+    await _begin(session, frame)
     # `run_ctx` is None for an entry that says it needs none, whatever the protocol promises to others.
     own: Any = run_context(child, entry, run_ctx) if entry.needs_run_context else None
     try:
@@ -325,6 +323,13 @@ async def _run(ctx: Context, child: Context, run_ctx: RunContext[Context] | None
     finally:
         # They point back to the frame, or to another call, which nothing needs any more.
         frame.model = frame.called_in = None
+
+
+async def _begin(session: Session, frame: CallFrame) -> None:
+    """Record that the entry of a call begins to run, with these arguments. One that asks from within begins again."""
+    session.recorder.start(frame)
+    if session.executor is not None:
+        await session.executor.begin(frame)
 
 
 def _is_whole(frame: CallFrame, recalled: Recalled) -> bool:
@@ -380,6 +385,7 @@ async def _ask_and_run(ctx: Context, child: Context, run_ctx: Any, reason: Appro
         check = _argument_check(ctx, frame.called)
         frame.arguments = await ctx.runtime.gate.approve(frame, frame.given, check, asked_from_within=from_within)
         frame.deadline = ctx.frame.live_deadline
+        await _begin(ctx.runtime, frame)
         again = run_ctx and run_context(child, frame.called, run_ctx)
         try:
             return await run_bounded(ctx.runtime, frame, partial(_start, child, again))

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import pytest
 from hypothesis import given, settings
+from pydantic_ai import RunContext
+from pydantic_ai.exceptions import ApprovalRequired
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import AgentInfo, FunctionModel
@@ -16,10 +18,13 @@ from llm_do import (
     ApprovalDenied,
     ArgumentError,
     CallClosed,
+    CallFrame,
     CallOpened,
     CallRejected,
     CallStarted,
+    Context,
     Event,
+    Executor,
     RequestEnded,
     RequestStarted,
     Runtime,
@@ -100,6 +105,29 @@ async def test_the_arguments_that_ran_are_in_an_event() -> None:
     assert (opened.arguments, decided.arguments, started.arguments) == ({"amount": 5}, {"amount": 1}, {"amount": 1})
     assert opened.key == decided.key == started.key
     assert decided.outcome.edited and len(decided.cases) == 1
+
+
+async def test_a_call_that_asks_from_within_starts_again_with_the_arguments_that_run() -> None:
+    events, begun = list[Event](), list[dict[str, Any]]()
+
+    class Intents(Executor):
+        async def begin(self, call: CallFrame) -> None:
+            begun.append(dict(call.arguments))
+
+    @entry
+    async def pay(ctx: RunContext[Context], amount: int) -> int:
+        if not ctx.tool_call_approved:
+            raise ApprovalRequired
+        return amount
+
+    def edit(name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
+        return ApprovalDecision(approved=True, arguments={"amount": 1})
+
+    runtime = Runtime([pay], approval_callback=edit, message_callback=events.append, executor=Intents())
+    assert await runtime.call("pay", 5) == 1
+    assert [event.arguments for event in of(CallStarted, events)] == begun == [{"amount": 5}, {"amount": 1}]
+    (record,) = runtime.trace
+    assert fields(fold(events).trace[0]) == fields(record)
 
 
 async def test_a_rule_that_decides_alone_is_in_an_event_with_what_was_judged() -> None:
