@@ -1,6 +1,10 @@
 """The events of a session are its record: nothing that ran is missing in them, and the trace is a fold over them."""
 
 import json
+import os
+import subprocess
+import sys
+import textwrap
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -295,3 +299,31 @@ def test_events_are_data_that_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         event.error = "yes"  # type: ignore[misc]
     assert replace(event, error="yes").error == "yes"
+
+
+def test_the_digest_of_a_definition_is_the_same_in_every_process() -> None:
+    """Neither the order of a set, which is a constant of the code, nor the place of a function in memory is in it."""
+    code = textwrap.dedent(
+        """
+        from pydantic_ai import TextOutput
+        from llm_do import WorkerEntry, entry
+        from llm_do.core.definition_digest import definition_digest
+
+        @entry
+        def known(word: str) -> bool:
+            return word in {"a", "b", "c", "d", "e"}
+
+        def upper(text: str) -> str:
+            return text.upper()
+
+        print([definition_digest(each) for each in (known, WorkerEntry(name="w", output_type=TextOutput(upper)))])
+        """
+    )
+
+    def digests(seed: str) -> str:
+        environ = {**os.environ, "PYTHONHASHSEED": seed}
+        return subprocess.run(
+            [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True
+        ).stdout
+
+    assert digests("1") == digests("2") != ""
