@@ -73,6 +73,8 @@ class ResponseFilter:
                 found[tool.name] = entry.secret_fields
             else:  # what a model is told may have other names
                 found[tool.name] = SecretFields.of(tool.parameters_json_schema)
+        for name in names & own.keys() - found.keys():  # of a history, whose tools are not on offer
+            found[name] = adapt(own[name]).secret_fields
         return found
 
     def _hide(self, args: Any, secret_fields: SecretFields | None) -> str | dict[str, Any]:

@@ -289,7 +289,7 @@ class Recorder:
             frame.scope_key = key_of_scope(frame)
             if self.observed:
                 where = _caller_tags(frame.caller, frame.called.name, frame.scope_key)
-                self.stream.emit(ScopeOpened, {**where, "history": tuple(frame.messages)})
+                self.stream.emit(ScopeOpened, {**where, "history": self.all_without_marked(frame, frame.messages)})
 
     def close_scope(self, frame: CallFrame) -> None:
         """Record that a conversation is over, if that is not recorded yet."""
@@ -358,6 +358,13 @@ class Recorder:
     ) -> ModelResponse:
         """Return a response as it may be written down."""
         return self._responses.without_marked(response, tools, frame)
+
+    def all_without_marked(
+        self, frame: CallFrame, messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition] = ()
+    ) -> tuple[ModelMessage, ...]:
+        """Return messages as they may be written down. Secrets of a history become known here."""
+        filtered = self._responses.without_marked
+        return tuple(filtered(each, tools, frame) if isinstance(each, ModelResponse) else each for each in messages)
 
     def log_rest(self, frame: CallFrame, messages: Sequence[ModelMessage]) -> None:
         """Log what came after the last response: the results of tools that no model was shown."""

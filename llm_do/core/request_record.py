@@ -79,7 +79,8 @@ def describe_start(
     is_longer = len(before) <= len(messages) and all(
         one is other or one == other for one, other in zip(before, messages, strict=False)
     )
-    new = tuple(messages[len(before) :] if is_longer else messages)
+    tools = (*parameters.function_tools, *parameters.output_tools)
+    new = recorder.all_without_marked(frame, messages[len(before) :] if is_longer else messages, tools)
     setup = setup_of(model, settings, parameters)
     is_same = frame.setup is not None and frame.setup[0] == setup
     if frame.setup is None or not is_same:

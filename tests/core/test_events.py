@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from pydantic_ai import RunContext
 from pydantic_ai.exceptions import ApprovalRequired
-from pydantic_ai.messages import ModelMessage
+from pydantic_ai.messages import ModelMessage, ModelRequest, ToolReturnPart, UserPromptPart
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
@@ -197,6 +197,29 @@ async def test_a_rejected_call_shows_no_secret() -> None:
     await Runtime([worker], message_callback=events.append).call("w", "go")
     assert len(of(CallRejected, events)) == 2
     assert "hunter22" not in repr(events)
+
+
+@pytest.mark.parametrize("is_conversation", [False, True])
+async def test_the_history_of_a_conversation_shows_no_secret(is_conversation: bool) -> None:
+    """It may come from another session, in which a tool was called with one."""
+    events = list[Event]()
+
+    @entry
+    def login(user: str, pin: Annotated[int, Secret]) -> str:
+        return user
+
+    history: list[ModelMessage] = [
+        ModelRequest(parts=[UserPromptPart("log in")]),
+        calls(("login", {"user": "ann", "pin": 73915})),
+        ModelRequest(parts=[ToolReturnPart("login", "ann")]),
+        says("done"),
+    ]
+    worker = WorkerEntry(name="w", tools=[login], model=scripted(says("hello")))
+    runtime = Runtime([worker], message_callback=events.append)
+    async with worker.start(runtime, message_history=history, is_conversation=is_conversation) as scope:
+        await scope.run_turn("again")
+    assert [event.type for event in events].count("scope_opened") == is_conversation
+    assert "73915" not in repr(events) and "'ann'" in repr(events)
 
 
 async def test_requests_have_their_number_what_is_new_and_what_changed() -> None:
