@@ -186,8 +186,7 @@ class MeteredModel(WrapperModel):
     def _begin(self, messages: list[ModelMessage]) -> int:
         """Return the number of a request that is about to be made."""
         frame = self._frame
-        if messages:
-            reject_unmade_calls(self._session.recorder, frame, messages[-1])
+        reject_unmade_calls(self._session.recorder, frame, messages)
         frame.request_number += 1
         return frame.request_number
 

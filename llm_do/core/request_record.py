@@ -122,16 +122,26 @@ def note_calls(frame: CallFrame, number: int, response: ModelResponse, parameter
     """Note the calls that a response asks for, so that each can be told from its equals when it is made."""
     outputs = {tool.name for tool in parameters.output_tools}
     parts = [part for part in response.parts if isinstance(part, ToolCallPart)]
-    frame.asked_calls = tuple(
+    # Those of another response wait, too: a tool may run an agent of its own with the model of its worker.
+    frame.asked_calls += tuple(
         AskedCall(part.tool_name, part.tool_call_id, (number, position), part.args)
         for position, part in enumerate(parts)
         if part.tool_name not in outputs
     )
 
 
-def reject_unmade_calls(recorder: Recorder, frame: CallFrame, message: ModelMessage) -> None:
+def reject_unmade_calls(recorder: Recorder, frame: CallFrame, messages: Sequence[ModelMessage]) -> None:
     """Record the calls of the last response that could not be made, as the next request tells the model."""
-    asked, frame.asked_calls = frame.asked_calls, ()
+    if not frame.asked_calls or not messages:
+        return
+    message, response = (
+        messages[-1],
+        next((each for each in reversed(messages) if isinstance(each, ModelResponse)), None),
+    )
+    parts = () if response is None else response.parts
+    ids = {(part.tool_name, part.tool_call_id) for part in parts if isinstance(part, ToolCallPart)}
+    asked = [call for call in frame.asked_calls if (call.name, call.tool_call_id) in ids]
+    frame.asked_calls = tuple(call for call in frame.asked_calls if call not in asked)
     if not asked or not recorder.observed or not isinstance(message, ModelRequest):
         return
     errors: dict[str | None, str] = {}

@@ -8,9 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
-from pydantic_ai import BinaryContent, RunContext
+from pydantic_ai import Agent, BinaryContent, RunContext, Tool
 
-from llm_do import ApprovalDecision, CallOpened, Context, Event, Runtime, Secret, WorkerEntry, entry
+from llm_do import (
+    ApprovalDecision,
+    CallOpened,
+    CallRejected,
+    Context,
+    Event,
+    Runtime,
+    Secret,
+    ToolEntry,
+    WorkerEntry,
+    entry,
+)
 from llm_do.values.canonical import NoCanonicalForm, canonical, digest
 
 from ..scripted import calls, says, scripted
@@ -60,6 +71,33 @@ async def test_calls_of_a_model_have_their_request_and_position() -> None:
     top, *below = keys
     assert [key.removeprefix(f"{top}/add:").partition(":")[2] for key in below] == ["1.0", "1.1", "1.2", "2.0"]
     assert len(set(keys)) == 5
+
+
+async def test_calls_keep_their_place_while_a_tool_runs_an_agent_with_the_same_model() -> None:
+    @entry
+    async def think(ctx: RunContext[Context]) -> str:
+        agent = Agent(ctx.model)
+
+        @agent.tool_plain
+        def look() -> int:
+            return 1
+
+        return (await agent.run("think")).output
+
+    after = ToolEntry(tool=Tool(add.tool.function, name="after", sequential=True))
+    model = scripted(
+        calls(("think", {}), ("after", {"a": 1}), ("after", {"a": "none"})),
+        calls(("look", {})),
+        says("seen"),
+        says("done"),
+    )
+    events = list[Event]()
+    worker = WorkerEntry(name="w", tools=[think, after], model=model)
+    await Runtime([worker], message_callback=events.append).call("w", "go")
+    keys = [str(event.key) for event in events if isinstance(event, CallOpened)]
+    assert [key.rpartition(":")[2] for key in keys[1:]] == ["1.0", "1.1"]
+    (rejected,) = [event for event in events if isinstance(event, CallRejected)]
+    assert rejected.arguments == {"a": "none"}
 
 
 async def test_an_edit_does_not_change_the_key() -> None:
