@@ -298,7 +298,11 @@ class MeteredModel(WrapperModel):
         self._session.loop.requests_in_flight += 1
         request.clock = perf_counter()
         try:
-            self._tell_start(request.number, request.messages, request.settings, request.parameters)
+            try:
+                self._tell_start(request.number, request.messages, request.settings, request.parameters)
+            except BaseException:  # of a journal: nothing was sent
+                request.reservation.cancel()
+                raise
             yield
         finally:
             self._session.loop.requests_in_flight -= 1

@@ -29,6 +29,7 @@ from llm_do import (
     Context,
     Event,
     Executor,
+    Limits,
     RequestEnded,
     RequestStarted,
     Runtime,
@@ -297,6 +298,20 @@ async def test_a_conversation_has_its_own_events_and_a_lone_run_has_none() -> No
     del events[:]
     await runtime.call("w", "alone")
     assert not of(ScopeOpened, events)
+
+
+async def test_a_request_that_a_journal_does_not_take_is_not_sent_and_not_spent() -> None:
+    class Full:
+        def on_event(self, event: Event) -> None:
+            if event.type == "request_started":
+                raise OSError("disk full")
+
+    worker = WorkerEntry(name="w", model=scripted(says("ok")))
+    runtime = Runtime([worker], journal=Full(), limits=Limits(max_tokens=100_000))
+    with pytest.raises(OSError, match="disk full"):
+        await runtime.call("w", "go")
+    tokens = runtime.budget.tokens
+    assert (tokens.spent, tokens.estimated, tokens.reserved) == (0, 0, 0)
 
 
 async def test_attempts_that_a_model_moved_on_from_are_in_the_record() -> None:
