@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import re
 from types import CodeType
 from typing import Any
 
 from ..values.canonical import digest, digest_of_text
 from ..values.texts import json_text
 from .entry import EntryBase
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+"""The place of an object in memory, which is another one in each process."""
 
 _WORKER_FIELDS = (
     *("instructions", "description", "model", "compatible_models", "output_schema", "model_settings", "limits"),
@@ -22,7 +26,8 @@ def definition_digest(entry: EntryBase) -> str:
     if entry.kind == "worker":
         fields = {name: getattr(entry, name, None) for name in _WORKER_FIELDS}
         tools = [tool if isinstance(tool, str) else tool.name for tool in entry.tools]
-        return digest([entry.name, schema, fields, tools, str(getattr(entry, "output_type", None))])[0]
+        output_type = _ADDRESS.sub("", str(getattr(entry, "output_type", None)))
+        return digest([entry.name, schema, fields, tools, output_type])[0]
     function = getattr(getattr(entry, "tool", None), "function", None)
     code = getattr(inspect.unwrap(function), "__code__", None) if function is not None else None
     return digest_of_text(f"{entry.kind} {qualified_name_of(entry)} {schema} {_text_of_code(code)}")
@@ -41,5 +46,5 @@ def _text_of_code(code: CodeType | None) -> str:
     """Return what a function does, without where it stands: moving it changes nothing."""
     if code is None:
         return ""
-    constants = [_text_of_code(item) if isinstance(item, CodeType) else repr(item) for item in code.co_consts]
+    constants = [_text_of_code(item) if isinstance(item, CodeType) else digest(item)[0] for item in code.co_consts]
     return f"{code.co_code.hex()} {constants} {code.co_names} {code.co_varnames}"

@@ -25,6 +25,12 @@ class Recalled:
     """Raised in place of an output: a failure from which the caller went on is an answer too."""
     spent: Sequence[ModelUsage] = ()
     """The usage of the call and of all below it. It is restored, and not spent again."""
+    messages: Sequence[ModelMessage] | None = None
+    """Of a turn, the conversation as it was after it. A turn that returned is made again where this is not known."""
+
+    def is_whole_for(self, call: CallFrame) -> bool:
+        """Return whether it has all that the call left: a turn that returned leaves a conversation, too."""
+        return call.scope_key is None or self.messages is not None or self.error is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -144,7 +144,7 @@ class CallFrame:
     request_number = 0
     """The number of requests that the call has made."""
     asked_calls: tuple[AskedCall, ...] = ()
-    """The calls of the last response that were not made yet."""
+    """The calls of responses that were not made yet."""
     sent_messages: Sequence[ModelMessage] = ()
     """The messages of the last request."""
     setup: tuple[RequestSetup, str] | None = None

@@ -4,8 +4,9 @@
     turn    = scope's key "." number of the turn
     scope   = parent's key "/" [branch] name "@" ["#" ordinal]
 
-The digest is one of the arguments as the call was made. The request and the position tell where the call stands among
-the responses of the model that asked for it. The ordinal tells equal calls apart, in the order in which they start.
+The digest is one of the arguments as the call was made, and of the files that go with them. The request and the
+position tell where the call stands among the responses of the model that asked for it. The ordinal tells equal calls
+apart, in the order in which they start.
 """
 
 from __future__ import annotations

@@ -186,8 +186,7 @@ class MeteredModel(WrapperModel):
     def _begin(self, messages: list[ModelMessage]) -> int:
         """Return the number of a request that is about to be made."""
         frame = self._frame
-        if messages:
-            reject_unmade_calls(self._session.recorder, frame, messages[-1])
+        reject_unmade_calls(self._session.recorder, frame, messages)
         frame.request_number += 1
         return frame.request_number
 
@@ -222,7 +221,7 @@ class MeteredModel(WrapperModel):
             messages=messages,
             settings=settings,
             parameters=parameters,
-            digest=request_digest(messages, settings, parameters),
+            digest=request_digest(self._session.recorder, self.wrapped, messages, settings, parameters),
         )
         response = await executor.request(request, send_now)
         if not was_sent:
@@ -290,7 +289,11 @@ class MeteredModel(WrapperModel):
         self._session.loop.requests_in_flight += 1
         request.clock = perf_counter()
         try:
-            self._requests.start(request.number, request.messages, request.settings, request.parameters)
+            try:
+                self._requests.start(request.number, request.messages, request.settings, request.parameters)
+            except BaseException:  # of a journal: nothing was sent
+                request.reservation.cancel()
+                raise
             yield
         finally:
             self._session.loop.requests_in_flight -= 1

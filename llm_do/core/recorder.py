@@ -120,7 +120,8 @@ class Recorder:
                 frame.key = ""
             else:
                 self.key_of(frame.parent)
-                text, frame.replayable = digest(self.redaction.without_declared(frame, frame.original_arguments))
+                arguments = self.redaction.without_declared(frame, frame.original_arguments)
+                text, frame.replayable = digest([arguments, *frame.attachments] if frame.attachments else arguments)
                 frame.key = key_of_call(frame, text)
         return frame.key
 
@@ -277,7 +278,7 @@ class Recorder:
             frame.scope_key = key_of_scope(frame)
             if self.observed:
                 where = _tags_below(frame.caller, frame.called.name, frame.scope_key)
-                self.stream.emit(ScopeOpened, where, history=tuple(frame.messages))
+                self.stream.emit(ScopeOpened, where, history=self.all_without_marked(frame, frame.messages))
 
     def close_scope(self, frame: CallFrame) -> None:
         """Record that a conversation is over, if that is not recorded yet."""
@@ -310,6 +311,13 @@ class Recorder:
         self.messages.add(message)
         if self.observed:
             self.stream.emit(MessageLogged, tags(frame), message=message)
+
+    def all_without_marked(
+        self, frame: CallFrame, messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition] = ()
+    ) -> tuple[ModelMessage, ...]:
+        """Return messages as they may be written down. Secrets of a history become known here."""
+        filtered = self.redaction.visible_response
+        return tuple(filtered(each, tools, frame) if isinstance(each, ModelResponse) else each for each in messages)
 
     def log_rest(self, frame: CallFrame, messages: Sequence[ModelMessage]) -> None:
         """Log what came after the last response: the results of tools that no model was shown."""

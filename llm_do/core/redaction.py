@@ -100,6 +100,8 @@ class Redaction:
                 declared[tool.name] = entry.secret_fields
             else:  # the schema that a model gets may have other names
                 declared[tool.name] = SecretFields.of(tool.parameters_json_schema)
+        for name in names & own_entries.keys() - declared.keys():  # of a history, whose tools are not on offer
+            declared[name] = adapt(own_entries[name]).secret_fields
         return declared
 
     def _visible_args(self, args: Any, declared: SecretFields | None) -> str | dict[str, Any]:

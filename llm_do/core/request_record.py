@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
@@ -40,6 +41,7 @@ from .session import Session
 from .trace import ModelUsage
 
 _UNLIKE_IN_EACH_RUN = frozenset({"timestamp", "run_id", "conversation_id", "provider_response_id"})
+_NAMES_A_SECRET = re.compile(r"(?i)(^|[_-])(api_?key|key|token|secret|password|authorization|credentials?)$").search
 
 _TURNED_AWAY = frozenset({*range(400, 500), 501, 503, 529})
 """HTTP codes of servers that refuse a request. No provider charges for one."""
@@ -66,7 +68,7 @@ class RequestRecorder:
     ) -> None:
         recorder, frame = self._session.recorder, self._frame
         if recorder.observed:
-            fields = describe_start(frame, self._model, messages, settings, parameters)
+            fields = describe_start(recorder, frame, self._model, messages, settings, parameters)
             recorder.stream.emit(RequestStarted, tags(frame), model=self.model_name, number=number, **fields)
 
     def fail(self, request: ReservedRequest, exc: BaseException) -> None:
@@ -192,12 +194,9 @@ def setup_of(model: Model, settings: ModelSettings | None, parameters: ModelRequ
     """Return the settings and tools of a request as a model gets them. Headers may have keys, which are hidden."""
     with suppress(UserError):  # the request itself will say it
         parameters = model.prepare_request(settings, parameters)[1]
-    merged: dict[str, Any] = dict(merge_model_settings(model.settings, settings) or {})
-    if isinstance(headers := merged.get("extra_headers"), dict):
-        merged["extra_headers"] = dict.fromkeys(headers, HIDDEN)
     schema = None if parameters.output_object is None else parameters.output_object.json_schema
     return RequestSetup(
-        settings=merged,
+        settings=settings_sent(model, settings),
         output_mode=parameters.output_mode,
         tools=tuple(parameters.function_tools),
         output_tools=tuple(parameters.output_tools),
@@ -206,7 +205,28 @@ def setup_of(model: Model, settings: ModelSettings | None, parameters: ModelRequ
     )
 
 
+def settings_sent(model: Model, settings: ModelSettings | None) -> dict[str, Any]:
+    """Return the settings of a request as they may be written down: headers, and what is named like a key, are hidden.
+
+    So a new key makes no other request of one that was recorded with the old one.
+    """
+    sent: dict[str, Any] = dict(merge_model_settings(model.settings, settings) or {})
+    if isinstance(headers := sent.get("extra_headers"), dict):
+        sent["extra_headers"] = dict.fromkeys(headers, HIDDEN)
+    for name in ("extra_body", "extra_query"):
+        if name in sent:
+            sent[name] = _without_keys(sent[name])
+    return sent
+
+
+def _without_keys(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: HIDDEN if _NAMES_A_SECRET(str(key)) else _without_keys(item) for key, item in data.items()}
+    return [_without_keys(item) for item in data] if isinstance(data, list) else data
+
+
 def describe_start(
+    recorder: Recorder,
     frame: CallFrame,
     model: Model,
     messages: Sequence[ModelMessage],
@@ -218,42 +238,69 @@ def describe_start(
     is_longer = len(before) <= len(messages) and all(
         one is other or one == other for one, other in zip(before, messages, strict=False)
     )
-    new = tuple(messages[len(before) :] if is_longer else messages)
+    tools = (*parameters.function_tools, *parameters.output_tools)
+    new = recorder.all_without_marked(frame, messages[len(before) :] if is_longer else messages, tools)
     setup = setup_of(model, settings, parameters)
     is_same = frame.setup is not None and frame.setup[0] == setup
     if frame.setup is None or not is_same:
-        frame.setup = setup, digest_of_text(json_text(setup))
+        frame.setup = setup, digest_of_text(json_text(_without_configured(recorder, setup)))
     return {"messages": new, "setup": None if is_same else setup, "setup_digest": frame.setup[1]}
 
 
 def request_digest(
-    messages: Sequence[ModelMessage], settings: ModelSettings | None, parameters: ModelRequestParameters
+    recorder: Recorder,
+    model: Model,
+    messages: Sequence[ModelMessage],
+    settings: ModelSettings | None,
+    parameters: ModelRequestParameters,
 ) -> str:
-    """Return a digest of a request, without the times and ids that differ from run to run."""
-    data = ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")
-    return digest_of_text(json_text([_alike(data), settings, parameters]))
+    """Return a digest of a request, without secrets, and without the times and ids that differ from run to run."""
+    ids: dict[Any, int] = {}
+    data = [
+        {**_alike(message), "parts": [_alike(part, ids) for part in message["parts"]]}
+        for message in ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")
+    ]
+    asked = [data, settings_sent(model, settings), parameters]
+    return digest_of_text(json_text(_without_configured(recorder, asked)))
 
 
-def _alike(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {key: _alike(item) for key, item in data.items() if key not in _UNLIKE_IN_EACH_RUN}
-    return [_alike(item) for item in data] if isinstance(data, list) else data
+def _alike(data: dict[str, Any], ids: dict[Any, int] | None = None) -> dict[str, Any]:
+    """Return a message or a part of one with its tool call numbered. What a tool got and returned is left as it is."""
+    alike = {key: item for key, item in data.items() if key not in _UNLIKE_IN_EACH_RUN}
+    if ids is not None and "tool_call_id" in alike:
+        alike["tool_call_id"] = ids.setdefault(alike["tool_call_id"], len(ids))
+    return alike
+
+
+def _without_configured(recorder: Recorder, value: Any) -> Any:
+    configured = recorder.secrets.configured
+    return value if configured is None else configured.redact(value)
 
 
 def note_calls(frame: CallFrame, number: int, response: ModelResponse, parameters: ModelRequestParameters) -> None:
     """Note the calls that a response asks for, so that each can be told from its equals when it is made."""
     outputs = {tool.name for tool in parameters.output_tools}
     parts = [part for part in response.parts if isinstance(part, ToolCallPart)]
-    frame.asked_calls = tuple(
+    # Those of another response wait, too: a tool may run an agent of its own with the model of its worker.
+    frame.asked_calls += tuple(
         AskedCall(part.tool_name, part.tool_call_id, (number, position), part.args)
         for position, part in enumerate(parts)
         if part.tool_name not in outputs
     )
 
 
-def reject_unmade_calls(recorder: Recorder, frame: CallFrame, message: ModelMessage) -> None:
+def reject_unmade_calls(recorder: Recorder, frame: CallFrame, messages: Sequence[ModelMessage]) -> None:
     """Record the calls of the last response that could not be made, as the next request tells the model."""
-    pending, frame.asked_calls = frame.asked_calls, ()
+    if not frame.asked_calls or not messages:
+        return
+    message, response = (
+        messages[-1],
+        next((each for each in reversed(messages) if isinstance(each, ModelResponse)), None),
+    )
+    parts = () if response is None else response.parts
+    ids = {(part.tool_name, part.tool_call_id) for part in parts if isinstance(part, ToolCallPart)}
+    pending = [call for call in frame.asked_calls if (call.name, call.tool_call_id) in ids]
+    frame.asked_calls = tuple(call for call in frame.asked_calls if call not in pending)
     if not pending or not recorder.observed or not isinstance(message, ModelRequest):
         return
     errors: dict[str | None, str] = {}

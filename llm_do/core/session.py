@@ -174,6 +174,8 @@ class Session:
         self.recorder.restore_usage(frame, recalled.spent)
         if recalled.error is not None:
             raise recalled.error
+        if frame.scope_key is not None:
+            frame.messages = list(recalled.messages or ())
         frame.ended = True
         self.recorder.close(frame, recalled.output)
         return recalled.output

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import anyio
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import CompletedStreamedResponse, ModelRequestParameters, StreamedResponse
+
+from .tasks import LEAVING_SECONDS, end_tasks
 
 
 class StreamInTask:
@@ -33,10 +35,10 @@ class StreamInTask:
 
     @asynccontextmanager
     async def answered_by(
-        self, answer: Callable[[], Awaitable[ModelResponse]], parameters: ModelRequestParameters
+        self, answer: Callable[[], Coroutine[Any, Any, ModelResponse]], parameters: ModelRequestParameters
     ) -> AsyncGenerator[StreamedResponse]:
         """Yield the stream that `answer` opened, or one of the response that it returned without opening any."""
-        task: asyncio.Future[ModelResponse] = asyncio.ensure_future(answer())
+        task = asyncio.create_task(answer())
         try:
             waiting: list[asyncio.Future[Any]] = [task, self._open_stream]
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -51,9 +53,17 @@ class StreamInTask:
             raise
         finally:
             self._was_read.set()
-            with anyio.CancelScope(shield=True):
-                await asyncio.wait([task])
+            await self._end(task)
             if self._error is None:
                 task.result()
             elif not task.cancelled():
                 task.exception()  # it is the one that is raised
+
+    async def _end(self, task: asyncio.Task[ModelResponse]) -> None:
+        """Wait until the request is over. One that is cancelled has some time to close its stream."""
+        is_cancelled = self._error is not None and not isinstance(self._error, Exception)
+        try:
+            with anyio.CancelScope(shield=is_cancelled):
+                await asyncio.wait([task], timeout=LEAVING_SECONDS if is_cancelled else None)
+        finally:
+            await end_tasks([task])

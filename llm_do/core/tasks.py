@@ -45,6 +45,7 @@ async def run_with_time_to_end(run: Coroutine[Any, Any, T], name: str) -> T:
     """
     task = asyncio.create_task(run, name=name)
     cancelled_at, is_due = None, False  # when the first came, and whether a later one has to be passed on
+    first: asyncio.CancelledError | None = None
     too_late: asyncio.CancelledError | None = None
     try:
         with anyio.CancelScope() as scope:
@@ -57,16 +58,22 @@ async def run_with_time_to_end(run: Coroutine[Any, Any, T], name: str) -> T:
                     scope.shield = True  # AnyIO would cancel at every step
                     passes_on, is_due = cancelled_at is None, cancelled_at is not None
                     cancelled_at = cancelled_at or anyio.current_time()
+                    first = first or exc
                     too_late = exc if passes_on and task.done() else None
                 if passes_on and not task.done():
                     task.cancel()
                     is_due = False
-        output = task.result()
+        try:
+            output = task.result()
+        except asyncio.CancelledError as exc:
+            if first is not None:  # by which a scope of AnyIO, such as that of a timeout, knows its own
+                raise first from exc
+            raise
         if too_late is not None:
             raise too_late
         return output
     finally:
-        del task, too_late  # exceptions that hold this frame
+        del task, first, too_late  # exceptions that hold this frame
 
 
 def abandoned_by_pydantic_ai(exc: BaseException) -> set[asyncio.Task[Any]]:

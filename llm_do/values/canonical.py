@@ -105,6 +105,8 @@ def digest_of_text(text: str) -> str:
 def _text(value: Any, inexact: list[type]) -> str:
     """Return a text that is equal for equal values of the same type. Types without one are noted."""
     kind = type(value)
+    if kind is bytes:  # they may be those of a large file
+        return f"b'{hashlib.blake2b(value, digest_size=16).hexdigest()}'"
     if kind in ATOMS:
         return repr(value)
     if kind is dict:

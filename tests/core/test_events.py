@@ -1,12 +1,18 @@
 """The events of a session are its record: nothing that ran is missing in them, and the trace is a fold over them."""
 
 import json
+import os
+import subprocess
+import sys
+import textwrap
 from dataclasses import replace
 from typing import Annotated, Any
 
 import pytest
 from hypothesis import given, settings
-from pydantic_ai.messages import ModelMessage
+from pydantic_ai import RunContext
+from pydantic_ai.exceptions import ApprovalRequired
+from pydantic_ai.messages import ModelMessage, ModelRequest, ToolReturnPart, UserPromptPart
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
@@ -16,10 +22,14 @@ from llm_do import (
     ApprovalDenied,
     ArgumentError,
     CallClosed,
+    CallFrame,
     CallOpened,
     CallRejected,
     CallStarted,
+    Context,
     Event,
+    Executor,
+    Limits,
     RequestEnded,
     RequestStarted,
     Runtime,
@@ -102,6 +112,29 @@ async def test_the_arguments_that_ran_are_in_an_event() -> None:
     assert decided.outcome.edited and len(decided.cases) == 1
 
 
+async def test_a_call_that_asks_from_within_starts_again_with_the_arguments_that_run() -> None:
+    events, begun = list[Event](), list[dict[str, Any]]()
+
+    class Intents(Executor):
+        async def begin(self, call: CallFrame) -> None:
+            begun.append(dict(call.arguments))
+
+    @entry
+    async def pay(ctx: RunContext[Context], amount: int) -> int:
+        if not ctx.tool_call_approved:
+            raise ApprovalRequired
+        return amount
+
+    def edit(name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
+        return ApprovalDecision(approved=True, arguments={"amount": 1})
+
+    runtime = Runtime([pay], approval_callback=edit, message_callback=events.append, executor=Intents())
+    assert await runtime.call("pay", 5) == 1
+    assert [event.arguments for event in of(CallStarted, events)] == begun == [{"amount": 5}, {"amount": 1}]
+    (record,) = runtime.trace
+    assert fields(fold(events).trace[0]) == fields(record)
+
+
 async def test_a_rule_that_decides_alone_is_in_an_event_with_what_was_judged() -> None:
     events = list[Event]()
 
@@ -165,6 +198,29 @@ async def test_a_rejected_call_shows_no_secret() -> None:
     await Runtime([worker], message_callback=events.append).call("w", "go")
     assert len(of(CallRejected, events)) == 2
     assert "hunter22" not in repr(events)
+
+
+@pytest.mark.parametrize("is_conversation", [False, True])
+async def test_the_history_of_a_conversation_shows_no_secret(is_conversation: bool) -> None:
+    """It may come from another session, in which a tool was called with one."""
+    events = list[Event]()
+
+    @entry
+    def login(user: str, pin: Annotated[int, Secret]) -> str:
+        return user
+
+    history: list[ModelMessage] = [
+        ModelRequest(parts=[UserPromptPart("log in")]),
+        calls(("login", {"user": "ann", "pin": 73915})),
+        ModelRequest(parts=[ToolReturnPart("login", "ann")]),
+        says("done"),
+    ]
+    worker = WorkerEntry(name="w", tools=[login], model=scripted(says("hello")))
+    runtime = Runtime([worker], message_callback=events.append)
+    async with worker.start(runtime, message_history=history, is_conversation=is_conversation) as scope:
+        await scope.run_turn("again")
+    assert [event.type for event in events].count("scope_opened") == is_conversation
+    assert "73915" not in repr(events) and "'ann'" in repr(events)
 
 
 async def test_requests_have_their_number_what_is_new_and_what_changed() -> None:
@@ -244,6 +300,20 @@ async def test_a_conversation_has_its_own_events_and_a_lone_run_has_none() -> No
     assert not of(ScopeOpened, events)
 
 
+async def test_a_request_that_a_journal_does_not_take_is_not_sent_and_not_spent() -> None:
+    class Full:
+        def on_event(self, event: Event) -> None:
+            if event.type == "request_started":
+                raise OSError("disk full")
+
+    worker = WorkerEntry(name="w", model=scripted(says("ok")))
+    runtime = Runtime([worker], journal=Full(), limits=Limits(max_tokens=100_000))
+    with pytest.raises(OSError, match="disk full"):
+        await runtime.call("w", "go")
+    tokens = runtime.budget.tokens
+    assert (tokens.spent, tokens.estimated, tokens.reserved) == (0, 0, 0)
+
+
 async def test_attempts_that_a_model_moved_on_from_are_in_the_record() -> None:
     def fails(messages: list[ModelMessage], info: AgentInfo) -> Any:
         from pydantic_ai.exceptions import ModelHTTPError
@@ -267,3 +337,31 @@ def test_events_are_data_that_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         event.error = "yes"  # type: ignore[misc]
     assert replace(event, error="yes").error == "yes"
+
+
+def test_the_digest_of_a_definition_is_the_same_in_every_process() -> None:
+    """Neither the order of a set, which is a constant of the code, nor the place of a function in memory is in it."""
+    code = textwrap.dedent(
+        """
+        from pydantic_ai import TextOutput
+        from llm_do import WorkerEntry, entry
+        from llm_do.core.definition_digest import definition_digest
+
+        @entry
+        def known(word: str) -> bool:
+            return word in {"a", "b", "c", "d", "e"}
+
+        def upper(text: str) -> str:
+            return text.upper()
+
+        print([definition_digest(each) for each in (known, WorkerEntry(name="w", output_type=TextOutput(upper)))])
+        """
+    )
+
+    def digests(seed: str) -> str:
+        environ = {**os.environ, "PYTHONHASHSEED": seed}
+        return subprocess.run(
+            [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True
+        ).stdout
+
+    assert digests("1") == digests("2") != ""

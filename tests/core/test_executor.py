@@ -1,7 +1,9 @@
 """The executor as the seam of memory: a run that is recorded once and made again is answered from the record."""
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from llm_do import (
     ApprovalRequest,
     CallClosed,
     CallFrame,
+    CallTimeout,
     Context,
     Event,
     Executor,
@@ -30,6 +33,7 @@ from llm_do.core.fold import fold
 from llm_do.core.trace import ModelUsage
 from llm_do.policy.approvals import Answer
 
+from ..processes import PATIENCE
 from ..scripted import calls, says, scripted
 from .trees import PLANS, World
 
@@ -259,3 +263,81 @@ def test_entries_say_what_a_resumed_run_may_repeat() -> None:
     assert entry(repeat="keyed")(plain).repeat == "keyed"
     with pytest.raises(ValueError, match="repeat must be one of safe, keyed, never"):
         entry(repeat="sometimes")(plain)  # type: ignore[arg-type]
+
+
+async def test_the_digest_of_a_request_tells_the_answers_of_tools_apart_and_no_secrets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not the ids of tool calls either; what a tool returns may be named like a time or an id of a run."""
+
+    async def digests(returned: Any, key: str) -> list[str]:
+        monkeypatch.setenv("MY_KEY", f"abc-{key}")
+        memory = Memory()
+
+        @entry
+        def look() -> Any:
+            return returned
+
+        settings: Any = {
+            "extra_headers": {"Authorization": key},
+            "extra_body": {"api_key": key, "n": 1},
+            "stop_sequences": [f"abc-{key}"],
+        }
+        model = scripted(calls(("look", {})), says("done"))  # ids are made for its calls
+        worker = WorkerEntry(name="w", model=model, tools=[look], model_settings=settings)
+        await Runtime([worker], executor=memory, secrets=["MY_KEY"]).call("w", "go")
+        return memory.sent
+
+    one = await digests({"run_id": 1, "timestamp": 1}, "12345678")
+    assert await digests({"run_id": 1, "timestamp": 1}, "87654321") == one
+    other = await digests({"run_id": 1, "timestamp": 2}, "12345678")
+    assert other[0] == one[0] and other[1] != one[1]
+    assert (await digests({"run_id": 2, "timestamp": 1}, "12345678"))[1] not in (one[1], other[1])
+
+
+@pytest.mark.parametrize("text_deltas", [False, True])
+@pytest.mark.parametrize("limits", [None, Limits(timeout=0.3)])
+async def test_a_request_that_an_executor_holds_up_ends_with_its_call(text_deltas: bool, limits: Limits | None) -> None:
+    """After the response came, too: nothing of it is left when the call is cancelled, or its time is up."""
+    came = asyncio.Event()
+
+    class Slow(Executor):
+        async def request(self, request: PendingRequest, send: Callable[[], Awaitable[ModelResponse]]) -> ModelResponse:
+            await send()
+            came.set()
+            await asyncio.sleep(PATIENCE)
+            raise AssertionError
+
+    worker = WorkerEntry(name="w", model=scripted(says("ok")), limits=limits)
+    runtime = Runtime([worker], executor=Slow(), text_deltas=text_deltas)
+    before = asyncio.all_tasks()
+    call = asyncio.create_task(runtime.call("w", "go"))
+    await came.wait()
+    if limits is None:
+        call.cancel()
+    with pytest.raises(CallTimeout if limits is not None else asyncio.CancelledError):
+        await call
+    assert asyncio.all_tasks() == before
+
+
+@pytest.mark.parametrize("keeps_messages", [False, True])
+async def test_a_turn_is_recalled_with_its_conversation_or_not_at_all(keeps_messages: bool) -> None:
+    class Turns(Memory):
+        async def execute(self, entry: Any, arguments: dict[str, Any], ctx: Any, run_ctx: Any) -> Any:
+            output = await super().execute(entry, arguments, ctx, run_ctx)
+            if keeps_messages:
+                known = self.finished[ctx.frame.key]
+                self.finished[ctx.frame.key] = replace(known, messages=ctx.frame.messages)
+            return output
+
+    memory = Turns()
+    for turns in (["one", "two"], ["one", "two", "three"]):
+        worker = WorkerEntry(
+            name="w", model=scripted(*map(says, turns)) if len(turns) == 2 else scripted(says("three"))
+        )
+        memory.forget_sent()
+        async with worker.start(Runtime([worker], executor=memory)) as scope:
+            assert [await scope.run_turn(f"say {turn}") for turn in turns] == turns
+            assert len(scope.messages) == 2 * len(turns)
+    assert len(memory.sent) == 1  # that of the turn that is new
+    assert (len(memory.intents) == 1) is keeps_messages

@@ -8,9 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
-from pydantic_ai import RunContext
+from pydantic_ai import Agent, BinaryContent, RunContext, Tool
 
-from llm_do import ApprovalDecision, CallOpened, Context, Event, Runtime, Secret, WorkerEntry, entry
+from llm_do import (
+    ApprovalDecision,
+    CallOpened,
+    CallRejected,
+    Context,
+    Event,
+    Runtime,
+    Secret,
+    ToolEntry,
+    WorkerEntry,
+    entry,
+)
 from llm_do.values.canonical import NoCanonicalForm, canonical, digest
 
 from ..scripted import calls, says, scripted
@@ -62,6 +73,33 @@ async def test_calls_of_a_model_have_their_request_and_position() -> None:
     assert len(set(keys)) == 5
 
 
+async def test_calls_keep_their_place_while_a_tool_runs_an_agent_with_the_same_model() -> None:
+    @entry
+    async def think(ctx: RunContext[Context]) -> str:
+        agent = Agent(ctx.model)
+
+        @agent.tool_plain
+        def look() -> int:
+            return 1
+
+        return (await agent.run("think")).output
+
+    after = ToolEntry(tool=Tool(add.tool.function, name="after", sequential=True))
+    model = scripted(
+        calls(("think", {}), ("after", {"a": 1}), ("after", {"a": "none"})),
+        calls(("look", {})),
+        says("seen"),
+        says("done"),
+    )
+    events = list[Event]()
+    worker = WorkerEntry(name="w", tools=[think, after], model=model)
+    await Runtime([worker], message_callback=events.append).call("w", "go")
+    keys = [str(event.key) for event in events if isinstance(event, CallOpened)]
+    assert [key.rpartition(":")[2] for key in keys[1:]] == ["1.0", "1.1"]
+    (rejected,) = [event for event in events if isinstance(event, CallRejected)]
+    assert rejected.arguments == {"a": "none"}
+
+
 async def test_an_edit_does_not_change_the_key() -> None:
     @entry(requires_approval=True)
     def pay(amount: int) -> int:
@@ -79,6 +117,18 @@ async def test_an_edit_does_not_change_the_key() -> None:
     assert await keys_of(pay, make=make, approval_callback=edit) == await keys_of(
         pay, make=make, approval_callback=keep
     )
+
+
+async def test_the_files_of_a_call_are_part_of_its_key() -> None:
+    """Else the answer about one file would be recalled for another."""
+    worker = WorkerEntry(name="w", model=scripted(*[says("read")] * 3))
+
+    async def make(runtime: Runtime) -> None:
+        for data in (b"one", b"two", b"one"):
+            await runtime.call("w", "go", attachments=[BinaryContent(data, media_type="text/plain")])
+
+    one, two, again = await keys_of(worker, make=make)
+    assert two.partition("#")[0] != one and again == f"{one}#1"
 
 
 async def test_secrets_are_no_part_of_a_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -455,3 +456,16 @@ async def test_what_a_thread_of_an_async_tool_waits_for_ends_with_the_tool() -> 
     assert [t.error for t in runtime.trace] == ["cancelled", "cancelled"]
     await asyncio.sleep(0.6)
     assert not effects
+
+
+@pytest.mark.parametrize("of_worker", [False, True])
+async def test_a_timeout_is_one_for_streamed_answers_too(of_worker: bool) -> None:
+    async def slow(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
+        yield "well"
+        await asyncio.sleep(PATIENCE)
+
+    limits = Limits(timeout=0.3)
+    worker = WorkerEntry(name="w", model=FunctionModel(stream_function=slow), limits=limits if of_worker else None)
+    runtime = Runtime([worker], limits=None if of_worker else limits, text_deltas=True)
+    with pytest.raises(CallTimeout, match=r"Time is up after 0.3 s"):
+        await runtime.call("w", "go")
