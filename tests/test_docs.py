@@ -366,3 +366,11 @@ def test_the_page_about_the_architecture_has_the_order_of_the_rooms() -> None:
     assert [depth[room] for room in rows] == sorted(depth.values())
     source = Path(llm_do.__file__).parent
     assert {path.parent.name for path in source.glob("*/__init__.py")} | {"errors"} == set(rows)
+
+
+def test_the_files_of_a_call_are_few_and_there() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    table = page.partition("### The files of a call")[2].partition("## ")[0].partition("|---")[2]
+    files = set(re.findall(r"`(\w+\.py)`", table))
+    assert len(files) <= 14
+    assert [name for name in files if not (Path(llm_do.__file__).parent / "core" / name).exists()] == []

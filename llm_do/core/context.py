@@ -309,8 +309,10 @@ async def dispatch(
 async def _run(ctx: Context, child: Context, run_ctx: RunContext[Context] | None) -> Any:
     """Run the entry of a call that may run."""
     session, frame, entry = child.runtime, child.frame, child.frame.called
-    if session.recorder.observed or session.executor is not None:
-        await _begin(session, frame)
+    if session.recorder.observed:
+        session.recorder.start(frame)
+    if session.executor is not None:
+        await session.executor.begin(frame)
     # `run_ctx` is None for an entry that says it needs none, whatever the protocol promises to others.
     entry_ctx: Any = run_context(child, entry, run_ctx) if entry.needs_run_context else None
     try:
@@ -322,14 +324,6 @@ async def _run(ctx: Context, child: Context, run_ctx: RunContext[Context] | None
     finally:
         # They point back to the frame, or to another call, which nothing needs any more.
         frame.model = frame.called_in = None
-
-
-async def _begin(session: Session, frame: CallFrame) -> None:
-    """Record that the entry of a call begins to run, with these arguments. One that asks from within begins again."""
-    if session.recorder.observed:
-        session.recorder.start(frame)
-    if session.executor is not None:
-        await session.executor.begin(frame)
 
 
 def _argument_check(ctx: Context, entry: EntryBase) -> ArgumentCheck | None:
@@ -357,7 +351,10 @@ async def _ask_and_run(ctx: Context, child: Context, run_ctx: Any, reason: Appro
             frame, frame.original_arguments, check, asked_from_within=from_within
         )
         frame.deadline = ctx.frame.live_deadline
-        await _begin(ctx.runtime, frame)
+        if ctx.runtime.recorder.observed:  # it begins again, perhaps with other arguments
+            ctx.runtime.recorder.start(frame)
+        if ctx.runtime.executor is not None:
+            await ctx.runtime.executor.begin(frame)
         again = run_ctx and run_context(child, frame.called, run_ctx)
         try:
             return await run_bounded(ctx.runtime, frame, partial(_start, child, again))
