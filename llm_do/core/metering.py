@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any, NoReturn
 
@@ -121,12 +122,12 @@ class MeteredModel(WrapperModel):
         run_context: RunContext[Any] | None = None,
     ) -> AsyncGenerator[StreamedResponse]:
         number = self._begin(messages)
-        response_stream = self._stream(number, messages, model_settings, model_request_parameters, run_context)
+        start = partial(self._stream, number, messages, model_settings, model_request_parameters, run_context)
         if not self._remembers:
-            async with response_stream as stream:
+            async with start() as stream:
                 yield stream
             return
-        in_task = StreamInTask(response_stream)
+        in_task = StreamInTask(start)
 
         async def answer() -> ModelResponse:
             return await self._remember(number, messages, model_settings, model_request_parameters, in_task.send)

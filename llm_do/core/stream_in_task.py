@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import anyio
+from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import CompletedStreamedResponse, ModelRequestParameters, StreamedResponse
 
@@ -17,16 +18,18 @@ from .tasks import LEAVING_SECONDS, end_tasks
 class StreamInTask:
     """Opens a stream in the task that answers a request, and lends it to the task that reads it."""
 
-    def __init__(self, stream: AbstractAsyncContextManager[StreamedResponse]) -> None:
-        self._stream = stream
+    def __init__(self, start: Callable[[], AbstractAsyncContextManager[StreamedResponse]]) -> None:
+        self._start = start
         self._open_stream: asyncio.Future[StreamedResponse] = asyncio.get_running_loop().create_future()
         self._was_read = asyncio.Event()
         self._error: BaseException | None = None
         """The reason why it was not read to its end."""
 
     async def send(self) -> ModelResponse:
-        """Open the stream, wait until it was read, and return the whole response."""
-        async with self._stream as stream:
+        """Open the stream, wait until it was read, and return the whole response. One that failed may be sent again."""
+        if self._open_stream.done():
+            raise UserError("A streamed request cannot be sent again, since its response is being read already.")
+        async with self._start() as stream:
             self._open_stream.set_result(stream)
             await self._was_read.wait()
             if self._error is not None:

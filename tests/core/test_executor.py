@@ -2,14 +2,16 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from pydantic_ai import RunContext
-from pydantic_ai.messages import ModelResponse
+from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.messages import ModelMessage, ModelResponse
+from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from llm_do import (
     ApprovalDecision,
@@ -341,3 +343,35 @@ async def test_a_turn_is_recalled_with_its_conversation_or_not_at_all(keeps_mess
             assert len(scope.messages) == 2 * len(turns)
     assert len(memory.sent) == 1  # that of the turn that is new
     assert (len(memory.intents) == 1) is keeps_messages
+
+
+@pytest.mark.parametrize("text_deltas", [False, True])
+async def test_an_executor_may_send_a_failed_request_again(text_deltas: bool) -> None:
+    sent: list[int] = []
+
+    class Again(Executor):
+        async def request(self, request: PendingRequest, send: Callable[[], Awaitable[ModelResponse]]) -> ModelResponse:
+            try:
+                return await send()
+            except ModelHTTPError:
+                return await send()
+
+    def answer() -> str:
+        sent.append(len(sent))
+        if len(sent) == 1:
+            raise ModelHTTPError(503, "busy")
+        return "ok"
+
+    async def whole(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        return says(answer())
+
+    async def stream(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
+        yield answer()
+
+    events = list[Event]()
+    worker = WorkerEntry(name="w", model=FunctionModel(whole, stream_function=stream))
+    runtime = Runtime([worker], executor=Again(), text_deltas=text_deltas, message_callback=events.append)
+    assert await runtime.call("w", "go") == "ok"
+    ended = [event for event in events if isinstance(event, RequestEnded)]
+    assert [event.error is None for event in ended] == [False, True]
+    assert fold(events).meter.by_model == runtime.usage
