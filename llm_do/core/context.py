@@ -281,7 +281,8 @@ async def dispatch(
         session.admit(frame)
         if session.executor is not None:
             frame.arguments = arguments
-            recalled = await session.executor.recall(frame)
+            # A key that does not tell the arguments from others is no reason for an answer.
+            recalled = await session.executor.recall(frame) if frame.replayable else None
             if recalled is not None and recalled.is_whole_for(frame):
                 return session.restore(frame, recalled)
         if entry.requires_approval or ctx.frame.rules:

@@ -375,3 +375,17 @@ async def test_an_executor_may_send_a_failed_request_again(text_deltas: bool) ->
     ended = [event for event in events if isinstance(event, RequestEnded)]
     assert [event.error is None for event in ended] == [False, True]
     assert fold(events).meter.by_model == runtime.usage
+
+
+async def test_a_call_whose_key_does_not_tell_its_arguments_is_not_recalled() -> None:
+    class Account:
+        def __init__(self, balance: int) -> None:
+            self.balance = balance
+
+    @entry
+    def look(account: Any) -> int:
+        return int(account.balance)
+
+    memory = Memory()
+    for balance in (5, 7):
+        assert await Runtime([look], executor=memory).call("look", Account(balance)) == balance
