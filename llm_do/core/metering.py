@@ -26,7 +26,7 @@ from ..models.cutoff import describe_missing_end
 from .executor import PendingRequest, answers_requests
 from .frame import CallFrame
 from .request_record import RequestRecorder, reject_unmade_calls, request_digest
-from .reserving import ReservedRequest, open_requests_above, reserve
+from .reserving import OutgoingRequest, ReservedRequest, open_requests_above, reserve
 from .session import Session
 from .stream_in_task import StreamInTask
 
@@ -105,13 +105,13 @@ class MeteredModel(WrapperModel):
             return stream.get()
 
         async def send() -> ModelResponse:
-            request = await self._reserve(number, messages, model_settings, model_request_parameters)
+            reserved = await self._reserve(request)
             return await self._send(
-                request, lambda: self.wrapped.request(request.messages, request.settings, model_request_parameters)
+                reserved, lambda: self.wrapped.request(reserved.messages, reserved.settings, model_request_parameters)
             )
 
-        number = self._begin(messages)
-        return await self._remember(number, messages, model_settings, model_request_parameters, send)
+        request = self._begin(messages, model_settings, model_request_parameters)
+        return await self._remember(request, send)
 
     @asynccontextmanager
     async def request_stream(
@@ -121,8 +121,8 @@ class MeteredModel(WrapperModel):
         model_request_parameters: ModelRequestParameters,
         run_context: RunContext[Any] | None = None,
     ) -> AsyncGenerator[StreamedResponse]:
-        number = self._begin(messages)
-        start = partial(self._stream, number, messages, model_settings, model_request_parameters, run_context)
+        request = self._begin(messages, model_settings, model_request_parameters)
+        start = partial(self._stream, request, run_context)
         if not self._remembers:
             async with start() as stream:
                 yield stream
@@ -130,27 +130,22 @@ class MeteredModel(WrapperModel):
         in_task = StreamInTask(start)
 
         async def answer() -> ModelResponse:
-            return await self._remember(number, messages, model_settings, model_request_parameters, in_task.send)
+            return await self._remember(request, in_task.send)
 
         async with in_task.answered_by(answer, model_request_parameters) as stream:
             yield stream
 
     @asynccontextmanager
     async def _stream(
-        self,
-        number: int,
-        messages: list[ModelMessage],
-        settings: ModelSettings | None,
-        parameters: ModelRequestParameters,
-        run_context: RunContext[Any] | None,
+        self, outgoing: OutgoingRequest, run_context: RunContext[Any] | None
     ) -> AsyncGenerator[StreamedResponse]:
         """Reserve and send a request whose response is streamed."""
-        request = await self._reserve(number, messages, settings, parameters)
+        request = await self._reserve(outgoing)
         async with self._sending(request):
             stream: StreamedResponse | None = None
             try:
                 async with self.wrapped.request_stream(
-                    request.messages, request.settings, parameters, run_context
+                    request.messages, request.settings, request.parameters, run_context
                 ) as stream:
                     # PydanticAI replaces the iterator in the same way, to look at the first event.
                     stream._event_iterator = refuse_empty_stream(stream, aiter(stream), self.wrapped)
@@ -172,24 +167,26 @@ class MeteredModel(WrapperModel):
     async def compact_messages(
         self, request_context: ModelRequestContext, *, instructions: str | None = None
     ) -> ModelResponse:
-        messages, parameters = request_context.messages, request_context.model_request_parameters
-
         async def send() -> ModelResponse:
-            request = await self._reserve(number, messages, request_context.model_settings, parameters)
-            context = replace(request_context, messages=request.messages, model_settings=request.settings)
-            return await self._send(request, lambda: self.wrapped.compact_messages(context, instructions=instructions))
+            reserved = await self._reserve(request)
+            context = replace(request_context, messages=reserved.messages, model_settings=reserved.settings)
+            return await self._send(reserved, lambda: self.wrapped.compact_messages(context, instructions=instructions))
 
-        number = self._begin(messages)
-        return await self._remember(number, messages, request_context.model_settings, parameters, send)
+        request = self._begin(
+            request_context.messages, request_context.model_settings, request_context.model_request_parameters
+        )
+        return await self._remember(request, send)
 
     # -- before and around a request -----------------------------------------------------------------
 
-    def _begin(self, messages: list[ModelMessage]) -> int:
-        """Return the number of a request that is about to be made."""
+    def _begin(
+        self, messages: list[ModelMessage], settings: ModelSettings | None, parameters: ModelRequestParameters
+    ) -> OutgoingRequest:
+        """Return a request that is about to be made, with its number."""
         frame = self._frame
         reject_unmade_calls(self._session.recorder, frame, messages)
         frame.request_number += 1
-        return frame.request_number
+        return OutgoingRequest(frame.request_number, messages, settings, parameters)
 
     @property
     def _remembers(self) -> bool:
@@ -197,14 +194,7 @@ class MeteredModel(WrapperModel):
         executor = self._session.executor
         return executor is not None and answers_requests(executor)
 
-    async def _remember(
-        self,
-        number: int,
-        messages: list[ModelMessage],
-        settings: ModelSettings | None,
-        parameters: ModelRequestParameters,
-        send: Callable[[], Awaitable[ModelResponse]],
-    ) -> ModelResponse:
+    async def _remember(self, request: OutgoingRequest, send: Callable[[], Awaitable[ModelResponse]]) -> ModelResponse:
         """Send a request, or take its response from the executor, which may have it from an earlier run."""
         executor, was_sent = self._session.executor, False
         if executor is None or not self._remembers:
@@ -215,16 +205,16 @@ class MeteredModel(WrapperModel):
             was_sent = True
             return await send()
 
-        request = PendingRequest(
+        pending = PendingRequest(
             call=self._frame,
-            number=number,
+            number=request.number,
             model=self._requests.model_name,
-            messages=messages,
-            settings=settings,
-            parameters=parameters,
-            digest=request_digest(self._session.recorder, self.wrapped, messages, settings, parameters),
+            messages=request.messages,
+            settings=request.settings,
+            parameters=request.parameters,
+            digest=request_digest(self._session.recorder, self.wrapped, request),
         )
-        response = await executor.request(request, send_now)
+        response = await executor.request(pending, send_now)
         if not was_sent:
             self._requests.restore(request, response)
         return response
@@ -239,16 +229,10 @@ class MeteredModel(WrapperModel):
                 await self._session.gate.approve_native(self._frame, tool.kind)
                 self._admitted.add(tool.kind)
 
-    async def _reserve(
-        self,
-        number: int,
-        messages: list[ModelMessage],
-        settings: ModelSettings | None,
-        parameters: ModelRequestParameters,
-    ) -> ReservedRequest:
-        if parameters.native_tools:
-            await self._admit_native_tools(parameters)
-        return await reserve(self._session, self._frame, self.wrapped, number, messages, settings, parameters)
+    async def _reserve(self, request: OutgoingRequest) -> ReservedRequest:
+        if request.parameters.native_tools:
+            await self._admit_native_tools(request.parameters)
+        return await reserve(self._session, self._frame, self.wrapped, request)
 
     async def _send(self, request: ReservedRequest, ask: Callable[[], Awaitable[ModelResponse]]) -> ModelResponse:
         async with self._sending(request):
@@ -291,7 +275,7 @@ class MeteredModel(WrapperModel):
         request.clock = perf_counter()
         try:
             try:
-                self._requests.start(request.number, request.messages, request.settings, request.parameters)
+                self._requests.start(request)
             except BaseException:  # of a journal: nothing was sent
                 request.reservation.cancel()
                 raise

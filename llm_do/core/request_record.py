@@ -33,10 +33,9 @@ from ..privacy.secret_fields import HIDDEN
 from ..values.canonical import digest_of_text
 from ..values.texts import json_text, text_of
 from .events import RequestSetup, RequestStarted
-from .executor import PendingRequest
 from .frame import AskedCall, CallFrame
 from .recorder import Recorder, tags
-from .reserving import ReservedRequest
+from .reserving import OutgoingRequest, ReservedRequest
 from .session import Session
 from .trace import ModelUsage
 
@@ -59,17 +58,11 @@ class RequestRecorder:
     def model_name(self) -> str:
         return full_name(self._model.system, self._model.model_name)
 
-    def start(
-        self,
-        number: int,
-        messages: list[ModelMessage],
-        settings: ModelSettings | None,
-        parameters: ModelRequestParameters,
-    ) -> None:
+    def start(self, request: OutgoingRequest) -> None:
         recorder, frame = self._session.recorder, self._frame
         if recorder.observed:
-            fields = describe_start(recorder, frame, self._model, messages, settings, parameters)
-            recorder.stream.emit(RequestStarted, tags(frame), model=self.model_name, number=number, **fields)
+            fields = describe_start(recorder, frame, self._model, request)
+            recorder.stream.emit(RequestStarted, tags(frame), model=self.model_name, number=request.number, **fields)
 
     def fail(self, request: ReservedRequest, exc: BaseException) -> None:
         """Settle a request without a response. It may be paid, unless the provider cannot have worked on it."""
@@ -120,7 +113,7 @@ class RequestRecorder:
             session.recorder.notice(self._frame, f"An answer of model {self.model_name!r} was cut off: {cut_off}.")
         error = None if failed is None else _error_text(failed)
         took = perf_counter() - request.clock
-        self._record_response(request.number, response, request.parameters, spent, took, error, cut_off)
+        self._record_response(request, response, spent, took, error, cut_off)
 
     def _spent_by(self, response: ModelResponse) -> list[ModelUsage]:
         """Return the usage of a response, after that of attempts which its model moved on from: all are paid."""
@@ -136,9 +129,8 @@ class RequestRecorder:
 
     def _record_response(
         self,
-        number: int,
+        request: OutgoingRequest,
         response: ModelResponse,
-        parameters: ModelRequestParameters,
         spent: list[ModelUsage],
         duration: float = 0.0,
         error: str | None = None,
@@ -147,12 +139,9 @@ class RequestRecorder:
         restored: bool = False,
     ) -> None:
         """Record a response, with the calls that it asks for and those that ran at the provider."""
-        recorder, frame, tools = (
-            self._session.recorder,
-            self._frame,
-            (*parameters.function_tools, *parameters.output_tools),
-        )
-        note_calls(frame, number, response, parameters)
+        recorder, frame, parameters = self._session.recorder, self._frame, request.parameters
+        tools = (*parameters.function_tools, *parameters.output_tools)
+        note_calls(frame, request.number, response, parameters)
         recorder.log_message(frame, response, tools)
         for part in response.parts:
             if isinstance(part, NativeToolCallPart):
@@ -162,7 +151,7 @@ class RequestRecorder:
             [replace(each, usage=copy(each.usage)) for each in spent],
             cut_off,
             model=full_name(self._model.system, spent[-1].model),
-            number=number,
+            number=request.number,
             duration=duration,
             response=recorder.redaction.visible_response(response, tools, frame) if recorder.observed else None,
             usage=copy(response.usage),
@@ -181,13 +170,13 @@ class RequestRecorder:
         )
         self._session.recorder.add_native(self._frame, call.tool_name, call.args_as_dict(), output)
 
-    def restore(self, request: PendingRequest, response: ModelResponse) -> None:
+    def restore(self, request: OutgoingRequest, response: ModelResponse) -> None:
         """Record a request whose response is one of an earlier run. It is counted, and not spent again."""
         self._session.recorder.log_message(self._frame, request.messages[-1])
-        self.start(request.number, list(request.messages), request.settings, request.parameters)
+        self.start(request)
         spent = self._spent_by(response)
         self._session.spending.restore(spent)
-        self._record_response(request.number, response, request.parameters, spent, restored=True)
+        self._record_response(request, response, spent, restored=True)
 
 
 def setup_of(model: Model, settings: ModelSettings | None, parameters: ModelRequestParameters) -> RequestSetup:
@@ -225,43 +214,31 @@ def _without_keys(data: Any) -> Any:
     return [_without_keys(item) for item in data] if isinstance(data, list) else data
 
 
-def describe_start(
-    recorder: Recorder,
-    frame: CallFrame,
-    model: Model,
-    messages: Sequence[ModelMessage],
-    settings: ModelSettings | None,
-    parameters: ModelRequestParameters,
-) -> dict[str, Any]:
+def describe_start(recorder: Recorder, frame: CallFrame, model: Model, request: OutgoingRequest) -> dict[str, Any]:
     """Return what `RequestStarted` says of a request beside its model and its number."""
+    messages = request.messages
     before, frame.sent_messages = frame.sent_messages, list(messages)
     is_longer = len(before) <= len(messages) and all(
         one is other or one == other for one, other in zip(before, messages, strict=False)
     )
-    tools = (*parameters.function_tools, *parameters.output_tools)
+    tools = (*request.parameters.function_tools, *request.parameters.output_tools)
     new = recorder.all_without_marked(frame, messages[len(before) :] if is_longer else messages, tools)
-    setup = setup_of(model, settings, parameters)
+    setup = setup_of(model, request.settings, request.parameters)
     is_same = frame.setup is not None and frame.setup[0] == setup
     if frame.setup is None or not is_same:
         frame.setup = setup, digest_of_text(json_text(_without_configured(recorder, setup)))
     return {"messages": new, "setup": None if is_same else setup, "setup_digest": frame.setup[1]}
 
 
-def request_digest(
-    recorder: Recorder,
-    model: Model,
-    messages: Sequence[ModelMessage],
-    settings: ModelSettings | None,
-    parameters: ModelRequestParameters,
-) -> str:
+def request_digest(recorder: Recorder, model: Model, request: OutgoingRequest) -> str:
     """Return a digest of a request, without secrets, and without the times and ids that differ from run to run."""
     ids: dict[Any, int] = {}
     data = [
         {**_alike(message), "parts": [_alike(part, ids) for part in message["parts"]]}
-        for message in ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")
+        for message in ModelMessagesTypeAdapter.dump_python(request.messages, mode="json")
     ]
-    asked = [data, settings_sent(model, settings), parameters]
-    return digest_of_text(json_text(_without_configured(recorder, asked)))
+    content = [data, settings_sent(model, request.settings), request.parameters]
+    return digest_of_text(json_text(_without_configured(recorder, content)))
 
 
 def _alike(data: dict[str, Any], ids: dict[Any, int] | None = None) -> dict[str, Any]:

@@ -24,14 +24,20 @@ _NOTHING = Quote(model="", input_tokens=0, output_tokens=0, least_output_tokens=
 
 
 @dataclass(slots=True)
-class ReservedRequest:
-    """A request that is reserved, as it is sent."""
+class OutgoingRequest:
+    """A request that a worker is about to make."""
 
     number: int
     """Its number within the call."""
     messages: list[ModelMessage]
     settings: ModelSettings | None
     parameters: ModelRequestParameters
+
+
+@dataclass(slots=True)
+class ReservedRequest(OutgoingRequest):
+    """A request that is reserved, as it is sent."""
+
     reservation: Reservation
     bounded_by_budget: bool
     """Whether the budget, and not the user, set `max_tokens`."""
@@ -44,17 +50,10 @@ class ReservedRequest:
         return describe_cutoff(response, self.max_tokens, bounded_by_budget=self.bounded_by_budget)
 
 
-async def reserve(
-    session: Session,
-    frame: CallFrame,
-    model: Model,
-    number: int,
-    messages: list[ModelMessage],
-    settings: ModelSettings | None,
-    parameters: ModelRequestParameters,
-) -> ReservedRequest:
+async def reserve(session: Session, frame: CallFrame, model: Model, request: OutgoingRequest) -> ReservedRequest:
     """Reserve the worst case of a request, and return it as it is sent: without secrets, with the reserved bound."""
     session.gate.check_not_ended(frame)
+    messages, settings, parameters = request.messages, request.settings, request.parameters
     if session.recorder.secrets.configured is not None:
         frame.sent_history = frame.sent_history or SentHistory()
         messages = frame.sent_history.without_secrets(messages, session.recorder.secrets.configured)
@@ -80,7 +79,7 @@ async def reserve(
     if by_budget:
         most = answer.output_tokens
         settings = cast(ModelSettings, {**(settings or {}), "max_tokens": most})
-    return ReservedRequest(number, messages, settings, parameters, answer, by_budget, most)
+    return ReservedRequest(request.number, messages, settings, parameters, answer, by_budget, most)
 
 
 def open_requests_above(frame: CallFrame) -> tuple[Reservation, ...]:
