@@ -68,8 +68,7 @@ class Session:
             if entry is not index_by_name([entry]).get(name):
                 raise ValueError(f"The entry {entry.name!r} cannot be called {name!r}: names are the entries' own.")
         self.toolsets = ToolsetResolver(toolsets)
-        self.max_depth = max_depth
-        self.max_concurrency = max_concurrency
+        self.max_depth, self.max_concurrency = max_depth, max_concurrency
         self.executor = complete_executor(executor)
         self.text_deltas = text_deltas
         self.message_callback = message_callback
