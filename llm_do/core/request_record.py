@@ -233,9 +233,10 @@ def describe_start(recorder: Recorder, frame: CallFrame, model: Model, request: 
 def request_digest(recorder: Recorder, model: Model, request: OutgoingRequest) -> str:
     """Return a digest of a request, without secrets, and without the times and ids that differ from run to run."""
     ids: dict[Any, int] = {}
+    # The lowest supported pydantic warns of the members of a union that it tries first.
     data = [
         {**_alike(message), "parts": [_alike(part, ids) for part in message["parts"]]}
-        for message in ModelMessagesTypeAdapter.dump_python(request.messages, mode="json")
+        for message in ModelMessagesTypeAdapter.dump_python(request.messages, mode="json", warnings="none")
     ]
     content = [data, settings_sent(model, request.settings), request.parameters]
     return digest_of_text(json_text(_without_configured(recorder, content)))
