@@ -454,8 +454,16 @@ async def test_calls_that_are_not_for_programs(folder: Path) -> None:
         assert done.stdout.split() == [error] * len(names)
     done = await sandboxed(f"{PYTHON} data/call.py 470 521 {0x40000000 | 39} {0x40000000 | 90}", ro(folder))
     assert done.stdout.split() == ["ENOSYS"] * 4
-    # The first process in the sandbox has the filter, too: nobody can make it act for them.
-    assert (await sandboxed("grep -h ^Seccomp: /proc/1/status /proc/self/status")).stdout == "Seccomp:\t2\n" * 2
+    # The first process in the sandbox has the filter, too: no program can make it act for it. It is set a moment after
+    # that process started the program.
+    wait = (
+        "import time\nuntil = time.monotonic() + 60\n"
+        "while 'Seccomp:\\t2' not in open('/proc/1/status').read() and time.monotonic() < until:\n time.sleep(0.01)\n"
+        "for name in ('1', 'self'):\n"
+        " print(*[line for line in open(f'/proc/{name}/status') if line.startswith('Seccomp:')], end='')\n"
+    )
+    (folder / "wait.py").write_text(wait)
+    assert (await sandboxed(f"{PYTHON} data/wait.py", ro(folder))).stdout == "Seccomp:\t2\n" * 2
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64" or not shutil.which("gcc"), reason="for x86_64, with a compiler")
