@@ -180,7 +180,7 @@ class Gate:
             worker=call.caller,
             call_path=frame.path,
             ruling=replace(ruling, because=redact(ruling.because)),
-            # What would have to be shown without its secret cannot be shown in full, and so not be offered.
+            # An offer with a secret cannot be shown in full, and so not be made.
             offers=tuple(offer for offer in plan.offers(ruling) if redact(offer.text) == offer.text),
             before=redact(frame.pins.before()) if frame.pins is not None else {},
             ungranted=tuple(plan.ungranted),

@@ -105,8 +105,8 @@ class CallScope(Generic[T]):
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._is_closed = True  # so that nobody starts another turn
-        if self._turn is not None and self._idle is not None:  # of another task, which nobody waits for any more
+        self._is_closed = True  # no other turn may start
+        if self._turn is not None and self._idle is not None:  # of another task, which may wait for ever
             self._turn.cancel()
             try:
                 await wait_shielded(asyncio.wait_for(self._idle.wait(), CLOSING_SECONDS))

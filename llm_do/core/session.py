@@ -63,10 +63,7 @@ class Session:
         is_count = isinstance(max_records, int) and not isinstance(max_records, bool) and max_records >= 0
         if max_records is not None and not is_count:
             raise ValueError(f"max_records must be a number of records, or None for all of them; got {max_records!r}.")
-        self.entries = entries if isinstance(entries, Mapping) else index_by_name(entries)
-        for name, entry in entries.items() if isinstance(entries, dict) else ():
-            if entry is not index_by_name([entry]).get(name):
-                raise ValueError(f"The entry {entry.name!r} cannot be called {name!r}: names are the entries' own.")
+        self.entries = _by_own_names(entries)
         self.toolsets = ToolsetResolver(toolsets)
         self.max_depth, self.max_concurrency = max_depth, max_concurrency
         self.executor = complete_executor(executor)
@@ -184,3 +181,11 @@ class Session:
         where = f"Time is up after {deadline.seconds:g} s (Limits.timeout), in {deadline.interrupted or path}."
         still_running = self.loop.threads.tell_left_running(deadline)
         return CallTimeout(f"{where} {still_running}".rstrip(), limit="timeout")
+
+
+def _by_own_names(entries: Mapping[str, Entry[Any]] | Iterable[Entry[Any]]) -> Mapping[str, Entry[Any]]:
+    """Return entries by name, or raise for one that a dictionary gives another name than its own."""
+    for name, entry in entries.items() if isinstance(entries, dict) else ():
+        if entry is not index_by_name([entry]).get(name):
+            raise ValueError(f"The entry {entry.name!r} cannot be called {name!r}: names are the entries' own.")
+    return entries if isinstance(entries, Mapping) else index_by_name(entries)

@@ -21,7 +21,7 @@ class ToolGroup:
     rule: str
     """The name in rules."""
     default: Disposition
-    """What holds where no rule speaks of them."""
+    """The decision where no rule applies."""
     toolset: str | None
     """The name under `toolsets` in worker files, if they have one."""
     tools: tuple[str, ...]

@@ -13,7 +13,7 @@ from .rules import Case, Grant, Ruling
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a call with certain arguments would do.
+    """The effects of a call with certain arguments, for rules to judge.
 
     A tool that knows more of it than its arguments say returns a subclass. Its methods are called once, in this order,
     when a person is asked; for arguments that a person edited, only `pins` is.

@@ -25,7 +25,7 @@ from ...projects.layout import CONFIG
 from ...sandbox.commands.selection import select_runner
 
 Row: TypeAlias = tuple[str, str, str]
-"""What was looked at, its state (`ok` or `missing`), and details."""
+"""The thing that was examined, its state (`ok` or `missing`), and details."""
 
 
 def inspect_environment(root: Path | None) -> Iterator[Row]:
