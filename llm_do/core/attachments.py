@@ -24,7 +24,7 @@ from ..policy.rules import Case
 from ..sandbox import SandboxToolset
 from ..values.texts import quote
 from .entry import EntryBase
-from .frame import CallFrame
+from .frame import CallFrame, WorkerFrame
 
 _FORMS = "a path, AttachmentPayload(name, data), or PydanticAI content such as BinaryContent"
 
@@ -50,7 +50,7 @@ class _RootFile:
     place: Path
 
 
-def bind_call(frame: CallFrame, args: tuple[Any, ...], kwargs: dict[str, Any], judge: Judge) -> dict[str, Any]:
+def bind_call(frame: WorkerFrame, args: tuple[Any, ...], kwargs: dict[str, Any], judge: Judge) -> dict[str, Any]:
     """Bind the arguments of a worker's call that Python makes, and give it the files in its keyword `attachments`."""
     worker, files = _worker(frame), None
     if "attachments" in kwargs and _means_files(worker, kwargs):
@@ -102,7 +102,7 @@ def takes_files_apart(worker: EntryBase) -> bool:
     return not any("attachments" in shape.get("properties", {}) for shape in shapes)
 
 
-def attach(frame: CallFrame, arguments: dict[str, Any], files: Sequence[AttachmentInput], judge: Judge) -> None:
+def attach(frame: WorkerFrame, arguments: dict[str, Any], files: Sequence[AttachmentInput], judge: Judge) -> None:
     """Give a worker's call its files, and its prompt where its input type writes that.
 
     Raises:
@@ -167,7 +167,7 @@ def share(frame: CallFrame, files: Sequence[Any]) -> list[Any]:
 
 def files_apart(frame: CallFrame, arguments: Mapping[str, Any]) -> tuple[Mapping[str, Any], Sequence[str]]:
     """Return the arguments and the paths of files that the model of a worker gives to another one in one mapping."""
-    worker = frame.called
+    worker = frame.entry
     if frame.parent is None or frame.parent.worker is None or not takes_files(worker):
         return arguments, ()
     is_path = takes_files_apart(worker) or arguments.keys() <= {"input", "attachments"}
@@ -179,7 +179,6 @@ def files_apart(frame: CallFrame, arguments: Mapping[str, Any]) -> tuple[Mapping
 
 def shared_cases(frame: CallFrame) -> list[Case]:
     """Return the files of the caller's roots that go along, as rules judge them: each is read, and handed over."""
-    assert frame.entry is not None
     handed_over = [
         Case({"worker": frame.entry.name, "attachments": place}, path, name="worker.call")
         for path, place in frame.shared.items()
@@ -215,18 +214,16 @@ def _is_file(item: Any) -> bool:
 
 def _place(frame: CallFrame, item: Any) -> Any:
     """Return where a file is. Below a worker, a path is one in that worker's roots."""
-    parent = frame.parent
-    assert parent is not None
-    if not isinstance(item, str | PurePath) or parent.worker is None:
+    caller = frame.caller
+    if not isinstance(item, str | PurePath) or caller.worker is None:
         return item
-    return _RootFile(str(item), parent.files.manager.host_path(str(item)))
+    return _RootFile(str(item), caller.files.manager.host_path(str(item)))
 
 
 def _read_file(frame: CallFrame, file: Any, judge: Judge) -> Any:
     if isinstance(file, _RootFile):
-        assert frame.parent is not None
         # As in what `read_file` gives: a model chose the file, and another one is sent it.
-        return judge.without_secrets(read_shared(frame.parent.files, file.path).content())
+        return judge.without_secrets(read_shared(frame.caller.files, file.path).content())
     return _read_host(file, _worker(frame).attachment_policy.max_total_bytes)
 
 
@@ -254,7 +251,6 @@ def _read_host(file: Any, limit: int) -> Any:
 
 
 def _worker(frame: CallFrame) -> Any:
-    assert frame.entry is not None
     return frame.entry
 
 

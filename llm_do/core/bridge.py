@@ -26,7 +26,7 @@ def call_sync(session_loop: SessionLoop, frame: CallFrame, call: Callable[[], Aw
         raise EventLoopError(
             "call_sync would block the event loop that has to serve the call. Use `await ctx.call(...)` here."
         )
-    if frame.entry is not None:
+    if frame.parent is not None:
         loop = session_loop.find_running()
         if loop is None:
             raise EventLoopError(f"The event loop that {frame.path} ran in has ended, and so have its calls.")
@@ -86,7 +86,7 @@ def _output_of(future: concurrent.futures.Future[tuple[Any, SystemExit | None]],
     try:
         output, stop = future.result()
     except concurrent.futures.CancelledError:
-        if frame.entry is not None:  # the call whose thread this is was cancelled
+        if frame.parent is not None:  # the call whose thread this is was cancelled
             raise
         raise EventLoopError(f"The call was cancelled. {_LOOP_ENDED}") from None
     if stop is not None:

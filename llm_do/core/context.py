@@ -36,7 +36,8 @@ from .attachments import bind_call
 from .bound import BoundEntry, ToolsProxy
 from .bridge import call_sync
 from .entry import Entry, EntryBase, MessageCallback
-from .frame import CallFrame
+from .executor import Executor, Recalled
+from .frame import CallFrame, WorkerFrame, make_frame
 from .gate import ArgumentCheck
 from .metering import prepare_worker
 from .names import reachable
@@ -90,7 +91,7 @@ class Context:
         try:
             target = self.runtime.resolve(entry, self.frame) if isinstance(entry, str) else adapt(entry)
             if target.attachment_policy is not None:
-                frame = CallFrame(target, self.frame)
+                frame = WorkerFrame(target, self.frame)
                 arguments = bind_call(frame, args, kwargs, self.runtime.gate)
             else:
                 arguments = target.parameters.bind(args, kwargs)
@@ -207,31 +208,33 @@ class Context:
     @property
     def worker(self) -> WorkerDefinition:
         """The definition in the file of the worker at work."""
-        definition = self._worker_frame().called.definition
+        definition = self.worker_frame.entry.definition
         if definition is None:
-            raise NoWorkerError(f"{self._worker_frame().path} is no worker of a file, so it has no definition.")
+            raise NoWorkerError(f"{self.worker_frame.path} is no worker of a file, so it has no definition.")
         return definition
 
     @property
     def effective_model(self) -> Model:
         """The model of the worker at work, as its requests go through it."""
-        model = self._worker_frame().model
+        model = self.worker_frame.model
         if model is None:
-            raise NoWorkerError(f"{self._worker_frame().path} is not at work, so it has no model.")
+            raise NoWorkerError(f"{self.worker_frame.path} is not at work, so it has no model.")
         return model
 
     @property
     def attachments(self) -> list[AttachmentPayload]:
         """The files that the worker at work got. Content that is only an address, such as `ImageUrl`, is left out."""
-        files = self._worker_frame().attachments
+        files = self.worker_frame.attachments
         return [AttachmentPayload.of(file) for file in files if isinstance(file, BinaryContent)]
 
     @property
     def custom_tools_path(self) -> Path | None:
         """The file with the own tools of the worker at work, if it has one."""
-        return self._worker_frame().called.custom_tools_path
+        return self.worker_frame.entry.custom_tools_path
 
-    def _worker_frame(self) -> CallFrame:
+    @property
+    def worker_frame(self) -> WorkerFrame:
+        """The data of the call of the worker at work."""
         frame = self.frame.worker
         if frame is None:
             raise NoWorkerError("No worker is at work here: this was called from Python.")
@@ -270,61 +273,67 @@ async def dispatch(
     if get_running_loop() is not session.loop.current:
         session.loop.enter()
     if frame is None:
-        frame = CallFrame(entry, ctx.frame)
-    if ctx.branches:
-        frame.branch = ctx.branches
-    if ctx.frame is session.root and (session.loop.is_busy or session.spending.is_asking):
-        session.loop.mark_inner(frame, is_asking=session.spending.is_asking)
+        frame = make_frame(entry, ctx.frame)
+    frame.branch = ctx.branches
+    if ctx.frame is session.root:
+        session.loop.mark_inner(frame, session.spending.question is not None)
     recorder = session.recorder
     try:
         recorder.open(frame, arguments)
         session.admit(frame)
-        if session.executor is not None:
-            frame.arguments = arguments
-            # A key that does not tell the arguments from others is no reason for an answer.
-            recalled = await session.executor.recall(frame) if frame.replayable else None
-            if recalled is not None and recalled.is_whole_for(frame):
-                return session.restore(frame, recalled)
-        if entry.requires_approval or ctx.frame.rules:
+        if session.executor is not None and (recalled := await _recall(session.executor, frame, arguments)) is not None:
+            return session.restore(frame, recalled)
+        if entry.requires_approval or ctx.frame.inherited.rules:
             arguments = await session.gate.approve(frame, arguments, _argument_check(ctx, entry))
         frame.arguments = arguments
         child = Context(session, frame)
-        if entry.kind == "worker":
-            await prepare_worker(session, frame)
-        output = await _run(ctx, child, run_ctx)
+        if recorder.observed or session.executor is not None or isinstance(frame, WorkerFrame):
+            await _begin(session, frame)
+        # `run_ctx` is None for an entry that says it needs none, whatever the protocol promises to others.
+        own_ctx: Any = run_context(child, entry, run_ctx) if entry.needs_run_context else None
+        try:
+            if session.bounded or entry.kind == "worker":
+                output = await run_bounded(session, frame, partial(_start, child, own_ctx))
+            else:
+                output = await entry.call(arguments, child, own_ctx)
+        except (ApprovalRequired, PathChanged) as exc:
+            output = await _ask_and_run(ctx, child, own_ctx, exc)
         if (schema_out := entry.schema_out) is not None:
             check_output(entry.name, schema_out, output)
     except BaseException as exc:
-        try:
-            if frame.thread_calls:
-                await cancel_thread_calls(frame)
-        finally:
-            frame.ended = True
-            recorder.fail(frame, exc)
+        await _fail(session, frame, exc)
         raise
-    frame.ended = True
+    frame.end()
     recorder.close(frame, output)
     return output
 
 
-async def _run(ctx: Context, child: Context, run_ctx: RunContext[Context] | None) -> Any:
-    """Run the entry of a call that may run."""
-    session, frame, entry = child.runtime, child.frame, child.frame.called
+async def _recall(executor: Executor, frame: CallFrame, arguments: dict[str, Any]) -> Recalled | None:
+    """Return the answer of an earlier run to a call, if the executor has one."""
+    frame.arguments = arguments
+    # A key that does not tell the arguments from others is no reason for an answer.
+    recalled = await executor.recall(frame) if frame.replayable else None
+    return recalled if recalled is not None and recalled.is_whole_for(frame) else None
+
+
+async def _begin(session: Session, frame: CallFrame) -> None:
+    """Prepare a call that may run, and tell those who listen that it begins."""
+    if isinstance(frame, WorkerFrame):
+        await prepare_worker(session, frame)
     if session.recorder.observed:
         session.recorder.start(frame)
     if session.executor is not None:
         await session.executor.begin(frame)
-    # `run_ctx` is None for an entry that says it needs none, whatever the protocol promises to others.
-    entry_ctx: Any = run_context(child, entry, run_ctx) if entry.needs_run_context else None
+
+
+async def _fail(session: Session, frame: CallFrame, exc: BaseException) -> None:
+    """End a call that did not return, and what its thread still waits for."""
     try:
-        if entry.kind == "worker" or session.bounded:
-            return await run_bounded(session, frame, partial(_start, child, entry_ctx))
-        return await entry.call(frame.arguments, child, entry_ctx)
-    except (ApprovalRequired, PathChanged) as exc:
-        return await _ask_and_run(ctx, child, entry_ctx, exc)
+        if frame.thread_calls:
+            await cancel_thread_calls(frame)
     finally:
-        # They point back to the frame, or to another call, which nothing needs any more.
-        frame.model = frame.called_in = None
+        frame.end()
+        session.recorder.fail(frame, exc)
 
 
 def _argument_check(ctx: Context, entry: EntryBase) -> ArgumentCheck | None:
@@ -347,7 +356,7 @@ async def _ask_and_run(ctx: Context, child: Context, run_ctx: Any, reason: Appro
             answerable = from_within = not frame.approved and not raised_in_nested_call(reason, frame.record)
         if not answerable or frame.record is None:
             raise reason
-        check = _argument_check(ctx, frame.called)
+        check = _argument_check(ctx, frame.entry)
         frame.arguments = await ctx.runtime.gate.approve(
             frame, frame.original_arguments, check, asked_from_within=from_within
         )
@@ -356,7 +365,7 @@ async def _ask_and_run(ctx: Context, child: Context, run_ctx: Any, reason: Appro
             ctx.runtime.recorder.start(frame)
         if ctx.runtime.executor is not None:
             await ctx.runtime.executor.begin(frame)
-        again = run_ctx and run_context(child, frame.called, run_ctx)
+        again = run_ctx and run_context(child, frame.entry, run_ctx)
         try:
             return await run_bounded(ctx.runtime, frame, partial(_start, child, again))
         except (ApprovalRequired, PathChanged) as exc:
@@ -368,7 +377,7 @@ async def _ask_and_run(ctx: Context, child: Context, run_ctx: Any, reason: Appro
 
 def _start(child: Context, run_ctx: Any) -> Awaitable[Any]:
     """Run the entry of a call, through the executor if there is one."""
-    entry, arguments, executor = child.frame.called, child.frame.arguments, child.runtime.executor
+    entry, arguments, executor = child.frame.entry, child.frame.arguments, child.runtime.executor
     if executor is None:
         return entry.call(arguments, child, run_ctx)
     return executor.execute(entry, arguments, child, run_ctx)

@@ -7,25 +7,23 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
+from pydantic_ai import Agent, RunContext, Tool
+from pydantic_ai.toolsets import AbstractToolset
 from typing_extensions import TypeVar
 
+from ..arguments.parameters import Parameters
+from ..budgets.limits import Limits
+from ..definitions.attachments import AttachmentPolicy
+from ..definitions.definition import WorkerDefinition
 from ..models.choice import ModelLike
+from ..policy.plan import Plan
+from ..policy.rules import RuleBook
+from ..privacy.secret_fields import SecretFields
+from ..sandbox import SandboxToolset
+from .events import Event
 
 if TYPE_CHECKING:
-    from pydantic_ai import RunContext, Tool
-    from pydantic_ai.toolsets import AbstractToolset
-
-    from ..arguments.parameters import Parameters
-    from ..budgets.limits import Limits
-    from ..definitions.attachments import AttachmentPolicy
-    from ..definitions.definition import WorkerDefinition
-    from ..policy.plan import Plan
-    from ..policy.rules import RuleBook
-    from ..privacy.secret_fields import SecretFields
-    from ..sandbox import SandboxToolset
     from .context import Context
-    from .events import Event
-    from .frame import CallFrame
 
 
 Effect: TypeAlias = Literal["read", "write", "execute", "network"]
@@ -133,8 +131,8 @@ class EntryBase:
     """The method of its input type that writes the prompt, if there is one."""
     check_arguments: Callable[[dict[str, Any], Context], Awaitable[None]] | None = None
     """Checks the bound arguments of a call that Python makes."""
-    plan: Callable[[dict[str, Any], CallFrame], Plan] | None = None
-    """Returns the plan of a call, where its arguments alone do not tell what it would do."""
+    plan: Callable[[dict[str, Any], Any], Plan] | None = None
+    """Returns the plan of a call from its arguments and its frame, where the arguments do not tell what it would do."""
     plans_in_thread: bool = False
     """Whether planning walks through folders, so that calls are planned and judged in a thread."""
     errors_for_model: tuple[type[Exception], ...] = ()
@@ -155,6 +153,10 @@ class EntryBase:
     """Whether a model made it."""
     creators: Sequence[str] = ()
     """The worker that created it, the creator of that one, and so on."""
+    output_type: Any = str
+    """The type of a worker's output."""
+    retries: int = 1
+    """How often a worker's model may try again."""
     limits: Limits | None = None
     """Budgets for each call of a worker, over everything below it."""
     on_cut_off: Literal["note", "error"] = "note"
@@ -167,6 +169,10 @@ class EntryBase:
     def open_sandbox(self) -> SandboxToolset | None:
         """Open the files of a worker for one call of it, which closes them."""
         return None
+
+    def agent_for(self, resolve: Callable[[str], EntryBase]) -> tuple[Agent[Context, Any], Sequence[str]]:
+        """Return the agent that answers for a worker, and the names of its tools that dispatch by themselves."""
+        raise TypeError(f"{self.name!r} has no agent.")
 
 
 @runtime_checkable
@@ -188,10 +194,10 @@ class Sink(Protocol):
         """Observe an event."""
 
 
-MessageCallback: TypeAlias = Callable[["Event"], None]
+MessageCallback: TypeAlias = Callable[[Event], None]
 """A function that observes a session: the short form of a `Sink`."""
 
-ToolsetFactory: TypeAlias = Callable[["Context"], "AbstractToolset[Any] | Awaitable[AbstractToolset[Any]]"]
+ToolsetFactory: TypeAlias = Callable[["Context"], AbstractToolset[Any] | Awaitable[AbstractToolset[Any]]]
 """Makes a toolset for one call. Toolsets hold state and connections, so each call gets its own."""
 
 

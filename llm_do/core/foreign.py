@@ -74,7 +74,7 @@ def check_servers(tools: Mapping[str, ToolsetTool[Any]], books: Iterable[RuleBoo
 
 def check_tools(tools: Mapping[str, ToolsetTool[Any]], ctx: Context, own_names: Collection[str] = ()) -> None:
     """Raise `ToolsetError` for a tool whose name means something else, or that cannot be a tool at all."""
-    worker = ctx.frame.called
+    worker = ctx.frame.entry
     if len(tools) > MOST_TOOLS:
         raise ToolsetError(f"Worker {worker.name!r} is brought {len(tools)} tools, and {MOST_TOOLS} are the most.")
     for name, tool in tools.items():
@@ -91,7 +91,7 @@ def _problem(name: str, tool: ToolsetTool[Any], ctx: Context, own_names: Collect
         )
     if name in own_names:
         return f"a tool that it has itself: {name}. {WAY_OUT}"
-    if (meaning := ctx.runtime.rule_checks.meaning_of(name, ctx.frame.rules)) is not None:
+    if (meaning := ctx.runtime.rule_checks.meaning_of(name, ctx.frame.inherited.rules)) is not None:
         return f"a tool named {name!r}, and that name means {meaning}. {WAY_OUT}"
     return _schema_problem(name, tool.tool_def.parameters_json_schema)
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import anyio
-from pydantic_ai.messages import ModelMessage, MultiModalContent, UserContent
+from pydantic_ai.messages import ModelMessage, ModelRequestPart, MultiModalContent, UserContent
 from pydantic_ai.models import Model
 
 from ..budgets.ledger import Reservation
@@ -86,21 +86,46 @@ class AskedCall(NamedTuple):
     arguments: Any
 
 
+class Inherited(NamedTuple):
+    """What holds for all calls below a call."""
+
+    rules: tuple[RuleBook, ...] = ()
+    """The rules: the session's, and those of every worker on the path."""
+    meters: tuple[UsageMeter, ...] = ()
+    """The budgets beside the session's: those of workers on the path that have limits."""
+    generated: bool = False
+    """Whether a worker that a model made is on the path."""
+
+
+class _Top(EntryBase):
+    """Stands for the program that makes the top-level calls of a session."""
+
+    name = ""
+    kind = "top"
+
+
+_TOP = _Top()
+_NOTHING = Inherited()
+_KEPT_OVER_TURNS = frozenset(
+    ("entry", "parent", "branch", "conversation", "scope_key", "turn", "thread_calls", "_open_questions", "asked_at")
+)
+
+
 class CallFrame:
-    """The data of one call: what is called, with what, on whose behalf. In a chat it lives over all turns."""
+    """The data of one call: what is called, with what, on whose behalf."""
 
     # Defaults stand on the class: a frame is made for every call, and most calls need none of these.
     record: TraceEntry | None = None
+    inherited = _NOTHING
+    """What holds for the calls made from here."""
     attachments: Sequence[MultiModalContent] = ()
     """The files that go to a worker beside its arguments."""
-    handed: Sequence[MultiModalContent] = ()
-    """Those of them that the caller gave. Others are part of `prompt`."""
     shared: Mapping[str, Path] = MappingProxyType({})
     """Files of the caller's roots that go along: the paths that the caller wrote, and their places on this machine."""
-    prompt: Sequence[UserContent] | None = None
-    """The prompt, where the worker's input type writes it itself."""
     problem: Exception | None = None
     """Why the files or the prompt of the call cannot be had. It is raised when the rules have agreed to the call."""
+    partial_messages: Sequence[ModelMessage] = ()
+    """The messages of a worker up to its failure or cancellation."""
     tags: dict[str, Any] | None = None
     """The call in the words of its events, once there was one."""
     key: str | None = None
@@ -116,10 +141,9 @@ class CallFrame:
     request_place: tuple[int, int] | None = None
     """The number of the model's request and the position in its response, where a model asked for the call."""
     scope_key: str | None = None
-    """The key of the conversation that this frame carries."""
-    scope_closed = False
+    """The key of the conversation, where the call is a turn of one."""
     turn = 0
-    """The number of its turn."""
+    """The number of the turn."""
     restored: Sequence[ModelUsage] | None = None
     """The usage in an earlier run, where the answer is one of that run."""
     full_arguments: Any = None
@@ -133,26 +157,6 @@ class CallFrame:
     _open_questions = 0
     asked_at = 0.0
     """When a person was asked last, on the clock that durations are measured with; 0 where none was."""
-    model: Model | None = None
-    """The model of a worker, as its requests go through it."""
-    messages: Sequence[ModelMessage] = ()
-    """The conversation of a worker so far."""
-    partial_messages: Sequence[ModelMessage] = ()
-    """The messages of a worker up to its failure or cancellation."""
-    sent_history: SentHistory | None = None
-    """The conversation without secrets, where a session has any."""
-    request_number = 0
-    """The number of requests that the call has made."""
-    asked_calls: tuple[AskedCall, ...] = ()
-    """The calls of responses that were not made yet."""
-    sent_messages: Sequence[ModelMessage] = ()
-    """The messages of the last request."""
-    setup: tuple[RequestSetup, str] | None = None
-    """The settings and tools of the last request, with their digest."""
-    last_request: Sequence[Any] = ()
-    """The parts of the last request in the message log."""
-    scope: Any = None
-    """The `CallScope` whose turns this frame carries, if any."""
     approved = False
     ruling: Ruling | None = None
     """The decision of the rules about the call, where there were any."""
@@ -174,71 +178,42 @@ class CallFrame:
     thread_calls: set[asyncio.Task[Any]] | None = None
     """Calls under way that the thread of this synchronous entry waits for."""
     worker_slots: WorkerSlots | None = None
-    open_requests: tuple[Reservation, ...] = ()
-    """The requests to its model that a worker has in flight."""
     called_in: CallFrame | None = None
     """The worker inside whose request a top-level call was made: by a model that is a Python function, for instance."""
     is_inner = False
     """Whether a top-level call was made inside another call, which may wait for it in a thread."""
-    sandbox: SandboxToolset | None = None
-    """The files of a worker, while its scope is open."""
-    has_inherited = False
-    """Whether any of the next three is set. They hold for all calls below."""
-    meters: tuple[UsageMeter, ...] = ()
-    """The budgets that hold here beside the session's: those of workers on the path that have limits."""
-    generated = False
-    """Whether a worker that a model made is on the path."""
-    rules: tuple[RuleBook, ...] = ()
-    """The rules that hold for the calls made from here: the session's, and those of every worker on the path."""
+    parent: CallFrame | None = None
+    """The frame of the call that made this one; `None` in the root frame, from which top-level calls are made."""
+    caller: CallFrame
+    """The same, where it is no question that there is one: in every frame but the root."""
+    arguments: dict[str, Any]
+    """The arguments that run, once the call may run."""
+    depth = -1
+    deadline: Deadline | None = None
+    _worker_above: WorkerFrame | None = None
 
-    def __init__(self, entry: EntryBase | None, parent: CallFrame | None) -> None:
+    def __init__(self, entry: EntryBase = _TOP, parent: CallFrame | None = None) -> None:
         self.entry = entry
-        """The entry that is called; `None` in the root frame, from which top-level calls are made."""
-        self.parent = parent
-        self.arguments: dict[str, Any] = {}
-        self._is_worker = entry is not None and entry.kind == "worker"
-        if parent is None or entry is None:
-            self.depth = -1
-            self.deadline: Deadline | None = None
-            self._worker_above: CallFrame | None = None
-            return
-        self.depth = parent.depth + 1
-        self.deadline = None if parent.deadline is None else parent.live_deadline
-        # No frame points to itself: what counts references frees a call's data when the call is over.
-        self._worker_above = parent if parent._is_worker else parent._worker_above
-        if parent.has_inherited:
-            self.has_inherited, self.rules, self.meters = True, parent.rules, parent.meters
-            self.generated = parent.generated
-        if self._is_worker:
-            if entry.rule_book is not None:
-                self.has_inherited, self.rules = True, (*self.rules, entry.rule_book)
-            if entry.generated:
-                self.has_inherited = self.generated = True
-
-    def claim_call(self, name: str | None, tool_call_id: str | None) -> tuple[int, int] | None:
-        """Return the place of a call that a model asked for, once. Two calls of one response may have the same id."""
-        for index, call in enumerate(self.asked_calls):
-            if call.name == name and call.tool_call_id == tool_call_id:
-                self.asked_calls = self.asked_calls[:index] + self.asked_calls[index + 1 :]
-                return call.place
-        return None
+        """The entry that is called."""
+        if parent is not None:
+            self.parent = self.caller = parent
+            self.depth = parent.depth + 1
+            self.inherited = parent.inherited
+            # No frame points to itself: what counts references frees a call's data when the call is over.
+            self._worker_above = parent.worker
+            if parent.deadline is not None:
+                self.deadline = parent.live_deadline
 
     @property
-    def called(self) -> EntryBase:
-        """The entry that is called. The root frame has none."""
-        assert self.entry is not None
-        return self.entry
+    def recorded(self) -> TraceEntry:
+        """The record of the call, which is made when it is opened."""
+        assert self.record is not None
+        return self.record
 
     @property
-    def caller(self) -> CallFrame:
-        """The frame of the call that made this one. The root frame has none."""
-        assert self.parent is not None
-        return self.parent
-
-    @property
-    def worker(self) -> CallFrame | None:
+    def worker(self) -> WorkerFrame | None:
         """The frame of the worker at work: this one, or the nearest above it."""
-        return self if self._is_worker else self._worker_above
+        return self._worker_above
 
     @property
     def worker_entry(self) -> EntryBase | None:
@@ -255,18 +230,19 @@ class CallFrame:
     def top(self) -> CallFrame:
         """The top-level call that this one belongs to."""
         frame = self
-        while frame.parent is not None and frame.parent.entry is not None:
-            frame = frame.parent
+        while frame.depth > 0:
+            frame = frame.caller
         return frame
 
     @property
     def files(self) -> SandboxToolset:
         """The files of the worker at work."""
         worker = self.worker
-        if worker is None or worker.sandbox is None:
+        sandbox = None if worker is None else worker.conversation.sandbox
+        if sandbox is None:
             whose = f"worker {worker.path!r} has none" if worker is not None else "no worker is at work here"
             raise NoSandboxError(f"There is no sandbox: {whose}. Give a worker one with WorkerEntry(sandbox=...).")
-        return worker.sandbox
+        return sandbox
 
     @property
     def live_deadline(self) -> Deadline | None:
@@ -279,15 +255,18 @@ class CallFrame:
         return self.record.id if self.record is not None else None
 
     @property
+    def chain(self) -> list[CallFrame]:
+        """The call and those above it, up to the top-level call."""
+        chain, frame = list[CallFrame](), self
+        while frame.parent is not None:
+            chain.append(frame)
+            frame = frame.parent
+        return chain
+
+    @property
     def names(self) -> list[str]:
         """The names of the calls from the top down to this one."""
-        names: list[str] = []
-        frame: CallFrame | None = self
-        while frame is not None and frame.entry is not None:
-            names.append(frame.entry.name)
-            frame = frame.parent
-        names.reverse()
-        return names
+        return [frame.entry.name for frame in reversed(self.chain)]
 
     @property
     def path(self) -> str:
@@ -297,10 +276,7 @@ class CallFrame:
     @contextmanager
     def asking(self) -> Iterator[None]:
         """Stop the clocks of this call, and of those above it, while a person is asked."""
-        calls = [self]
-        while (above := calls[-1].parent) is not None and above.entry is not None:
-            calls.append(above)
-        deadline = self.deadline
+        calls, deadline = self.chain, self.deadline
         if deadline is not None:
             deadline.pause()
         for call in calls:
@@ -317,6 +293,11 @@ class CallFrame:
             if deadline is not None:
                 deadline.resume()
 
+    def end(self) -> None:
+        """Take note that the call is over. What points back to its frame, or to another call, is let go."""
+        self.ended = True
+        self.called_in = None
+
     def seconds_waited(self) -> float:
         """Return for how long a person was asked so far; a question that is still open counts."""
         return self.waited + (perf_counter() - self.asked_at if self._open_questions else 0.0)
@@ -328,20 +309,85 @@ class CallFrame:
             above = above.called_in or above.parent
         return above is other
 
+
+class Conversation:
+    """A worker and its model: what lives over all turns of a chat."""
+
+    is_closed = False
+    """Whether its end is recorded."""
+    scope: Any = None
+    """The `CallScope` whose turns the frame carries, if any."""
+    messages: Sequence[ModelMessage] = ()
+    """The messages so far."""
+    sent_history: SentHistory | None = None
+    """The same without secrets, where a session has any."""
+    sent_messages: Sequence[ModelMessage] = ()
+    """The messages of the last request."""
+    logged_parts: Sequence[ModelRequestPart] = ()
+    """The parts of the last request in the message log."""
+    setup: tuple[RequestSetup, str] | None = None
+    """The settings and tools of the last request, with their digest."""
+    sandbox: SandboxToolset | None = None
+    """The files of the worker, while its scope is open."""
+
+
+class RequestFrame(CallFrame):
+    """The data of one call that asks a model."""
+
+    request_number = 0
+    """The number of requests that the call has made."""
+    asked_calls: tuple[AskedCall, ...] = ()
+    """The calls of responses that were not made yet."""
+    open_requests: tuple[Reservation, ...] = ()
+    """The requests in flight."""
+
+    def __init__(self, entry: EntryBase, parent: CallFrame) -> None:
+        super().__init__(entry, parent)
+        self.conversation = Conversation()
+
+    def claim_call(self, name: str | None, tool_call_id: str | None) -> tuple[int, int] | None:
+        """Return the place of a call that a model asked for, once. Two calls of one response may have the same id."""
+        for index, call in enumerate(self.asked_calls):
+            if call.name == name and call.tool_call_id == tool_call_id:
+                self.asked_calls = self.asked_calls[:index] + self.asked_calls[index + 1 :]
+                return call.place
+        return None
+
+
+class WorkerFrame(RequestFrame):
+    """The data of one call of a worker. In a chat it lives over all turns."""
+
+    model: Model | None = None
+    """The model, as its requests go through it."""
+    handed: Sequence[MultiModalContent] = ()
+    """Those of its files that the caller gave. Others are part of `prompt`."""
+    prompt: Sequence[UserContent] | None = None
+    """The prompt, where the worker's input type writes it itself."""
+
+    def __init__(self, entry: EntryBase, parent: CallFrame) -> None:
+        super().__init__(entry, parent)
+        if entry.rule_book is not None:
+            self.inherited = self.inherited._replace(rules=(*self.inherited.rules, entry.rule_book))
+        if entry.generated:
+            self.inherited = self.inherited._replace(generated=True)
+
+    @property
+    def worker(self) -> WorkerFrame:
+        return self
+
+    def end(self) -> None:
+        super().end()
+        self.model = None
+
     def renew(self) -> None:
-        """Reset the frame for another turn."""
+        """Begin another turn: of the last one, only the conversation is kept, and what may still be open."""
+        kept = {name: value for name, value in self.__dict__.items() if name in _KEPT_OVER_TURNS}
+        self.__dict__.clear()
+        WorkerFrame.__init__(self, kept.pop("entry"), kept.pop("parent"))
+        self.__dict__.update(kept)
         self.turn += 1
-        self.key = self.ordinals = self.tags = None
-        self.request_number, self.asked_calls = 0, ()
-        self.replayable, self.restored = True, None
-        self.waited = self.asked_at = 0.0
-        self.failure = None
-        self.approved = self.cancelled = self.ended = False
-        self.partial_messages = ()
-        self.full_arguments = None
-        self.attachments = self.handed = ()
-        self.shared = MappingProxyType({})
-        self.prompt = self.problem = None
-        self.deadline = self.parent.live_deadline if self.parent is not None else None
-        self.record = None
-        self.worker_slots = None
+
+
+def make_frame(entry: EntryBase, parent: CallFrame) -> CallFrame:
+    """Return the frame of a call that `parent` makes."""
+    return WorkerFrame(entry, parent) if entry.kind == "worker" else CallFrame(entry, parent)

@@ -24,7 +24,7 @@ from .attachments import attach, files_apart, share, shared_cases
 from .entry import EntryBase
 from .events import ApprovalRequested
 from .executor import Executor
-from .frame import CallFrame
+from .frame import CallFrame, WorkerFrame
 from .recorder import Recorder, tags
 from .trace import TraceEntry
 
@@ -73,7 +73,7 @@ class Gate:
     def explain(self, frame: CallFrame, arguments: Mapping[str, Any]) -> Ruling:
         """Return the decision about a call, and its rule. Nothing runs, nothing is read, and no question is asked."""
         arguments, files = files_apart(frame, arguments)
-        named = frame.called.parameters.bind_named(arguments, has_files=bool(files))
+        named = frame.entry.parameters.bind_named(arguments, has_files=bool(files))
         share(frame, files)
         return self.judge(frame, named)[-1]
 
@@ -113,7 +113,7 @@ class Gate:
 
     async def approve_native(self, worker: CallFrame, kind: str) -> None:
         """Let the rules decide on a tool that the provider of a worker's model runs, if any speaks of it."""
-        if not any(kind in book.rules for book in worker.rules):
+        if not any(kind in book.rules for book in worker.inherited.rules):
             return
         frame = CallFrame(NativeEntry(kind), worker)
         try:
@@ -129,13 +129,13 @@ class Gate:
     ) -> tuple[Plan, Call, Ruling]:
         """Judge a call: beside the event loop where planning it walks through folders."""
         judge_it = partial(self.judge, frame, arguments, asked_from_within=asked_from_within)
-        return await pool.run(judge_it) if frame.called.plans_in_thread else judge_it()
+        return await pool.run(judge_it) if frame.entry.plans_in_thread else judge_it()
 
     def judge(
         self, frame: CallFrame, arguments: dict[str, Any], *, asked_from_within: bool = False
     ) -> tuple[Plan, Call, Ruling]:
         """Return the plan of a call, the call as rules see it, and what they say."""
-        entry, caller = frame.called, frame.caller
+        entry, caller = frame.entry, frame.caller
         name, qualified = rule_name(entry), entry.qualified_name
         default = default_ruling(name)
         if entry.requires_approval or asked_from_within:
@@ -143,17 +143,18 @@ class Gate:
         plan = UNPLANNED
         if entry.plan is not None:
             plan = entry.plan(arguments, frame)
-        elif any(name in book.rules or qualified in book.rules for book in caller.rules):
+        elif any(name in book.rules or qualified in book.rules for book in caller.inherited.rules):
             plan = Plan(cases=(Case(entry.parameters.vocabulary.facts(arguments)),))
         cases = [*plan.cases, *shared_cases(frame)] if frame.shared else plan.cases
         call = call_of(frame, name, cases, qualified)
         worker = caller.worker_entry
         book = worker.rule_book if worker is not None else None
-        return plan, call, judge(call, own=book, session=self.approvals.rule_book, path=caller.rules, default=default)
+        session, path = self.approvals.rule_book, caller.inherited.rules
+        return plan, call, judge(call, own=book, session=session, path=path, default=default)
 
     def refuses(self, frame: CallFrame, arguments: dict[str, Any]) -> bool:
         """Return whether the rules refuse a call, without a question and without a record."""
-        return bool(frame.caller.rules) and self.judge(frame, arguments)[-1].disposition == "deny"
+        return bool(frame.caller.inherited.rules) and self.judge(frame, arguments)[-1].disposition == "deny"
 
     def visible_arguments(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call without secrets."""
@@ -165,7 +166,7 @@ class Gate:
 
     async def _ask(self, frame: CallFrame, arguments: dict[str, Any], plan: Plan, call: Call, ruling: Ruling) -> Answer:
         """Ask for an approval, while no clock runs."""
-        entry = frame.called
+        entry = frame.entry
         all_arguments = add_attachments(arguments, frame.attachments)
         view = plan.view(ruling, frame.pins)
         visible = self._recorder.redaction.visible_arguments(frame, all_arguments if view is None else view)
@@ -216,7 +217,7 @@ class Gate:
         from_within: bool,
     ) -> tuple[ApprovalOutcome, dict[str, Any]]:
         """Validate and judge the arguments that a person wrote in place of others. Writing them approved them."""
-        entry = frame.called
+        entry = frame.entry
         try:
             parameters = entry.parameters
             restored, unchanged = self._recorder.redaction.restore_secrets(frame, original, edited)
@@ -227,7 +228,7 @@ class Gate:
             arguments.update((name, original[name]) for name in unchanged)
             if check is not None:
                 await check(arguments)
-            if entry.attachment_policy is not None:
+            if isinstance(frame, WorkerFrame) and entry.attachment_policy is not None:
                 self._attach_again(frame, arguments)
             plan, call, ruling = await self._judge(frame, arguments, from_within)
             pins = plan.pins(ruling)
@@ -253,7 +254,7 @@ class Gate:
             return None
         return {name: value for name, value in edited.items() if name != key}
 
-    def _attach_again(self, frame: CallFrame, arguments: dict[str, Any]) -> None:
+    def _attach_again(self, frame: WorkerFrame, arguments: dict[str, Any]) -> None:
         """Give an edited call its files and its prompt anew."""
         handed, shared = frame.handed, frame.shared
         frame.attachments, frame.handed, frame.prompt, frame.problem = (), (), None, None
@@ -264,7 +265,7 @@ class Gate:
 
     def _subject(self, frame: CallFrame, ruling: Ruling) -> Hashable:
         """Return the subject of a grant: the calling worker, the entry, the rule and the programs."""
-        entry, caller = frame.called, frame.caller
+        entry, caller = frame.entry, frame.caller
         worker = caller.worker_entry
         what = SameObject(entry) if entry.identity is None else entry.identity
         rule = ruling.because if ruling.rule is None else (ruling.rule.where, repr(ruling.rule))
@@ -293,7 +294,7 @@ class Gate:
 def _generated_above(frame: CallFrame) -> Hashable:
     """Return the generated workers on the path: a grant with some of them does not hold with others."""
     workers: list[SameObject] = []
-    above: CallFrame | None = frame if frame.generated else None
+    above: CallFrame | None = frame if frame.inherited.generated else None
     while above is not None:
         if above.entry is not None and above.entry.generated:
             workers.append(SameObject(above.entry))
@@ -307,7 +308,7 @@ def call_of(frame: CallFrame, name: str, cases: Sequence[Case] = (Case(),), qual
     worker = caller.worker_entry
     creators = worker.creators if worker is not None else ()
     called_by = worker.name if worker is not None else None
-    return Call(name, cases, called_by, caller.names, creators, caller.generated, qualified)
+    return Call(name, cases, called_by, caller.names, creators, caller.inherited.generated, qualified)
 
 
 def _fingerprint(arguments: dict[str, Any]) -> Hashable:

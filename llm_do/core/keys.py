@@ -19,12 +19,12 @@ def key_of_call(frame: CallFrame, digest: str) -> str:
     if frame.scope_key is not None:
         return f"{frame.scope_key}.{frame.turn}"
     place = "" if frame.request_place is None else ":{}.{}".format(*frame.request_place)
-    return _unlike_others(frame, f"{frame.called.name}:{digest}{place}")
+    return _unlike_others(frame, f"{frame.entry.name}:{digest}{place}")
 
 
 def key_of_scope(frame: CallFrame) -> str:
     """Return the key of a conversation, whose turns have keys of their own."""
-    return _unlike_others(frame, f"{frame.called.name}@")
+    return _unlike_others(frame, f"{frame.entry.name}@")
 
 
 def _unlike_others(frame: CallFrame, step: str) -> str:

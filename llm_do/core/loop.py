@@ -123,13 +123,8 @@ class SessionLoop:
         finally:
             self._inner_tasks.discard(task)
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether a top-level call may be made inside another one."""
-        return bool(self.requests_in_flight or self._inner_tasks)
-
-    def mark_inner(self, frame: CallFrame, *, is_asking: bool) -> None:
-        """Mark a top-level call that is made inside another one, which may wait for it.
+    def mark_inner(self, frame: CallFrame, is_asking: bool) -> None:
+        """Mark a top-level call if it is made inside another one, which may wait for it.
 
         Then it goes without places for threads, at every depth below it: what waits for it may hold them all.
         `is_asking` says that a limit of the session is being asked about.

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pydantic_ai.messages import ModelMessage, ModelRequest
 
-from .frame import CallFrame
+from .frame import RequestFrame
 
 
 class MessageLog(list[ModelMessage]):
@@ -36,12 +36,12 @@ class MessageLog(list[ModelMessage]):
         return f"<MessageLog of {len(self)} messages{left_out}>" if left_out else super().__repr__()
 
 
-def find_new_parts(frame: CallFrame, request: ModelRequest) -> ModelRequest | None:
+def find_new_parts(frame: RequestFrame, request: ModelRequest) -> ModelRequest | None:
     """Return what a request has that the one before it did not have; `None` if that is nothing.
 
     PydanticAI merges the end of one turn with the prompt of the next.
     """
-    before, frame.last_request = frame.last_request, list(request.parts)
+    before, frame.conversation.logged_parts = frame.conversation.logged_parts, list(request.parts)
     if not before:
         return request
     new = [part for part in request.parts if not any(part is other for other in before)]

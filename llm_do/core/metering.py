@@ -24,14 +24,14 @@ from ..errors import AnswerCutOff
 from ..models.answers import refuse_empty_response, refuse_empty_stream, unreadable_answer
 from ..models.cutoff import describe_missing_end
 from .executor import PendingRequest, answers_requests
-from .frame import CallFrame
+from .frame import CallFrame, RequestFrame, WorkerFrame
 from .request_record import RequestRecorder, reject_unmade_calls, request_digest
 from .reserving import OutgoingRequest, ReservedRequest, open_requests_above, reserve
 from .session import Session
 from .stream_in_task import StreamInTask
 
 
-async def prepare_worker(session: Session, frame: CallFrame) -> None:
+async def prepare_worker(session: Session, frame: WorkerFrame) -> None:
     """Give the call of a worker its model and its own budget, or raise the problem with its files."""
     if frame.problem is not None:
         raise frame.problem
@@ -40,12 +40,12 @@ async def prepare_worker(session: Session, frame: CallFrame) -> None:
         frame.model = metered(model, session, frame)
         if frame.record is not None:
             frame.record.model = full_name(model.system, model.model_name)
-    if (limits := frame.called.limits) is not None:
-        frame.has_inherited = True
-        frame.meters = (*frame.caller.meters, UsageMeter(limits, frame.called.name))
+    if (limits := frame.entry.limits) is not None:
+        meters = (*frame.caller.inherited.meters, UsageMeter(limits, frame.entry.name))
+        frame.inherited = frame.inherited._replace(meters=meters)
 
 
-def metered(model: Model, session: Session, frame: CallFrame) -> Model:
+def metered(model: Model, session: Session, frame: RequestFrame) -> Model:
     """Return `model` with a meter around it; around each candidate, where it tries several one after the other."""
     if is_metered(model, frame):
         return model
@@ -83,7 +83,7 @@ def _is_metered_inside(model: Model, session: Session) -> bool:
 class MeteredModel(WrapperModel):
     """Reserves, sends and counts what one worker call asks of one model."""
 
-    def __init__(self, wrapped: Model, session: Session, frame: CallFrame) -> None:
+    def __init__(self, wrapped: Model, session: Session, frame: RequestFrame) -> None:
         super().__init__(wrapped)
         self._session = session
         self._frame = frame

@@ -43,7 +43,7 @@ from .attachments import attach
 from .context import Context, dispatch
 from .entry import EntryBase
 from .foreign import check_tools, fingerprint, qualified_name, shapes_of
-from .frame import CallFrame
+from .frame import CallFrame, RequestFrame, WorkerFrame, make_frame
 from .metering import metered
 from .threads import ThreadsOfCall
 
@@ -71,10 +71,11 @@ async def _answer(
 ) -> Any:
     """Make a call, and answer in the way a model understands."""
     ctx = run_ctx.deps
-    frame = CallFrame(entry, ctx.frame)
+    frame = make_frame(entry, ctx.frame)
     frame.tool_call_id = run_ctx.tool_call_id
-    frame.request_place = ctx.frame.claim_call(run_ctx.tool_name, run_ctx.tool_call_id)
-    if entry.attachment_policy is not None:
+    if isinstance(ctx.frame, RequestFrame):
+        frame.request_place = ctx.frame.claim_call(run_ctx.tool_name, run_ctx.tool_call_id)
+    if isinstance(frame, WorkerFrame) and entry.attachment_policy is not None:
         try:
             attach(frame, arguments, files, ctx.runtime.gate)
         except LlmDoError as problem:
@@ -100,7 +101,7 @@ async def _answer(
 def _error_for_model(problem: LlmDoError, caller: CallFrame) -> str:
     """Return the text of an error for a model, without names of files that a rule may deny it to list."""
     brief = problem.brief if isinstance(problem, PathMissing | PathDenied) else None
-    return str(problem) if brief is None or not denies_any("sandbox.read", caller.rules) else brief
+    return str(problem) if brief is None or not denies_any("sandbox.read", caller.inherited.rules) else brief
 
 
 def proxy_tool(entry: EntryBase, original: Tool[Any] | None = None, *, with_files: bool = False) -> Tool[Context]:
@@ -271,12 +272,12 @@ class GovernedToolset(WrapperToolset[Context]):
 
     def _check_rules(self, tools: Mapping[str, ToolsetTool[Context]], ctx: Context) -> None:
         """Check what rules say of tools that are new, or have changed since they were checked."""
-        if not ctx.frame.rules:
+        if not ctx.frame.inherited.rules:
             return
         fingerprints = {name: fingerprint(tool.tool_def) for name, tool in tools.items()}
         changed = {name: tool for name, tool in tools.items() if self.checked.get(name) != fingerprints[name]}
         if changed:
-            ctx.runtime.rule_checks.check_tools(shapes_of(changed), ctx.frame.rules)
+            ctx.runtime.rule_checks.check_tools(shapes_of(changed), ctx.frame.inherited.rules)
             self.checked.update(fingerprints)
 
     async def call_tool(
@@ -309,5 +310,6 @@ class Governor(AbstractCapability[Context]):
         return GovernedToolset(toolset, SameObject(self.context.frame.entry), self.own_names, with_own=True)
 
     def get_wrapper_model(self, model: Model) -> Model | None:
-        self.context.runtime.models.check_compatible(self.context.frame, model)
-        return metered(model, self.context.runtime, self.context.frame)
+        frame = self.context.worker_frame
+        self.context.runtime.models.check_compatible(frame, model)
+        return metered(model, self.context.runtime, frame)

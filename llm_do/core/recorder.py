@@ -36,7 +36,7 @@ from .events import (
     ScopeClosed,
     ScopeOpened,
 )
-from .frame import CallFrame
+from .frame import CallFrame, RequestFrame, WorkerFrame
 from .keys import key_of_call, key_of_scope
 from .message_log import MessageLog, find_new_parts, messages_after_last_response
 from .redaction import Redaction
@@ -79,9 +79,7 @@ class Recorder:
 
     def open(self, frame: CallFrame, arguments: dict[str, Any]) -> TraceEntry:
         """Open the record of a call."""
-        entry, caller = frame.entry, frame.parent
-        assert entry is not None and caller is not None
-        parent = caller.record
+        entry, parent = frame.entry, frame.caller.record
         visible = snapshot(arguments)
         if entry.secret_fields is not None or self.secrets.active:
             frame.full_arguments = visible
@@ -102,7 +100,7 @@ class Recorder:
                 at=record.started_at,
                 kind=record.kind,
                 arguments=snapshot(visible),
-                attachments=snapshot(record.attachments),
+                attachments=snapshot(record.attachments) if record.attachments else (),
                 asked_by="python" if frame.tool_call_id is None else "model",
                 tool_call_id=frame.tool_call_id,
                 scope=frame.scope_key,
@@ -116,13 +114,11 @@ class Recorder:
         The digest leaves out what is known as secret before the run: declared fields, and configured values.
         """
         if frame.key is None:
-            if frame.parent is None:
-                frame.key = ""
-            else:
-                self.key_of(frame.parent)
-                arguments = self.redaction.without_declared(frame, frame.original_arguments)
-                text, frame.replayable = digest([arguments, *frame.attachments] if frame.attachments else arguments)
-                frame.key = key_of_call(frame, text)
+            if frame.caller.key is None:
+                self.key_of(frame.caller)
+            arguments = self.redaction.without_declared(frame, frame.original_arguments)
+            text, frame.replayable = digest([arguments, *frame.attachments] if frame.attachments else arguments)
+            frame.key = key_of_call(frame, text)
         return frame.key
 
     def reject(self, caller: CallFrame, name: str, arguments: Any, error: str, tool_call_id: str | None = None) -> None:
@@ -139,7 +135,7 @@ class Recorder:
             self.stream.emit(CallStarted, tags(frame), **fields)
 
     def _definition_of(self, frame: CallFrame) -> str:
-        entry = frame.called
+        entry = frame.entry
         if (definition := vars(entry).get("_definition_digest")) is None:
             definition = definition_digest(entry)
             object.__setattr__(entry, "_definition_digest", definition)
@@ -147,8 +143,7 @@ class Recorder:
 
     def decide(self, frame: CallFrame, outcome: ApprovalOutcome, cases: Sequence[Case] = ()) -> ApprovalOutcome:
         """Record how the approval of a call was decided."""
-        record = frame.record
-        assert record is not None
+        record = frame.recorded
         outcome = record.approval = self.secrets.redact(replace(outcome, at=time()))
         if self.observed:
             fields: dict[str, Any] = {"outcome": outcome, "cases": cases}
@@ -160,10 +155,10 @@ class Recorder:
 
     def rewrite(self, frame: CallFrame, arguments: dict[str, Any]) -> None:
         """Record other arguments for a call than those it was made with, and the files that go with these."""
-        assert frame.record is not None
+        record = frame.recorded
         frame.full_arguments = snapshot(arguments)
-        frame.record.input_data = self.redaction.visible_arguments(frame, frame.full_arguments)
-        frame.record.attachments = self.secrets.redact(snapshot(frame.attachments))
+        record.input_data = self.redaction.visible_arguments(frame, frame.full_arguments)
+        record.attachments = self.secrets.redact(snapshot(frame.attachments))
 
     def close(self, frame: CallFrame, output: Any) -> None:
         """Close the record of a call that returned."""
@@ -221,6 +216,7 @@ class Recorder:
     def _emit_closed(
         self, where: dict[str, Any], record: TraceEntry, restored: Sequence[ModelUsage] | None = None
     ) -> None:
+        usage = record.usage
         fields = {
             "kind": record.kind,
             "output": snapshot(record.output_data),
@@ -229,8 +225,8 @@ class Recorder:
             "state": record.state,
             "duration": record.duration,
             "waited": record.waited,
-            "usage": record.usage,
-            "cost": record.cost,
+            "usage": usage,
+            "cost": None if usage is None else usage.cost,
             "requests": tuple(record.requests),
             "failure": record.failure,
             "cut_off": record.cut_off,
@@ -241,9 +237,8 @@ class Recorder:
 
     def restore_usage(self, frame: CallFrame, spent: Sequence[ModelUsage]) -> None:
         """Record that the answer of a call is one of an earlier run, and its usage there."""
-        assert frame.record is not None
         frame.restored = tuple(spent)
-        frame.record.add_requests(spent, None)
+        frame.recorded.add_requests(spent, None)
 
     def add_native(self, frame: CallFrame, name: str, arguments: Any, output: Any) -> None:
         """Record a tool that ran at the model's provider, from the response that reports it."""
@@ -271,20 +266,22 @@ class Recorder:
 
     # -- scopes ------------------------------------------------------------------------------------
 
-    def open_scope(self, frame: CallFrame) -> None:
+    def open_scope(self, frame: WorkerFrame) -> None:
         """Record that a conversation begins, and give it its key. The second time, nothing is done."""
         if frame.scope_key is None and self._keeps_keys:
             self.key_of(frame.caller)
             frame.scope_key = key_of_scope(frame)
             if self.observed:
-                where = _tags_below(frame.caller, frame.called.name, frame.scope_key)
-                self.stream.emit(ScopeOpened, where, history=self.all_without_marked(frame, frame.messages))
+                where = _tags_below(frame.caller, frame.entry.name, frame.scope_key)
+                self.stream.emit(
+                    ScopeOpened, where, history=self.all_without_marked(frame, frame.conversation.messages)
+                )
 
-    def close_scope(self, frame: CallFrame) -> None:
+    def close_scope(self, frame: WorkerFrame) -> None:
         """Record that a conversation is over, if that is not recorded yet."""
-        if frame.scope_key is not None and not frame.scope_closed and self.observed:
-            frame.scope_closed = True
-            self.stream.emit(ScopeClosed, _tags_below(frame.caller, frame.called.name, frame.scope_key))
+        if frame.scope_key is not None and not frame.conversation.is_closed and self.observed:
+            frame.conversation.is_closed = True
+            self.stream.emit(ScopeClosed, _tags_below(frame.caller, frame.entry.name, frame.scope_key))
 
     # -- requests and messages ---------------------------------------------------------------------
 
@@ -292,12 +289,11 @@ class Recorder:
         self, frame: CallFrame, spent: Sequence[ModelUsage], cut_off: str | None = None, **fields: Any
     ) -> None:
         """Record the end of a request: its usage, and what came of it."""
-        assert frame.record is not None
-        frame.record.add_requests(spent, cut_off)
+        frame.recorded.add_requests(spent, cut_off)
         if self.observed:
             self.stream.emit(RequestEnded, tags(frame), spent=tuple(spent), cut_off=cut_off, **fields)
 
-    def log_message(self, frame: CallFrame, message: ModelMessage, tools: Sequence[ToolDefinition] = ()) -> None:
+    def log_message(self, frame: RequestFrame, message: ModelMessage, tools: Sequence[ToolDefinition] = ()) -> None:
         """Log a message. Of a request, what the one before it did not have. A response may call `tools`."""
         if isinstance(message, ModelResponse):
             message = self.redaction.visible_response(message, tools, frame)
@@ -319,7 +315,7 @@ class Recorder:
         filtered = self.redaction.visible_response
         return tuple(filtered(each, tools, frame) if isinstance(each, ModelResponse) else each for each in messages)
 
-    def log_rest(self, frame: CallFrame, messages: Sequence[ModelMessage]) -> None:
+    def log_rest(self, frame: RequestFrame, messages: Sequence[ModelMessage]) -> None:
         """Log what came after the last response: the results of tools that no model was shown."""
         for message in messages_after_last_response(messages):
             self.log_message(frame, message)
@@ -361,8 +357,7 @@ class Recorder:
 def tags(frame: CallFrame) -> dict[str, Any]:
     """Return the call that an event belongs to, as the fields of events."""
     if frame.tags is None:
-        record = frame.record
-        assert record is not None
+        record = frame.recorded
         frame.tags = _tags_below(frame, record.name, record.key)
     return frame.tags
 

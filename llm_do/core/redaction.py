@@ -38,13 +38,13 @@ class Redaction:
 
     def visible_arguments(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call, or a view of them, as they may be recorded and shown."""
-        secret_fields = self.secret_fields(frame.called.secret_fields, arguments)
+        secret_fields = self.secret_fields(frame.entry.secret_fields, arguments)
         is_open = secret_fields is None and not self._secrets.active
         return arguments if is_open else self._secrets.arguments(arguments, secret_fields)
 
     def without_declared(self, frame: CallFrame, arguments: Any) -> Any:
         """Return arguments without the secrets known before the run: declared fields and configured values."""
-        secret_fields = self.secret_fields(frame.called.secret_fields, arguments)
+        secret_fields = self.secret_fields(frame.entry.secret_fields, arguments)
         if secret_fields is not None:
             with suppress(Exception):  # of a class that cannot be taken apart, the type counts
                 arguments = secret_fields.split(arguments)[0]
@@ -91,7 +91,7 @@ class Redaction:
         self, names: set[str], tools: Sequence[ToolDefinition], frame: CallFrame
     ) -> dict[str, SecretFields | None]:
         """Return the declared secret fields of the tools that are called."""
-        own_entries, declared = frame.called.own_entries, dict[str, SecretFields | None]()
+        own_entries, declared = frame.entry.own_entries, dict[str, SecretFields | None]()
         for tool in tools:
             if tool.name not in names:
                 continue

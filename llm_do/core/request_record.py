@@ -33,7 +33,7 @@ from ..privacy.secret_fields import HIDDEN
 from ..values.canonical import digest_of_text
 from ..values.texts import json_text, text_of
 from .events import RequestSetup, RequestStarted
-from .frame import AskedCall, CallFrame
+from .frame import AskedCall, CallFrame, RequestFrame
 from .recorder import Recorder, tags
 from .reserving import OutgoingRequest, ReservedRequest
 from .session import Session
@@ -49,7 +49,7 @@ _TURNED_AWAY = frozenset({*range(400, 500), 501, 503, 529})
 class RequestRecorder:
     """Records the requests that one worker call makes to one model, and settles what was reserved for them."""
 
-    def __init__(self, session: Session, frame: CallFrame, model: Model) -> None:
+    def __init__(self, session: Session, frame: RequestFrame, model: Model) -> None:
         self._session = session
         self._frame = frame
         self._model = model
@@ -100,7 +100,7 @@ class RequestRecorder:
             whole=reports_usage and was_reported(usage) and is_whole,
             unreported=unreported,
         )
-        for meter in (session.spending.meter, *self._frame.meters):
+        for meter in (session.spending.meter, *self._frame.inherited.meters):
             for each in spent:
                 meter.count_usage(each.model, each.provider, each.usage)
         if over:
@@ -214,20 +214,20 @@ def _without_keys(data: Any) -> Any:
     return [_without_keys(item) for item in data] if isinstance(data, list) else data
 
 
-def describe_start(recorder: Recorder, frame: CallFrame, model: Model, request: OutgoingRequest) -> dict[str, Any]:
+def describe_start(recorder: Recorder, frame: RequestFrame, model: Model, request: OutgoingRequest) -> dict[str, Any]:
     """Return what `RequestStarted` says of a request beside its model and its number."""
     messages = request.messages
-    before, frame.sent_messages = frame.sent_messages, list(messages)
+    before, frame.conversation.sent_messages = frame.conversation.sent_messages, list(messages)
     is_longer = len(before) <= len(messages) and all(
         one is other or one == other for one, other in zip(before, messages, strict=False)
     )
     tools = (*request.parameters.function_tools, *request.parameters.output_tools)
     new = recorder.all_without_marked(frame, messages[len(before) :] if is_longer else messages, tools)
     setup = setup_of(model, request.settings, request.parameters)
-    is_same = frame.setup is not None and frame.setup[0] == setup
-    if frame.setup is None or not is_same:
-        frame.setup = setup, digest_of_text(json_text(_without_configured(recorder, setup)))
-    return {"messages": new, "setup": None if is_same else setup, "setup_digest": frame.setup[1]}
+    is_same = frame.conversation.setup is not None and frame.conversation.setup[0] == setup
+    if frame.conversation.setup is None or not is_same:
+        frame.conversation.setup = setup, digest_of_text(json_text(_without_configured(recorder, setup)))
+    return {"messages": new, "setup": None if is_same else setup, "setup_digest": frame.conversation.setup[1]}
 
 
 def request_digest(recorder: Recorder, model: Model, request: OutgoingRequest) -> str:
@@ -255,7 +255,7 @@ def _without_configured(recorder: Recorder, value: Any) -> Any:
     return value if configured is None else configured.redact(value)
 
 
-def note_calls(frame: CallFrame, number: int, response: ModelResponse, parameters: ModelRequestParameters) -> None:
+def note_calls(frame: RequestFrame, number: int, response: ModelResponse, parameters: ModelRequestParameters) -> None:
     """Note the calls that a response asks for, so that each can be told from its equals when it is made."""
     outputs = {tool.name for tool in parameters.output_tools}
     parts = [part for part in response.parts if isinstance(part, ToolCallPart)]
@@ -267,7 +267,7 @@ def note_calls(frame: CallFrame, number: int, response: ModelResponse, parameter
     )
 
 
-def reject_unmade_calls(recorder: Recorder, frame: CallFrame, messages: Sequence[ModelMessage]) -> None:
+def reject_unmade_calls(recorder: Recorder, frame: RequestFrame, messages: Sequence[ModelMessage]) -> None:
     """Record the calls of the last response that could not be made, as the next request tells the model."""
     if not frame.asked_calls or not messages:
         return
@@ -292,7 +292,7 @@ def reject_unmade_calls(recorder: Recorder, frame: CallFrame, messages: Sequence
             recorder.reject(frame, call.name, _arguments_of(frame, call), error, call.tool_call_id)
 
 
-def reject_last_calls(recorder: Recorder, frame: CallFrame, error: BaseException) -> None:
+def reject_last_calls(recorder: Recorder, frame: RequestFrame, error: BaseException) -> None:
     """Record the calls that could not be made when that ended the run of a worker."""
     pending, frame.asked_calls = frame.asked_calls, ()
     for call in pending:
@@ -302,7 +302,7 @@ def reject_last_calls(recorder: Recorder, frame: CallFrame, error: BaseException
 
 def _arguments_of(frame: CallFrame, call: AskedCall) -> Any:
     """Return the arguments of a call that could not be made: only their names, where some of them are secret."""
-    entry = frame.called.own_entries.get(call.name)
+    entry = frame.entry.own_entries.get(call.name)
     if getattr(entry, "secret_fields", None) is None:
         return call.arguments
     return dict.fromkeys(call.arguments, HIDDEN) if isinstance(call.arguments, dict) else HIDDEN

@@ -17,7 +17,7 @@ from ..budgets.prices import FREE
 from ..errors import LimitExceeded
 from ..models.cutoff import describe_cutoff
 from ..privacy.histories import SentHistory
-from .frame import CallFrame
+from .frame import CallFrame, RequestFrame
 from .session import Session
 
 _NOTHING = Quote(model="", input_tokens=0, output_tokens=0, least_output_tokens=0, price=None)
@@ -50,15 +50,15 @@ class ReservedRequest(OutgoingRequest):
         return describe_cutoff(response, self.max_tokens, bounded_by_budget=self.bounded_by_budget)
 
 
-async def reserve(session: Session, frame: CallFrame, model: Model, request: OutgoingRequest) -> ReservedRequest:
+async def reserve(session: Session, frame: RequestFrame, model: Model, request: OutgoingRequest) -> ReservedRequest:
     """Reserve the worst case of a request, and return it as it is sent: without secrets, with the reserved bound."""
     session.gate.check_not_ended(frame)
     messages, settings, parameters = request.messages, request.settings, request.parameters
     if session.recorder.secrets.configured is not None:
-        frame.sent_history = frame.sent_history or SentHistory()
-        messages = frame.sent_history.without_secrets(messages, session.recorder.secrets.configured)
+        frame.conversation.sent_history = frame.conversation.sent_history or SentHistory()
+        messages = frame.conversation.sent_history.without_secrets(messages, session.recorder.secrets.configured)
     spending = session.spending
-    meters = (spending.meter, *frame.meters)
+    meters = (spending.meter, *frame.inherited.meters)
     agreed_to = None
     while True:
         quote = _quote(session, frame, model, messages, settings, parameters)
@@ -87,7 +87,8 @@ def open_requests_above(frame: CallFrame) -> tuple[Reservation, ...]:
     requests: tuple[Reservation, ...] = ()
     above = frame.called_in or frame.parent
     while above is not None:
-        requests += above.open_requests
+        if isinstance(above, RequestFrame):
+            requests += above.open_requests
         above = above.called_in or above.parent
     return requests
 
@@ -101,7 +102,7 @@ def _quote(
     parameters: ModelRequestParameters,
 ) -> Quote:
     """Return the worst case of a request; nothing, where no budget asks for it."""
-    meters = [meter for meter in (session.spending.meter, *frame.meters) if meter.reserves]
+    meters = [meter for meter in (session.spending.meter, *frame.inherited.meters) if meter.reserves]
     if not meters:
         return _NOTHING
     notice, name = session.recorder.notice, full_name(model.system, model.model_name)

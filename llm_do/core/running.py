@@ -34,7 +34,7 @@ async def run_bounded(session: Session, frame: CallFrame, start: Callable[[], Aw
 
 
 async def _run_in_slot(session: Session, frame: CallFrame, start: Callable[[], Awaitable[Any]]) -> Any:
-    if frame.called.kind != "worker":
+    if frame.entry.kind != "worker":
         return await start()
     frame.waits_for = f", which waits for a slot ({session.max_concurrency} workers are at work: max_concurrency)"
     async with session.loop.worker_slots(frame.caller):
@@ -44,7 +44,7 @@ async def _run_in_slot(session: Session, frame: CallFrame, start: Callable[[], A
 
 def _own_timeout(session: Session, frame: CallFrame) -> float | None:
     """Return the time that a call has beside that of the calls above: a worker's own, or a top-level call's."""
-    limits = frame.called.limits
+    limits = frame.entry.limits
     timeout, whole = None if limits is None else limits.timeout, session.spending.limits.timeout
     if frame.deadline is not None or whole is None:
         return timeout

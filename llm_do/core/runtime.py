@@ -14,7 +14,7 @@ from .adapt import adapt
 from .bound import BoundEntry
 from .context import Context
 from .entry import Entry
-from .frame import CallFrame
+from .frame import WorkerFrame, make_frame
 from .message_log import MessageLog
 from .session import Session
 from .trace import Trace
@@ -93,16 +93,16 @@ class Runtime(Session):
             arguments: With what.
             worker: Who would call it; `None` is Python, at the top.
         """
-        caller = self.root
+        caller, sandbox = self.root, None
         if worker is not None:
-            caller = CallFrame(self.resolve(worker, caller) if isinstance(worker, str) else adapt(worker), caller)
-            caller.sandbox = caller.called.open_sandbox()
+            caller = WorkerFrame(self.resolve(worker, caller) if isinstance(worker, str) else adapt(worker), caller)
+            sandbox = caller.conversation.sandbox = caller.entry.open_sandbox()
         try:
             target = self.resolve(entry, caller) if isinstance(entry, str) else adapt(entry)
-            return self.gate.explain(CallFrame(target, caller), arguments or {})
+            return self.gate.explain(make_frame(target, caller), arguments or {})
         finally:
-            if caller.sandbox is not None:
-                caller.sandbox.manager.close()
+            if sandbox is not None:
+                sandbox.manager.close()
 
     def context(self) -> Context:
         """The context at the top of the session."""

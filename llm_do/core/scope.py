@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self
+from typing import Any, Generic, Self
 
 from pydantic import ValidationError
-from pydantic_ai import (
-    RunContext,
-    capture_run_messages,
-)
+from pydantic_ai import RunContext, capture_run_messages
 from pydantic_ai.exceptions import UnexpectedModelBehavior
 from pydantic_ai.messages import (
     AgentStreamEvent,
@@ -46,6 +43,7 @@ from ..models.compatibility import candidates, capability_for, id_of, lacks
 from ..privacy.secrets import StreamedText
 from .attachments import attach, bind_call
 from .context import Context, dispatch
+from .entry import EntryBase
 from .events import TextDelta
 from .foreign import check_servers, check_tools, shapes_of
 from .plane import Governor
@@ -54,9 +52,6 @@ from .request_record import reject_last_calls
 from .tasks import abandoned_by_pydantic_ai, end_tasks, run_with_time_to_end
 from .toolset_owner import CLOSING_SECONDS, ToolsetOwner
 from .type_names import name_of_type
-
-if TYPE_CHECKING:
-    from .worker import WorkerEntry
 
 T = TypeVar("T", default=Any)
 
@@ -75,12 +70,12 @@ class CallScope(Generic[T]):
     A turn that fails or is cancelled leaves the conversation as it was.
     """
 
-    def __init__(self, worker: WorkerEntry[T], context: Context, *, is_conversation: bool = True) -> None:
+    def __init__(self, worker: EntryBase, context: Context, *, is_conversation: bool = True) -> None:
         self._worker = worker
         self._context = context
         self._is_conversation = is_conversation
         """Whether its calls are turns. The scope of a lone call is no conversation."""
-        self.frame = context.frame
+        self.frame = context.worker_frame
         self._toolsets: ToolsetOwner | None = None
         self._checked_toolsets: ToolsetOwner | None = None
         """The toolsets that rules were checked against."""
@@ -92,7 +87,7 @@ class CallScope(Generic[T]):
     @property
     def messages(self) -> list[ModelMessage]:
         """The conversation so far."""
-        return list(self.frame.messages)
+        return list(self.frame.conversation.messages)
 
     async def __aenter__(self) -> Self:
         try:
@@ -120,8 +115,8 @@ class CallScope(Generic[T]):
         worker = self._worker
         self._context.runtime.check_caller_runs(self.frame)
         self._begin_conversation()
-        if self.frame.sandbox is None:
-            self.frame.sandbox = worker.open_sandbox()
+        if self.frame.conversation.sandbox is None:
+            self.frame.conversation.sandbox = worker.open_sandbox()
         if not worker.toolsets:
             self._context.runtime.rule_checks.check_worker(worker, {})
             return
@@ -151,9 +146,9 @@ class CallScope(Generic[T]):
         """Check the tools of the toolsets, and the rules of the worker and those above it against them."""
         tools = await toolsets.tools()
         check_tools(tools, self._context, self._worker.own_entries)
-        if self.frame.rules:
-            check_servers(tools, self.frame.rules)
-            self._context.runtime.rule_checks.check_worker(self._worker, shapes_of(tools), self.frame.rules)
+        if self.frame.inherited.rules:
+            check_servers(tools, self.frame.inherited.rules)
+            self._context.runtime.rule_checks.check_worker(self._worker, shapes_of(tools), self.frame.inherited.rules)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -173,8 +168,8 @@ class CallScope(Generic[T]):
             if self._toolsets is not None:
                 await self._toolsets.close(in_time)
         finally:
-            if self.frame.sandbox is not None:
-                self.frame.sandbox.manager.close()
+            if self.frame.conversation.sandbox is not None:
+                self.frame.conversation.sandbox.manager.close()
             self._context.runtime.recorder.close_scope(self.frame)
 
     async def run_turn(self, *args: Any, **kwargs: Any) -> T:
@@ -200,9 +195,9 @@ class CallScope(Generic[T]):
         try:
             self._begin_conversation()
             self.frame.renew()
-            self.frame.scope = self
+            self.frame.conversation.scope = self
             arguments = prepare()
-            parent = Context(self._context.runtime, self.frame.caller)
+            parent = Context(self._context.runtime, self.frame.caller, self.frame.branch)
             output: T = await dispatch(parent, self._worker, arguments, frame=self.frame)
             return output
         finally:
@@ -223,11 +218,11 @@ class CallScope(Generic[T]):
                 frame,
                 f"{frame.path} got {name!r} and no {field!r}: it is data. Write {field}=... if you meant that.",
             )
-        agent, own_names = worker.agent_for(session)
+        agent, own_names = worker.agent_for(session.resolve_at_top)
         governors = None
         if worker.capabilities:
             governors = [Governor(self._context, own_names, at) for at in ("innermost", "outermost")]
-        prompt = self._prompt(arguments)
+        prompt, sandbox = self._prompt(arguments), frame.conversation.sandbox
         self._check_can_be_sent(frame.model)
         with capture_run_messages() as captured:
             try:
@@ -235,8 +230,8 @@ class CallScope(Generic[T]):
                     prompt,
                     deps=self._context,
                     model=frame.model,
-                    instructions=frame.sandbox.manager.describe() if frame.sandbox is not None else None,
-                    message_history=frame.messages or None,
+                    instructions=sandbox.manager.describe() if sandbox is not None else None,
+                    message_history=frame.conversation.messages or None,
                     toolsets=self._toolsets.for_run(own_names) if self._toolsets is not None else None,
                     capabilities=governors,
                     usage_limits=_NO_LIMITS,
@@ -255,9 +250,10 @@ class CallScope(Generic[T]):
                 if error is exc:
                     raise
                 raise error from exc
-        frame.messages = result.all_messages()
-        session.recorder.log_rest(frame, frame.messages)
-        return result.output
+        frame.conversation.messages = result.all_messages()
+        session.recorder.log_rest(frame, frame.conversation.messages)
+        output: T = result.output
+        return output
 
     def _check_can_be_sent(self, model: Model) -> None:
         """Refuse files that none of the models that may answer can be sent, before anything is sent."""

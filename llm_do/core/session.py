@@ -20,7 +20,7 @@ from ..values.texts import quote
 from .adapt import adapt
 from .entry import Entry, EntryBase, MessageCallback, Sink, ToolsetFactory
 from .executor import Executes, Executor, Recalled, complete_executor
-from .frame import CallFrame, Deadline
+from .frame import CallFrame, Deadline, Inherited, WorkerFrame
 from .gate import Gate
 from .loop import SessionLoop
 from .names import ExplainsNames, ToolsetResolver, index_by_name, workers_below
@@ -70,7 +70,8 @@ class Session:
         self.text_deltas = text_deltas
         self.message_callback = message_callback
         self.creation_defaults = creation_defaults
-        self.root = CallFrame(None, None)
+        self.root = CallFrame()
+        self.root.key = ""
         """The frame that top-level calls are made from."""
         # What a program keeps secret is added to what the project keeps secret.
         projects_secrets = self.entries.secret_names() if isinstance(self.entries, HasSecrets) else ()
@@ -84,7 +85,7 @@ class Session:
         self.rule_checks = RuleChecks(self.entries, approvals.rule_book)
         books = [book for book in (approvals.rule_book, projects_rules) if book is not None]
         if books:  # what a program allows cannot take back what the project denies
-            self.root.has_inherited, self.root.rules = True, tuple(dict.fromkeys(books))
+            self.root.inherited = Inherited(tuple(dict.fromkeys(books)))
         projects_prices = self.entries.model_prices() if isinstance(self.entries, HasPrices) else {}
         self.spending = Spending(limits or Limits(), PriceList(prices or {}, projects_prices), limit_callback)
         self.models = SessionModels(self.entries, self.recorder, model, choose_model)
@@ -98,7 +99,7 @@ class Session:
 
     def _find_progress(self) -> Any:
         """Return a value that changes with every call and request; `None` while a person is asked."""
-        if self.gate.asking or self.spending.is_asking:
+        if self.gate.asking or self.spending.question:
             return None
         return self.spending.meter.calls, self.spending.meter.requests
 
@@ -106,13 +107,16 @@ class Session:
 
     def resolve(self, name: str, frame: CallFrame) -> EntryBase:
         """Return the entry of that name: one of the calling worker's own tools, else one of the project."""
-        worker = frame.worker_entry
-        if worker is not None and name in worker.own_entries:
-            return adapt(worker.own_entries[name])
+        if (worker := frame.worker) is not None and name in worker.entry.own_entries:
+            return adapt(worker.entry.own_entries[name])
         try:
             return adapt(self.entries[name])
         except KeyError:
             raise UnknownEntryError(self._explain_unknown(name, frame)) from None
+
+    def resolve_at_top(self, name: str) -> EntryBase:
+        """Return the entry of the project that has that name."""
+        return self.resolve(name, self.root)
 
     def find(self, name: str, frame: CallFrame) -> EntryBase | None:
         """Return the entry of that name, if there is one."""
@@ -144,11 +148,10 @@ class Session:
                 f"Calls are nested deeper than max_depth={self.max_depth} allows: {frame.path}. "
                 "Raise Runtime(max_depth=...), or look for a recursion that does not end."
             )
-        parent = frame.parent
-        assert parent is not None
-        if parent.cancelled or (self.gate.ended_runs and self.gate.has_ended(frame)):
+        if frame.caller.cancelled or (self.gate.ended_runs and self.gate.has_ended(frame)):
             raise CallCancelled(f"{frame.path} does not run: the call that makes it was cancelled.")
-        self.check_caller_runs(frame)
+        if frame.depth:
+            self.check_caller_runs(frame)
         if frame.deadline is not None and frame.deadline.expired:
             raise self.timed_out(frame.deadline, frame.path)
         self.spending.count_call(frame)
@@ -170,9 +173,9 @@ class Session:
         self.recorder.restore_usage(frame, recalled.spent)
         if recalled.error is not None:
             raise recalled.error
-        if frame.scope_key is not None:
-            frame.messages = list(recalled.messages or ())
-        frame.ended = True
+        if isinstance(frame, WorkerFrame) and frame.scope_key is not None:
+            frame.conversation.messages = list(recalled.messages or ())
+        frame.end()
         self.recorder.close(frame, recalled.output)
         return recalled.output
 

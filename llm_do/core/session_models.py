@@ -46,7 +46,7 @@ class SessionModels:
 
     async def prepare_default(self, frame: CallFrame) -> None:
         """Choose the default model if a call needs it. The time of the call stops meanwhile: a person may be asked."""
-        if self._choose_default is None or frame.called.model is not None:
+        if self._choose_default is None or frame.entry.model is not None:
             return
         deadline = frame.deadline
         if deadline is not None:
@@ -54,7 +54,7 @@ class SessionModels:
         try:
             async with self._choosing:
                 if self._choose_default is not None:
-                    self.default = await self._choose_default(frame.called.name, partial(self._recorder.notice, frame))
+                    self.default = await self._choose_default(frame.entry.name, partial(self._recorder.notice, frame))
                     self._choose_default = None
         finally:
             if deadline is not None:
@@ -62,7 +62,7 @@ class SessionModels:
 
     def choose(self, frame: CallFrame) -> Model | None:
         """Return the worker's own model, else the session's, if any. A caller's model is not inherited."""
-        entry = frame.called
+        entry = frame.entry
         choice = entry.model if entry.model is not None else self.default
         if choice is None:
             return None
@@ -94,7 +94,7 @@ class SessionModels:
 
     def check_compatible(self, frame: CallFrame, model: Model, name: str | None = None) -> None:
         """Refuse a model that is known not to be one of those that a worker can use."""
-        entry = frame.called
+        entry = frame.entry
         patterns = entry.compatible_models
         if not patterns:
             return

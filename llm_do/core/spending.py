@@ -29,22 +29,17 @@ class Spending:
         self.ledger = Ledger()
         self.prices = prices
         self._callback = limit_callback
-        self._question: tuple[str, asyncio.Future[bool | None], CallFrame] | None = None
-        """The limit of the open question, its answer, and the call that asks it."""
-
-    @property
-    def is_asking(self) -> bool:
-        """Whether a person is asked to raise a limit."""
-        return self._question is not None
+        self.question: tuple[str, asyncio.Future[bool | None], CallFrame] | None = None
+        """The question whether to raise a limit, while it is open: the limit, the answer, and the call that asks."""
 
     def enter_loop(self) -> None:
         """Prepare for another event loop."""
         self.ledger.leave_loop()
-        self._question = None
+        self.question = None
 
     def count_call(self, frame: CallFrame) -> None:
         """Count a call in all meters that hold for it, or raise and count it in none."""
-        above = frame.caller.meters
+        above = frame.caller.inherited.meters
         meters = (self.meter, *above) if above else (self.meter,)
         for meter in meters:
             if (problem := meter.no_more_calls()) is not None:
@@ -67,8 +62,8 @@ class Spending:
         if self._callback is None:
             return False
         with frame.asking():
-            while self._question is not None:
-                limit, question, asker = self._question
+            while self.question is not None:
+                limit, question, asker = self.question
                 if frame.is_below(asker):  # the callback itself makes this call, and would wait for its own answer
                     return False
                 agreed = await asyncio.shield(question)
@@ -79,7 +74,7 @@ class Spending:
     async def _ask(self, callback: LimitCallback, exceeded: LimitExceeded, frame: CallFrame) -> bool:
         """Ask for other limits. The same are none: the request would be refused, and asked about, without end."""
         question: asyncio.Future[bool | None] = asyncio.get_running_loop().create_future()
-        self._question = exceeded.limit, question, frame
+        self.question = exceeded.limit, question, frame
         agreed: bool | None = None  # without an answer, the next call that waits asks
         try:
             answer = callback(exceeded, self.meter.limits)
@@ -93,5 +88,5 @@ class Spending:
                 await asyncio.sleep(0)  # limits that never suffice must not keep a timeout from ending it
             return agreed
         finally:
-            self._question = None
+            self.question = None
             question.set_result(agreed)

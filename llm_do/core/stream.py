@@ -48,7 +48,7 @@ class Stream:
         for sink in self._sinks:
             try:
                 result: Any = sink.on_event(event)  # type: ignore[func-returns-value]
-                if inspect.iscoroutine(result):
+                if result is not None and inspect.iscoroutine(result):
                     result.close()
                     raise TypeError("on_event must be a plain function, not a coroutine function")
             except Exception:

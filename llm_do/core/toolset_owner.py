@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Hashable, Sequence
 from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 from pydantic_ai.exceptions import UserError
@@ -21,13 +21,9 @@ from ..values.canonical import SameObject
 from ..values.texts import quote
 from . import tasks
 from .context import Context, run_context
-from .entry import StartsBeside
+from .entry import EntryBase, StartsBeside
 from .plane import GovernedToolset, HeldToolset
 from .recorder import logger
-
-if TYPE_CHECKING:
-    from .worker import WorkerEntry
-
 
 CLOSING_SECONDS = 30.0
 """How long a toolset may take to close before it is cancelled."""
@@ -40,7 +36,7 @@ class ToolsetOwner:
     leave. The turns and the end of a chat may come from different tasks, so neither can be that task.
     """
 
-    def __init__(self, worker: WorkerEntry[Any], context: Context) -> None:
+    def __init__(self, worker: EntryBase, context: Context) -> None:
         self._worker = worker
         self._context = context
         self._toolsets: list[tuple[AbstractToolset[Context], Hashable]] = []

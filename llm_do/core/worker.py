@@ -39,12 +39,11 @@ from .adapt import adapt
 from .attachments import takes_files, takes_files_apart
 from .context import Context
 from .entry import Entry, EntryBase, Repeat, ToolsetFactory
-from .frame import CallFrame
+from .frame import WorkerFrame
 from .names import as_list, index_by_name
 from .plane import proxy_tool
 from .runtime import Runtime
 from .scope import CallScope
-from .session import Session
 
 OutputT = TypeVar("OutputT", default=str)
 
@@ -202,19 +201,20 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         parent = runtime.context() if isinstance(runtime, Runtime) else runtime
         if not isinstance(parent, Context):
             raise TypeError(f"A scope is started on a Runtime or a Context, got {quote(runtime)}.")
-        frame = CallFrame(self, parent.frame)
-        frame.messages = frame.sent_messages = list(message_history or ())
+        frame = WorkerFrame(self, parent.frame)
         frame.branch = parent.branches
-        if not all(isinstance(message, ModelRequest | ModelResponse) for message in frame.messages):
+        messages = list(message_history or ())
+        if not all(isinstance(message, ModelRequest | ModelResponse) for message in messages):
             raise TypeError("message_history must be a list of PydanticAI messages, such as scope.messages.")
-        if frame.messages and isinstance(frame.messages[-1], ModelRequest):
-            frame.last_request = list(frame.messages[-1].parts)
+        frame.conversation.messages = frame.conversation.sent_messages = messages
+        if messages and isinstance(messages[-1], ModelRequest):
+            frame.conversation.logged_parts = list(messages[-1].parts)
         return CallScope(self, Context(parent.runtime, frame), is_conversation=is_conversation)
 
     async def call(
         self, input_data: dict[str, Any], ctx: Context, run_ctx: RunContext[Context] | None = None
     ) -> OutputT:
-        scope: CallScope[OutputT] | None = ctx.frame.scope
+        scope: CallScope[OutputT] | None = ctx.worker_frame.conversation.scope
         if scope is not None:  # a turn of a conversation
             return await scope.answer(input_data)
         scope, in_time = CallScope(self, ctx, is_conversation=False), True
@@ -226,12 +226,12 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         finally:
             await scope.close(in_time=in_time)
 
-    def agent_for(self, session: Session) -> tuple[Agent[Context, OutputT], Sequence[str]]:
+    def agent_for(self, resolve: Callable[[str], EntryBase]) -> tuple[Agent[Context, OutputT], Sequence[str]]:
         """Return the agent that answers for this worker, and the names of its tools that dispatch by themselves.
 
         Nothing of a call lives on the agent, so it is kept as long as the tools' names mean the same.
         """
-        meant = [session.resolve(tool, session.root) if isinstance(tool, str) else adapt(tool) for tool in self.tools]
+        meant = [resolve(tool) if isinstance(tool, str) else adapt(tool) for tool in self.tools]
         cached = self._agents[-1] if self._agents else None
         if cached is None or not cached.serves(meant):
             tools = index_by_name(meant, f"worker {self.name!r}")

@@ -13,7 +13,7 @@ from ..arguments.inputs import bind_input
 from ..arguments.payloads import AttachmentPayload
 from ..core.attachments import attach, check_handed_on, check_names, read_shared
 from ..core.context import Context, dispatch
-from ..core.frame import CallFrame
+from ..core.frame import CallFrame, WorkerFrame
 from ..core.tool import ToolEntry
 from ..core.worker import WorkerEntry
 from ..definitions.definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec
@@ -66,7 +66,7 @@ async def delegate(ctx: Context, worker: str, input_data: Any, attachments: list
         callable_names = [name for name in ctx.registry if may_call(caller, name)]
         raise UnknownEntryError(f"There is no worker {worker!r}.{did_you_mean(worker, callable_names)}")
     arguments = bind_input(target.parameters, input_data, has_files=bool(attachments))
-    frame = CallFrame(target, ctx.frame)
+    frame = WorkerFrame(target, ctx.frame)
     check_names(frame, attachments)
     attach(frame, arguments, [_read_attachment(ctx, path) for path in attachments], ctx.runtime.gate)
     try:
@@ -123,7 +123,7 @@ class _DelegationPlan(Plan):
     """Who is called, and the files that go along."""
 
     arguments: dict[str, Any]
-    caller: CallFrame | None
+    caller: WorkerFrame | None
     """The worker at work. Not the call itself, whose frame has the plan."""
     path: str
     """The path of the call."""
@@ -139,7 +139,7 @@ class _DelegationPlan(Plan):
     def view(self, ruling: Ruling, pins: Pins | None) -> dict[str, Any]:
         """Return the arguments with the sizes of the files. Refuse what is not allowed."""
         check_may_call(self.caller, self.arguments["worker"], self.path)
-        files = self.caller.sandbox if self.caller is not None else None
+        files = self.caller.conversation.sandbox if self.caller is not None else None
         shared = []
         for path in self.arguments.get("attachments") or ():
             root, _, rest = path.partition("/")
@@ -202,7 +202,7 @@ async def _worker_create(
         force: Replace a worker of that name that you created before.
     """
     store, frame = ctx.deps.registry, ctx.deps.frame.worker
-    if not isinstance(store, WorkerStore) or frame is None or frame.entry is None:
+    if not isinstance(store, WorkerStore) or frame is None:
         raise WorkerFileError("Workers can be created only by a worker of a project.")
     try:
         spec = WorkerSpec(name=name, instructions=instructions, description=description, tools=tuple(tools or ()))

@@ -134,8 +134,7 @@ def _each_found(root: Root, pattern: str, find: Callable[..., list[str]], frame:
     Denied paths are left out as if they did not exist: if they were refused, a model could find out names by patterns.
     So where none is left, the folder that the pattern names decides, whatever is in it.
     """
-    assert frame.parent is not None
-    if not any("sandbox.read" in book.rules for book in frame.parent.rules):
+    if not any("sandbox.read" in book.rules for book in frame.caller.inherited.rules):
         return [Case()]
     found = find(keep=_readable(root, frame))
     # Without text: a refusal must not tell a model the names of files that it must not see.
@@ -148,8 +147,7 @@ def _each_found(root: Root, pattern: str, find: Callable[..., list[str]], frame:
 
 def _readable(root: Root, frame: CallFrame) -> Callable[[str], bool]:
     """Return a test of paths in a root: that no rule denies reading them."""
-    assert frame.parent is not None
-    rules, reading = frame.parent.rules, call_of(frame, "sandbox.read")
+    rules, reading = frame.caller.inherited.rules, call_of(frame, "sandbox.read")
 
     def is_kept(path: str) -> bool:
         case = Case({"path": root.folder / path})
@@ -267,7 +265,7 @@ def _entries(ctx: RunContext[Context], lines: Iterable[str], listing: Listing[An
     frame, secrets = ctx.deps.frame, ctx.deps.runtime.recorder.secrets
     text = first_entries(map(secrets.text, lines), more=listing.truncated, narrow=narrow)
     # The same sentence whatever is left out: it tells of rules, and of no file.
-    if below and frame.parent is not None and denies_any("sandbox.read", frame.parent.rules):
+    if below and denies_any("sandbox.read", frame.caller.inherited.rules):
         return f"{text}\n[Files that a rule denies are not shown.]"
     return text
 

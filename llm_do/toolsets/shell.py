@@ -100,7 +100,7 @@ def _mounts(manager: SandboxManager, frame: CallFrame) -> Iterator[tuple[list[Mo
 
 def _denied_patterns(name: str, frame: CallFrame) -> list[str]:
     """Return the absolute patterns that rules on files deny. They decide what a program sees, and what it can write."""
-    books = frame.parent.rules if frame.parent is not None else ()
+    books = frame.caller.inherited.rules
     patterns: list[str] = []
     for book in books:
         for rule in book.rules.get(name, ()):

@@ -329,7 +329,7 @@ async def test_a_turn_is_recalled_with_its_conversation_or_not_at_all(keeps_mess
             output = await super().execute(entry, arguments, ctx, run_ctx)
             if keeps_messages:
                 known = self.finished[ctx.frame.key]
-                self.finished[ctx.frame.key] = replace(known, messages=ctx.frame.messages)
+                self.finished[ctx.frame.key] = replace(known, messages=ctx.frame.conversation.messages)
             return output
 
     memory = Turns()

@@ -168,8 +168,7 @@ def _output(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Any:
         return entry.output_schema
     if entry.output_type is str:
         return {"type": "string"}
-    session = Runtime(registry)
-    return entry.agent_for(session)[0].output_json_schema()
+    return entry.agent_for(Runtime(registry).resolve_at_top)[0].output_json_schema()
 
 
 def _is_ours(toolset: str | McpToolset) -> bool:

@@ -19,7 +19,7 @@ from ...budgets.ledger import DEFAULT_OUTPUT_TOKENS
 from ...budgets.limits import full_name
 from ...core.context import Context
 from ...core.entry import EntryBase
-from ...core.frame import CallFrame
+from ...core.frame import CallFrame, RequestFrame
 from ...core.metering import metered
 from ...errors import ArgumentError, NoWorkerError
 from ...policy.plan import Plan
@@ -63,16 +63,16 @@ class SamplingEntry(EntryBase):
 
     async def call(self, input_data: dict[str, Any], ctx: Context, run_ctx: RunContext[Context]) -> ModelResponse:
         """Ask the worker's model, within the budgets that hold here."""
-        worker = ctx.frame.worker
-        if worker is None or worker.model is None:
+        worker, frame = ctx.frame.worker, ctx.frame
+        if worker is None or worker.model is None or not isinstance(frame, RequestFrame):
             raise NoWorkerError("No worker is at work here, so there is no model to ask.")
-        model = metered(worker.model, ctx.runtime, ctx.frame)
+        model = metered(worker.model, ctx.runtime, frame)
         limits: Any = getattr(worker.entry, "model_settings", None) or {}
         most: int = limits.get("max_tokens") or getattr(model, "default_max_tokens", DEFAULT_OUTPUT_TOKENS)
         tokens = min(max(1, self._settings.get("max_tokens") or most), most)
         settings = cast(ModelSettings, {**self._settings, "max_tokens": tokens})
-        if ctx.frame.record is not None:
-            ctx.frame.record.model = full_name(model.system, model.model_name)
+        if frame.record is not None:
+            frame.record.model = full_name(model.system, model.model_name)
         return await model.request(self._messages, settings, ModelRequestParameters())
 
 

@@ -20,6 +20,7 @@ from pydantic_ai.toolsets import AbstractToolset, CombinedToolset, ToolsetTool, 
 
 from ...core.context import Context, dispatch
 from ...core.events import CallProgress
+from ...core.frame import RequestFrame
 from ...core.recorder import tags
 from ...definitions.toolsets import McpServer, McpToolset
 from ...errors import PathDenied, ToolsetError
@@ -96,7 +97,7 @@ class McpServerToolset(WrapperToolset[Context]):
     @property
     def worker(self) -> str:
         """The name of the worker that uses the server."""
-        return self.ctx.frame.called.name
+        return self.ctx.frame.entry.name
 
     # -- its lifetime --------------------------------------------------------------------------------
 
@@ -265,7 +266,8 @@ class McpServerToolset(WrapperToolset[Context]):
         call.samples.add(scope)
         try:
             with scope, call.ctx.runtime.loop.inner_task():
-                response: ModelResponse = await dispatch(call.ctx, entry, entry.arguments)
+                frame = RequestFrame(entry, call.ctx.frame)
+                response: ModelResponse = await dispatch(call.ctx, entry, entry.arguments, frame=frame)
                 return response
         except Exception:
             raise RuntimeError("The request was refused, or failed.") from None  # the server must not learn why
@@ -374,10 +376,10 @@ class McpFactory:
         )
 
     def _roots(self, ctx: Context) -> tuple[Path, ...]:
-        names, files = self.declared.mcp.roots, ctx.frame.sandbox
+        names, files = self.declared.mcp.roots, ctx.worker_frame.conversation.sandbox
         if not names:
             return ()
-        worker = ctx.frame.called.name
+        worker = ctx.frame.entry.name
         if files is None:
             raise ToolsetError(f"Worker {worker!r} has no roots that an MCP server could be told. Give it a `sandbox`.")
         try:
