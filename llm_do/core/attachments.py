@@ -38,8 +38,8 @@ class Judge(Protocol):
     def visible_arguments(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call without secrets."""
 
-    def without_secrets(self, value: Any) -> Any:
-        """Return a value without secrets."""
+    def for_model(self, value: Any) -> Any:
+        """Return a value without secrets, for a model that is sent it by another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ def _place(frame: CallFrame, item: Any) -> Any:
 def _read_file(frame: CallFrame, file: Any, judge: Judge) -> Any:
     if isinstance(file, _RootFile):
         # As in what `read_file` gives: a model chose the file, and another one is sent it.
-        return judge.without_secrets(read_shared(frame.caller.files, file.path).content())
+        return judge.for_model(read_shared(frame.caller.files, file.path).content())
     return _read_host(file, _worker(frame).attachment_policy.max_total_bytes)
 
 

@@ -48,8 +48,8 @@ def fold(events: Iterable[Event]) -> Folded:
                 record.add_requests(event.spent, None)
                 _count(folded.meter, event.spent)
                 assert event.state is not None
-                outcome = (event.error, event.error_type, event.duration, event.waited, event.failure)
-                record.close(event.output, event.state, *outcome)
+                outcome = (event.output, event.error, event.failure, event.error_type, event.duration, event.waited)
+                record.close(event.state, *outcome)
             case _:
                 pass
     return folded

@@ -160,9 +160,9 @@ class Gate:
         """Return the arguments of a call without secrets."""
         return self._recorder.redaction.visible_arguments(frame, arguments)
 
-    def without_secrets(self, value: Any) -> Any:
-        """Return a value without secrets."""
-        return self._recorder.secrets.redact(value)
+    def for_model(self, value: Any) -> Any:
+        """Return a value without secrets, for a model that is sent it by another one."""
+        return self._recorder.redaction.for_model(value)
 
     async def _ask(self, frame: CallFrame, arguments: dict[str, Any], plan: Plan, call: Call, ruling: Ruling) -> Answer:
         """Ask for an approval, while no clock runs."""
@@ -171,22 +171,21 @@ class Gate:
         view = plan.view(ruling, frame.pins)
         visible = self._recorder.redaction.visible_arguments(frame, all_arguments if view is None else view)
         why = f" ({ruling.reason})" if ruling.reason else ""
-        redact = self._recorder.secrets.redact
         request = ApprovalRequest(
             tool_name=call.name,
             payload=copy_arguments(visible),
             arguments=copy_arguments(self._recorder.redaction.visible_arguments(frame, arguments)),
-            reason=redact(f"{ruling.because}{why}; call path: {frame.path}"),
+            reason=f"{ruling.because}{why}; call path: {frame.path}",
             entry=entry.name,
             worker=call.caller,
             call_path=frame.path,
-            ruling=replace(ruling, because=redact(ruling.because)),
-            # An offer with a secret cannot be shown in full, and so not be made.
-            offers=tuple(offer for offer in plan.offers(ruling) if redact(offer.text) == offer.text),
-            before=redact(frame.pins.before()) if frame.pins is not None else {},
+            ruling=ruling,
+            offers=tuple(plan.offers(ruling)),
+            before=frame.pins.before() if frame.pins is not None else {},
             ungranted=tuple(plan.ungranted),
             key=None if frame.record is None else frame.record.key,
         )
+        request = self._recorder.redaction.question(request)
 
         def on_ask(question: ApprovalRequest) -> None:
             self.check_not_ended(frame)

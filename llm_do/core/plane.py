@@ -55,13 +55,11 @@ async def call_from_model(
 
     What the environment keeps secret is not sent to the model, whatever comes back.
     """
-    configured = run_ctx.deps.runtime.recorder.secrets.configured
-    if configured is None:
-        return await _answer(run_ctx, entry, arguments, files)
+    filtered = run_ctx.deps.runtime.recorder.redaction.without_configured
     try:
-        return configured.redact(await _answer(run_ctx, entry, arguments, files))
+        return filtered(await _answer(run_ctx, entry, arguments, files))
     except (ModelRetry, ToolFailed) as told:
-        if (text := configured.text(told.message)) == told.message:
+        if (text := filtered(told.message)) == told.message:
             raise
         raise type(told)(text) from None
 

@@ -45,6 +45,7 @@ from .trace import BoundedTrace, CallState, ModelUsage, Trace, TraceEntry
 
 logger = logging.getLogger("llm_do")
 
+_MAY_HOLD_SECRETS = ("input_data", "output_data", "error", "approval", "attachments", "failure")
 THREAD_DROPPED = "its thread cannot be stopped, and its result is dropped"
 
 
@@ -88,7 +89,7 @@ class Recorder:
             next(self._ids), None if parent is None else parent.id, entry.name, entry.kind, frame.depth, visible, time()
         )
         if frame.attachments:
-            record.attachments = self.secrets.redact(snapshot(frame.attachments))
+            self._write(record, attachments=snapshot(frame.attachments))
         frame.clock = perf_counter()
         self.trace.append(record)
         if self._keeps_keys or entry.repeat == "keyed":
@@ -155,10 +156,9 @@ class Recorder:
 
     def rewrite(self, frame: CallFrame, arguments: dict[str, Any]) -> None:
         """Record other arguments for a call than those it was made with, and the files that go with these."""
-        record = frame.recorded
         frame.full_arguments = snapshot(arguments)
-        record.input_data = self.redaction.visible_arguments(frame, frame.full_arguments)
-        record.attachments = self.secrets.redact(snapshot(frame.attachments))
+        visible = self.redaction.visible_arguments(frame, frame.full_arguments)
+        self._write(frame.recorded, input_data=visible, attachments=snapshot(frame.attachments))
 
     def close(self, frame: CallFrame, output: Any) -> None:
         """Close the record of a call that returned."""
@@ -205,13 +205,17 @@ class Recorder:
             duration = max(0.0, duration - waited)
         if self._is_bounded:
             self.trace.close(record)
-        failure = frame.failure
+        outcome = output, error, frame.failure
         if self.secrets.active:
-            redact = self.secrets.redact
-            output, error, failure = redact(output), redact(error), redact(failure)
-        record.close(output, state, error, error_type, duration, waited, failure)
+            outcome = self.secrets.redact(outcome)
+        record.close(state, *outcome, error_type, duration, waited)
         if self.observed:
             self._emit_closed(tags(frame), record, frame.restored)
+
+    def _write(self, record: TraceEntry, **fields: Any) -> None:
+        """Write fields of a record, without secrets."""
+        for name, value in fields.items():
+            setattr(record, name, self.secrets.redact(value))
 
     def _emit_closed(
         self, where: dict[str, Any], record: TraceEntry, restored: Sequence[ModelUsage] | None = None
@@ -252,9 +256,9 @@ class Recorder:
         self, frame: CallFrame, name: str, kind: str, arguments: Any, *, output: Any = None, error: str | None = None
     ) -> None:
         """Record something below a call that is known only when it is over."""
-        redact = self.secrets.redact
-        record = TraceEntry(next(self._ids), frame.call_id, name, kind, frame.depth + 1, redact(arguments), time())
-        record.close(redact(output), "ok" if error is None else "failed", redact(error), None)
+        record = TraceEntry(next(self._ids), frame.call_id, name, kind, frame.depth + 1, None, time())
+        record.close("ok" if error is None else "failed")
+        self._write(record, input_data=arguments, output_data=output, error=error)
         self.trace.append(record)
         self.trace.close(record)
         if self.observed:
@@ -274,7 +278,7 @@ class Recorder:
             if self.observed:
                 where = _tags_below(frame.caller, frame.entry.name, frame.scope_key)
                 self.stream.emit(
-                    ScopeOpened, where, history=self.all_without_marked(frame, frame.conversation.messages)
+                    ScopeOpened, where, history=self.redaction.visible_messages(frame, frame.conversation.messages)
                 )
 
     def close_scope(self, frame: WorkerFrame) -> None:
@@ -302,18 +306,10 @@ class Recorder:
             if new is None:
                 return
             message = new
-        if self.secrets.active:
-            message = self.secrets.redact(message)
+        message = self.secrets.redact(message)
         self.messages.add(message)
         if self.observed:
             self.stream.emit(MessageLogged, tags(frame), message=message)
-
-    def all_without_marked(
-        self, frame: CallFrame, messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition] = ()
-    ) -> tuple[ModelMessage, ...]:
-        """Return messages as they may be written down. Secrets of a history become known here."""
-        filtered = self.redaction.visible_response
-        return tuple(filtered(each, tools, frame) if isinstance(each, ModelResponse) else each for each in messages)
 
     def log_rest(self, frame: RequestFrame, messages: Sequence[ModelMessage]) -> None:
         """Log what came after the last response: the results of tools that no model was shown."""
@@ -346,12 +342,10 @@ class Recorder:
     def _search_again(self) -> None:
         if self._searched_for == self.secrets.version:
             return
-        self._searched_for, redact = self.secrets.version, self.secrets.redact
+        self._searched_for = self.secrets.version
         for record in self.trace:
-            record.input_data, record.output_data = redact(record.input_data), redact(record.output_data)
-            record.error, record.approval = redact(record.error), redact(record.approval)
-            record.attachments, record.failure = redact(record.attachments), redact(record.failure)
-        self.messages[:] = [redact(message) for message in self.messages]
+            self._write(record, **{name: getattr(record, name) for name in _MAY_HOLD_SECRETS})
+        self.messages[:] = self.secrets.redact(list(self.messages))
 
 
 def tags(frame: CallFrame) -> dict[str, Any]:

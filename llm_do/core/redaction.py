@@ -8,10 +8,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from pydantic_ai.messages import BaseToolCallPart, ModelResponse
+from pydantic_ai.messages import BaseToolCallPart, ModelMessage, ModelResponse
 from pydantic_ai.tools import ToolDefinition
 
 from ..errors import ArgumentError
+from ..policy.requests import ApprovalRequest
 from ..privacy.secret_fields import DELEGATED, HIDDEN, SecretFields, delegated_secret_fields
 from ..privacy.secrets import Secrets
 from ..values.canonical import is_same
@@ -22,7 +23,11 @@ from .frame import CallFrame
 
 
 class Redaction:
-    """Hides the secrets of calls: the fields that their entries declare secret, and values known as secret."""
+    """Hides the secrets of calls: the fields that their entries declare secret, and values known as secret.
+
+    Inside of a session values stay whole: a tool gets its secret. They are filtered at three doors: on the way into the
+    record (`Recorder`, `Stream`), to a person (`question`), and to a model (`for_model`, `without_configured`).
+    """
 
     def __init__(self, secrets: Secrets, entries: Mapping[str, Entry[Any]]) -> None:
         self._secrets = secrets
@@ -48,8 +53,31 @@ class Redaction:
         if secret_fields is not None:
             with suppress(Exception):  # of a class that cannot be taken apart, the type counts
                 arguments = secret_fields.split(arguments)[0]
+        return self.without_configured(arguments)
+
+    def without_configured(self, value: Any) -> Any:
+        """Return a value without the secrets of the environment, which no tool's result may bring to a model."""
         configured = self._secrets.configured
-        return arguments if configured is None else configured.redact(arguments)
+        return value if configured is None else configured.redact(value)
+
+    def for_model(self, value: Any) -> Any:
+        """Return a value without any secret, for a model that is sent it by another one, or by a server."""
+        return self._secrets.redact(value)
+
+    def question(self, request: ApprovalRequest) -> ApprovalRequest:
+        """Return a question without secrets. An offer that has one cannot be shown in full, and is left out."""
+        if not self._secrets.active:
+            return request
+        shown: ApprovalRequest = self._secrets.redact(replace(request, offers=()))
+        offers = tuple(offer for offer in request.offers if self._secrets.text(offer.text) == offer.text)
+        return replace(shown, offers=offers)
+
+    def visible_messages(
+        self, frame: CallFrame, messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition] = ()
+    ) -> tuple[ModelMessage, ...]:
+        """Return messages as they may be recorded. Secrets of a history become known here."""
+        filtered = self.visible_response
+        return tuple(filtered(each, tools, frame) if isinstance(each, ModelResponse) else each for each in messages)
 
     def restore_secrets(
         self, frame: CallFrame, original: dict[str, Any], edited: dict[str, Any]

@@ -222,11 +222,11 @@ def describe_start(recorder: Recorder, frame: RequestFrame, model: Model, reques
         one is other or one == other for one, other in zip(before, messages, strict=False)
     )
     tools = (*request.parameters.function_tools, *request.parameters.output_tools)
-    new = recorder.all_without_marked(frame, messages[len(before) :] if is_longer else messages, tools)
+    new = recorder.redaction.visible_messages(frame, messages[len(before) :] if is_longer else messages, tools)
     setup = setup_of(model, request.settings, request.parameters)
     is_same = frame.conversation.setup is not None and frame.conversation.setup[0] == setup
     if frame.conversation.setup is None or not is_same:
-        frame.conversation.setup = setup, digest_of_text(json_text(_without_configured(recorder, setup)))
+        frame.conversation.setup = setup, digest_of_text(json_text(recorder.redaction.without_configured(setup)))
     return {"messages": new, "setup": None if is_same else setup, "setup_digest": frame.conversation.setup[1]}
 
 
@@ -239,7 +239,7 @@ def request_digest(recorder: Recorder, model: Model, request: OutgoingRequest) -
         for message in ModelMessagesTypeAdapter.dump_python(request.messages, mode="json", warnings="none")
     ]
     content = [data, settings_sent(model, request.settings), request.parameters]
-    return digest_of_text(json_text(_without_configured(recorder, content)))
+    return digest_of_text(json_text(recorder.redaction.without_configured(content)))
 
 
 def _alike(data: dict[str, Any], ids: dict[Any, int] | None = None) -> dict[str, Any]:
@@ -248,11 +248,6 @@ def _alike(data: dict[str, Any], ids: dict[Any, int] | None = None) -> dict[str,
     if ids is not None and "tool_call_id" in alike:
         alike["tool_call_id"] = ids.setdefault(alike["tool_call_id"], len(ids))
     return alike
-
-
-def _without_configured(recorder: Recorder, value: Any) -> Any:
-    configured = recorder.secrets.configured
-    return value if configured is None else configured.redact(value)
 
 
 def note_calls(frame: RequestFrame, number: int, response: ModelResponse, parameters: ModelRequestParameters) -> None:

@@ -272,7 +272,7 @@ class CallScope(Generic[T]):
         if frame.prompt is None:
             visible = recorder.redaction.visible_arguments(frame, arguments)
             return prompt_of(visible, frame.attachments, declared=self._worker.input_type is not None)
-        items = [recorder.secrets.redact(item) if isinstance(item, str) else item for item in frame.prompt]
+        items = [recorder.redaction.for_model(item) if isinstance(item, str) else item for item in frame.prompt]
         return items[0] if len(items) == 1 and isinstance(items[0], str) else items
 
     def _explain(self, exc: BaseException) -> BaseException:

@@ -100,17 +100,17 @@ class TraceEntry:
 
     def close(
         self,
-        output: Any,
         state: CallState,
+        output: Any = None,
         error: str | None = None,
+        failure: str | None = None,
         error_type: str | None = None,
         duration: float = 0.0,
         waited: float = 0.0,
-        failure: str | None = None,
     ) -> None:
         """Write how the call ended."""
-        self.output_data, self.state, self.error, self.error_type = output, state, error, error_type
-        self.duration, self.waited, self.failure = duration, waited, failure
+        self.state, self.output_data, self.error, self.failure = state, output, error, failure
+        self.error_type, self.duration, self.waited = error_type, duration, waited
 
     def add_requests(self, spent: Sequence[ModelUsage], cut_off: str | None) -> None:
         """Write what a request of the call used."""
