@@ -87,12 +87,12 @@ class Context:
     async def call(self, entry: Entry[T], /, *args: Any, **kwargs: Any) -> T: ...
     async def call(self, entry: str | Entry[Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call an entry, by name or as an object, as if it were a Python function."""
-        frame = None
+        frame: CallFrame | None = None
         try:
             target = self.runtime.resolve(entry, self.frame) if isinstance(entry, str) else adapt(entry)
             if target.attachment_policy is not None:
-                frame = WorkerFrame(target, self.frame)
-                arguments = bind_call(frame, args, kwargs, self.runtime.gate)
+                frame = worker_frame = WorkerFrame(target, self.frame)
+                arguments = bind_call(worker_frame, args, kwargs, self.runtime.gate)
             else:
                 arguments = target.parameters.bind(args, kwargs)
                 if target.check_arguments is not None:
@@ -100,6 +100,9 @@ class Context:
         except (UnknownEntryError, ArgumentError) as exc:
             self._reject(entry, args, kwargs, exc)
             raise
+        if not isinstance(entry, str) and self.runtime.recorder.keeps_keys:
+            frame = frame or make_frame(target, self.frame)
+            frame.variant = self.runtime.variant_of(target, self.frame)
         return await dispatch(self, target, arguments, frame=frame)
 
     def _reject(self, entry: str | Entry[Any], args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:

@@ -20,6 +20,14 @@ _WORKER_FIELDS = (
 )
 
 
+def definition_of(entry: EntryBase) -> str:
+    """Return the digest of an entry's definition, which is made once."""
+    if (definition := vars(entry).get("_definition_digest")) is None:
+        definition = definition_digest(entry)
+        object.__setattr__(entry, "_definition_digest", definition)
+    return str(definition)
+
+
 def definition_digest(entry: EntryBase) -> str:
     """Return a digest of an entry's definition. Parts that can be told by their type alone count by that."""
     schema = json_text(entry.parameters.json_schema)

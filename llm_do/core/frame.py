@@ -107,7 +107,18 @@ class _Top(EntryBase):
 _TOP = _Top()
 _NOTHING = Inherited()
 _KEPT_OVER_TURNS = frozenset(
-    ("entry", "parent", "branch", "conversation", "scope_key", "turn", "thread_calls", "_open_questions", "asked_at")
+    (
+        "entry",
+        "parent",
+        "branch",
+        "variant",
+        "conversation",
+        "scope_key",
+        "turn",
+        "thread_calls",
+        "_open_questions",
+        "asked_at",
+    )
 )
 
 
@@ -134,6 +145,8 @@ class CallFrame:
     """Whether the key tells the arguments from all others."""
     branch = ""
     """The names of the branches of the context that made the call, which are part of its key."""
+    variant = ""
+    """What tells the entry from another one of its name, in keys."""
     ordinals: dict[str, int] | None = None
     """The number of calls made from here, by the last step of their keys without an ordinal."""
     tool_call_id: str | None = None

@@ -1,12 +1,13 @@
 """Keys of calls: equal for the same call of another run, whatever the order in which calls start.
 
-    key     = parent's key "/" [branch] name ":" digest [":" request "." position] ["#" ordinal]
+    key     = parent's key "/" [branch] name [variant] ":" digest [":" request "." position] ["#" ordinal]
     turn    = scope's key "." number of the turn
-    scope   = parent's key "/" [branch] name "@" ["#" ordinal]
+    scope   = parent's key "/" [branch] name [variant] "@" ["#" ordinal]
 
 The digest is one of the arguments as the call was made, and of the files that go with them. The request and the
 position tell where the call stands among the responses of the model that asked for it. The ordinal tells equal calls
-apart, in the order in which they start.
+apart, in the order in which they start. The variant, a digest of the definition, does so for an entry that was passed
+as an object and that its name does not mean where the call is made: there may be others of that name.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ def key_of_call(frame: CallFrame, digest: str) -> str:
     if frame.scope_key is not None:
         return f"{frame.scope_key}.{frame.turn}"
     place = "" if frame.request_place is None else ":{}.{}".format(*frame.request_place)
-    return _unlike_others(frame, f"{frame.entry.name}:{digest}{place}")
+    return _unlike_others(frame, f"{frame.entry.name}{frame.variant}:{digest}{place}")
 
 
 def key_of_scope(frame: CallFrame) -> str:
     """Return the key of a conversation, whose turns have keys of their own."""
-    return _unlike_others(frame, f"{frame.entry.name}@")
+    return _unlike_others(frame, f"{frame.entry.name}{frame.variant}@")
 
 
 def _unlike_others(frame: CallFrame, step: str) -> str:

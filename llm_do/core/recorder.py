@@ -22,7 +22,7 @@ from ..privacy.secrets import Secrets
 from ..values.canonical import digest
 from ..values.snapshots import ATOMS, snapshot
 from ..values.texts import text_of
-from .definition_digest import definition_digest
+from .definition_digest import definition_of
 from .entry import Entry, MessageCallback, Sink
 from .events import (
     ApprovalDecided,
@@ -70,7 +70,8 @@ class Recorder:
         self.stream = Stream(sinks, message_callback, journal, self.secrets)
         self.observed = self.stream.observed
         """Whether anything listens. Events are made only then."""
-        self._keeps_keys = keeps_keys or self.observed
+        self.keeps_keys = keeps_keys or self.observed
+        """Whether each call gets its key when it is opened."""
         self.redaction = Redaction(self.secrets, {} if entries is None else entries)
         self._searched_for = self.secrets.version
         self._noticed: set[str] = set()
@@ -92,7 +93,7 @@ class Recorder:
             self._write(record, attachments=snapshot(frame.attachments))
         frame.clock = perf_counter()
         self.trace.append(record)
-        if self._keeps_keys or entry.repeat == "keyed":
+        if self.keeps_keys or entry.repeat == "keyed":
             record.key = self.key_of(frame)
         if self.observed:
             self.stream.emit(
@@ -132,15 +133,8 @@ class Recorder:
         """Record that the entry of a call begins to run, where anything listens."""
         if frame.record is not None:
             arguments = snapshot(frame.record.input_data)
-            fields = {"arguments": arguments, "model": frame.record.model, "definition": self._definition_of(frame)}
+            fields = {"arguments": arguments, "model": frame.record.model, "definition": definition_of(frame.entry)}
             self.stream.emit(CallStarted, tags(frame), **fields)
-
-    def _definition_of(self, frame: CallFrame) -> str:
-        entry = frame.entry
-        if (definition := vars(entry).get("_definition_digest")) is None:
-            definition = definition_digest(entry)
-            object.__setattr__(entry, "_definition_digest", definition)
-        return str(definition)
 
     def decide(self, frame: CallFrame, outcome: ApprovalOutcome, cases: Sequence[Case] = ()) -> ApprovalOutcome:
         """Record how the approval of a call was decided."""
@@ -156,6 +150,7 @@ class Recorder:
 
     def rewrite(self, frame: CallFrame, arguments: dict[str, Any]) -> None:
         """Record other arguments for a call than those it was made with, and the files that go with these."""
+        self.key_of(frame)  # an edit does not change it
         frame.full_arguments = snapshot(arguments)
         visible = self.redaction.visible_arguments(frame, frame.full_arguments)
         self._write(frame.recorded, input_data=visible, attachments=snapshot(frame.attachments))
@@ -184,7 +179,7 @@ class Recorder:
             state: CallState = "dropped" if frame.thread_dropped else "cancelled"
             error = f"cancelled; {THREAD_DROPPED}" if frame.thread_dropped else "cancelled"
         else:
-            state = "refused" if refused else "failed"
+            state = "refused" if refused else "dropped" if frame.thread_dropped else "failed"
             error = f"{error_type}: {text_of(exc)}"
         self._close(frame, state, None, error, error_type)
 
@@ -272,7 +267,7 @@ class Recorder:
 
     def open_scope(self, frame: WorkerFrame) -> None:
         """Record that a conversation begins, and give it its key. The second time, nothing is done."""
-        if frame.scope_key is None and self._keeps_keys:
+        if frame.scope_key is None and self.keeps_keys:
             self.key_of(frame.caller)
             frame.scope_key = key_of_scope(frame)
             if self.observed:

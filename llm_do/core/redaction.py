@@ -51,8 +51,10 @@ class Redaction:
         """Return arguments without the secrets known before the run: declared fields and configured values."""
         secret_fields = self.secret_fields(frame.entry.secret_fields, arguments)
         if secret_fields is not None:
-            with suppress(Exception):  # of a class that cannot be taken apart, the type counts
+            try:
                 arguments = secret_fields.split(arguments)[0]
+            except Exception:  # of a class that cannot be taken apart: what stands for it is equal to nothing
+                arguments = dict.fromkeys(arguments, object())
         return self.without_configured(arguments)
 
     def without_configured(self, value: Any) -> Any:

@@ -18,6 +18,7 @@ from ..policy.rules import RuleBook
 from ..privacy.secrets import HasSecrets, Secrets
 from ..values.texts import quote
 from .adapt import adapt
+from .definition_digest import definition_of
 from .entry import Entry, EntryBase, MessageCallback, Sink, ToolsetFactory
 from .executor import Executes, Executor, Recalled, complete_executor
 from .frame import CallFrame, Deadline, Inherited, WorkerFrame
@@ -123,6 +124,10 @@ class Session:
         with suppress(LlmDoError):
             return self.resolve(name, frame)
         return None
+
+    def variant_of(self, entry: EntryBase, frame: CallFrame) -> str:
+        """Return what tells an entry that was passed as an object from others of its name, in keys."""
+        return "" if self.find(entry.name, frame) is entry else f"~{definition_of(entry)}"
 
     def _explain_unknown(self, name: str, frame: CallFrame) -> str:
         # A registry would have to read every file to tell, and says itself what it has.

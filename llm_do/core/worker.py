@@ -203,6 +203,8 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
             raise TypeError(f"A scope is started on a Runtime or a Context, got {quote(runtime)}.")
         frame = WorkerFrame(self, parent.frame)
         frame.branch = parent.branches
+        if parent.runtime.recorder.keeps_keys:
+            frame.variant = parent.runtime.variant_of(self, parent.frame)
         messages = list(message_history or ())
         if not all(isinstance(message, ModelRequest | ModelResponse) for message in messages):
             raise TypeError("message_history must be a list of PydanticAI messages, such as scope.messages.")

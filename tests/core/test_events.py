@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -26,6 +27,7 @@ from llm_do import (
     CallOpened,
     CallRejected,
     CallStarted,
+    CallTimeout,
     Context,
     Event,
     Executor,
@@ -277,6 +279,22 @@ async def test_every_way_to_end_has_its_state() -> None:
         ("forbidden", "refused", "ApprovalDenied"),
     ]
     assert [record.state for record in runtime.trace] == ["ok", "failed", "refused"]
+
+
+async def test_a_function_that_goes_on_running_after_its_time_is_dropped() -> None:
+    release = threading.Event()
+
+    @entry
+    def slow() -> None:
+        release.wait(10)
+
+    runtime = Runtime([slow], limits=Limits(timeout=0.05))
+    try:
+        with pytest.raises(CallTimeout):
+            await runtime.call("slow")
+    finally:
+        release.set()
+    assert [record.state for record in runtime.trace] == ["dropped"]
 
 
 async def test_a_conversation_has_its_own_events_and_a_lone_run_has_none() -> None:

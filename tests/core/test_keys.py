@@ -12,6 +12,7 @@ from pydantic_ai import Agent, BinaryContent, RunContext, Tool
 
 from llm_do import (
     ApprovalDecision,
+    CallClosed,
     CallOpened,
     CallRejected,
     Context,
@@ -22,6 +23,7 @@ from llm_do import (
     WorkerEntry,
     entry,
 )
+from llm_do.core.definition_digest import definition_digest
 from llm_do.values.canonical import NoCanonicalForm, canonical, digest
 
 from ..scripted import calls, says, scripted
@@ -119,6 +121,46 @@ async def test_an_edit_does_not_change_the_key() -> None:
     )
 
 
+async def test_an_edit_does_not_change_a_key_that_is_made_after_it() -> None:
+    keys: list[str | None] = []
+
+    @entry(requires_approval=True)
+    async def pay(ctx: RunContext[Context], amount: int) -> None:
+        _ = ctx.deps.idempotency_key
+        keys.append(ctx.deps.frame.key)
+
+    def edit(name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
+        return ApprovalDecision(approved=True, arguments={"amount": 1})
+
+    await Runtime([pay], approval_callback=edit).call("pay", 5)
+    await Runtime([pay], approval_callback=lambda *_: ApprovalDecision(approved=True)).call("pay", 5)
+    assert keys[0] == keys[1]
+
+
+@pytest.mark.parametrize("slower", [0, 1])
+async def test_entries_of_one_name_keep_their_keys_whichever_is_faster(slower: int) -> None:
+    """Else the memory of a run would give the answer of one to the other."""
+
+    def worker_with(instructions: str) -> WorkerEntry[str]:
+        return WorkerEntry(name="same", instructions=instructions, model=scripted(says(instructions)))
+
+    one, other = worker_with("one"), worker_with("other")
+
+    @entry
+    async def both(ctx: RunContext[Context]) -> None:
+        async def call(number: int, worker: WorkerEntry[str]) -> None:
+            await asyncio.sleep(0.02 if number == slower else 0)
+            await ctx.deps.call(worker, "go")
+
+        await asyncio.gather(call(0, one), call(1, other))
+
+    events = list[Event]()
+    await Runtime([both], message_callback=events.append).call("both")
+    keys = {event.output: event.key for event in events if isinstance(event, CallClosed) and event.name == "same"}
+    assert "#" not in f"{keys}" and keys["one"] != keys["other"]
+    assert all(f"~{definition_digest(worker)}:" in str(keys[str(worker.instructions)]) for worker in (one, other))
+
+
 async def test_the_files_of_a_call_are_part_of_its_key() -> None:
     """Else the answer about one file would be recalled for another."""
     worker = WorkerEntry(name="w", model=scripted(*[says("read")] * 3))
@@ -200,6 +242,26 @@ async def test_arguments_without_a_canonical_form_are_not_replayable() -> None:
     opened = [event for event in events if isinstance(event, CallOpened)]
     assert [event.replayable for event in opened] == [False, False, True]
     assert opened[1].key == f"{opened[0].key}#1"
+
+
+@dataclass
+class Unwilling:
+    password: Annotated[str, Secret]
+
+    def __copy__(self) -> Any:
+        raise RuntimeError("cannot be copied")
+
+
+async def test_arguments_whose_secrets_cannot_be_taken_out_are_no_part_of_a_key() -> None:
+    @entry
+    def login(details: Unwilling) -> None: ...
+
+    async def make(runtime: Runtime) -> None:
+        for password in ("hunter2hunter2", "another one"):
+            await runtime.call("login", Unwilling(password))
+
+    one, two = await keys_of(login, make=make)
+    assert two == f"{one}#1"
 
 
 class Point(BaseModel):
