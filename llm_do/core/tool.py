@@ -12,7 +12,7 @@ import anyio
 from pydantic.errors import PydanticSchemaGenerationError
 from pydantic_ai import RunContext, Tool
 from pydantic_ai.exceptions import ModelRetry, ToolFailed
-from typing_extensions import TypeVar
+from typing_extensions import TypedDict, TypeVar, Unpack
 
 from ..arguments.parameters import DeclaredParameters
 from ..arguments.signatures import tool_parameters
@@ -27,6 +27,18 @@ from .plane import proxy_tool
 from .recorder import THREAD_DROPPED
 
 T = TypeVar("T", default=Any)
+
+
+class ToolOptions(TypedDict, total=False):
+    """What `@entry(...)` and `ToolEntry.from_function` can be told of a function."""
+
+    name: str | None
+    description: str | None
+    requires_approval: bool
+    schema_out: Any
+    rule: str | None
+    effects: Collection[Effect] | None
+    repeat: Repeat | None
 
 
 @dataclass(eq=False, frozen=True)
@@ -104,32 +116,10 @@ class ToolEntry(EntryBase, Generic[T]):
 
     @overload
     @classmethod
-    def from_function(
-        cls,
-        function: Callable[..., Awaitable[T]],
-        *,
-        name: str | None = ...,
-        description: str | None = ...,
-        requires_approval: bool = ...,
-        schema_out: Any = ...,
-        rule: str | None = ...,
-        effects: Collection[Effect] | None = ...,
-        repeat: Repeat | None = ...,
-    ) -> ToolEntry[T]: ...
+    def from_function(cls, function: Callable[..., Awaitable[T]], **options: Unpack[ToolOptions]) -> ToolEntry[T]: ...
     @overload
     @classmethod
-    def from_function(
-        cls,
-        function: Callable[..., T],
-        *,
-        name: str | None = ...,
-        description: str | None = ...,
-        requires_approval: bool = ...,
-        schema_out: Any = ...,
-        rule: str | None = ...,
-        effects: Collection[Effect] | None = ...,
-        repeat: Repeat | None = ...,
-    ) -> ToolEntry[T]: ...
+    def from_function(cls, function: Callable[..., T], **options: Unpack[ToolOptions]) -> ToolEntry[T]: ...
     @classmethod
     def from_function(
         cls,
@@ -137,13 +127,12 @@ class ToolEntry(EntryBase, Generic[T]):
         *,
         name: str | None = None,
         description: str | None = None,
-        requires_approval: bool = False,
-        schema_out: Any = None,
-        rule: str | None = None,
-        effects: Collection[Effect] | None = None,
-        repeat: Repeat | None = None,
+        **options: Any,
     ) -> ToolEntry[Any]:
-        """Return an entry of a plain function, sync or async, with or without a `RunContext` first."""
+        """Return an entry of a plain function, sync or async, with or without a `RunContext` first.
+
+        The options are those of `@entry`.
+        """
         if not callable(function):
             raise TypeError(f"An entry is made from a function, got {function!r}. A name is given with name=...")
         try:
@@ -153,14 +142,7 @@ class ToolEntry(EntryBase, Generic[T]):
                 f"{function!r} has a parameter that pydantic has no schema for: {exc}. "
                 "A context is taken as `ctx: RunContext[Context]`, first, and used as `ctx.deps`."
             ) from exc
-        return cls(
-            tool,
-            requires_approval=requires_approval,
-            schema_out=schema_out,
-            rule=rule,
-            effects=effects,
-            repeat=repeat,
-        )
+        return cls(tool, **options)
 
     @property
     def description(self) -> str | None:
@@ -241,16 +223,7 @@ def entry(function: Callable[..., T], /) -> ToolEntry[T]: ...
 
 
 @overload
-def entry(
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    requires_approval: bool = False,
-    schema_out: Any = None,
-    rule: str | None = None,
-    effects: Collection[Effect] | None = None,
-    repeat: Repeat | None = None,
-) -> _EntryDecorator: ...
+def entry(**options: Unpack[ToolOptions]) -> _EntryDecorator: ...
 
 
 def entry(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
