@@ -21,7 +21,7 @@ T = TypeVar("T", default=Any)
 
 
 class OwnEntry(EntryBase):
-    """An object of a user's class. What it declares is read when it is needed, since it may change."""
+    """An object of a user's class. Its attributes are read when they are needed, since they may change."""
 
     def __init__(self, target: Entry[Any]) -> None:
         check_entry(target, "this runtime")

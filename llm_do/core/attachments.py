@@ -3,8 +3,8 @@
 At the top of a session a path is one of this machine. Below a worker it is a path in that worker's roots, and nothing
 else: files that a worker hands on can only come from where it may read.
 
-Files of roots are read once, before the call is made. What rules judge, what a person is shown, what is recorded and
-what the worker gets are the same bytes. Where the rules refuse the call, nothing is read.
+Files of roots are read once, before the call is made: the rules, the person who is asked, the record and the worker
+get the same bytes. Where the rules refuse the call, nothing is read.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class AskedCall(NamedTuple):
 
 
 class Inherited(NamedTuple):
-    """What holds for all calls below a call."""
+    """The rules and budgets that hold for all calls below a call."""
 
     rules: tuple[RuleBook, ...] = ()
     """The rules: the session's, and those of every worker on the path."""
@@ -128,7 +128,7 @@ class CallFrame:
     # Defaults stand on the class: a frame is made for every call, and most calls need none of these.
     record: TraceEntry | None = None
     inherited = _NOTHING
-    """What holds for the calls made from here."""
+    """The rules and budgets of the calls made from here."""
     attachments: Sequence[MultiModalContent] = ()
     """The files that go to a worker beside its arguments."""
     shared: Mapping[str, Path] = MappingProxyType({})
@@ -146,7 +146,7 @@ class CallFrame:
     branch = ""
     """The names of the branches of the context that made the call, which are part of its key."""
     variant = ""
-    """What tells the entry from another one of its name, in keys."""
+    """A part of its key that tells its entry from others of the same name."""
     ordinals: dict[str, int] | None = None
     """The number of calls made from here, by the last step of their keys without an ordinal."""
     tool_call_id: str | None = None
@@ -307,7 +307,7 @@ class CallFrame:
                 deadline.resume()
 
     def end(self) -> None:
-        """Take note that the call is over. What points back to its frame, or to another call, is let go."""
+        """Mark the call as over, and drop its references to other calls."""
         self.ended = True
         self.called_in = None
 

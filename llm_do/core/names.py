@@ -96,7 +96,7 @@ _ELSEWHERE = {
     "The provider's own tools come with `native`": ("websearch", "webfetch", "web_search", "web_fetch"),
     "Other workers are named here themselves": ("agent", "task"),
 }
-"""What people look for under `tools` who come from elsewhere."""
+"""Names of tools in other systems, by where the same is found here."""
 
 
 def no_such_tool(tool: str, names_known: Iterable[str]) -> str:

@@ -53,7 +53,7 @@ async def call_from_model(
 ) -> Any:
     """Make a call that a model asked for, with files of its roots if it is one of a worker.
 
-    What the environment keeps secret is not sent to the model, whatever comes back.
+    Secrets of the environment are removed from whatever comes back: the model must not be sent them.
     """
     filtered = run_ctx.deps.runtime.recorder.redaction.without_configured
     try:
@@ -241,7 +241,7 @@ class GovernedToolset(WrapperToolset[Context]):
     """A foreign toolset whose calls go through the runtime."""
 
     identity: Hashable
-    """What tells this toolset from others, over all the instances that calls make of it."""
+    """Its identity in grants, the same for all the instances that calls make of it."""
     own_names: Collection[str] = ()
     """Names of the worker's own tools."""
     with_own: bool = False

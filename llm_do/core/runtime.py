@@ -30,17 +30,17 @@ class Runtime(Session):
         model: The model of workers that have none of their own.
         approval_callback: Asked before a call that requires approval: a function, or an `Approver`, which sees more.
             Without one such calls are refused.
-        tool_rules: What is allowed, asks or is denied in the whole session, by name, arguments and path of calls.
+        tool_rules: Rules for the whole session: which calls are allowed, ask or are denied, by name, arguments and path.
         max_depth: A call at this depth or deeper is refused. Top-level calls have depth 0.
         limits: Budgets over the whole tree of calls.
         max_concurrency: How many workers one call runs side by side, and how many model requests are in
             flight in the whole session.
-        message_callback: A function that is told every event, the short form of a sink.
+        message_callback: A function that gets every event: the short form of a sink.
         sinks: Observers of the session.
         journal: A sink that the session must not run without: when it fails, the call fails.
         executor: Runs entries, in place of just calling them.
         toolsets: Toolset factories that workers refer to by name.
-        creation_defaults: What workers that are created in the session have where nothing else is said.
+        creation_defaults: Defaults of the workers that are created in the session.
         text_deltas: Tell sinks the text of answers while it is written. It makes every request a stream.
         secrets: Names of environment variables whose values are written down nowhere, and sent to no model by a tool.
             They are read when the session starts. Those of `llm-do.toml` hold in every `Runtime(registry)`.
@@ -52,7 +52,7 @@ class Runtime(Session):
         choose_model: Asked for the model, where `model` is not given, when a worker that has none is first called. It
             gets the name of that worker and a function that tells the sinks a notice. It raises where there is none.
         max_records: How many records of calls that are over the trace keeps, and how many messages the message log,
-            for a session that lives long. Sinks are told everything. `None` keeps all.
+            for a session that lives long. Sinks get everything. `None` keeps all.
     """
 
     @overload
@@ -89,9 +89,9 @@ class Runtime(Session):
         """Return the decision of the rules about a call, and the rule that decides. Nothing runs, and no one is asked.
 
         Args:
-            entry: What would be called.
-            arguments: With what.
-            worker: Who would call it; `None` is Python, at the top.
+            entry: The entry that would be called.
+            arguments: Its arguments.
+            worker: The worker that would call it; `None` is Python, at the top.
         """
         caller, sandbox = self.root, None
         if worker is not None:

@@ -30,7 +30,7 @@ T = TypeVar("T", default=Any)
 
 
 class ToolOptions(TypedDict, total=False):
-    """What `@entry(...)` and `ToolEntry.from_function` can be told of a function."""
+    """The options of `@entry` and `ToolEntry.from_function`."""
 
     name: str | None
     description: str | None
