@@ -49,7 +49,6 @@ from .trace import Trace
 
 T = TypeVar("T", default=Any)
 
-_LOOP_ENDED = "The event loop that served the call ended before the call did. Keep it running until its calls are over."
 _MOST_QUESTIONS = 4
 """How many more approvals of a call are asked for when its files keep changing."""
 

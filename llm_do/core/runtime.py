@@ -30,7 +30,7 @@ class Runtime(Session):
         model: The model of workers that have none of their own.
         approval_callback: Asked before a call that requires approval: a function, or an `Approver`, which sees more.
             Without one such calls are refused.
-        tool_rules: Rules for the whole session: which calls are allowed, ask or are denied, by name, arguments and path.
+        tool_rules: Rules for the whole session: which calls are allowed, ask or are denied.
         max_depth: A call at this depth or deeper is refused. Top-level calls have depth 0.
         limits: Budgets over the whole tree of calls.
         max_concurrency: How many workers one call runs side by side, and how many model requests are in
