@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import anyio
-from pydantic_ai.messages import ModelMessage, ModelRequestPart, MultiModalContent, UserContent
+from pydantic_ai.messages import ModelMessage, MultiModalContent, UserContent
 from pydantic_ai.models import Model
 
 from ..budgets.ledger import Reservation
@@ -19,10 +19,9 @@ from ..budgets.limits import UsageMeter
 from ..errors import NoSandboxError
 from ..policy.plan import Plan
 from ..policy.rules import Call, RuleBook, Ruling
-from ..privacy.histories import SentHistory
 from ..sandbox import Pins, SandboxToolset
+from .conversation import AskedCall, Conversation
 from .entry import EntryBase
-from .events import RequestSetup
 from .slots import WorkerSlots
 from .trace import ModelUsage, TraceEntry
 
@@ -74,16 +73,6 @@ class Deadline:
             self.scope.deadline = anyio.current_time() + self._left
         if self._outer is not None:
             self._outer.resume()
-
-
-class AskedCall(NamedTuple):
-    """A call that a model's response asks for, and that was not made yet."""
-
-    name: str
-    tool_call_id: str
-    place: tuple[int, int]
-    """The number of the request, and the position among the calls of its response."""
-    arguments: Any
 
 
 class Inherited(NamedTuple):
@@ -321,27 +310,6 @@ class CallFrame:
         while above is not None and above is not other:
             above = above.called_in or above.parent
         return above is other
-
-
-class Conversation:
-    """A worker and its model: what lives over all turns of a chat."""
-
-    is_closed = False
-    """Whether its end is recorded."""
-    scope: Any = None
-    """The `CallScope` whose turns the frame carries, if any."""
-    messages: Sequence[ModelMessage] = ()
-    """The messages so far."""
-    sent_history: SentHistory | None = None
-    """The same without secrets, where a session has any."""
-    sent_messages: Sequence[ModelMessage] = ()
-    """The messages of the last request."""
-    logged_parts: Sequence[ModelRequestPart] = ()
-    """The parts of the last request in the message log."""
-    setup: tuple[RequestSetup, str] | None = None
-    """The settings and tools of the last request, with their digest."""
-    sandbox: SandboxToolset | None = None
-    """The files of the worker, while its scope is open."""
 
 
 class RequestFrame(CallFrame):

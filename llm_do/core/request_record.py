@@ -32,8 +32,9 @@ from ..budgets.prices import is_plausible, was_reported
 from ..privacy.secret_fields import HIDDEN
 from ..values.canonical import digest_of_text
 from ..values.texts import json_text, text_of
+from .conversation import AskedCall
 from .events import RequestSetup, RequestStarted
-from .frame import AskedCall, CallFrame, RequestFrame
+from .frame import CallFrame, RequestFrame
 from .recorder import Recorder, tags
 from .reserving import OutgoingRequest, ReservedRequest
 from .session import Session
