@@ -229,11 +229,6 @@ class AnswerCutOff(LlmDoError):
 class ToolTimeout(LlmDoError, TimeoutError):
     """Raised when a tool runs longer than the `timeout` that it declares."""
 
-    def __init__(self, message: str, *, entry: object = None) -> None:
-        super().__init__(message)
-        self.entry = entry
-        """The tool: if its caller is a model, the model may try again."""
-
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return a sentence that names the closest of `known`, or all of them when none is close."""
@@ -298,6 +293,13 @@ def _names_path(error: BaseException, path: str) -> bool:
 def raised_in_nested_call(error: BaseException, call: object) -> bool:
     """Return whether an error came to a call, of which this is the record, from one nested in it."""
     return call is not None and getattr(error, _REACHES, None) is call
+
+
+def mark_restored(error: BaseException, path: str, call: object, *, is_from_below: bool) -> None:
+    """Mark an error of an earlier run as raised in a call, or as one that reached it from a nested call."""
+    with suppress(Exception):  # an exception may refuse attributes
+        setattr(error, _PATH, f"{path} > " if is_from_below else path)
+        setattr(error, _REACHES, call if is_from_below else None)
 
 
 def was_raised_at(error: BaseException, path: str) -> bool:

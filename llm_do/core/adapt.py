@@ -15,7 +15,7 @@ from ..arguments.signatures import model_parameters
 from ..models.choice import ModelLike
 from ..values.canonical import SameObject
 from ..values.texts import quote
-from .entry import Entry, EntryBase
+from .entry import Entry, EntryBase, check_repeat
 
 T = TypeVar("T", default=Any)
 
@@ -32,6 +32,7 @@ class OwnEntry(EntryBase):
         )
         self.secret_fields = None if input_type is None else self.parameters.secret_fields
         self.identity = SameObject(target)
+        self.repeat = check_repeat(getattr(target, "repeat", "never"), target.name)
 
     @property
     def name(self) -> str:

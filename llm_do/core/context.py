@@ -31,12 +31,13 @@ from ..privacy.secret_fields import HIDDEN
 from ..sandbox import SandboxManager, SandboxToolset
 from ..values.canonical import digest_of_text
 from ..values.names import check_name
+from ..values.snapshots import snapshot
 from .adapt import adapt
 from .attachments import bind_call
 from .bound import BoundEntry, ToolsProxy
 from .bridge import call_sync
 from .entry import Entry, EntryBase, MessageCallback
-from .executor import Executor, Recalled
+from .executor import Recalled
 from .frame import CallFrame, WorkerFrame, make_frame
 from .gate import ArgumentCheck
 from .metering import prepare_worker
@@ -283,13 +284,13 @@ async def dispatch(
     try:
         recorder.open(frame, arguments)
         session.admit(frame)
-        if session.executor is not None and (recalled := await _recall(session.executor, frame, arguments)) is not None:
+        if session.executor is not None and (recalled := await _recall(session, frame, arguments)) is not None:
             return session.restore(frame, recalled)
         if entry.requires_approval or ctx.frame.inherited.rules:
             arguments = await session.gate.approve(frame, arguments, _argument_check(ctx, entry))
         frame.arguments = arguments
         child = Context(session, frame)
-        if recorder.observed or session.executor is not None or isinstance(frame, WorkerFrame):
+        if recorder.observed or session.executor is not None or frame.asked_at or isinstance(frame, WorkerFrame):
             await _begin(session, frame)
         # `run_ctx` is None for an entry that says it needs none, whatever the protocol promises to others.
         own_ctx: Any = run_context(child, entry, run_ctx) if entry.needs_run_context else None
@@ -310,12 +311,17 @@ async def dispatch(
     return output
 
 
-async def _recall(executor: Executor, frame: CallFrame, arguments: dict[str, Any]) -> Recalled | None:
+async def _recall(session: Session, frame: CallFrame, arguments: dict[str, Any]) -> Recalled | None:
     """Return the answer of an earlier run to a call, if the executor has one."""
     frame.arguments = arguments
-    # A key that does not tell the arguments from others is no reason for an answer.
-    recalled = await executor.recall(frame) if frame.replayable else None
-    return recalled if recalled is not None and recalled.is_whole_for(frame) else None
+    if session.executor is None or not frame.replayable:  # its key does not tell its arguments from others
+        return None
+    recalled = await session.executor.recall(frame)
+    session.check_may_run(frame)
+    # A call that asks from within was not over yet.
+    if recalled is None or isinstance(recalled.error, ApprovalRequired | PathChanged):
+        return None
+    return recalled if recalled.is_whole_for(frame) else None
 
 
 async def _begin(session: Session, frame: CallFrame) -> None:
@@ -326,6 +332,7 @@ async def _begin(session: Session, frame: CallFrame) -> None:
         session.recorder.start(frame)
     if session.executor is not None:
         await session.executor.begin(frame)
+    session.check_may_run(frame)
 
 
 async def _fail(session: Session, frame: CallFrame, exc: BaseException) -> None:
@@ -360,7 +367,7 @@ async def _ask_and_run(ctx: Context, child: Context, run_ctx: Any, reason: Appro
             raise reason
         check = _argument_check(ctx, frame.entry)
         frame.arguments = await ctx.runtime.gate.approve(
-            frame, frame.original_arguments, check, asked_from_within=from_within
+            frame, snapshot(frame.original_arguments), check, asked_from_within=from_within
         )
         frame.deadline = ctx.frame.live_deadline
         if ctx.runtime.recorder.observed:  # it begins again, perhaps with other arguments

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast, get_args, runtime_checkable
 
 from pydantic_ai import Agent, RunContext, Tool
 from pydantic_ai.toolsets import AbstractToolset
@@ -37,6 +37,14 @@ Repeat: TypeAlias = Literal["safe", "keyed", "never"]
 
 REPEATS: tuple[Repeat, ...] = get_args(Repeat)
 
+
+def check_repeat(repeat: Any, name: str) -> Repeat:
+    """Return how a resumed run treats a call of an entry, or refuse what is no such way."""
+    if repeat not in REPEATS:
+        raise ValueError(f"{name}: repeat must be one of {', '.join(REPEATS)}, got {repeat!r}.")
+    return cast(Repeat, repeat)
+
+
 OutputT_co = TypeVar("OutputT_co", covariant=True, default=Any)
 
 
@@ -49,6 +57,7 @@ class Entry(Protocol[OutputT_co]):
       takes `input` and any other keywords, as a worker does;
     - `description`: its description for models;
     - `schema_out`: the type its output must have;
+    - `repeat`: how a resumed run treats a call that had begun: `safe`, `keyed` or `never`, the default;
     - `needs_run_context = False`: `run_ctx` is then `None`, which makes a call several times cheaper.
     """
 

@@ -148,8 +148,8 @@ class CallFrame:
     """The number of the turn."""
     restored: Sequence[ModelUsage] | None = None
     """The usage in an earlier run, where the answer is one of that run."""
-    full_arguments: Any = None
-    """The arguments with their secrets, where the record has them without."""
+    original_arguments: Any = None
+    """A copy of the arguments as they were when the call was made, with their secrets."""
     clock = 0.0
     """When the call was made, on the clock that durations are measured with."""
     failure: str | None = None
@@ -222,11 +222,6 @@ class CallFrame:
         """The worker at work, if there is one."""
         worker = self.worker
         return None if worker is None else worker.entry
-
-    @property
-    def original_arguments(self) -> Any:
-        """The arguments as they were when the call was made."""
-        return self.full_arguments if self.full_arguments is not None or self.record is None else self.record.input_data
 
     @property
     def top(self) -> CallFrame:

@@ -202,7 +202,9 @@ class Gate:
                 ask = partial(
                     self.approvals.decide, request, all_arguments, call, subject=subject, evidence=files, on_ask=on_ask
                 )
-                return await (ask() if self._executor is None else self._executor.decide(request, ask))
+                if self._executor is None or not frame.replayable:
+                    return await ask()
+                return await self._executor.decide(request, ask)
         finally:
             self.asking -= 1
 

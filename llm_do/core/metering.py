@@ -22,7 +22,7 @@ from pydantic_ai.settings import ModelSettings
 from ..budgets.limits import UsageMeter, full_name
 from ..errors import AnswerCutOff
 from ..models.answers import refuse_empty_response, refuse_empty_stream, unreadable_answer
-from ..models.cutoff import describe_missing_end
+from ..models.cutoff import describe_cutoff, describe_missing_end
 from .executor import PendingRequest, answers_requests
 from .frame import CallFrame, RequestFrame, WorkerFrame
 from .request_record import RequestRecorder, reject_unmade_calls, request_digest
@@ -216,7 +216,10 @@ class MeteredModel(WrapperModel):
         )
         response = await executor.request(pending, send_now)
         if not was_sent:
-            self._requests.restore(request, response)
+            cut_off = describe_cutoff(response, None, bounded_by_budget=False)
+            self._requests.restore(request, response, cut_off)
+            if (refused := self._refuse_cut_off(cut_off)) is not None:
+                raise refused
         return response
 
     async def batch_create(self, requests: Any) -> NoReturn:

@@ -84,14 +84,14 @@ async def _answer(
     except ApprovalDenied as denied:
         return ToolDenied(str(denied))
     except ToolTimeout as timeout:
-        if timeout.entry is not entry:
+        if not was_raised_at(timeout, frame.path):
             raise
         raise ModelRetry(str(timeout)) from timeout
     except LlmDoError as problem:
         if problem is frame.problem and not isinstance(problem, PromptError):
             raise ToolFailed(_error_for_model(problem, ctx.frame)) from problem
         errors_for_model = entry.errors_for_model
-        if not isinstance(problem, errors_for_model) or not was_raised_at(problem, f"{ctx.frame.path} > {entry.name}"):
+        if not isinstance(problem, errors_for_model) or not was_raised_at(problem, frame.path):
             raise
         raise ToolFailed(_error_for_model(problem, ctx.frame)) from problem
 

@@ -60,6 +60,7 @@ class Recorder:
         secrets: Secrets | None = None,
         entries: Mapping[str, Entry[Any]] | None = None,
         max_records: int | None = None,
+        session_id: str | None = None,
         *,
         keeps_keys: bool = False,
     ) -> None:
@@ -67,7 +68,7 @@ class Recorder:
         self._is_bounded = max_records is not None
         self.messages = MessageLog(max_records)
         self.secrets = secrets or Secrets()
-        self.stream = Stream(sinks, message_callback, journal, self.secrets)
+        self.stream = Stream(sinks, message_callback, journal, self.secrets, session_id)
         self.observed = self.stream.observed
         """Whether anything listens. Events are made only then."""
         self.keeps_keys = keeps_keys or self.observed
@@ -82,9 +83,8 @@ class Recorder:
     def open(self, frame: CallFrame, arguments: dict[str, Any]) -> TraceEntry:
         """Open the record of a call."""
         entry, parent = frame.entry, frame.caller.record
-        visible = snapshot(arguments)
+        visible = frame.original_arguments = snapshot(arguments)
         if entry.secret_fields is not None or self.secrets.active:
-            frame.full_arguments = visible
             visible = self.secrets.arguments(visible, self.redaction.secret_fields(entry.secret_fields, visible))
         record = frame.record = TraceEntry(
             next(self._ids), None if parent is None else parent.id, entry.name, entry.kind, frame.depth, visible, time()
@@ -151,8 +151,8 @@ class Recorder:
     def rewrite(self, frame: CallFrame, arguments: dict[str, Any]) -> None:
         """Record other arguments for a call than those it was made with, and the files that go with these."""
         self.key_of(frame)  # an edit does not change it
-        frame.full_arguments = snapshot(arguments)
-        visible = self.redaction.visible_arguments(frame, frame.full_arguments)
+        frame.original_arguments = snapshot(arguments)
+        visible = self.redaction.visible_arguments(frame, frame.original_arguments)
         self._write(frame.recorded, input_data=visible, attachments=snapshot(frame.attachments))
 
     def close(self, frame: CallFrame, output: Any) -> None:

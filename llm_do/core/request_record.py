@@ -8,7 +8,7 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import replace
+from dataclasses import asdict, replace
 from time import perf_counter
 from typing import Any
 
@@ -40,7 +40,8 @@ from .reserving import OutgoingRequest, ReservedRequest
 from .session import Session
 from .trace import ModelUsage
 
-_UNLIKE_IN_EACH_RUN = frozenset({"timestamp", "run_id", "conversation_id", "provider_response_id"})
+_UNLIKE_IN_EACH_RUN = frozenset({"timestamp", "run_id", "conversation_id", "provider_response_id", "metadata"})
+"""Fields of messages that differ from run to run, or that no model is sent."""
 _NAMES_A_SECRET = re.compile(r"(?i)(^|[_-])(api_?key|key|token|secret|password|authorization|credentials?)$").search
 
 _TURNED_AWAY = frozenset({*range(400, 500), 501, 503, 529})
@@ -171,19 +172,20 @@ class RequestRecorder:
         )
         self._session.recorder.add_native(self._frame, call.tool_name, call.args_as_dict(), output)
 
-    def restore(self, request: OutgoingRequest, response: ModelResponse) -> None:
+    def restore(self, request: OutgoingRequest, response: ModelResponse, cut_off: str | None) -> None:
         """Record a request whose response is one of an earlier run. It is counted, and not spent again."""
         self._session.recorder.log_message(self._frame, request.messages[-1])
         self.start(request)
         spent = self._spent_by(response)
         self._session.spending.restore(spent)
-        self._record_response(request, response, spent, restored=True)
+        self._record_response(request, response, spent, cut_off=cut_off, restored=True)
 
 
 def setup_of(model: Model, settings: ModelSettings | None, parameters: ModelRequestParameters) -> RequestSetup:
     """Return the settings and tools of a request as a model gets them. Headers may have keys, which are hidden."""
     with suppress(UserError):  # the request itself will say it
         parameters = model.prepare_request(settings, parameters)[1]
+    parameters = _without_metadata(parameters)
     schema = None if parameters.output_object is None else parameters.output_object.json_schema
     return RequestSetup(
         settings=settings_sent(model, settings),
@@ -193,6 +195,13 @@ def setup_of(model: Model, settings: ModelSettings | None, parameters: ModelRequ
         native_tools=tuple(tool.kind for tool in parameters.native_tools),
         output_schema=schema,
     )
+
+
+def _without_metadata(parameters: ModelRequestParameters) -> ModelRequestParameters:
+    """Return the parameters of a request without what no model is sent."""
+    function_tools = [replace(tool, metadata=None) for tool in parameters.function_tools]
+    output_tools = [replace(tool, metadata=None) for tool in parameters.output_tools]
+    return replace(parameters, function_tools=function_tools, output_tools=output_tools)
 
 
 def settings_sent(model: Model, settings: ModelSettings | None) -> dict[str, Any]:
@@ -237,9 +246,13 @@ def request_digest(recorder: Recorder, model: Model, request: OutgoingRequest) -
     # The lowest supported pydantic warns of the members of a union that it tries first.
     data = [
         {**_alike(message), "parts": [_alike(part, ids) for part in message["parts"]]}
-        for message in ModelMessagesTypeAdapter.dump_python(request.messages, mode="json", warnings="none")
+        for message in ModelMessagesTypeAdapter.dump_python(
+            request.messages, mode="json", warnings="none", fallback=lambda value: type(value).__qualname__
+        )
     ]
-    content = [data, settings_sent(model, request.settings), request.parameters]
+    native = [_without_keys(asdict(tool)) for tool in request.parameters.native_tools]
+    parameters = replace(_without_metadata(request.parameters), native_tools=[])
+    content = [data, settings_sent(model, request.settings), parameters, native]
     return digest_of_text(json_text(recorder.redaction.without_configured(content)))
 
 

@@ -53,6 +53,7 @@ class Runtime(Session):
             gets the name of that worker and a function that tells the sinks a notice. It raises where there is none.
         max_records: How many records of calls that are over the trace keeps, and how many messages the message log,
             for a session that lives long. Sinks get everything. `None` keeps all.
+        session_id: Its id, where it goes on with an earlier session: then `ctx.idempotency_key` is equal, too.
     """
 
     @overload

@@ -10,7 +10,16 @@ from typing import Any
 from ..budgets.limits import Limits
 from ..budgets.prices import HasPrices, Price, PriceList
 from ..definitions.definition import WorkerCreationDefaults
-from ..errors import CallCancelled, CallEnded, CallTimeout, DepthLimitError, LlmDoError, UnknownEntryError, did_you_mean
+from ..errors import (
+    CallCancelled,
+    CallEnded,
+    CallTimeout,
+    DepthLimitError,
+    LlmDoError,
+    UnknownEntryError,
+    did_you_mean,
+    mark_restored,
+)
 from ..models.choice import DefaultModel, ModelLike
 from ..policy.approvals import ApprovalController
 from ..policy.requests import ApprovalCallback, Approver
@@ -56,6 +65,7 @@ class Session:
         limit_callback: LimitCallback | None = None,
         choose_model: DefaultModel | None = None,
         max_records: int | None = None,
+        session_id: str | None = None,
     ) -> None:
         if max_depth < 1 or max_concurrency < 1:
             raise ValueError("max_depth and max_concurrency must be at least 1.")
@@ -77,9 +87,8 @@ class Session:
         # What a program keeps secret is added to what the project keeps secret.
         projects_secrets = self.entries.secret_names() if isinstance(self.entries, HasSecrets) else ()
         known = Secrets(secrets, os.environ, projects_secrets)
-        self.recorder = Recorder(
-            sinks, message_callback, journal, known, self.entries, max_records, keeps_keys=executor is not None
-        )
+        recorded = (sinks, message_callback, journal, known, self.entries, max_records, session_id)
+        self.recorder = Recorder(*recorded, keeps_keys=executor is not None)
         projects_rules = self.entries.rule_book() if isinstance(self.entries, HasRules) else None
         approvals = ApprovalController(tool_rules if tool_rules is not None else projects_rules, approval_callback)
         self.gate = Gate(approvals, self.recorder, self.executor)
@@ -153,13 +162,17 @@ class Session:
                 f"Calls are nested deeper than max_depth={self.max_depth} allows: {frame.path}. "
                 "Raise Runtime(max_depth=...), or look for a recursion that does not end."
             )
+        self.check_may_run(frame)
+        self.spending.count_call(frame)
+
+    def check_may_run(self, frame: CallFrame) -> None:
+        """Check that nothing above a call has ended, and that there is time left: again after each wait."""
         if frame.caller.cancelled or (self.gate.ended_runs and self.gate.has_ended(frame)):
             raise CallCancelled(f"{frame.path} does not run: the call that makes it was cancelled.")
         if frame.depth:
             self.check_caller_runs(frame)
         if frame.deadline is not None and frame.deadline.expired:
             raise self.timed_out(frame.deadline, frame.path)
-        self.spending.count_call(frame)
 
     def check_caller_runs(self, frame: CallFrame) -> None:
         """Raise `CallEnded` if the call that wants to make this one, or any call above that, has ended."""
@@ -177,6 +190,7 @@ class Session:
         self.spending.restore(recalled.spent)
         self.recorder.restore_usage(frame, recalled.spent)
         if recalled.error is not None:
+            mark_restored(recalled.error, frame.path, frame.record, is_from_below=recalled.is_from_below)
             raise recalled.error
         if isinstance(frame, WorkerFrame) and frame.scope_key is not None:
             frame.conversation.messages = list(recalled.messages or ())

@@ -21,9 +21,14 @@ class Stream:
     """Hands on what happens, when it happens."""
 
     def __init__(
-        self, sinks: Iterable[Sink], message_callback: MessageCallback | None, journal: Sink | None, secrets: Secrets
+        self,
+        sinks: Iterable[Sink],
+        message_callback: MessageCallback | None,
+        journal: Sink | None,
+        secrets: Secrets,
+        session_id: str | None,
     ) -> None:
-        self.session_id = uuid4().hex
+        self.session_id = session_id or uuid4().hex
         self._sinks = (*sinks, *([] if message_callback is None else [_FunctionSink(message_callback)]))
         self._journal = journal
         self._secrets = secrets

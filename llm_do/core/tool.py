@@ -21,7 +21,7 @@ from ..policy.plan import Plan
 from ..privacy.secret_fields import SecretFields
 from ..values.names import check_name
 from .context import Context, run_context
-from .entry import EFFECTS, REPEATS, Effect, EntryBase, Repeat
+from .entry import EFFECTS, Effect, EntryBase, Repeat, check_repeat
 from .frame import CallFrame
 from .plane import proxy_tool
 from .recorder import THREAD_DROPPED
@@ -178,7 +178,7 @@ class ToolEntry(EntryBase, Generic[T]):
             message += f" {THREAD_DROPPED.capitalize()}."
         elif frame.thread_wait:
             message += f" It {frame.thread_wait}."
-        raise ToolTimeout(message, entry=self)
+        raise ToolTimeout(message)
 
     async def _call_function(self, arguments: dict[str, Any], ctx: Context, run_ctx: RunContext[Context] | None) -> T:
         schema = self.tool.function_schema
@@ -249,9 +249,7 @@ def _check_repeat(repeat: Repeat | None, effects: frozenset[Effect] | None, tool
     if repeat is None:
         is_pure = effects is not None and effects <= {"read"}
         return "safe" if is_pure or (effects is None and tool.takes_ctx) else "never"
-    if repeat not in REPEATS:
-        raise ValueError(f"{tool.name}: repeat must be one of {', '.join(REPEATS)}, got {repeat!r}.")
-    return repeat
+    return check_repeat(repeat, tool.name)
 
 
 def _check_function(tool: Tool[Any]) -> None:

@@ -14,7 +14,7 @@ from pydantic import Field
 from pydantic_ai import BinaryContent, RunContext, Tool
 
 from ..core.context import Context
-from ..core.entry import Effect
+from ..core.entry import Effect, Repeat
 from ..core.frame import CallFrame
 from ..core.gate import call_of
 from ..core.tool import ToolEntry
@@ -61,6 +61,7 @@ def _file_tool(
     reads: str | None = None,
     changes: str | None = None,
     ungranted: Sequence[str] = (),
+    repeat: Repeat | None = None,
     find_cases: Callable[[dict[str, Any], CallFrame], Sequence[Case]] | None = None,
 ) -> Callable[[Callable[..., T]], ToolEntry[T]]:
     """Make a tool of a function. `paths` are its arguments that are paths, by which rules judge a call of it.
@@ -84,6 +85,7 @@ def _file_tool(
             Tool(function),
             rule=f"sandbox.{effect}",
             effects=(effect,),
+            repeat=repeat,
             plan=plan,
             plans_in_thread=find_cases is not None,
             errors_for_model=(PathDenied, PathChanged, PathMissing, PathFailed, ContentError),
@@ -207,7 +209,7 @@ def read_file(
     return lines.for_model()
 
 
-@_file_tool("write", "path", changes="path")
+@_file_tool("write", "path", changes="path", repeat="safe")
 def write_file(ctx: RunContext[Context], path: str, content: str) -> str:
     """Create a text file, or replace its content.
 

@@ -137,6 +137,25 @@ async def test_a_call_that_asks_from_within_starts_again_with_the_arguments_that
     assert fields(fold(events).trace[0]) == fields(record)
 
 
+async def test_a_call_that_runs_again_has_its_own_arguments_and_not_those_of_the_record() -> None:
+    received: list[str] = []
+
+    @entry
+    def login(token: Annotated[str, Secret]) -> None: ...
+
+    @entry
+    async def send(ctx: RunContext[Context], text: str) -> None:
+        received.append(text)
+        if not ctx.tool_call_approved:
+            await ctx.deps.call("login", "hunter2222")
+            assert "hunter2222" not in str(ctx.deps.trace)  # the record is searched again
+            raise ApprovalRequired
+
+    runtime = Runtime([login, send], approval_callback=lambda *_: ApprovalDecision(approved=True))
+    await runtime.call("send", "it is hunter2222")
+    assert received == ["it is hunter2222"] * 2
+
+
 async def test_a_rule_that_decides_alone_is_in_an_event_with_what_was_judged() -> None:
     events = list[Event]()
 

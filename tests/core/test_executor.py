@@ -8,31 +8,36 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from pydantic_ai import RunContext
-from pydantic_ai.exceptions import ModelHTTPError
-from pydantic_ai.messages import ModelMessage, ModelResponse
+from pydantic_ai import RunContext, Tool
+from pydantic_ai.exceptions import ApprovalRequired, ModelHTTPError
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolReturn
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from llm_do import (
+    AnswerCutOff,
     ApprovalDecision,
     ApprovalDenied,
     ApprovalRequest,
     CallClosed,
+    CallEnded,
     CallFrame,
     CallTimeout,
     Context,
     Event,
     Executor,
     Limits,
+    PathMissing,
     PendingRequest,
     Recalled,
     RequestEnded,
     Runtime,
+    ToolEntry,
     WorkerEntry,
     entry,
 )
 from llm_do.core.fold import fold
 from llm_do.core.trace import ModelUsage
+from llm_do.errors import raised_in_nested_call
 from llm_do.policy.approvals import Answer
 
 from ..processes import PATIENCE
@@ -73,7 +78,8 @@ class Memory(Executor):
         try:
             output = await entry.call(arguments, ctx, run_ctx)
         except Exception as exc:
-            self.finished[str(call.key)] = Recalled(error=exc)
+            is_from_below = raised_in_nested_call(exc, call.record)
+            self.finished[str(call.key)] = Recalled(error=exc, is_from_below=is_from_below)
             raise
         assert call.record is not None
         spent = [ModelUsage("tree", "function", usage) for usage in call.record.requests]
@@ -250,6 +256,10 @@ async def test_an_idempotency_key_is_of_the_run_and_of_the_call() -> None:
         for amount in (5, 5, 6):
             await runtime.call("pay", amount)
     assert len(set(keys)) == 6
+    keys.clear()
+    for _ in range(2):
+        await Runtime([pay], tool_rules={"pay": "allow"}, session_id="run-1").call("pay", 5)
+    assert len(set(keys)) == 1
 
 
 def test_entries_say_what_a_resumed_run_may_repeat() -> None:
@@ -389,3 +399,157 @@ async def test_a_call_whose_key_does_not_tell_its_arguments_is_not_recalled() ->
     memory = Memory()
     for balance in (5, 7):
         assert await Runtime([look], executor=memory).call("look", Account(balance)) == balance
+
+
+async def test_no_stored_answer_is_for_a_question_that_its_key_does_not_tell_from_others() -> None:
+    class Account:
+        pass
+
+    @entry(requires_approval=True)
+    def close(account: Any) -> None: ...
+
+    memory = Memory()
+    for _ in range(2):
+        runtime = Runtime([close], executor=memory, approval_callback=lambda *_: ApprovalDecision(approved=True))
+        await runtime.call("close", Account())
+        memory.finished.clear()
+    assert memory.asked == []  # each time the person is asked, and the memory is not
+
+
+@pytest.mark.parametrize("seam", ["recall", "begin"])
+async def test_a_call_that_waits_for_the_executor_does_not_run_after_the_run_was_ended(seam: str) -> None:
+    ran: list[str] = []
+    was_ended = asyncio.Event()
+
+    class Slow(Executor):
+        async def recall(self, call: CallFrame) -> Recalled | None:
+            if seam == "recall" and call.entry.name == "delete":
+                await was_ended.wait()
+            return None
+
+        async def begin(self, call: CallFrame) -> None:
+            if seam == "begin" and call.entry.name == "delete":
+                await was_ended.wait()
+
+    @entry
+    async def delete() -> None:
+        ran.append("deleted")
+
+    @entry(requires_approval=True)
+    async def pay() -> None: ...
+
+    @entry
+    async def both(ctx: RunContext[Context]) -> None:
+        async def end() -> None:
+            try:
+                await ctx.deps.call("pay")
+            finally:
+                was_ended.set()
+
+        await asyncio.gather(end(), ctx.deps.call("delete"), return_exceptions=True)
+
+    def end_run(*_: Any) -> ApprovalDecision:
+        return ApprovalDecision(approved=False, end_run=True)
+
+    runtime = Runtime([both, pay, delete], executor=Slow(), approval_callback=end_run)
+    await runtime.call("both")
+    assert ran == [] and runtime.trace[2].error_type == "CallCancelled"
+
+
+async def test_a_call_does_not_run_when_its_caller_returned_while_a_person_was_asked() -> None:
+    ran: list[str] = []
+    asked, answer = asyncio.Event(), asyncio.Event()
+    tasks: list[asyncio.Task[Any]] = []
+
+    @entry(requires_approval=True)
+    async def delete() -> None:
+        ran.append("deleted")
+
+    @entry
+    async def start(ctx: RunContext[Context]) -> None:
+        tasks.append(asyncio.create_task(ctx.deps.call("delete")))
+        await asked.wait()
+
+    async def approve(*_: Any) -> ApprovalDecision:
+        asked.set()
+        await answer.wait()
+        return ApprovalDecision(approved=True)
+
+    await Runtime([start, delete], approval_callback=approve).call("start")
+    answer.set()
+    with pytest.raises(CallEnded):
+        await tasks[0]
+    assert ran == []
+
+
+async def test_a_call_that_asked_from_within_is_no_finished_call() -> None:
+    @entry
+    async def pay(ctx: RunContext[Context], amount: int) -> int:
+        if not ctx.tool_call_approved:
+            raise ApprovalRequired
+        return amount
+
+    memory = Memory()
+    for _ in range(2):
+        runtime = Runtime([pay], executor=memory, approval_callback=lambda *_: ApprovalDecision(approved=False))
+        with pytest.raises(ApprovalDenied):
+            await runtime.call("pay", 5)
+
+
+async def test_a_recalled_error_takes_the_course_that_it_took() -> None:
+    """One of the tool itself is reported to the model; one from below it ends the run."""
+
+    @entry
+    def inner() -> None:
+        raise PathMissing("There is no file.")
+
+    async def read(ctx: RunContext[Context], below: bool) -> None:
+        if below:
+            await ctx.deps.call("inner")
+        raise PathMissing("There is no file.")
+
+    async def wait() -> None:
+        await asyncio.sleep(PATIENCE)
+
+    tools = [ToolEntry(Tool(read), errors_for_model=(PathMissing,)), ToolEntry(tool=Tool(wait, timeout=0.01))]
+    asked_for = calls(("read", {"below": False}), ("wait", {})), calls(("read", {"below": True}))
+
+    memory, messages = Memory(), list[Any]()
+    for _ in range(2):
+        worker = WorkerEntry(name="w", tools=tools, model=scripted(*asked_for), retries=3)
+        runtime = Runtime([worker, inner], executor=memory)
+        with pytest.raises(PathMissing):
+            await runtime.call("w", "go")
+        messages.append(
+            [part.content for message in runtime.messages for part in message.parts if "return" in part.part_kind]
+        )
+        del memory.finished[str(runtime.trace[0].key)]
+    assert messages[0] == messages[1] and [record.name for record in runtime.trace] == ["w", "read", "wait", "read"]
+
+
+async def test_an_answer_that_was_cut_off_is_so_when_it_is_restored() -> None:
+    cut = ModelResponse(parts=[TextPart("half")], finish_reason="length")
+
+    class Stored(Executor):
+        async def request(self, request: PendingRequest, send: Callable[[], Awaitable[ModelResponse]]) -> ModelResponse:
+            return cut
+
+    worker = WorkerEntry(name="w", model=scripted(says("never sent")), on_cut_off="error")
+    with pytest.raises(AnswerCutOff):
+        await Runtime([worker], executor=Stored()).call("w", "go")
+
+
+async def test_metadata_of_tools_is_no_part_of_a_request() -> None:
+    """No model is sent it, and it may be of any kind."""
+
+    async def look() -> ToolReturn[str]:
+        return ToolReturn("seen", metadata={"of": object()})
+
+    digests: list[list[str]] = []
+    for number in range(2):
+        tool = ToolEntry(tool=Tool(look, metadata={"run": number, "of": object()}))
+        memory = Memory()
+        worker = WorkerEntry(name="w", tools=[tool], model=scripted(calls(("look", {})), says("done")))
+        await Runtime([worker], executor=memory).call("w", "go")
+        digests.append(memory.sent)
+    assert digests[0] == digests[1] and len(digests[0]) == 2
