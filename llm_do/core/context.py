@@ -328,6 +328,11 @@ async def _begin(session: Session, frame: CallFrame) -> None:
     """Prepare a call that may run, and tell those who listen that it begins."""
     if isinstance(frame, WorkerFrame):
         await prepare_worker(session, frame)
+    await _tell_start(session, frame)
+
+
+async def _tell_start(session: Session, frame: CallFrame) -> None:
+    """Tell the sinks and the executor that an approved call begins to run, and check that it still may."""
     if session.recorder.observed:
         session.recorder.start(frame)
     if session.executor is not None:
@@ -363,17 +368,14 @@ async def _ask_and_run(ctx: Context, child: Context, run_ctx: Any, reason: Appro
             answerable = frame.pins is not None
         else:
             answerable = from_within = not frame.approved and not raised_in_nested_call(reason, frame.record)
-        if not answerable or frame.record is None:
+        if not answerable:
             raise reason
         check = _argument_check(ctx, frame.entry)
         frame.arguments = await ctx.runtime.gate.approve(
             frame, snapshot(frame.original_arguments), check, asked_from_within=from_within
         )
         frame.deadline = ctx.frame.live_deadline
-        if ctx.runtime.recorder.observed:  # it begins again, perhaps with other arguments
-            ctx.runtime.recorder.start(frame)
-        if ctx.runtime.executor is not None:
-            await ctx.runtime.executor.begin(frame)
+        await _tell_start(ctx.runtime, frame)  # it begins again, perhaps with other arguments
         again = run_ctx and run_context(child, frame.entry, run_ctx)
         try:
             return await run_bounded(ctx.runtime, frame, partial(_start, child, again))

@@ -1,6 +1,6 @@
 """The events of a session, which sinks receive: plain data, tagged by `type`.
 
-They are the record of a session: its trace and its usage can be folded from them (`core/fold.py`).
+They are the record of a session: its trace and its usage can be folded from them, as `tests/core/fold.py` does.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class CallClosed(_CallEvent):
     output: Any
     error: str | None
     error_type: str | None = None
-    """The class of the error."""
+    """The name of the error's class."""
     state: CallState = "ok"
     """How it ended. The result of a dropped call is one of a thread that could not be stopped."""
     cost: Decimal | None = None

@@ -122,6 +122,8 @@ class CallFrame:
     """The files that go to a worker beside its arguments."""
     shared: Mapping[str, Path] = MappingProxyType({})
     """Files of the caller's roots that go along: the paths that the caller wrote, and their places on this machine."""
+    model: Model | None = None
+    """The model of a worker, as its requests go through it."""
     problem: Exception | None = None
     """Why the files or the prompt of the call cannot be had. It is raised when the rules have agreed to the call."""
     partial_messages: Sequence[ModelMessage] = ()
@@ -149,7 +151,7 @@ class CallFrame:
     restored: Sequence[ModelUsage] | None = None
     """The usage in an earlier run, where the answer is one of that run."""
     original_arguments: Any = None
-    """A copy of the arguments as they were when the call was made, with their secrets."""
+    """A copy of the arguments before the entry runs, with their secrets: those of the call, or the edited ones."""
     clock = 0.0
     """When the call was made, on the clock that durations are measured with."""
     failure: str | None = None
@@ -216,6 +218,11 @@ class CallFrame:
     def worker(self) -> WorkerFrame | None:
         """The frame of the worker at work: this one, or the nearest above it."""
         return self._worker_above
+
+    @property
+    def messages(self) -> Sequence[ModelMessage]:
+        """The conversation of a worker so far."""
+        return ()
 
     @property
     def worker_entry(self) -> EntryBase | None:
@@ -321,6 +328,10 @@ class RequestFrame(CallFrame):
         super().__init__(entry, parent)
         self.conversation = Conversation()
 
+    @property
+    def messages(self) -> Sequence[ModelMessage]:
+        return self.conversation.messages
+
     def claim_call(self, name: str | None, tool_call_id: str | None) -> tuple[int, int] | None:
         """Return the place of a call that a model asked for, once. Two calls of one response may have the same id."""
         for index, call in enumerate(self.asked_calls):
@@ -333,8 +344,6 @@ class RequestFrame(CallFrame):
 class WorkerFrame(RequestFrame):
     """The data of one call of a worker. In a chat it lives over all turns."""
 
-    model: Model | None = None
-    """The model, as its requests go through it."""
     handed: Sequence[MultiModalContent] = ()
     """Those of its files that the caller gave. Others are part of `prompt`."""
     prompt: Sequence[UserContent] | None = None

@@ -183,7 +183,7 @@ class Gate:
             offers=tuple(plan.offers(ruling)),
             before=frame.pins.before() if frame.pins is not None else {},
             ungranted=tuple(plan.ungranted),
-            key=None if frame.record is None else frame.record.key,
+            key=frame.recorded.key,
         )
         request = self._recorder.redaction.question(request)
 
@@ -297,7 +297,7 @@ def _generated_above(frame: CallFrame) -> Hashable:
     workers: list[SameObject] = []
     above: CallFrame | None = frame if frame.inherited.generated else None
     while above is not None:
-        if above.entry is not None and above.entry.generated:
+        if above.entry.generated:
             workers.append(SameObject(above.entry))
         above = above.parent
     return tuple(workers)

@@ -38,8 +38,7 @@ async def prepare_worker(session: Session, frame: WorkerFrame) -> None:
     await session.models.prepare_default(frame)
     if (model := session.models.choose(frame)) is not None:
         frame.model = metered(model, session, frame)
-        if frame.record is not None:
-            frame.record.model = full_name(model.system, model.model_name)
+        frame.recorded.model = full_name(model.system, model.model_name)
     if (limits := frame.entry.limits) is not None:
         meters = (*frame.caller.inherited.meters, UsageMeter(limits, frame.entry.name))
         frame.inherited = frame.inherited._replace(meters=meters)
@@ -293,7 +292,7 @@ class MeteredModel(WrapperModel):
     def _refuse_cut_off(self, cut_off: str | None) -> AnswerCutOff | None:
         """Return the error for an answer that was cut off, where the worker says that half an answer is none."""
         entry = self._frame.entry
-        if cut_off is None or entry is None or entry.on_cut_off != "error":
+        if cut_off is None or entry.on_cut_off != "error":
             return None
         return AnswerCutOff(
             f"{self._frame.path}: an answer of model {self._requests.model_name!r} was cut off: {cut_off} "

@@ -65,7 +65,6 @@ class Recorder:
         keeps_keys: bool = False,
     ) -> None:
         self.trace = Trace() if max_records is None else BoundedTrace(max_records)
-        self._is_bounded = max_records is not None
         self.messages = MessageLog(max_records)
         self.secrets = secrets or Secrets()
         self.stream = Stream(sinks, message_callback, journal, self.secrets, session_id)
@@ -131,10 +130,9 @@ class Recorder:
 
     def start(self, frame: CallFrame) -> None:
         """Record that the entry of a call begins to run, where anything listens."""
-        if frame.record is not None:
-            arguments = snapshot(frame.record.input_data)
-            fields = {"arguments": arguments, "model": frame.record.model, "definition": definition_of(frame.entry)}
-            self.stream.emit(CallStarted, tags(frame), **fields)
+        record = frame.recorded
+        fields = {"arguments": snapshot(record.input_data), "model": record.model}
+        self.stream.emit(CallStarted, tags(frame), **fields, definition=definition_of(frame.entry))
 
     def decide(self, frame: CallFrame, outcome: ApprovalOutcome, cases: Sequence[Case] = ()) -> ApprovalOutcome:
         """Record how the approval of a call was decided."""
@@ -198,8 +196,7 @@ class Recorder:
         if frame.asked_at:
             waited = frame.seconds_waited()
             duration = max(0.0, duration - waited)
-        if self._is_bounded:
-            self.trace.close(record)
+        self.trace.close(record)
         outcome = output, error, frame.failure
         if self.secrets.active:
             outcome = self.secrets.redact(outcome)

@@ -38,7 +38,7 @@ class Runtime(Session):
         message_callback: A function that gets every event: the short form of a sink.
         sinks: Observers of the session.
         journal: A sink that the session must not run without: when it fails, the call fails.
-        executor: Runs entries, in place of just calling them.
+        executor: Wraps calls, questions and model requests: an `Executor`, or an object with some of its methods.
         toolsets: Toolset factories that workers refer to by name.
         creation_defaults: Defaults of the workers that are created in the session.
         text_deltas: Tell sinks the text of answers while it is written. It makes every request a stream.

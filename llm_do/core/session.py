@@ -68,7 +68,9 @@ class Session:
         session_id: str | None = None,
     ) -> None:
         if max_depth < 1 or max_concurrency < 1:
-            raise ValueError("max_depth and max_concurrency must be at least 1.")
+            raise ValueError(
+                f"max_depth and max_concurrency must be at least 1, got {max_depth} and {max_concurrency}."
+            )
         if limits is not None and not isinstance(limits, Limits):
             raise TypeError(f"limits must be Limits(...), got {quote(limits)}.")
         is_count = isinstance(max_records, int) and not isinstance(max_records, bool) and max_records >= 0
@@ -82,8 +84,8 @@ class Session:
         self.message_callback = message_callback
         self.creation_defaults = creation_defaults
         self.root = CallFrame()
-        self.root.key = ""
         """The frame that top-level calls are made from."""
+        self.root.key = ""
         # What a program keeps secret is added to what the project keeps secret.
         projects_secrets = self.entries.secret_names() if isinstance(self.entries, HasSecrets) else ()
         known = Secrets(secrets, os.environ, projects_secrets)

@@ -45,7 +45,7 @@ class TraceEntry:
     depth: int
     """How deep the call is nested; a top-level call has depth 0."""
     input_data: Any
-    """The arguments as they were when the call was made."""
+    """The arguments: those of the call, or those that a person wrote in their place. `CallOpened` has the former."""
     started_at: float
     """When the call was made, in seconds since the epoch."""
     output_data: Any = None
@@ -77,7 +77,7 @@ class TraceEntry:
     state: CallState | None = None
     """How it ended; `None` while it runs."""
     error_type: str | None = None
-    """The class of the error."""
+    """The name of the error's class."""
 
     # Written by hand, and the other defaults left on the class: one is made for every call.
     def __init__(

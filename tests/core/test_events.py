@@ -43,9 +43,9 @@ from llm_do import (
     WorkerEntry,
     entry,
 )
-from llm_do.core.fold import fold
 
 from ..scripted import calls, says, scripted
+from .fold import fold
 from .trees import PLANS, World
 
 RULES = {"pay": {"rule": "ask", "reason": "money"}}

@@ -35,13 +35,13 @@ from llm_do import (
     WorkerEntry,
     entry,
 )
-from llm_do.core.fold import fold
 from llm_do.core.trace import ModelUsage
 from llm_do.errors import raised_in_nested_call
 from llm_do.policy.approvals import Answer
 
 from ..processes import PATIENCE
 from ..scripted import calls, says, scripted
+from .fold import fold
 from .trees import PLANS, World
 
 RULES = {"pay": {"rule": "ask", "reason": "money"}}
@@ -339,7 +339,7 @@ async def test_a_turn_is_recalled_with_its_conversation_or_not_at_all(keeps_mess
             output = await super().execute(entry, arguments, ctx, run_ctx)
             if keeps_messages:
                 known = self.finished[ctx.frame.key]
-                self.finished[ctx.frame.key] = replace(known, messages=ctx.frame.conversation.messages)
+                self.finished[ctx.frame.key] = replace(known, messages=ctx.frame.messages)
             return output
 
     memory = Turns()

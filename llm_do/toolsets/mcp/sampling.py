@@ -71,8 +71,7 @@ class SamplingEntry(EntryBase):
         most: int = limits.get("max_tokens") or getattr(model, "default_max_tokens", DEFAULT_OUTPUT_TOKENS)
         tokens = min(max(1, self._settings.get("max_tokens") or most), most)
         settings = cast(ModelSettings, {**self._settings, "max_tokens": tokens})
-        if frame.record is not None:
-            frame.record.model = full_name(model.system, model.model_name)
+        frame.recorded.model = full_name(model.system, model.model_name)
         return await model.request(self._messages, settings, ModelRequestParameters())
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..budgets.limits import Limits, UsageMeter
-from .events import Event
-from .trace import ModelUsage, Trace, TraceEntry
+from llm_do.budgets.limits import Limits, UsageMeter
+from llm_do.core.events import Event
+from llm_do.core.trace import ModelUsage, Trace, TraceEntry
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,6 @@ def fold(events: Iterable[Event]) -> Folded:
                 record = records[event.call_id]
                 record.add_requests(event.spent, None)
                 _count(folded.meter, event.spent)
-                assert event.state is not None
                 outcome = (event.output, event.error, event.failure, event.error_type, event.duration, event.waited)
                 record.close(event.state, *outcome)
             case _:
