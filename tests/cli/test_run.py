@@ -474,6 +474,20 @@ def test_errors_have_no_secrets_and_do_nothing_to_a_terminal(run: Run, project: 
         assert "\x1b" not in done.stderr
 
 
+def test_answers_have_no_secrets_and_json_stays_json(run: Run, project: Path) -> None:
+    (project / "llm-do.toml").write_text('secrets = ["MY_SECRET", "MY_NUMBER"]\n')
+    with_tools(
+        project, "@entry\ndef leak() -> list:\n    return [os.environ['MY_SECRET'], int(os.environ['MY_NUMBER'])]\n"
+    )
+    env = {"MY_SECRET": "hunter2secret", "MY_NUMBER": "73196428"}
+    hidden = ["[secret MY_SECRET]", "[secret MY_NUMBER]"]
+    assert json.loads(run("leak", **env).stdout) == hidden
+    assert json.loads(run("leak", "--json", **env).stdout)["output"] == hidden
+    assert json.loads(run("leak", "--events", **env).stdout.splitlines()[-1])["output"] == hidden
+    assert run("leak", "-o", "answer.json", **env).returncode == Exit.OK
+    assert json.loads((project / "answer.json").read_text()) == hidden
+
+
 @pytest.mark.parametrize("code", ["sys.exit(0)", "raise BrokenPipeError", "os.write(-1, b'')"])
 def test_nothing_that_a_function_does_looks_like_success(run: Run, project: Path, code: str) -> None:
     with_tools(project, f"@entry\ndef leave() -> str:\n    {code}\n    return 'x'\n")

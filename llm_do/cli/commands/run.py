@@ -106,7 +106,7 @@ def run_to_end(reporter: Reporter, work: Callable[[], Awaitable[None]]) -> int:
         if isinstance(exc, SystemExit):
             exc = RuntimeError(f"the project's code ended the program, with sys.exit({exc.code!r})")
         code = reporter.report_failure(exc)
-        report_error(exc, reporter.redact)
+        report_error(exc, reporter.format)
         return code
 
 

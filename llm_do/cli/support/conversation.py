@@ -20,9 +20,9 @@ from ...core.trace import TraceEntry
 from ...core.worker import WorkerEntry
 from ...errors import ArgumentError, LlmDoError, RunEnded, did_you_mean
 from ...privacy.display import visible
-from ...values.texts import json_text, shorten
+from ...values.texts import shorten
 from ..terminal.error_text import describe_error
-from .reporting import format_usage
+from .reporting import format_usage, format_without_secrets
 from .session_model import local_file_of
 
 COMMANDS = {
@@ -119,13 +119,11 @@ class Conversation:
             raise ArgumentError(f"{exc}. Write the input as JSON: {{{example}}}") from exc
 
     def _as_markdown(self, output: Any) -> str:
-        output = self._redact(output)
-        if isinstance(output, str):
-            return output
-        return f"```json\n{json_text(output, indent=2)}\n```"
+        text = self._format(output)
+        return text if isinstance(output, str) else f"```json\n{text}\n```"
 
-    def _redact(self, value: Any) -> Any:
-        return self.runtime.recorder.secrets.redact(value)
+    def _format(self, value: Any) -> str:
+        return format_without_secrets(value, self.runtime)
 
     def describe_cancelled(self) -> str:
         """Return the message about a cancelled turn."""
@@ -134,7 +132,7 @@ class Conversation:
 
     def describe_error(self, exc: BaseException) -> str:
         """Return an error as a message in this conversation."""
-        text = describe_error(exc, redact=self._redact)
+        text = describe_error(exc, redact=self._format)
         return text.replace("You ended the run.", "You ended the turn.", 1) if isinstance(exc, RunEnded) else text
 
     # -- commands ------------------------------------------------------------------------------------
@@ -249,11 +247,11 @@ class Conversation:
         """Return the conversation as a Markdown document."""
         parts = [f"# Conversation with {self.worker.name}", f"Model: {self.model}"]
         for turn in self.turns:
-            parts += ["## You", self._redact(turn.question), f"## {self.worker.name}"]
+            parts += ["## You", turn.question, f"## {self.worker.name}"]
             parts += ["\n".join(f"- `{call}`" for call in turn.calls)] if turn.calls else []
             parts += [turn.answer] if turn.answer else []
             parts += [f"*{turn.problem}*"] if turn.problem else []
-        return "\n\n".join(parts) + "\n"
+        return self._format("\n\n".join(parts)) + "\n"
 
 
 def describe_call(name: str, arguments: Any) -> str:

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from ..terminal.error_text import describe_error, safe_text
+
 
 class Exit(IntEnum):
     """The exit codes of `llm-do`."""
@@ -44,17 +46,12 @@ def report_error(exc: BaseException, redact: Callable[[str], str] = str) -> int:
     if isinstance(exc, click.exceptions.NoArgsIsHelpError):
         exc.show()
         return Exit.USAGE
-    from ..terminal.error_text import describe_error, escape_controls  # noqa: PLC0415 - only errors need it
-
-    if isinstance(exc, click.ClickException):
-        if isinstance(exc, click.UsageError) and exc.ctx is not None:
-            click.echo(f"{exc.ctx.get_usage()}\nTry '{exc.ctx.command_path} --help' for help.\n", err=True)
-        click.echo(f"Error: {escape_controls(redact(exc.format_message()))}", err=True)
-        return exc.exit_code
+    if isinstance(exc, click.UsageError) and exc.ctx is not None:
+        click.echo(f"{exc.ctx.get_usage()}\nTry '{exc.ctx.command_path} --help' for help.\n", err=True)
     click.echo(f"Error: {describe_error(exc, redact=redact)}", err=True)
     for note in getattr(exc, "__notes__", ()):
-        click.echo(f"  {escape_controls(redact(note))}", err=True)
-    return exit_code_of(exc)
+        click.echo(f"  {safe_text(note, redact)}", err=True)
+    return exc.exit_code if isinstance(exc, click.ClickException) else exit_code_of(exc)
 
 
 def exit_code_of(exc: BaseException) -> Exit:

@@ -99,12 +99,9 @@ class Reporter:
             self.broken = exc
             self.cancel()
 
-    def redact(self, text: str) -> str:
-        """Return a text without secrets."""
-        if self._runtime is None:
-            return text
-        redacted: str = self._runtime.recorder.secrets.redact(text)
-        return redacted
+    def format(self, value: Any, indent: int | None = 2) -> str:
+        """Return a value as text, without the secrets of the run."""
+        return format_without_secrets(value, self._runtime, indent)
 
     def clear_screen(self) -> None:
         """Restore the terminal before the process ends at once."""
@@ -133,9 +130,8 @@ class Reporter:
         refused = [record.name for record in result.refusals]
         if refused and not self.allow_refusals:
             self.exit_code = Exit.REFUSED
-        text = result.output if isinstance(result.output, str) else json_text(result.output, indent=2)
         if self.style == "text":
-            self.out.write_answer(text)
+            self.out.write_answer(self.format(result.output))
         else:
             self._write_result(output=result.output, error=None)
         self._report_left_running()
@@ -160,7 +156,7 @@ class Reporter:
             "type": "result",
             "version": EVENTS_VERSION,
             "output": output,
-            "error": None if error is None else self._error_object(error),
+            "error": None if error is None else _error_object(error),
             "exit_code": int(self.exit_code),
             "refusals": [
                 {"name": record.name, "note": record.approval.note, "rule": record.approval.rule}
@@ -170,15 +166,10 @@ class Reporter:
             "usage": {} if runtime is None else _usage(runtime),
             "budget": None if runtime is None else _budget(runtime),
         }
-        line = json_text(result, indent=2 if self.style == "json" else None)
         if self.style == "json":
-            self.out.write_answer(line)
+            self.out.write_answer(self.format(result))
         else:
-            self.out.write(f"{line}\n")
-
-    def _error_object(self, error: BaseException) -> dict[str, str]:
-        message = error.format_message() if isinstance(error, click.ClickException) else text_of(error)
-        return {"type": type(error).__name__, "message": self.redact(message)}
+            self.out.write(f"{self.format(result, indent=None)}\n")
 
     def report_failure(self, exc: BaseException) -> int:
         """Print the result of a run that failed, but not its error, and return the exit code."""
@@ -256,6 +247,21 @@ def event_line(event: Event) -> str:
     if "arguments" in values:
         values["arguments"] = separate_extra(values["arguments"])
     return json_text(values)
+
+
+def format_without_secrets(value: Any, runtime: Runtime | None, indent: int | None = 2) -> str:
+    """Return an answer, a report or another text as a person or a program gets it: a text as it is, or JSON.
+
+    It has no secrets of the session. All that the command line shows comes through here, or as an event of the session.
+    """
+    if runtime is not None:
+        value = runtime.recorder.secrets.redact(value)
+    return value if isinstance(value, str) else json_text(value, indent=indent)
+
+
+def _error_object(error: BaseException) -> dict[str, str]:
+    message = error.format_message() if isinstance(error, click.ClickException) else text_of(error)
+    return {"type": type(error).__name__, "message": message}
 
 
 def _usage(runtime: Runtime) -> dict[str, Any]:

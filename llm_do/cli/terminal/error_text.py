@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import click
 
 if TYPE_CHECKING:
     from ...core.events import RequestEnded
@@ -27,6 +29,14 @@ def escape_controls(text: str) -> str:
     return _UNSAFE.sub(lambda found: visible(found[0]), text.replace("\r", ""))
 
 
+def safe_text(text: str, redact: Callable[[str], str] = str, *, longest: int | None = None) -> str:
+    """Return a foreign text as a person may see it: without secrets, then cut, then unable to control a terminal."""
+    from ...privacy.display import abridge  # noqa: PLC0415 - it imports pydantic
+
+    text = redact(text)  # before it is cut: half a secret is not recognized
+    return escape_controls(text if longest is None else abridge(" ".join(text.split()), longest))
+
+
 def describe_cut_off(event: RequestEnded) -> str:
     """Return a line about an answer that was cut off, with the reason."""
     return escape_controls(f"An answer of {event.worker} ({event.model}) was cut off: {event.cut_off}.")
@@ -34,11 +44,18 @@ def describe_cut_off(event: RequestEnded) -> str:
 
 def describe_error(exc: BaseException, *, redact: Callable[[str], str] = str) -> str:
     """Return an error in a sentence or two that are safe to print, without the secrets that `redact` knows."""
-    return escape_controls(redact(_message(exc, redact).strip()))
-
-
-def _message(exc: BaseException, redact: Callable[[str], str]) -> str:
+    if isinstance(exc, click.ClickException):
+        return safe_text(exc.format_message(), redact)
     from pydantic_ai import exceptions as theirs  # noqa: PLC0415 - it is slow, and only errors need it
+
+    if isinstance(exc, theirs.FallbackExceptionGroup):
+        return "\n".join(["No model answered.", *(describe_error(each, redact=redact) for each in exc.exceptions)])
+    answer = _detail(exc.body) if isinstance(exc, theirs.ModelHTTPError) else ""
+    return f"{safe_text(_message(exc), redact)} {safe_text(answer, redact, longest=_LONGEST)}".strip()
+
+
+def _message(exc: BaseException) -> str:
+    from pydantic_ai import exceptions as theirs  # noqa: PLC0415 - as above
 
     from ... import errors as ours  # noqa: PLC0415
     from ...values.texts import text_of  # noqa: PLC0415
@@ -51,7 +68,7 @@ def _message(exc: BaseException, redact: Callable[[str], str]) -> str:
         case ours.LlmDoError() | theirs.UserError():  # a missing key, a limit, an argument: they are sentences
             return str(exc) or type(exc).__name__
         case theirs.ModelHTTPError():
-            return f"The provider of {exc.model_name} answered {_status(exc.status_code)}. {_detail(exc.body, redact)}"
+            return f"The provider of {exc.model_name} answered {_status(exc.status_code)}."
         case theirs.ModelConnectionError(phase="read"):
             return f"The answer of {exc.model_name} broke off: {exc}"
         case theirs.ModelConnectionError():
@@ -60,8 +77,6 @@ def _message(exc: BaseException, redact: Callable[[str], str]) -> str:
             return f"The provider of {exc.model_name} failed: {exc}"
         case theirs.UsageLimitExceeded():
             return f"A limit is used up: {exc}"
-        case theirs.FallbackExceptionGroup():
-            return "No model answered.\n" + "\n".join(_message(each, redact).strip() for each in exc.exceptions)
     return f"{type(exc).__name__}: {text}" if (text := text_of(exc)) else type(exc).__name__
 
 
@@ -91,12 +106,9 @@ def _status(code: int) -> str:
     return f"{known[code]} ({code})" if code in known else f"with the error {code}"
 
 
-def _detail(body: object, redact: Callable[[str], str]) -> str:
+def _detail(body: object) -> str:
     """Return the error message in a provider's answer, wherever it is."""
-    from ...privacy.display import abridge  # noqa: PLC0415
-
     for key in ("error", "message"):
         if isinstance(body, Mapping) and key in body:
             body = body[key]
-    text: Any = body if isinstance(body, str) else repr(body) if body else ""
-    return abridge(" ".join(redact(text).split()), _LONGEST)  # redacted first: half a secret is not recognized
+    return body if isinstance(body, str) else repr(body) if body else ""
