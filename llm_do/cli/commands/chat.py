@@ -7,20 +7,13 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from ..support.completers import worker_names
-from ..support.exits import Exit
 from ..support.options import SessionOptions, attach_option, session_options
-from ..support.projects import open_worker
-
-if TYPE_CHECKING:
-    from pydantic_ai.messages import MultiModalContent
-
-    from ...core.worker import WorkerEntry
-    from ...projects.registry import WorkerRegistry
+from ..support.projects import open_worker, worker_of
 
 
 @click.command("chat")
@@ -39,7 +32,9 @@ def chat_command(ctx: click.Context, /, worker: str, attachments: tuple[Path, ..
     if sys.stdin.isatty():  # Ctrl-C cancels a turn, even if the program was started with it ignored
         signal.signal(signal.SIGINT, signal.default_int_handler)
     registry, name = open_worker(ctx, worker)
-    entry = _worker(registry, name)
+    entry = worker_of(registry, name, f"is a function, not a worker. Run it: llm-do run {name}")
+    if entry.input_type == "none":
+        raise click.UsageError(f"{name!r} takes no input (`input: none`). Run it: llm-do run {name}")
     from ..support.inputs import read_files  # noqa: PLC0415 - they import everything
     from ..support.session_model import resolve_session_model  # noqa: PLC0415
 
@@ -51,51 +46,12 @@ def chat_command(ctx: click.Context, /, worker: str, attachments: tuple[Path, ..
         from ..support.line_chat import run_line_chat  # noqa: PLC0415 - only one of the two modes is needed
 
         return run_line_chat(registry, entry, settings, files)
-    return _chat_on_screen(registry, entry, settings, files)
+    from ..tui.app import run_screen_chat  # noqa: PLC0415 - Textual is slow to import
+
+    return run_screen_chat(registry, entry, settings, files)
 
 
 def has_full_terminal() -> bool:
     """Return whether all three streams are at a terminal that can be drawn on. Textual draws on standard error."""
     streams = (sys.stdin, sys.stdout, sys.stderr)
     return all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") != "dumb"
-
-
-def _worker(registry: WorkerRegistry, name: str) -> WorkerEntry[Any]:
-    from ...core.worker import WorkerEntry  # noqa: PLC0415 - it imports everything
-
-    entry = registry[name]
-    if not isinstance(entry, WorkerEntry):
-        raise click.UsageError(f"{name!r} is a function, not a worker. Run it: llm-do run {name}")
-    if entry.input_type == "none":
-        raise click.UsageError(f"{name!r} takes no input (`input: none`). Run it: llm-do run {name}")
-    return entry
-
-
-def _chat_on_screen(
-    registry: WorkerRegistry, entry: WorkerEntry[Any], options: SessionOptions, files: list[MultiModalContent]
-) -> int:
-    from ..support.session_model import notifying_model_chooser  # noqa: PLC0415 - it imports everything
-    from ..support.sessions import open_session  # noqa: PLC0415
-    from ..tui.app import ChatApp  # noqa: PLC0415 - Textual is slow to import
-
-    async def talk() -> int:
-        app = ChatApp(
-            entry,
-            lambda feed: open_session(
-                registry,
-                options,
-                approver=feed,
-                sinks=[feed],
-                text_deltas=True,
-                asks_for_more=True,
-                choose_model=notifying_model_chooser(registry, options),
-            ),
-            attachments=files,
-        )
-        try:
-            code = await app.run_async()
-        finally:
-            await app.close()
-        return app.return_code or code or Exit.OK
-
-    return asyncio.run(talk())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -11,7 +10,8 @@ import click
 
 from ..support.exits import Exit
 from ..support.projects import open_project
-from ..terminal.tables import count
+from ..terminal.error_text import escape
+from ..terminal.tables import count, print_json
 
 if TYPE_CHECKING:
     from ..support.project_check.problem import Problem
@@ -46,20 +46,17 @@ def check_command(ctx: click.Context, /, as_json: bool, strict: bool) -> None:
     findings = check_project(registry, strict=strict)
     counts = {level: sum(problem.level == level for problem in findings.problems) for level in ("error", "warning")}
     if as_json:
-        click.echo(
-            json.dumps(
-                {
-                    "version": FORMAT,
-                    "ok": counts["error"] == 0,
-                    "project": str(registry.root),
-                    "workers": findings.workers,
-                    "functions": findings.functions,
-                    "errors": counts["error"],
-                    "warnings": counts["warning"],
-                    "problems": [problem._asdict() for problem in findings.problems],
-                },
-                indent=2,
-            )
+        print_json(
+            {
+                "version": FORMAT,
+                "ok": counts["error"] == 0,
+                "project": str(registry.root),
+                "workers": findings.workers,
+                "functions": findings.functions,
+                "errors": counts["error"],
+                "warnings": counts["warning"],
+                "problems": [problem._asdict() for problem in findings.problems],
+            }
         )
     else:
         for problem in findings.problems:
@@ -71,14 +68,9 @@ def check_command(ctx: click.Context, /, as_json: bool, strict: bool) -> None:
 
 
 def _line(problem: Problem) -> str:
-    from ...privacy.display import visible  # noqa: PLC0415 - it imports pydantic
-
     place = "" if problem.file is None else problem.file if problem.line is None else f"{problem.file}:{problem.line}"
     colour = {"error": "red", "warning": "yellow"}.get(problem.level)
     # click leaves colours out without a terminal, but ignores NO_COLOR.
-    level = problem.level if colour is None or not _has_colours() else click.style(problem.level, fg=colour)
-    return f"{visible(place)}{': ' if place else ''}{level}: {visible(problem.message)}"
-
-
-def _has_colours() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    has_colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    level = click.style(problem.level, fg=colour) if colour is not None and has_colours else problem.level
+    return f"{escape(place)}{': ' if place else ''}{level}: {escape(problem.message)}"

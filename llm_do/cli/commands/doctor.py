@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,8 @@ import click
 from ...machine.installation import install_extra, install_package
 from ...projects.discovery import find_root
 from ..support.exits import Exit
+from ..terminal.error_text import escape
+from ..terminal.tables import print_json
 
 _PACKAGES = ("llm-do", "pydantic-ai-slim", "pydantic", "click", "rich", "textual", "pyyaml")
 
@@ -43,20 +44,17 @@ def doctor_command(ctx: click.Context, /, as_json: bool) -> None:
     findings = [*_packages(), *_environment(root)]
     is_ok = all(finding.state != "broken" for finding in findings)
     if as_json:
-        click.echo(json.dumps({"ok": is_ok, "findings": [finding._asdict() for finding in findings]}, indent=2))
+        print_json({"ok": is_ok, "findings": [finding._asdict() for finding in findings]})
     else:
-        from ...privacy.display import visible  # noqa: PLC0415 - it imports pydantic
-
         width = max(len(finding.what) for finding in findings)
         for finding in findings:  # names of models come from files and servers
-            click.echo(visible(f"{finding.state:<8} {finding.what:<{width}}  {finding.detail}".rstrip()))
+            click.echo(escape(f"{finding.state:<8} {finding.what:<{width}}  {finding.detail}".rstrip()))
     if not is_ok:
         ctx.exit(Exit.FAILED)
 
 
 def _packages() -> Iterator[Finding]:
-    fits = sys.version_info >= (3, 11)
-    yield Finding("python", "ok" if fits else "broken", f"{platform.python_version()} ({sys.executable})")
+    yield Finding("python", "ok", f"{platform.python_version()} ({sys.executable})")
     for name in _PACKAGES:
         try:
             yield Finding(name, "ok", version(name))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from ...projects.discovery import Found, list_entries
 from ..support.projects import root_of
-from ..terminal.tables import align
+from ..terminal.tables import align, print_json
 
 
 @click.command("list")
@@ -22,32 +20,24 @@ def list_command(ctx: click.Context, /, as_json: bool) -> None:
     root = root_of(ctx)
     entries = list(list_entries(root))
     if as_json:
-        click.echo(json.dumps([entry._asdict() for entry in entries], indent=2))
+        print_json([entry._asdict() for entry in entries])
         return
     if not entries:
-        click.echo(
-            f"There are no workers in {_clean(str(root))} yet. Make one with `llm-do new worker NAME`.", err=True
-        )
+        where = _clean(str(root))
+        click.echo(f"There are no workers in {where} yet. Make one with `llm-do new worker NAME`.", err=True)
         return
-    rows = [
-        (
-            _clean(entry.name),
-            entry.kind,
-            _clean(entry.model or "-"),
-            _clean(entry.file if entry.line is None else f"{entry.file}:{entry.line}"),
-            _clean(_about(entry)),
-        )
-        for entry in entries
-    ]
-    for line in align([("NAME", "KIND", "MODEL", "FILE", "DESCRIPTION"), *rows]):
+    for line in align([("NAME", "KIND", "MODEL", "FILE", "DESCRIPTION"), *map(_row, entries)]):
         click.echo(line)
 
 
-def _about(entry: Found) -> str:
+def _row(entry: Found) -> tuple[str, ...]:
+    about = (entry.description or "").strip().partition("\n")[0]
     if entry.problem:
-        return f"({entry.problem})"
-    first = (entry.description or "").strip().partition("\n")[0]
-    return f"{first} (takes no input)".strip() if entry.input == "none" else first
+        about = f"({entry.problem})"
+    elif entry.input == "none":
+        about = f"{about} (takes no input)".strip()
+    file = entry.file if entry.line is None else f"{entry.file}:{entry.line}"
+    return tuple(map(_clean, (entry.name, entry.kind, entry.model or "-", file, about)))
 
 
 def _clean(text: str) -> str:

@@ -6,7 +6,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -14,7 +14,6 @@ from ...policy.catalogue import is_reserved
 from ...projects.discovery import find_root, names_in
 from ...projects.layout import files_of
 from ...values.names import NAME_RULE, is_name
-from ..support.exits import Exit
 from ..support.projects import root_of
 from ..support.templates import PROJECT, WORKER
 from ..support.trust import trust_or_explain
@@ -73,14 +72,14 @@ def project_command(ctx: click.Context, /, name: str, folder: Path | None) -> No
     except FileExistsError:
         raise click.UsageError(f"{target} exists already. Nothing was changed: choose another name.") from None
     except OSError as exc:
-        _fail(ctx, f"{target} cannot be created: {exc.strerror}.")
+        raise click.ClickException(f"{target} cannot be created: {exc.strerror}.") from exc
     try:
         for path, text in PROJECT.items():
             (target / path).parent.mkdir(exist_ok=True)
             (target / path).write_text(text.replace("NAME", name), encoding="utf-8")
     except OSError as exc:
         shutil.rmtree(target, ignore_errors=True)  # all of it is new, and a partial project is useless
-        _fail(ctx, f"{target} cannot be written: {exc.strerror}.")
+        raise click.ClickException(f"{target} cannot be written: {exc.strerror}.") from exc
     trust_or_explain(target)
     click.echo(target)
     _say(
@@ -136,7 +135,7 @@ def worker_command(
     except FileExistsError:
         raise click.UsageError(f"{path} exists already. Nothing was changed.") from None
     except OSError as exc:
-        _fail(ctx, f"{path} cannot be written: {exc.strerror}.")
+        raise click.ClickException(f"{path} cannot be written: {exc.strerror}.") from exc
     click.echo(path)
     where = "under `instructions`" if as_yaml else "below the settings"
     _say(
@@ -163,12 +162,6 @@ def _check_free(root: Path, name: str) -> None:
         raise click.UsageError(f"{existing[0]} exists already. Nothing was changed: choose another name.")
     if name in names_in(root):
         raise click.UsageError(f"{name!r} is the name of a function of the project. Choose another one.")
-
-
-def _fail(ctx: click.Context, message: str) -> NoReturn:
-    """Exit with an error of the machine, not of the command line."""
-    click.echo(f"Error: {message}", err=True)
-    ctx.exit(Exit.FAILED)
 
 
 def _say(*lines: str) -> None:

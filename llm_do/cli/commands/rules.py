@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
-
 import click
 
 from ..support.completers import worker_names
-from ..support.projects import open_project, open_worker
+from ..support.projects import open_project, open_worker, worker_of
+from ..terminal.error_text import escape
+from ..terminal.tables import print_json
 
-if TYPE_CHECKING:
-    from ...core.worker import WorkerEntry
-    from ...projects.registry import WorkerRegistry
+_NO_WORKER = "is a function. Rules are for the calls of workers: name a worker."
 
 
 @click.group("rules")
@@ -45,18 +42,16 @@ def why_command(
     arguments = {} if args_json is None else json_object(args_json, "--args-json")
     texts = read_pairs(words, arguments)
     registry, name = open_worker(ctx, worker, asks=True)
-    caller = _worker(registry, name)
+    caller = worker_of(registry, name, _NO_WORKER)
     called, ruling = rule_on_call(registry.runtime(), registry, caller, tool, arguments, texts)
     if as_json:
-        click.echo(json.dumps(ruling_as_json(caller.name, called, ruling), indent=2))
+        print_json(ruling_as_json(caller.name, called, ruling))
         return
-    from ...privacy.display import visible  # noqa: PLC0415 - it imports pydantic
-
     click.echo(ruling.disposition)
     rows = [("because", explain_ruling(called, ruling)), ("reason", ruling.reason), ("where", ruling.where)]
     for title, text in rows:
         if text:
-            click.echo(f"  {title + ':':<8} {visible(text)}")
+            click.echo(f"  {title + ':':<8} {escape(text)}")
 
 
 @rules_command.command("list")
@@ -68,29 +63,19 @@ def list_rules_command(ctx: click.Context, /, worker: str | None, as_json: bool)
 
     Each has its file and line. With WORKER, only the rules for its calls are listed: its own, and those in llm-do.toml.
     """
-    from ...privacy.display import visible  # noqa: PLC0415 - it imports pydantic
     from ..support.descriptions import rules_of  # noqa: PLC0415 - it imports everything
 
     registry, names = (open_project(ctx, asks=True), None) if worker is None else open_worker(ctx, worker, asks=True)
     workers = registry.workers() if names is None else [names]
     rules = rules_of(registry.rule_book())
     for name in workers:
-        rules += rules_of(_worker(registry, name).rule_book)
+        rules += rules_of(worker_of(registry, name, _NO_WORKER).rule_book)
     if as_json:
-        click.echo(json.dumps(rules, indent=2))
+        print_json(rules)
         return
     if not rules:
         click.echo("There are no rules. By default, writing files, commands and MCP tools ask.", err=True)
     for rule in rules:
         reason = f" ({rule['reason']})" if rule["reason"] else ""
         where = rule["where"] or "(no file)"
-        click.echo(visible(f"{where}: {rule['by']}: {rule['tool']}: {rule['rule']}{reason}"))
-
-
-def _worker(registry: WorkerRegistry, name: str) -> WorkerEntry[Any]:
-    from ...core.worker import WorkerEntry  # noqa: PLC0415
-
-    entry = registry[name]
-    if not isinstance(entry, WorkerEntry):
-        raise click.UsageError(f"{name!r} is a function. Rules are for the calls of workers: name a worker.")
-    return entry
+        click.echo(escape(f"{where}: {rule['by']}: {rule['tool']}: {rule['rule']}{reason}"))

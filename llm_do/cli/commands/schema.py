@@ -7,14 +7,12 @@ from pathlib import Path
 
 import click
 
-from ..support.exits import Exit
 from ..support.options import output_option
 
 
 @click.command("schema")
 @output_option("Write it to a file instead of standard output.")
-@click.pass_context
-def schema_command(ctx: click.Context, /, output: Path | None) -> None:
+def schema_command(output: Path | None) -> None:
     """Print the JSON Schema of worker files.
 
     With it, an editor completes and checks YAML files, and the front matter of Markdown files.
@@ -28,5 +26,4 @@ def schema_command(ctx: click.Context, /, output: Path | None) -> None:
     try:
         output.write_text(text, encoding="utf-8")
     except OSError as exc:
-        click.echo(f"Error: {output} cannot be written: {exc.strerror}.", err=True)
-        ctx.exit(Exit.FAILED)
+        raise click.ClickException(f"{output} cannot be written: {exc.strerror}.") from exc

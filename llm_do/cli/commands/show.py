@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 
 from ..support.completers import entry_names
 from ..support.projects import open_worker
+from ..terminal.error_text import escape
+from ..terminal.tables import print_json
 
 if TYPE_CHECKING:
     from ..support.descriptions import Section
@@ -30,14 +31,12 @@ def show_command(ctx: click.Context, /, name: str, as_json: bool) -> None:
     registry, name = open_worker(ctx, name, asks=True)
     description = describe(registry, registry[name])
     if as_json:
-        click.echo(json.dumps(description, indent=2, default=str))
+        print_json(description)
         return
     click.echo("\n\n".join(_section(section) for section in sections(description)))
 
 
 def _section(section: Section) -> str:
-    from ...privacy.display import visible  # noqa: PLC0415 - it imports pydantic
-
-    title, lines = visible(section[0]), section[1]
-    text = "\n".join(line for each in lines for line in visible(each, keep="\n\t").split("\n"))
-    return title if not lines else f"{title}\n" + "\n".join(f"  {line}".rstrip() for line in text.split("\n"))
+    title, texts = section
+    lines = [line for text in texts for line in escape(text, keep="\n\t").split("\n")]
+    return "\n".join([escape(title), *(f"  {line}".rstrip() for line in lines)])

@@ -10,7 +10,8 @@ import click
 from ...projects.discovery import find_root
 from ...projects.layout import CONFIG, WORKERS
 from ..support.exits import Refusal
-from ..support.trust import KIND, escape, trust
+from ..support.trust import KIND, trust
+from ..terminal.error_text import escape
 
 
 @click.command("trust")

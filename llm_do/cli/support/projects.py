@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,7 @@ from .exits import Refusal
 from .trust import confirm_code, is_trusted, refuse_foreign, refuse_foreign_code
 
 if TYPE_CHECKING:
+    from ...core.worker import WorkerEntry
     from ...projects.registry import WorkerRegistry
 
 WORKER_FILES = (".md", ".yaml")
@@ -77,6 +78,16 @@ def open_worker(ctx: click.Context, worker: str, *, asks: bool = False) -> tuple
             "A worker's file is workers/NAME.md, workers/NAME.yaml or workers/NAME/worker.md."
         )
     return registry, name
+
+
+def worker_of(registry: WorkerRegistry, name: str, problem: str) -> WorkerEntry[Any]:
+    """Return a worker by its name. `problem` is what is wrong with the name of a function."""
+    from ...core.worker import WorkerEntry  # noqa: PLC0415 - it imports everything
+
+    entry = registry[name]
+    if not isinstance(entry, WorkerEntry):
+        raise click.UsageError(f"{name!r} {problem}")
+    return entry
 
 
 def _start(ctx: click.Context) -> Path:

@@ -14,6 +14,7 @@ import click
 
 from ...machine.files import foreign_part, own_users, part_open_to_all
 from ...projects.layout import CODE, deciding_files
+from ..terminal.error_text import escape
 from .exits import Refusal
 
 KIND = "project"
@@ -99,13 +100,6 @@ def confirm_code(root: Path, command: str) -> bool:
         )
     trust_or_explain(root)
     return True
-
-
-def escape(text: object) -> str:
-    """Return a text in one line that cannot control the terminal: the name of a folder may be anything."""
-    from ...privacy.display import visible  # noqa: PLC0415 - only for untrusted projects
-
-    return visible(str(text))
 
 
 def _how_to_trust(root: Path) -> str:

@@ -22,11 +22,16 @@ _LONGEST = 300
 """The most characters that are shown of a provider's message."""
 
 
-def escape_controls(text: str) -> str:
-    """Return a foreign text with all characters escaped that could control a terminal. Lines and tabs stay."""
+def escape(text: object, *, keep: str = "") -> str:
+    """Return a text in one line that cannot control the terminal, also with the characters of `keep`."""
     from ...privacy.display import visible  # noqa: PLC0415 - it imports pydantic
 
-    return _UNSAFE.sub(lambda found: visible(found[0]), text.replace("\r", ""))
+    return visible(str(text), keep=keep)
+
+
+def escape_controls(text: str) -> str:
+    """Return a foreign text with all characters escaped that could control a terminal. Lines and tabs stay."""
+    return _UNSAFE.sub(lambda found: escape(found[0]), text.replace("\r", ""))
 
 
 def safe_text(text: str, redact: Callable[[str], str] = str, *, longest: int | None = None) -> str:

@@ -1,10 +1,19 @@
-"""Tables and counts as text."""
+"""Reports on standard output: JSON, tables and counts."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Sequence
+from typing import Any
+
+import click
+
+
+def print_json(value: Any) -> None:
+    """Print the JSON of a report."""
+    click.echo(json.dumps(value, indent=2, default=str))
 
 
 def align(rows: Sequence[tuple[str, ...]]) -> list[str]:

@@ -21,7 +21,12 @@ from textual.widgets import Footer, Static
 from ...core.runtime import Runtime
 from ...core.worker import WorkerEntry
 from ...privacy.display import visible
+from ...projects.registry import WorkerRegistry
 from ..support.conversation import Conversation
+from ..support.exits import Exit
+from ..support.options import SessionOptions
+from ..support.session_model import notifying_model_chooser
+from ..support.sessions import open_session
 from ..terminal.error_text import describe_cut_off, escape_controls
 from .approval import ApprovalPanel
 from .calls import Calls, format_tokens
@@ -42,6 +47,33 @@ class TurnOver(Message):
     def __init__(self, turn: asyncio.Task[str]) -> None:
         super().__init__()
         self.turn = turn
+
+
+def run_screen_chat(
+    registry: WorkerRegistry, worker: WorkerEntry[Any], options: SessionOptions, files: Sequence[MultiModalContent] = ()
+) -> int:
+    """Talk on the full screen until the person quits, and return the exit code."""
+
+    def open_runtime(feed: Feed) -> Runtime:
+        return open_session(
+            registry,
+            options,
+            approver=feed,
+            sinks=[feed],
+            text_deltas=True,
+            asks_for_more=True,
+            choose_model=notifying_model_chooser(registry, options),
+        )
+
+    async def talk() -> int:
+        app = ChatApp(worker, open_runtime, attachments=files)
+        try:
+            code = await app.run_async()
+        finally:
+            await app.close()
+        return app.return_code or code or Exit.OK
+
+    return asyncio.run(talk())
 
 
 class ChatApp(App[int]):
