@@ -622,7 +622,7 @@ def test_check_looks_at_models_and_keys(make: Make, run: Run, monkeypatch: pytes
     assert "workers/b.md:2: warning: model 'groq:x'" in out and "pydantic-ai-slim[groq]" in out
     assert "workers/c.md:2: error: model 'gpt-5': it has no provider" in out
     assert "no model is set for d" in out
-    from llm_do.cli.support.project_check.usable import find_model
+    from llm_do.cli.support.project_check.models import find_model
 
     find_model.cache_clear()
     monkeypatch.setenv("OPENAI_API_KEY", "sk-hunter2")
@@ -645,7 +645,7 @@ def test_check_and_show_tell_which_models_a_worker_can_use(
     make: Make, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model that can be had is known not to fit; of any other, the name is compared."""
-    from llm_do.cli.support.project_check.usable import find_model
+    from llm_do.cli.support.project_check.models import find_model
 
     root = make(
         {

@@ -14,7 +14,7 @@ from ..terminal.error_text import escape
 from ..terminal.tables import count, print_json
 
 if TYPE_CHECKING:
-    from ..support.project_check.problem import Problem
+    from ..support.project_check.project import Problem
 
 FORMAT = 1
 """The version of the `--json` output. New keys may be added; none changes its meaning."""

@@ -27,7 +27,7 @@ from ...policy.catalogue import DEFAULTS
 from ...policy.rules import RuleBook
 from ...projects.registry import WorkerRegistry
 from .options import SessionOptions
-from .project_check.usable import ModelProblem, find_model
+from .project_check.models import ModelProblem, find_model
 from .sessions import session_limits
 
 Description: TypeAlias = dict[str, Any]
@@ -57,14 +57,19 @@ def known_tools(registry: WorkerRegistry, worker: WorkerEntry[Any]) -> list[Entr
 
 def _worker(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Description:
     file, definition = registry.file_of(entry.name), entry.definition
-    session_rules = registry.rule_book()
+    toolsets = definition.toolsets if definition is not None else []
+    foreign = [item for item in toolsets if not isinstance(item, str) or ":" in item]
+    if entry.generated:  # its seal says who created it; its file is not trusted
+        created_by = next(iter(entry.creators), None)
+    else:
+        created_by = definition.created_by if definition is not None else None
     return {
         "name": entry.name,
         "kind": "worker",
         "description": entry.description,
         "file": _relative(file.path, registry.root) if file is not None else entry.source,
         "generated": entry.generated,
-        "created_by": _creator(entry),
+        "created_by": created_by,
         "locked": definition.locked if definition is not None else False,
         "model": _model(registry, entry),
         "model_settings": dict(entry.model_settings) if entry.model_settings else None,
@@ -74,10 +79,10 @@ def _worker(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Description:
         "takes_input": entry.input_type != "none",
         "output": _output(registry, entry),
         "tools": [_tool(tool, entry.proxy_of(tool)) for tool in known_tools(registry, entry)],
-        "toolsets": [_toolset(item) for item in definition.toolsets if not _is_ours(item)] if definition else [],
+        "toolsets": [_toolset(item) for item in foreign],
         "native": [item if isinstance(item, str) else dict(item) for item in definition.native] if definition else [],
         "allow_workers": list(entry.allow_workers),
-        "rules": rules_of(entry.rule_book) + rules_of(session_rules),
+        "rules": rules_of(entry.rule_book) + rules_of(registry.rule_book()),
         "roots": _roots(entry),
         "attachments": entry.attachment_policy.model_dump(mode="json"),
         "limits": None if entry.limits is None else _limit_values(entry.limits),
@@ -85,24 +90,16 @@ def _worker(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Description:
     }
 
 
-def _creator(worker: WorkerEntry[Any]) -> str | None:
-    """Return who created a worker: for a generated one by its seal, not by what its file says."""
-    if worker.generated:
-        return next(iter(worker.creators), None)
-    return worker.definition.created_by if worker.definition is not None else None
-
-
 def _function(registry: WorkerRegistry, entry: Entry[Any]) -> Description:
     """Return the description of a function, or of an entry of the project's own class."""
-    book = registry.rule_book()
-    source = adapt(entry).source
+    adapted = adapt(entry)
     signature = inspect.signature(inspect.unwrap(entry.tool.function)) if isinstance(entry, ToolEntry) else None
     return {
-        **_tool(entry, _proxy(entry)),
+        **_tool(entry, adapted.proxy or proxy_tool(adapted)),
         "kind": "function" if entry.kind == "tool" else entry.kind,
         "signature": None if signature is None else f"{entry.name}{signature}",
-        "source": _relative_source(source, registry.root),
-        "rules": [rule for rule in rules_of(book) if rule["tool"] == rule_name(entry)],
+        "source": _relative_source(adapted.source, registry.root),
+        "rules": [rule for rule in rules_of(registry.rule_book()) if rule["tool"] == rule_name(entry)],
     }
 
 
@@ -121,11 +118,6 @@ def _tool(entry: Entry[Any], proxy: Tool[Context]) -> Description:
     }
 
 
-def _proxy(entry: Entry[Any]) -> Tool[Context]:
-    adapted = adapt(entry)
-    return adapted.proxy or proxy_tool(adapted)
-
-
 def _model(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Description:
     if entry.model is not None:
         return _describe_model(entry.model, "the worker's own")
@@ -139,14 +131,10 @@ def _model(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Description:
 
 
 def _describe_model(model: Any, reason: str) -> Description:
-    name = _model_name(model)
+    name = model if isinstance(model, str) else f"{model.system}:{model.model_name}"
     found = find_model(name) if name.partition(":")[0] == "local" else None  # others may take seconds
     problem = {"problem": found.message} if isinstance(found, ModelProblem) else {}
     return {"name": name, "reason": reason, **problem}
-
-
-def _model_name(model: Any) -> str:
-    return model if isinstance(model, str) else f"{model.system}:{model.model_name}"
 
 
 def _instructions(entry: WorkerEntry[Any]) -> str | None:
@@ -171,26 +159,20 @@ def _output(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Any:
     return entry.agent_for(Runtime(registry).resolve_at_top)[0].output_json_schema()
 
 
-def _is_ours(toolset: str | McpToolset) -> bool:
-    return isinstance(toolset, str) and ":" not in toolset
-
-
 def _toolset(toolset: str | McpToolset) -> Description:
     if isinstance(toolset, str):
         return {"factory": toolset}
     server = toolset.mcp
-    # Only names: the values of variables and headers are often keys.
-    names: dict[str, Any] = {"env": sorted(server.env or ()), "headers": sorted(server.headers or ())}
-    target = {"command": [*server.command, *server.args]} if server.command is not None else {"url": server.url}
-    return {
-        "mcp": {**target, **{key: value for key, value in names.items() if value}},
-        "name": toolset.name,
-        "prefix": toolset.prefix,
-    }
+    mcp: dict[str, Any] = {"url": server.url}
+    if server.command is not None:
+        mcp = {"command": [*server.command, *server.args]}
+    for kind, names in (("env", server.env), ("headers", server.headers)):
+        if names:  # only names: the values of variables and headers are often keys
+            mcp[kind] = sorted(names)
+    return {"mcp": mcp, "name": toolset.name, "prefix": toolset.prefix}
 
 
 def _roots(entry: WorkerEntry[Any]) -> list[Description]:
-    roots = entry.sandbox.paths if entry.sandbox is not None else {}
     base = entry.base.absolute()
     return [
         {
@@ -201,7 +183,7 @@ def _roots(entry: WorkerEntry[Any]) -> list[Description]:
             "max_file_bytes": root.max_file_bytes,
             "exists": root.folder(base).is_dir(),
         }
-        for name, root in roots.items()
+        for name, root in (entry.sandbox.paths if entry.sandbox is not None else {}).items()
     ]
 
 
@@ -229,17 +211,12 @@ def _relative_source(source: str | None, root: Path) -> str | None:
 
 def sections(description: Description) -> Iterator[Section]:
     """Return the description as text: titles, and the lines below them."""
-    if "signature" in description:
-        yield from _function_sections(description)
-    else:
-        yield from _worker_sections(description)
+    return _function_sections(description) if "signature" in description else _worker_sections(description)
 
 
 def _function_sections(description: Description) -> Iterator[Section]:
-    yield (
-        f"{description['name']}: a {description['kind']} ({description['source']})",
-        _lines(description["description"]),
-    )
+    title = f"{description['name']}: a {description['kind']} ({description['source']})"
+    yield title, _lines(description["description"])
     if description["signature"]:
         yield "Signature", [description["signature"]]
     yield "Takes", [_json(description["parameters"])]
@@ -253,25 +230,10 @@ def _worker_sections(description: Description) -> Iterator[Section]:
     creator = description["created_by"] or "no one that its seal names"
     generated = f", created by {creator}" if description["generated"] else ""
     yield f"{description['name']}: a worker ({description['file']}{generated})", _lines(description["description"])
-    model, settings = description["model"], description["model_settings"]
-    yield (
-        "Model",
-        [
-            f"{model['name'] or 'none'} ({model['reason']})",
-            *([model["problem"]] if "problem" in model else []),
-            *([] if settings is None else [_json(settings)]),
-            *(
-                [f"it can use: {', '.join(description['compatible_models'])}"]
-                if description["compatible_models"]
-                else []
-            ),
-        ],
-    )
+    yield "Model", list(_model_lines(description))
     yield "Instructions", _lines(description["instructions"]) or ["none"]
-    yield (
-        "Takes",
-        [_json(description["input"]) if description["takes_input"] else "no input: its instructions are enough"],
-    )
+    takes = _json(description["input"]) if description["takes_input"] else "no input: its instructions are enough"
+    yield "Takes", [takes]
     yield "Returns", ["text" if description["output"] == {"type": "string"} else _json(description["output"])]
     yield "Tools", [line for tool in description["tools"] for line in _tool_lines(tool)] or ["none"]
     if description["toolsets"]:
@@ -289,6 +251,17 @@ def _worker_sections(description: Description) -> Iterator[Section]:
 
 def _lines(text: str | None) -> list[str]:
     return [text] if text else []
+
+
+def _model_lines(description: Description) -> Iterator[str]:
+    model = description["model"]
+    yield f"{model['name'] or 'none'} ({model['reason']})"
+    if "problem" in model:
+        yield model["problem"]
+    if description["model_settings"] is not None:
+        yield _json(description["model_settings"])
+    if description["compatible_models"]:
+        yield f"it can use: {', '.join(description['compatible_models'])}"
 
 
 def _tool_lines(tool: Description) -> Iterator[str]:

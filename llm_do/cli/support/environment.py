@@ -30,19 +30,15 @@ Row: TypeAlias = tuple[str, str, str]
 
 def inspect_environment(root: Path | None) -> Iterator[Row]:
     """Yield the state of all that a project in `root` may need from this machine."""
-    yield from _sandbox()
+    problem = select_runner(sandboxed=True).unavailable_reason()
+    found = f"{shutil.which('bwrap')}: commands are sandboxed"
+    yield "bubblewrap", "ok" if problem is None else "missing", problem or found
     yield from _keys()
     yield from _servers()
     yield from _local_models()
     yield from _default_model(root)
     yield from _database()
     yield from _terminal()
-
-
-def _sandbox() -> Iterator[Row]:
-    problem = select_runner(sandboxed=True).unavailable_reason()
-    where = shutil.which("bwrap")
-    yield "bubblewrap", "ok" if problem is None else "missing", problem or f"{where}: commands are sandboxed"
 
 
 def _keys() -> Iterator[Row]:

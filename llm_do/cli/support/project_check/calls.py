@@ -8,8 +8,7 @@ from ....definitions.call_graph import connected_groups, shortest_cycle
 from ....projects.discovery import names_in_code
 from ....projects.layout import tools_file
 from ..sessions import DEFAULT_DEPTH
-from .problem import Problem, join_names, line_of
-from .project import CheckedProject
+from .project import CheckedProject, Problem, join_names, line_of
 
 
 def find_cycles(project: CheckedProject) -> Iterator[Problem]:
@@ -38,8 +37,8 @@ def find_unused(project: CheckedProject) -> Iterator[Problem]:
     functions = [name for name in project.functions if name not in tools | in_code]
     if functions:
         path = tools_file(project.registry.root)
-        message = f"no worker has {join_names(functions)}: run by name only."
         where = None if path is None else project.relative(path)
+        message = f"no worker has {join_names(functions)}: run by name only."
         yield Problem("note", "unused", message, where, names=tuple(functions))
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
-from ....projects.layout import CONFIG, files_of, tools_file
+from ....projects.layout import files_of, tools_file
 from ....projects.registry import WorkerRegistry
 from .calls import find_cycles, find_unused
 from .files import find_stray_files
 from .models import check_models, check_providers
-from .problem import Problem
-from .project import CheckedProject
+from .project import CheckedProject, Problem
 from .workers import check_worker, find_missing_names
 
 
@@ -38,23 +38,19 @@ def check_project(registry: WorkerRegistry, *, strict: bool = False) -> Findings
 def _find_problems(project: CheckedProject) -> Iterator[Problem]:
     registry = project.registry
     yield from find_stray_files(registry.root)
-    config = list(project.attempt("config", lambda: registry.config, CONFIG))
-    tools = tools_file(registry.root)
-    functions = list(
-        project.attempt("code", project.read_functions, None if tools is None else project.relative(tools))
-    )
+    config = list(project.attempt("config", lambda: registry.config, project.config_file))
+    functions = list(project.attempt("code", project.read_functions, tools_file(registry.root)))
     yield from (*config, *functions)
     for name in project.workers:
-        files = files_of(registry.root, name)
-        file = project.relative(files[0]) if files else None
-        yield from project.attempt("file", lambda name=name: project.read_worker(name), file)  # type: ignore[misc]
+        path = next(iter(files_of(registry.root, name)), None)
+        yield from project.attempt("file", partial(project.read_worker, name), path)
     if config or functions:
         broken = [problem.file for problem in (*config, *functions) if problem.file]
         reason = f"since {' and '.join(dict.fromkeys(broken)) or 'the project'} cannot be used"
         yield Problem("note", "not-built", f"No worker was built, {reason}.")
-        for name in () if functions else project.definitions:
-            if not project.is_generated(name):
-                yield from find_missing_names(project, project.definitions[name])
+        for name, definition in () if functions else project.definitions.items():
+            if (file := registry.file_of(name)) is not None and not file.generated:
+                yield from find_missing_names(project, definition)
     else:
         yield from _check_workers(project)
         yield from check_providers(project)
@@ -68,7 +64,7 @@ def _check_workers(project: CheckedProject) -> Iterator[Problem]:
     for name in project.definitions:
         yield from check_worker(project, name)
     if len(project.own_tools) == len(project.definitions):
-        yield from project.attempt("rules", registry.rule_book, CONFIG)
+        yield from project.attempt("rules", registry.rule_book, project.config_file)
     elif registry.config.tool_rules:
         message = "its rules were not compared with tools, since not all tools can be imported."
-        yield Problem("note", "not-checked", message, CONFIG)
+        yield project.problem("note", "not-checked", message, project.config_file)

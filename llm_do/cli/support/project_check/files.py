@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ....values.names import AMONG_FILES, NAME_RULE, is_name
-from .problem import Problem
+from .project import Problem
 
 _PLACES = "llm-do looks for workers/NAME.md, workers/NAME.yaml, and workers/NAME/worker.md or worker.yaml"
 

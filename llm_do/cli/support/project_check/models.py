@@ -1,28 +1,55 @@
-"""The models and providers of a project: whether they can be used, and whether workers can use them."""
+"""The models and providers of a project: whether they can be used here, and whether workers can use them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
+from typing import NamedTuple
 
+from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model
 
 from ....definitions.toolsets import native_tool
-from ....models import choose_default_model, custom_provider
+from ....errors import LocalModelError, ModelChoiceError
+from ....models import choose_default_model, custom_provider, resolve_model
 from ....models.compatibility import find_unfit_model, name_fits
 from ....models.custom import load_factory
+from ....models.unusable import explain_unusable, missing_variable
 from ....projects.layout import CONFIG
-from .problem import Problem, join_names, line_of
-from .project import CheckedProject
-from .usable import ModelProblem, find_model
+from .project import CheckedProject, Problem, join_names, line_of
+
+
+class ModelProblem(NamedTuple):
+    """Why a model cannot be used."""
+
+    message: str
+    is_name_wrong: bool
+    """If not, something is missing on this machine."""
+
+
+@cache
+def find_model(name: str) -> ModelProblem | Model:
+    """Return the model of this name, or why it cannot be used. Nothing is sent."""
+    try:
+        return resolve_model(name)
+    except LocalModelError as exc:
+        return ModelProblem(f"{exc}", is_name_wrong=True)
+    except ModelChoiceError as exc:
+        return ModelProblem(f"{exc}", is_name_wrong=False)
+    except ImportError as exc:
+        return ModelProblem(explain_unusable(name, exc), is_name_wrong=False)
+    except UserError as exc:
+        return ModelProblem(explain_unusable(name, exc), is_name_wrong=missing_variable(exc) is None)
+    except Exception as exc:  # a provider's package may raise anything
+        return ModelProblem(f"{type(exc).__name__}: {exc}", is_name_wrong=False)
 
 
 def check_providers(project: CheckedProject) -> Iterator[Problem]:
     """Yield providers of the project's own whose factory does not exist. None is called: that takes a model's name."""
-    path = project.registry.root / CONFIG
+    path = project.config_file
     for prefix, reference in project.registry.providers().items():
         load = partial(load_factory, prefix, reference, project.registry.load)
-        for problem in project.attempt("provider", load, CONFIG):
+        for problem in project.attempt("provider", load, path):
             if problem.file == CONFIG:
                 message = problem.message.removeprefix(f"{CONFIG}, ")
                 problem = problem._replace(message=message, line=line_of(path, prefix, "[providers"))
@@ -50,12 +77,12 @@ def check_models(project: CheckedProject) -> Iterator[Problem]:
 
 
 def _check_model(project: CheckedProject, model: str, workers: list[str]) -> Iterator[Problem]:
-    path = project.path_of(workers[0]) if workers else project.registry.root / CONFIG
-    where, line, found = project.relative(path), line_of(path, model, "model"), find_model(model)
+    path, found = project.path_of(workers[0]) if workers else project.config_file, find_model(model)
     if isinstance(found, ModelProblem):
         level = "error" if found.is_name_wrong else "warning"
         users = f" ({join_names(workers)})" if len(workers) > 1 else ""
-        yield Problem(level, "model", f"model {model!r}{users}: {found.message}", where, line, (model,))
+        message = f"model {model!r}{users}: {found.message}"
+        yield project.problem(level, "model", message, path, model, "model", names=(model,))
     yield from _find_misfits(project, model, found, workers)
     if isinstance(found, ModelProblem) or (supported := found.profile.get("supported_native_tools")) is None:
         return
@@ -63,7 +90,7 @@ def _check_model(project: CheckedProject, model: str, workers: list[str]) -> Ite
         for tool in map(native_tool, project.definitions[worker].native):
             if type(tool) not in supported:
                 message = f"worker {worker!r}: the model {model!r} does not support the native tool {tool.kind}."
-                yield Problem("warning", "native", message, where, line, (worker,))
+                yield project.problem("warning", "native", message, path, model, "model", names=(worker,))
 
 
 def _find_misfits(
@@ -71,7 +98,7 @@ def _find_misfits(
 ) -> Iterator[Problem]:
     """Yield workers that cannot use this model. Of a model that cannot be loaded, the name is compared."""
     for worker in workers:
-        definition, path = project.definitions[worker], project.path_of(worker)
+        definition = project.definitions[worker]
         compatible = definition.compatible_models
         if isinstance(found, ModelProblem):
             level, fits = "warning", name_fits(model, compatible)
@@ -80,5 +107,5 @@ def _find_misfits(
         if not fits:
             its = f"its model {model!r}" if definition.model else f"the model {model!r} of {CONFIG}"
             message = f"worker {worker!r}: {its} is none of its compatible_models: {', '.join(compatible)}."
-            line = line_of(path, "compatible_models")
-            yield Problem(level, "compatible-models", message, project.relative(path), line, (worker,))
+            path = project.path_of(worker)
+            yield project.problem(level, "compatible-models", message, path, "compatible_models", names=(worker,))
