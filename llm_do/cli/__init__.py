@@ -7,14 +7,19 @@ import sys
 import threading
 from typing import NoReturn
 
-from .help import COMMANDS, COMPLETION_VARIABLE, HELP
+from .help import COMPLETION_VARIABLE, HELP
 
 
 def main() -> None:
     """The program `llm-do`."""
     try:
         _open_streams()
-        _run()
+        if sys.argv[1:] in (["--help"], ["-h"], []) and COMPLETION_VARIABLE not in os.environ:
+            sys.stdout.write(HELP)
+            sys.exit()
+        from .main import run_program  # noqa: PLC0415 - click takes longer than help itself
+
+        run_program()
     except SystemExit as exc:
         _leave(exc.code if isinstance(exc.code, int) else 0 if exc.code is None else 1)
     except KeyboardInterrupt:  # during an import
@@ -55,16 +60,3 @@ def _report_unwritten(exc: OSError) -> int:
         return 0
     sys.stderr.write(f"Error: the output cannot be written: {exc.strerror}.\n")
     return 1
-
-
-def _run() -> None:
-    if sys.argv[1:] in (["--help"], ["-h"], []) and COMPLETION_VARIABLE not in os.environ:
-        sys.stdout.write(HELP)
-        sys.exit()
-    else:
-        from .main import run_program  # noqa: PLC0415 - click takes longer than help itself
-
-        run_program()
-
-
-__all__ = ["COMMANDS", "main"]

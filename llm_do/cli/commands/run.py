@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +85,7 @@ def run_command(
         arguments = bind_input(parameters_of(entry), values, has_files=bool(attachments))
         await reporter.run(registry, entry, arguments, read_files(entry, attachments))
 
-    with reporter.out.reserved():
+    with redirect_stdout(sys.stderr):  # what the project's own code prints is no answer
         return run_to_end(reporter, work)
 
 

@@ -139,8 +139,7 @@ class Conversation:
 
     async def command(self, line: str) -> Reply:
         """Run the command in a line that starts with a slash."""
-        name, _, rest = line.strip().partition(" ")
-        rest = rest.strip()
+        name, _, rest = map(str.strip, line.strip().partition(" "))
         match name:
             case "/help":
                 commands = "\n".join(f"{command:<8} {text}" for command, text in COMMANDS.items())
@@ -148,9 +147,9 @@ class Conversation:
             case "/quit" | "/exit":
                 return Reply("", quit=True)
             case "/usage":
-                return Reply(self.usage())
+                return Reply(format_usage(self.runtime, unpriced=", price not known") or "No model was used yet.")
             case "/tools":
-                return Reply(self.tools())
+                return Reply(self._tools())
             case "/model":
                 return await self._switch(rest) if rest else Reply(f"The model is {self.model}.")
             case "/save":
@@ -188,10 +187,6 @@ class Conversation:
         self.worker = worker
         await before.close()
 
-    def usage(self) -> str:
-        """Return the usage by model."""
-        return format_usage(self.runtime, unpriced=", price not known") or "No model was used yet."
-
     @property
     def tokens(self) -> int:
         """The tokens so far."""
@@ -202,7 +197,7 @@ class Conversation:
         """The cost in dollars so far, as far as prices are known."""
         return sum((used.cost for used in self.runtime.usage.values() if used.cost is not None), Decimal(0))
 
-    def tools(self) -> str:
+    def _tools(self) -> str:
         """Return the tools and toolsets of the worker, and the workers that it may call."""
         session = self.runtime
         lines = []
@@ -216,13 +211,12 @@ class Conversation:
                 lines.append(f"{name}: {visible(description)}" if description else name)
             except LlmDoError as exc:
                 lines.append(f"{visible(str(tool))}: {visible(str(exc))}")
-        definition = self.worker.definition
         for number, toolset in enumerate(self.worker.toolsets):
             label = toolset if isinstance(toolset, str) else getattr(toolset, "__name__", f"number {number + 1}")
             lines.append(f"a toolset: {visible(label)}")
         lines += [
             f"may call {'any worker' if name == '*' else f'the worker {visible(name)}'}"
-            for name in (definition.allow_workers if definition is not None else ())
+            for name in self.worker.allow_workers
         ]
         return "\n".join(lines) or "It has no tools."
 

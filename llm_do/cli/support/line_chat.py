@@ -15,7 +15,7 @@ from ...core.events import Event
 from ...core.worker import WorkerEntry
 from ...projects.registry import WorkerRegistry
 from ..terminal.approver import TerminalApprover
-from ..terminal.error_text import describe_cut_off, escape_controls
+from ..terminal.error_text import describe_notice, escape_controls
 from ..terminal.keys import Keyboard
 from ..terminal.live import stderr_console
 from .conversation import Conversation, describe_call
@@ -31,13 +31,10 @@ def run_line_chat(
     """Talk until the input ends, and return the exit code of the last turn."""
     keyboard = Keyboard.open()
     printer = Printer(quiet=options.quiet)
-    approver = None
-    if keyboard is not None:
-        approver = TerminalApprover(stderr_console(), keyboard)
     runtime = open_session(
         registry,
         options,
-        approver=approver,
+        approver=None if keyboard is None else TerminalApprover(stderr_console(), keyboard),
         sinks=[printer],
         text_deltas=True,
         asks_for_more=True,
@@ -79,12 +76,9 @@ class Printer:
                 self.note(f"{'  ' * event.depth}> {describe_call(event.name, event.arguments)}")
             case "call_closed" if event.parent_id is not None and (problem := event.error or event.failure):
                 self.note(f"{'  ' * event.depth}! {event.name}: {escape_controls(problem)}")
-            case "request_ended" if event.cut_off is not None and event.error is None:
+            case "request_ended" | "notice" if (text := describe_notice(event)) is not None:
                 self.end_line()
-                self.note(f"llm-do: {describe_cut_off(event)}")
-            case "notice":
-                self.end_line()
-                self.note(f"llm-do: {escape_controls(event.text)}")
+                self.note(f"llm-do: {text}")
             case "text_delta" if event.call_id == self._turn and not event.thinking:
                 self.write(event.text)
 

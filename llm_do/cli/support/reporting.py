@@ -6,7 +6,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,14 +21,14 @@ from ...projects.api import WorkerRunResult, run_entry
 from ...projects.registry import WorkerRegistry
 from ...values.fields import fields_of, separate_extra
 from ...values.texts import json_text, text_of
-from ..terminal.error_text import describe_cut_off, escape_controls
+from ..terminal.error_text import describe_notice
 from ..terminal.keys import Keyboard
 from ..terminal.stdout import Output, ReaderGone
 from ..terminal.tables import count
 from ..terminal.tree import CallTree
 from .exits import Exit, exit_code_of
 from .options import SessionOptions
-from .session_model import model_chooser, resolve_session_model
+from .session_model import model_chooser, print_on_stderr, resolve_session_model
 from .sessions import open_session
 
 if TYPE_CHECKING:
@@ -66,20 +66,18 @@ class Reporter:
         """Run the entry, and print its result."""
         self.options = await resolve_session_model(registry, entry, self.options, asks=self.style == "text")
         live = self._live = self._live_tree()
-        if live is not None:
-            self._tree = live.tree
-        sinks: list[Sink] = [live if live is not None else self._tree]
+        sinks: list[Sink] = [self._tree]
         if self.style == "events":
             sinks.append(self)
         elif not self.options.quiet:
-            sinks.append(Notices(print_line if live is None else live.print_above))
+            sinks.append(Notices(print_on_stderr if live is None else live.print_above))
         runtime = self._runtime = open_session(
             registry,
             self.options,
-            approver=self._approver(live),
+            approver=self._approver(),
             sinks=sinks,
             text_deltas=live is not None or self.style == "events",
-            choose_model=model_chooser(registry, self.options, asks=self.style == "text", screen=live),
+            choose_model=model_chooser(registry, self.options, asks=self.style == "text", pause=self._pause),
         )
         if live is not None:
             live.start()
@@ -110,21 +108,23 @@ class Reporter:
 
     def _live_tree(self) -> LiveTree | None:
         """Return the tree that is drawn during the run, if a person can see it."""
-        if self.options.quiet or not can_redraw():
+        if self.options.quiet or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
             return None
         from ..terminal.live import LiveTree, stderr_console  # noqa: PLC0415 - rich is slow to import, and only terminals need it
 
-        return LiveTree(stderr_console())
+        return LiveTree(stderr_console(), self._tree)
 
-    def _approver(self, live: LiveTree | None) -> TerminalApprover | None:
-        if self.options.approve_all or self.options.strict or not can_redraw():
+    def _pause(self) -> AbstractContextManager[None]:
+        """Make room on the screen for a question."""
+        return nullcontext() if self._live is None else self._live.paused()
+
+    def _approver(self) -> TerminalApprover | None:
+        if self.options.approve_all or self.options.strict or (keyboard := Keyboard.open()) is None:
             return None
         from ..terminal.approver import TerminalApprover  # noqa: PLC0415
         from ..terminal.live import stderr_console  # noqa: PLC0415
 
-        if (keyboard := Keyboard.open()) is None:
-            return None
-        return TerminalApprover(stderr_console(), keyboard, live)
+        return TerminalApprover(stderr_console(), keyboard, self._pause)
 
     def _report_result(self, result: WorkerRunResult) -> None:
         refused = [record.name for record in result.refusals]
@@ -217,26 +217,13 @@ class Reporter:
 
 @dataclass
 class Notices:
-    """Prints each notice as a line."""
+    """Prints each notice as one line."""
 
     print_line: Callable[[str], None]
 
     def on_event(self, event: Event) -> None:
-        if event.type == "notice":
-            # A notice stays one line.
-            self.print_line(f"llm-do: {escape_controls(event.text)}".replace("\n", "\\n"))
-        elif event.type == "request_ended" and event.cut_off is not None and event.error is None:
-            self.print_line(f"llm-do: {describe_cut_off(event)}")
-
-
-def print_line(text: str) -> None:
-    """Print a line on standard error."""
-    click.echo(text, err=True)
-
-
-def can_redraw() -> bool:
-    """Return whether standard error is a terminal whose lines can be redrawn."""
-    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        if (text := describe_notice(event)) is not None:
+            self.print_line(f"llm-do: {text}".replace("\n", "\\n"))
 
 
 def event_line(event: Event) -> str:

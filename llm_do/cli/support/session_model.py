@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +29,9 @@ from .options import SessionOptions
 
 if TYPE_CHECKING:
     from ...models.local.files import ModelFile
-    from ..terminal.approver import Screen
 
 
-def _echo(line: str) -> None:
-    click.echo(line, err=True)
+print_on_stderr = partial(click.echo, err=True)
 
 
 async def resolve_session_model(
@@ -45,67 +44,51 @@ async def resolve_session_model(
     terminal is asked about model servers of this machine and about the embedded model, unless `asks` is false.
     """
     if isinstance(entry, WorkerEntry) and entry.model is None:
-        model = await choose_model(registry.config.model, options, asks=asks)
+        model = await _choose_model(registry.config.model, options, asks=asks)
         return replace(options, model=model, is_settled=True)
     await _fetch(entry.model, options)
     choice = named_model(options.model, registry.config.model)
-    file = None if choice is None else local_file_of(choice.model)
-    if choice is None or (file is not None and not file.is_here):
+    if choice is None or _missing_file(choice.model) is not None:
         return options
     return replace(options, model=choice.model, is_settled=True)
 
 
-async def choose_model(
-    configured: str | None,
-    options: SessionOptions,
-    *,
-    asks: bool,
-    fetches: bool = True,
-    print_line: Callable[[str], object] = _echo,
-) -> ModelLike | None:
+async def _choose_model(configured: str | None, options: SessionOptions, *, asks: bool) -> ModelLike | None:
     """Return the model for workers that name none, with its weights fetched."""
     choice = await pool.run(choose_default_model, options.model, configured)
     if asks and not options.quiet:
         choice = await _ask_about_servers(choice)
         if choice.model is None:
             choice = await _offer_embedded_model() or choice
-    await _fetch(choice.model, options, fetches)
+    await _fetch(choice.model, options)
     if not options.quiet:
         for line in announce(choice):
-            print_line(line)
+            print_on_stderr(line)
     return choice.model
 
 
-async def _fetch(model: ModelLike | None, options: SessionOptions, fetches: bool = True) -> None:
-    file = local_file_of(model)
-    if file is None or file.is_here:
-        return
-    if not fetches:
-        raise LocalModelError(
-            f"The weights of model local:{visible(file.name)} are not on this machine, and a full-screen chat fetches "
-            f"none. Quit, and fetch them: llm-do models pull {visible(file.name)}"
-        )
-    await file.find(quiet=options.quiet)
+async def _fetch(model: ModelLike | None, options: SessionOptions) -> None:
+    if (file := _missing_file(model)) is not None:
+        await file.find(quiet=options.quiet)
 
 
 def model_chooser(
-    registry: WorkerRegistry, options: SessionOptions, *, asks: bool, screen: Screen | None = None
+    registry: WorkerRegistry,
+    options: SessionOptions,
+    *,
+    asks: bool,
+    pause: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> DefaultModel:
     """Return a function that chooses the model when a worker without one is called.
 
-    `screen` is stopped meanwhile: questions and progress are plain lines.
+    `pause` makes room on the screen: questions and progress are plain lines.
     """
 
     async def choose(worker: str, notice: Callable[[str], None]) -> ModelLike:
-        if options.is_settled:  # none was found before the session began
-            raise ModelChoiceError(explain_missing(worker))
-        if screen is not None:
-            screen.stop()
-        try:
-            model = await choose_model(registry.config.model, options, asks=asks)
-        finally:
-            if screen is not None:
-                screen.start()
+        model = None
+        if not options.is_settled:  # else none was found before the session began
+            with pause():
+                model = await _choose_model(registry.config.model, options, asks=asks)
         if model is None:
             raise ModelChoiceError(explain_missing(worker))
         return model
@@ -117,17 +100,20 @@ def notifying_model_chooser(registry: WorkerRegistry, options: SessionOptions) -
     """Return the same for a full-screen chat: it reports by notices, asks nothing, and fetches nothing."""
 
     async def choose(worker: str, notice: Callable[[str], None]) -> ModelLike:
-        lines: list[str] = []
-        model = None
-        if not options.is_settled:
-            model = await choose_model(
-                registry.config.model, options, asks=False, fetches=False, print_line=lines.append
+        if options.is_settled:
+            raise ModelChoiceError(explain_missing(worker))
+        choice = await pool.run(choose_default_model, options.model, registry.config.model)
+        if (file := _missing_file(choice.model)) is not None:
+            raise LocalModelError(
+                f"The weights of model local:{visible(file.name)} are not on this machine, and a full-screen chat "
+                f"fetches none. Quit, and fetch them: llm-do models pull {visible(file.name)}"
             )
-        if model is None:
+        lines = [] if options.quiet else announce(choice)
+        if choice.model is None:
             raise ModelChoiceError("\n".join([*lines, explain_missing(worker)]))
         for line in lines:
             notice(f"Worker {worker!r} has no model of its own: {line.removeprefix('llm-do: ')}.")
-        return model
+        return choice.model
 
     return choose
 
@@ -183,27 +169,23 @@ async def _offer_embedded_model() -> ModelChoice | None:
     keyboard = _open_keyboard() if can_run else None
     if keyboard is None:
         return None
-    from ...models.local.catalogue import EMBEDDED  # noqa: PLC0415 - only where there is no model
-    from ...models.local.files import ModelFile  # noqa: PLC0415
-    from ...models.local.progress import describe_download  # noqa: PLC0415
-    from ...models.local.store import models_folder  # noqa: PLC0415
+    from ...models.local import catalogue, files, progress, store  # noqa: PLC0415 - only where there is no model
 
-    file = ModelFile.from_name(EMBEDDED)
-    assert file.weights is not None
+    name = catalogue.EMBEDDED
     click.echo(
         "No model is named, no API key is set, and no model server is used.\n"
         "A tiny model can run here without a key. It is meant for small steps and first trials:\n"
-        f"  {describe_download(file.weights)}\n"
-        f"  goes to {models_folder()}\n"
-        f"  can be removed: llm-do models rm {EMBEDDED}\n"
+        f"  {progress.describe_download(catalogue.lookup(name))}\n"
+        f"  goes to {store.models_folder()}\n"
+        f"  can be removed: llm-do models rm {name}\n"
         "Fetch it now? [y/N] ",
         err=True,
         nl=False,
     )
     if not await _says_yes(keyboard):
         return None
-    await file.find()
-    return ModelChoice(f"local:{EMBEDDED}", "it was just fetched", found=True)
+    await files.ModelFile.from_name(name).find()
+    return ModelChoice(f"local:{name}", "it was just fetched", found=True)
 
 
 def local_file_of(model: object) -> ModelFile | None:
@@ -216,3 +198,9 @@ def local_file_of(model: object) -> ModelFile | None:
     with suppress(LocalModelError):
         return ModelFile.from_name(name)
     return None
+
+
+def _missing_file(model: object) -> ModelFile | None:
+    """Return the file of a local model that has to be fetched first."""
+    file = local_file_of(model)
+    return None if file is None or file.is_here else file

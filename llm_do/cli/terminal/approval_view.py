@@ -1,4 +1,4 @@
-"""The view of a call that waits for approval: a diff, a command, or the arguments."""
+"""The view of a call that waits for approval (a diff, a command, or the arguments), and the possible answers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from textwrap import wrap
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.cells import cell_len, chop_cells
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from ...policy.requests import ApprovalRequest
+from ...policy.requests import ApprovalDecision, ApprovalRequest
 from ...privacy.display import abridge, format_arguments, visible
 
 _WIDTH = 50
@@ -24,6 +24,7 @@ _MIN_LINES = 3
 """The lines of a screen that one line, or one argument, may always take."""
 _NOTE = 60
 """About how many characters a note about left-out text has."""
+_MOST_OFFERS = 9
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e\n]")
 Line = tuple[str, str, str]
 """A mark, a text and a style."""
@@ -208,6 +209,44 @@ def headline(request: ApprovalRequest) -> str:
         return visible(request.question)
     name = visible(request.entry)
     return f"{name} wants to run" if request.count == 1 else f"{request.count:,} identical calls of {name} wait"
+
+
+class Answer(NamedTuple):
+    """An answer to choose."""
+
+    text: str
+    decision: ApprovalDecision | None = None
+    """`None` where the person is asked for more: a note or other arguments."""
+
+
+def possible_answers(
+    request: ApprovalRequest, *, session: str, only_offer: str, end: str, show_all: str | None
+) -> dict[str, Answer]:
+    """Return the answers to a request.
+
+    Args:
+        session: The text of a yes for the session.
+        only_offer: The key of an offer, if there is only one.
+        end: The text of a no that ends more than the call.
+        show_all: The key to show the whole request, where some of it is left out.
+    """
+    yes, no = ApprovalDecision(approved=True), ApprovalDecision(approved=False)
+    if request.question is not None:
+        return {"y": Answer("yes", yes), "n": Answer("no", no)}
+    count, offers = request.count, request.offers[:_MOST_OFFERS]
+    keys = [only_offer] if len(offers) == 1 else [str(number) for number in range(1, len(offers) + 1)]
+    answers = {"y": Answer("yes, this once" if count == 1 else "yes, to one of them", yes)}
+    if count > 1:
+        answers["a"] = Answer(f"yes, to all {count:,}", ApprovalDecision(approved=True, all_calls=True))
+    answers["s"] = Answer(session, ApprovalDecision(approved=True, approve_for_session=True))
+    for key, offer in zip(keys, offers, strict=True):
+        decision = ApprovalDecision(approved=True, grant=offer)
+        answers[key] = Answer(f"yes, in this session: {visible(offer.text)}", decision)
+    answers["e"] = Answer("edit the arguments" if count == 1 else "edit the arguments of one")
+    answers["n"] = Answer("no, with a note" if count == 1 else f"no, to all {count:,}, with a note")
+    if show_all is not None:
+        answers[show_all] = Answer("show all of it")
+    return answers | {"q": Answer(end, ApprovalDecision(approved=False, end_run=True))}
 
 
 def editable_json(payload: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -7,8 +7,10 @@ import os
 import shlex
 import signal
 import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -17,8 +19,7 @@ from rich.text import Text
 from ...machine import pool
 from ...policy.requests import ApprovalDecision, ApprovalRequest
 from ...privacy.display import visible
-from .answers import possible_answers
-from .approval_view import editable_json, headline, view_request
+from .approval_view import editable_json, headline, possible_answers, view_request
 from .keys import Keyboard
 
 _ROOM = 20
@@ -27,31 +28,22 @@ _AROUND = 14
 """The other screen lines that a question needs."""
 
 
-class Screen(Protocol):
-    """A display that makes room for questions."""
-
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
-
-
 class TerminalApprover:
     """Asks the person at the terminal whether a call may run."""
 
     one_at_a_time = True
 
-    def __init__(self, console: Console, keyboard: Keyboard, screen: Screen | None = None) -> None:
+    def __init__(
+        self, console: Console, keyboard: Keyboard, pause: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> None:
+        """`pause` makes room on the screen for a question."""
         self._console = console
         self._keyboard = keyboard
-        self._screen = screen
+        self._pause = pause
 
     async def ask(self, request: ApprovalRequest) -> ApprovalDecision:
-        if self._screen is not None:
-            self._screen.stop()
-        try:
+        with self._pause():
             return await self._decide(request)
-        finally:
-            if self._screen is not None:
-                self._screen.start()
 
     async def _decide(self, request: ApprovalRequest) -> ApprovalDecision:
         is_cut = self._show(request, full=False)

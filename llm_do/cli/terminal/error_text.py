@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from ...core.events import RequestEnded
+    from ...core.events import Event
     from ...errors import LimitExceeded
 
 # Characters that move the cursor, change the direction of writing or take no room. Unlike `visible`, this leaves what
@@ -42,9 +42,13 @@ def safe_text(text: str, redact: Callable[[str], str] = str, *, longest: int | N
     return escape_controls(text if longest is None else abridge(" ".join(text.split()), longest))
 
 
-def describe_cut_off(event: RequestEnded) -> str:
-    """Return a line about an answer that was cut off, with the reason."""
-    return escape_controls(f"An answer of {event.worker} ({event.model}) was cut off: {event.cut_off}.")
+def describe_notice(event: Event) -> str | None:
+    """Return the text of a notice, or that an answer was cut off; `None` for any other event."""
+    if event.type == "notice":
+        return escape_controls(event.text)
+    if event.type == "request_ended" and event.cut_off is not None and event.error is None:
+        return escape_controls(f"An answer of {event.worker} ({event.model}) was cut off: {event.cut_off}.")
+    return None
 
 
 def describe_error(exc: BaseException, *, redact: Callable[[str], str] = str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -12,9 +13,6 @@ from rich.text import Text
 
 from ...privacy.display import visible
 from .tree import CallTree, Node, format_wait
-
-if TYPE_CHECKING:
-    from ...core.events import Event
 
 _LINES = 200
 """The most calls that are drawn, from the newest."""
@@ -56,32 +54,39 @@ def tree_lines(tree: CallTree) -> list[Text]:
 class LiveTree:
     """The tree on a terminal, redrawn during the run and removed after it."""
 
-    def __init__(self, console: Console) -> None:
-        self.tree = CallTree()
+    def __init__(self, console: Console, tree: CallTree) -> None:
         self._console = console
-        self._live = Live(console=console, get_renderable=self._render, transient=True, refresh_per_second=8)
+        self._tree = tree
+        self._live: Live | None = None
 
     def start(self) -> None:
+        self._live = Live(console=self._console, get_renderable=self._render, transient=True, refresh_per_second=8)
         self._live.start()
 
     def stop(self) -> None:
         """Remove it from the screen. It can be started again."""
-        self._live.stop()
-        self._live = Live(console=self._console, get_renderable=self._render, transient=True, refresh_per_second=8)
+        if self._live is not None:
+            self._live.stop()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Remove it from the screen meanwhile."""
+        self.stop()
+        try:
+            yield
+        finally:
+            self.start()
 
     def print_above(self, text: str) -> None:
         """Print a line that stays, above the tree."""
         self._console.print(text, markup=False, soft_wrap=True)
 
-    def on_event(self, event: Event) -> None:
-        self.tree.on_event(event)
-
     def _render(self) -> RenderableType:
         room = max(3, self._console.size.height - _TEXT_LINES - 2)
-        lines = tree_lines(self.tree)[-_LINES:]
+        lines = tree_lines(self._tree)[-_LINES:]
         if len(lines) > room:
             lines = [Text(f"… {len(lines) - room + 1} more calls", style="dim"), *lines[-room + 1 :]]
-        texts = [line for line in self.tree.text.splitlines() if line.strip()][-_TEXT_LINES:]
+        texts = [line for line in self._tree.text.splitlines() if line.strip()][-_TEXT_LINES:]
         return Group(
             *lines, *(Text(visible(line), style="italic", no_wrap=True, overflow="ellipsis") for line in texts)
         )

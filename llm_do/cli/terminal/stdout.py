@@ -6,8 +6,7 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -22,19 +21,13 @@ class ReaderGone(Exception):
 
 
 class Output:
-    """The destination of answers. Meanwhile the project's own code prints to standard error."""
+    """The destination of answers."""
 
     def __init__(self, file: Path | None = None) -> None:
         self._stream: TextIO = sys.stdout
         self._file = file
         if file is not None:
             _check_file(file)
-
-    @contextmanager
-    def reserved(self) -> Iterator[None]:
-        """Redirect to standard error what other code prints."""
-        with redirect_stdout(sys.stderr):
-            yield
 
     def write_answer(self, text: str) -> None:
         """Write the answer: unchanged to a file or a program, with control characters escaped to a terminal."""

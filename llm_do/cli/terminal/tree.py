@@ -109,12 +109,9 @@ class CallTree:
             self._count_question(event.call_id, -1)
         node.seconds, node.error, node.waited = event.duration, event.error or event.failure, event.waited
         node.cut_off = event.cut_off is not None
-        if event.error is None and event.failure is not None and node.state != "refused":
-            node.state = "failed"
-        elif event.error is not None and node.state != "refused":
-            node.state = "cancelled" if event.error.startswith("cancelled") else "failed"
-        elif node.state != "refused":
-            node.state = "done"
+        if node.state != "refused":
+            is_cancelled = event.error is not None and event.error.startswith("cancelled")
+            node.state = "cancelled" if is_cancelled else "done" if node.error is None else "failed"
         if event.usage is not None:
             node.tokens, node.cost = event.usage.total_tokens, event.usage.cost
         if event.name == self.speaker:

@@ -27,7 +27,7 @@ from ..support.exits import Exit
 from ..support.options import SessionOptions
 from ..support.session_model import notifying_model_chooser
 from ..support.sessions import open_session
-from ..terminal.error_text import describe_cut_off, escape_controls
+from ..terminal.error_text import describe_notice, escape_controls
 from .approval import ApprovalPanel
 from .calls import Calls, format_tokens
 from .feed import ApprovalAsked, Feed, SessionEvent, TextArrived
@@ -168,10 +168,7 @@ class ChatApp(App[int]):
     @on(Prompt.Sent)
     async def _sent(self, event: Prompt.Sent) -> None:
         text = event.text.strip()
-        if not text:
-            self._focus_next()
-            return
-        if self._waiting:
+        if not text or self._waiting:
             self._focus_next()
             return
         if self.busy:
@@ -225,10 +222,8 @@ class ChatApp(App[int]):
                 self._turn_call = event.call_id
             case "call_opened" if event.parent_id == self._turn_call and event.kind != "server":  # reported as a notice
                 await self._log_view.add_call(event.call_id, event.name, event.arguments)
-            case "notice":
-                await self._log_view.add_notice(escape_controls(event.text), "warning")
-            case "request_ended" if event.cut_off is not None and event.error is None:
-                await self._log_view.add_notice(describe_cut_off(event), "warning")
+            case "request_ended" | "notice" if (text := describe_notice(event)) is not None:
+                await self._log_view.add_notice(text, "warning")
             case "approval_decided" if not event.outcome.approved:
                 self._refused.add(event.call_id)
             case "call_closed":

@@ -20,8 +20,7 @@ from textual.widgets.option_list import Option
 
 from ...policy.requests import ApprovalDecision, ApprovalRequest
 from ...privacy.display import visible
-from ..terminal.answers import Answer, possible_answers
-from ..terminal.approval_view import editable_json, headline, view_request
+from ..terminal.approval_view import Answer, editable_json, headline, possible_answers, view_request
 from ..terminal.error_text import escape_controls
 
 _LEAST_ROOM = 4

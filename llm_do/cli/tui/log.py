@@ -16,11 +16,6 @@ from ..terminal.error_text import escape_controls
 from .approval import ApprovalPanel
 
 
-def _parser() -> MarkdownIt:
-    # HTML is shown as text: by default it would be left out.
-    return MarkdownIt("gfm-like", {"html": False})
-
-
 class Question(Static):
     """A text of the person."""
 
@@ -53,7 +48,8 @@ class Answer(Markdown):
     """The text of the worker, as it arrives."""
 
     def __init__(self) -> None:
-        super().__init__(parser_factory=_parser, open_links=False)
+        # HTML is shown as text: by default it would be left out.
+        super().__init__(parser_factory=lambda: MarkdownIt("gfm-like", {"html": False}), open_links=False)
 
     def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
         """Show the address of a link instead of opening it: its text may be misleading."""
