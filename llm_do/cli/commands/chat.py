@@ -11,8 +11,7 @@ from typing import Any
 
 import click
 
-from ..support.completers import worker_names
-from ..support.options import SessionOptions, attach_option, session_options
+from ..support.options import SessionOptions, attach_option, session_options, worker_names
 from ..support.projects import open_worker, worker_of
 
 

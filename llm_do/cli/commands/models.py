@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import click
 
 from ...machine.installation import install_extra
-from ..support.completers import model_names, model_names_or_files
 from ..support.exits import Exit
-from ..terminal.tables import align
+from ..support.options import model_names, model_names_or_files
+from ..terminal.tables import align, print_json
 
 if TYPE_CHECKING:
     from ...models.local.catalogue import Weights
@@ -35,21 +34,19 @@ def list_models_command(as_json: bool) -> None:
     from ...models.local.catalogue import CATALOGUE, EMBEDDED, format_size  # noqa: PLC0415
     from ...models.local.store import cached_path, models_folder  # noqa: PLC0415
 
-    here, used = {name: cached_path(weights) for name, weights in CATALOGUE.items()}, largest_cached_model()
+    here, used = {each: cached_path(each) for each in CATALOGUE.values()}, largest_cached_model()
     installed = find_spec(LOCAL_PACKAGE) is not None
     if as_json:
         models = [
-            {"name": name, "size": each.size, "path": str(here[name]) if here[name] else None}
-            | {"licence": each.licence, "about": each.about}
-            for name, each in CATALOGUE.items()
+            {"name": each.name, "size": each.size, "path": path, "licence": each.licence, "about": each.about}
+            for each, path in here.items()
         ]
         default = used if installed and local_models_enabled() else None
-        values = {"folder": str(models_folder()), "installed": installed, "default": default, "models": models}
-        click.echo(json.dumps(values, indent=2))
+        print_json({"folder": models_folder(), "installed": installed, "default": default, "models": models})
         return
     rows = [
-        (name, format_size(each.size), "yes" if here[name] else "no", each.licence, each.about)
-        for name, each in CATALOGUE.items()
+        (each.name, format_size(each.size), "yes" if path else "no", each.licence, each.about)
+        for each, path in here.items()
     ]
     for line in align([("NAME", "SIZE", "HERE", "LICENCE", "ABOUT"), *rows]):
         click.echo(line)
@@ -73,15 +70,13 @@ def pull_command(name: str | None) -> None:
     hub. They are verified, and never run as code. The path of the file is printed.
     """
     from ...models.choice import LOCAL_PACKAGE  # noqa: PLC0415 - it imports pydantic_ai
-    from ...models.local.catalogue import EMBEDDED  # noqa: PLC0415
-    from ...models.local.progress import pull_with_progress  # noqa: PLC0415
-    from ...models.local.store import cached_path  # noqa: PLC0415
+    from ...models.local import catalogue, progress, store  # noqa: PLC0415
 
-    weights = _weights(name or EMBEDDED)
-    if (path := cached_path(weights)) is not None:
+    weights = _weights(name or catalogue.EMBEDDED)
+    if (path := store.cached_path(weights)) is not None:
         click.echo(f"{weights.name} is here already.", err=True)
     else:
-        path = pull_with_progress(weights)
+        path = progress.pull_with_progress(weights)
     click.echo(path)
     if find_spec(LOCAL_PACKAGE) is None:
         click.echo(_INSTALL, err=True)
@@ -94,15 +89,13 @@ def remove_command(names: tuple[str, ...]) -> int:
 
     What interrupted downloads left of them is removed as well.
     """
-    from ...models.local.catalogue import format_size  # noqa: PLC0415 - it imports pydantic_ai
-    from ...models.local.store import remove  # noqa: PLC0415
+    from ...models.local import catalogue, store  # noqa: PLC0415 - they import pydantic_ai
 
     code = Exit.OK
-    for weights in dict.fromkeys(
-        [_weights(name) for name in names]
-    ):  # a wrong name stops it before anything is removed
-        if freed := remove(weights):
-            click.echo(f"{weights.name} was removed, which freed {format_size(freed)}.")
+    # A wrong name stops it before anything is removed.
+    for weights in dict.fromkeys([_weights(name) for name in names]):
+        if freed := store.remove(weights):
+            click.echo(f"{weights.name} was removed, which freed {catalogue.format_size(freed)}.")
         else:
             click.echo(f"{weights.name} is not here. `llm-do models list` shows which models are.", err=True)
             code = Exit.FAILED

@@ -82,12 +82,13 @@ def project_command(ctx: click.Context, /, name: str, folder: Path | None) -> No
         raise click.ClickException(f"{target} cannot be written: {exc.strerror}.") from exc
     trust_or_explain(target)
     click.echo(target)
-    _say(
-        f"Created the project {name!r}. Next steps:",
-        f"  cd {shlex.quote(str(target))}",
-        "  llm-do run count_words text='one two three'      # a function: it needs no model",
-        "  llm-do run helper 'How many words has a haiku?'  # a worker: it needs one, see `llm-do doctor`",
+    click.echo(
+        f"Created the project {name!r}. Next steps:\n"
+        f"  cd {shlex.quote(str(target))}\n"
+        "  llm-do run count_words text='one two three'      # a function: it needs no model\n"
+        "  llm-do run helper 'How many words has a haiku?'  # a worker: it needs one, see `llm-do doctor`\n"
         "  llm-do check",
+        err=True,
     )
 
 
@@ -118,16 +119,13 @@ def worker_command(
     for tool in tools:
         if tool not in known:
             raise click.UsageError(f"There is no tool {tool!r}.{did_you_mean(tool, known)}")
-    settings: dict[str, Any] = {"description": description, "model": model, "tools": list(dict.fromkeys(tools))}
-    settings = {key: value for key, value in settings.items() if value}
+    values = {"description": description, "model": model, "tools": list(dict.fromkeys(tools))}
+    settings: dict[str, Any] = {key: value for key, value in values.items() if value}
     text = WORKER if not settings else f"---\n{write_yaml(settings)}---\n{WORKER}"
-    relative = str(path.relative_to(root))
-    # A file that could not be read again is not written.
     if as_yaml:
         text = dump_worker(WorkerDefinition(name=name, instructions=WORKER.strip(), **settings))
-        parse_worker(text, name=name, path=relative, format="yaml")
-    else:
-        parse_worker(text, name=name, path=relative, format="md")
+    # A file that could not be read again is not written.
+    parse_worker(text, name=name, path=str(path.relative_to(root)), format="yaml" if as_yaml else "md")
     try:
         path.parent.mkdir(exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
@@ -138,11 +136,12 @@ def worker_command(
         raise click.ClickException(f"{path} cannot be written: {exc.strerror}.") from exc
     click.echo(path)
     where = "under `instructions`" if as_yaml else "below the settings"
-    _say(
-        f"Created the worker {name!r}. Next steps:",
-        f"  edit {path}: the instructions are {where}",
-        f"  llm-do show {name}",
+    click.echo(
+        f"Created the worker {name!r}. Next steps:\n"
+        f"  edit {path}: the instructions are {where}\n"
+        f"  llm-do show {name}\n"
         f"  llm-do run {name} 'Hello'",
+        err=True,
     )
 
 
@@ -162,8 +161,3 @@ def _check_free(root: Path, name: str) -> None:
         raise click.UsageError(f"{existing[0]} exists already. Nothing was changed: choose another name.")
     if name in names_in(root):
         raise click.UsageError(f"{name!r} is the name of a function of the project. Choose another one.")
-
-
-def _say(*lines: str) -> None:
-    for line in lines:
-        click.echo(line, err=True)

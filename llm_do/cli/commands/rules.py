@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..support.completers import worker_names
+from ..support.options import worker_names
 from ..support.projects import open_project, open_worker, worker_of
 from ..terminal.error_text import escape
 from ..terminal.tables import print_json

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..support.completers import entry_names
 from ..support.exits import Exit, report_error
-from ..support.options import SessionOptions, attach_option, output_option, session_options
+from ..support.options import SessionOptions, attach_option, entry_names, output_option, session_options
 from ..support.projects import open_worker
 
 if TYPE_CHECKING:

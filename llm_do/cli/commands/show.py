@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..support.completers import entry_names
+from ..support.options import entry_names
 from ..support.projects import open_worker
 from ..terminal.error_text import escape
 from ..terminal.tables import print_json

@@ -37,7 +37,10 @@ def trust_command(ctx: click.Context, /, folder: Path | None, list_all: bool, re
         for subject in remembered.subjects(KIND):
             click.echo(escape(subject))
         return
-    root = (ctx.find_root().obj or Path()).absolute() / folder if folder is not None else _find_project(ctx)
+    start = (ctx.find_root().obj or Path()).absolute()
+    root = find_root(start) if folder is None else start / folder
+    if root is None:
+        raise Refusal(f"There is no project in {start} or above it. Name its folder.")
     subject = str(root.resolve())
     if remove:
         if not remembered.has(KIND, subject):
@@ -50,13 +53,6 @@ def trust_command(ctx: click.Context, /, folder: Path | None, list_all: bool, re
     _check_project(root.resolve())
     trust(root)
     click.echo(f"Trusted: {escape(subject)}", err=True)
-
-
-def _find_project(ctx: click.Context) -> Path:
-    start = (ctx.find_root().obj or Path()).absolute()
-    if (root := find_root(start)) is None:
-        raise Refusal(f"There is no project in {start} or above it. Name its folder.")
-    return root
 
 
 def _check_project(root: Path) -> None:
