@@ -35,7 +35,7 @@ def chat_command(ctx: click.Context, /, worker: str, attachments: tuple[Path, ..
     if entry.input_type == "none":
         raise click.UsageError(f"{name!r} takes no input (`input: none`). Run it: llm-do run {name}")
     from ..support.inputs import read_files  # noqa: PLC0415 - they import everything
-    from ..support.session_model import resolve_session_model  # noqa: PLC0415
+    from ..support.sessions import resolve_session_model  # noqa: PLC0415
 
     files = read_files(entry, attachments)
 

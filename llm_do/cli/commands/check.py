@@ -11,7 +11,7 @@ import click
 from ..support.exits import Exit
 from ..support.projects import open_project
 from ..terminal.error_text import escape
-from ..terminal.tables import count, print_json
+from ..terminal.stdout import count, print_json
 
 if TYPE_CHECKING:
     from ..support.project_check.project import Problem

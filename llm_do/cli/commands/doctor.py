@@ -16,7 +16,7 @@ from ...machine.installation import install_extra, install_package
 from ...projects.discovery import find_root
 from ..support.exits import Exit
 from ..terminal.error_text import escape
-from ..terminal.tables import print_json
+from ..terminal.stdout import print_json
 
 _PACKAGES = ("llm-do", "pydantic-ai-slim", "pydantic", "click", "rich", "textual", "pyyaml")
 

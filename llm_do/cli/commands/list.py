@@ -6,7 +6,7 @@ import click
 
 from ...projects.discovery import Found, list_entries
 from ..support.projects import root_of
-from ..terminal.tables import align, print_json
+from ..terminal.stdout import align, print_json
 
 
 @click.command("list")

@@ -10,7 +10,7 @@ import click
 from ...machine.installation import install_extra
 from ..support.exits import Exit
 from ..support.options import model_names, model_names_or_files
-from ..terminal.tables import align, print_json
+from ..terminal.stdout import align, print_json
 
 if TYPE_CHECKING:
     from ...models.local.catalogue import Weights

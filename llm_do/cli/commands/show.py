@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from ..support.options import entry_names
 from ..support.projects import open_worker
-from ..terminal.error_text import escape
-from ..terminal.tables import print_json
-
-if TYPE_CHECKING:
-    from ..support.descriptions import Section
+from ..terminal.stdout import print_json
 
 
 @click.command("show")
@@ -26,17 +20,11 @@ def show_command(ctx: click.Context, /, name: str, as_json: bool) -> None:
     workers that it may call, the rules and their places, the files, the model and the reason for it, and the limits.
     It starts no server and calls no model.
     """
-    from ..support.descriptions import describe, sections  # noqa: PLC0415 - it imports everything
+    from ..support.descriptions import describe, describe_as_text  # noqa: PLC0415 - it imports everything
 
     registry, name = open_worker(ctx, name, asks=True)
     description = describe(registry, registry[name])
     if as_json:
         print_json(description)
-        return
-    click.echo("\n\n".join(_section(section) for section in sections(description)))
-
-
-def _section(section: Section) -> str:
-    title, texts = section
-    lines = [line for text in texts for line in escape(text, keep="\n\t").split("\n")]
-    return "\n".join([escape(title), *(f"  {line}".rstrip() for line in lines)])
+    else:
+        click.echo(describe_as_text(description))

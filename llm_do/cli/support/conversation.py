@@ -5,7 +5,6 @@ from __future__ import annotations
 from asyncio import CancelledError
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from ...privacy.display import visible
 from ...values.texts import shorten
 from ..terminal.error_text import describe_error
 from .reporting import format_usage, format_without_secrets
-from .session_model import local_file_of
+from .sessions import local_file_of
 
 COMMANDS = {
     "/help": "list the commands",
@@ -186,16 +185,6 @@ class Conversation:
         self._scope = worker.start(self.runtime, message_history=before.messages if history is None else history)
         self.worker = worker
         await before.close()
-
-    @property
-    def tokens(self) -> int:
-        """The tokens so far."""
-        return sum(used.total_tokens for used in self.runtime.usage.values())
-
-    @property
-    def cost(self) -> Decimal:
-        """The cost in dollars so far, as far as prices are known."""
-        return sum((used.cost for used in self.runtime.usage.values() if used.cost is not None), Decimal(0))
 
     def _tools(self) -> str:
         """Return the tools and toolsets of the worker, and the workers that it may call."""

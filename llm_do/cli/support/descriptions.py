@@ -25,6 +25,7 @@ from ...errors import ModelChoiceError
 from ...models import choose_default_model
 from ...policy.catalogue import DEFAULTS
 from ...policy.rules import RuleBook
+from ...privacy.display import visible
 from ...projects.registry import WorkerRegistry
 from .options import SessionOptions
 from .project_check.models import ModelProblem, find_model
@@ -209,9 +210,15 @@ def _relative_source(source: str | None, root: Path) -> str | None:
 # -- as text -----------------------------------------------------------------------------------------
 
 
-def sections(description: Description) -> Iterator[Section]:
+def describe_as_text(description: Description) -> str:
     """Return the description as text: titles, and the lines below them."""
-    return _function_sections(description) if "signature" in description else _worker_sections(description)
+    sections = _function_sections(description) if "signature" in description else _worker_sections(description)
+    return "\n\n".join(_section(title, texts) for title, texts in sections)
+
+
+def _section(title: str, texts: list[str]) -> str:
+    lines = [line for text in texts for line in visible(text, keep="\n\t").split("\n")]
+    return "\n".join([visible(title), *(f"  {line}".rstrip() for line in lines)])
 
 
 def _function_sections(description: Description) -> Iterator[Section]:

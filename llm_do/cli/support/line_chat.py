@@ -21,8 +21,7 @@ from ..terminal.live import stderr_console
 from .conversation import Conversation, describe_call
 from .exits import Exit, exit_code_of, report_error
 from .options import SessionOptions
-from .session_model import model_chooser
-from .sessions import open_session
+from .sessions import model_chooser, open_session
 
 
 def run_line_chat(

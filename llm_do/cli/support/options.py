@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,21 +93,17 @@ def output_option(help_text: str) -> Callable[[Any], Any]:
     )
 
 
-def worker_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the names of workers, or have the shell complete a file."""
-    return _names(ctx, incomplete, functions=False)
-
-
-def entry_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def entry_names(
+    ctx: click.Context, param: click.Parameter, incomplete: str, *, functions: bool = True
+) -> list[CompletionItem]:
     """Return the names of workers and functions, or have the shell complete a file."""
-    return _names(ctx, incomplete, functions=True)
-
-
-def _names(ctx: click.Context, incomplete: str, *, functions: bool) -> list[CompletionItem]:
     folder = Path(ctx.find_root().params.get("folder") or ".").expanduser()
     root = find_root(folder.absolute())
     names = [] if root is None or "/" in incomplete else names_in(root, functions=functions)
     return _matches(names, incomplete) or [CompletionItem(incomplete, type="file")]
+
+
+worker_names = partial(entry_names, functions=False)
 
 
 def model_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -23,13 +23,11 @@ from ...values.fields import fields_of, separate_extra
 from ...values.texts import json_text, text_of
 from ..terminal.error_text import describe_notice
 from ..terminal.keys import Keyboard
-from ..terminal.stdout import Output, ReaderGone
-from ..terminal.tables import count
+from ..terminal.stdout import Output, ReaderGone, count
 from ..terminal.tree import CallTree
 from .exits import Exit, exit_code_of
 from .options import SessionOptions
-from .session_model import model_chooser, print_on_stderr, resolve_session_model
-from .sessions import open_session
+from .sessions import model_chooser, open_session, print_on_stderr, resolve_session_model
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import MultiModalContent
@@ -150,17 +148,19 @@ class Reporter:
 
     def _write_result(self, *, output: Any, error: BaseException | None) -> None:
         """Write the result as a JSON object."""
-        runtime = self._runtime
-        trace = [] if runtime is None else list(runtime.trace)
+        runtime, problem = self._runtime, None
+        if error is not None:
+            message = error.format_message() if isinstance(error, click.ClickException) else text_of(error)
+            problem = {"type": type(error).__name__, "message": message}
         result = {
             "type": "result",
             "version": EVENTS_VERSION,
             "output": output,
-            "error": None if error is None else _error_object(error),
+            "error": problem,
             "exit_code": int(self.exit_code),
             "refusals": [
                 {"name": record.name, "note": record.approval.note, "rule": record.approval.rule}
-                for record in trace
+                for record in (() if runtime is None else runtime.trace)
                 if record.approval is not None and not record.approval.approved
             ],
             "usage": {} if runtime is None else _usage(runtime),
@@ -244,11 +244,6 @@ def format_without_secrets(value: Any, runtime: Runtime | None, indent: int | No
     if runtime is not None:
         value = runtime.recorder.secrets.redact(value)
     return value if isinstance(value, str) else json_text(value, indent=indent)
-
-
-def _error_object(error: BaseException) -> dict[str, str]:
-    message = error.format_message() if isinstance(error, click.ClickException) else text_of(error)
-    return {"type": type(error).__name__, "message": message}
 
 
 def _usage(runtime: Runtime) -> dict[str, Any]:

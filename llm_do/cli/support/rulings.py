@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from ...core.adapt import rule_name
+from ...core.entry import Entry
 from ...core.gate import NativeEntry
+from ...core.worker import WorkerEntry
 from ...errors import ArgumentError, UnknownEntryError, did_you_mean
 from ...policy.catalogue import is_built_in
+from ...policy.rules import Ruling
+from ...projects.registry import WorkerRegistry
 from .descriptions import known_tools
 from .inputs import typed_arguments
-
-if TYPE_CHECKING:
-    from ...core.entry import Entry
-    from ...core.worker import WorkerEntry
-    from ...policy.rules import Ruling
-    from ...projects.registry import WorkerRegistry
 
 
 def rule_on_call(

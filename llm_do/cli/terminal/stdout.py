@@ -1,14 +1,17 @@
-"""Standard output, which is for the answer alone."""
+"""Standard output, which is for the answer of a run or the report of a command alone."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
+import shutil
 import stat
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 
@@ -71,19 +74,34 @@ def _write_file(path: Path, text: str) -> None:
     """Write a file whole or not at all: a full disk leaves the previous one."""
     data = text.encode(errors="backslashreplace")
     target = path.resolve()
-    mode = target.stat().st_mode if target.exists() else None
-    if mode is not None and not stat.S_ISREG(mode):  # a pipe, a terminal, a device
+    if not target.exists():
+        mask = os.umask(0)
+        os.umask(mask)
+        write_atomically(target, data, 0o666 & ~mask)
+    elif stat.S_ISREG(mode := target.stat().st_mode):
+        write_atomically(target, data, stat.S_IMODE(mode))
+    else:  # a pipe, a terminal, a device
         target.write_bytes(data)
-        return
-    write_atomically(target, data, stat.S_IMODE(mode) if mode is not None else 0o666 & ~_umask())
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def is_reader_gone(exc: BaseException) -> bool:
     """Return whether an error means that the reader of the output has gone."""
     return isinstance(exc, ReaderGone) or (isinstance(exc, OSError) and exc.errno == errno.EPIPE)
+
+
+def print_json(value: Any) -> None:
+    """Print the JSON of a report."""
+    click.echo(json.dumps(value, indent=2, default=str))
+
+
+def align(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return the lines of a table: cut to the width of a screen, in full for a file or a pipe."""
+    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(f"{cell:<{size}}" for cell, size in zip(row, sizes, strict=True)).rstrip() for row in rows]
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    return [line if len(line) <= width else f"{line[: width - 1]}…" for line in lines]
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun, as in "2 errors"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

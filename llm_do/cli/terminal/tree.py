@@ -6,10 +6,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ...core.events import Event
+from ...core.events import Event
 
 MIN_WAIT_SHOWN = 0.05
 """Shorter waits for a person, in seconds, are not shown."""

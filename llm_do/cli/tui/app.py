@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any, ClassVar
 
@@ -25,8 +26,7 @@ from ...projects.registry import WorkerRegistry
 from ..support.conversation import Conversation
 from ..support.exits import Exit
 from ..support.options import SessionOptions
-from ..support.session_model import notifying_model_chooser
-from ..support.sessions import open_session
+from ..support.sessions import notifying_model_chooser, open_session
 from ..terminal.error_text import describe_notice, escape_controls
 from .approval import ApprovalPanel
 from .calls import Calls, format_tokens
@@ -41,12 +41,11 @@ _TWICE = 3.0
 """Seconds in which a second Ctrl-C quits."""
 
 
+@dataclass
 class TurnOver(Message):
     """A turn has ended. This comes after all events of the turn."""
 
-    def __init__(self, turn: asyncio.Task[str]) -> None:
-        super().__init__()
-        self.turn = turn
+    turn: asyncio.Task[str]
 
 
 def run_screen_chat(
@@ -77,22 +76,11 @@ def run_screen_chat(
 
 
 class ChatApp(App[int]):
-    """A full-screen conversation with a worker.
-
-    Args:
-        worker: The worker to talk to.
-        open_runtime: Opens the session, with the app as approver and sink.
-        attachments: Files for the first turn.
-        grace: Seconds for which a new question ignores keys.
-    """
+    """A full-screen conversation with a worker."""
 
     CSS_PATH = "chat.tcss"
     ENABLE_COMMAND_PALETTE = False
-    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 - as the class above declares it
-        (0, "-tiny"),
-        (SMALLEST[0], "-narrow"),
-        (WIDE, "-wide"),
-    ]
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (SMALLEST[0], "-narrow"), (WIDE, "-wide")]  # noqa: RUF012 - as App has it
     VERTICAL_BREAKPOINTS = [(0, "-short"), (SMALLEST[1], "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c", "interrupt", "Cancel or quit", priority=True, show=False),
@@ -110,10 +98,12 @@ class ChatApp(App[int]):
         attachments: Sequence[MultiModalContent] = (),
         grace: float = 0.5,
     ) -> None:
+        """`open_runtime` opens the session with the feed as its approver and sink."""
         super().__init__()
         self._feed = Feed(self)
         self.conversation = Conversation(worker, open_runtime(self._feed), attachments)
         self._grace = grace
+        """The seconds for which a new question ignores keys."""
         # Held here, not queried: events may still arrive while the screen is closed.
         self._top, self._log_view, self._calls, self._prompt = Static(id="top"), Log(), Calls(), Prompt()
         self._turn: asyncio.Task[str] | None = None
@@ -269,9 +259,11 @@ class ChatApp(App[int]):
 
     def _tick(self) -> None:
         chat = self.conversation
+        usage = chat.runtime.usage.values()
+        tokens, cost = sum(used.total_tokens for used in usage), sum(used.cost or 0 for used in usage)
         facts = [visible(chat.worker.name), visible(chat.model)]
-        facts += [format_tokens(chat.tokens)] if chat.tokens else []
-        facts += [f"${chat.cost:.4f}"] if chat.cost else []
+        facts += [format_tokens(tokens)] if tokens else []
+        facts += [f"${cost:.4f}"] if cost else []
         self._top.update(Content(" · ".join(facts)))
         prompt = self._prompt
         if prompt.has_class("-busy") != self.busy:
@@ -313,10 +305,8 @@ class ChatApp(App[int]):
         self.screen.set_class(not self._show_calls, "calls-off")
 
     def action_page(self, direction: int) -> None:
-        if direction < 0:
-            self._log_view.scroll_page_up()
-        else:
-            self._log_view.scroll_page_down()
+        log = self._log_view
+        (log.scroll_page_up if direction < 0 else log.scroll_page_down)()
 
     async def action_help(self) -> None:
         await self._command("/help")
