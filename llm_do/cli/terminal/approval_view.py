@@ -30,32 +30,31 @@ Line = tuple[str, str, str]
 """A mark, a text and a style."""
 
 
+@dataclass
 class WrappedLines:
     """Lines that wrap behind a broken bar, so that no wrapped part can pose as a line of its own."""
 
-    def __init__(self, lines: Sequence[Line], room: int | None = None) -> None:
-        """`room` is the number of screen lines they may take. The rest is left out, with a note."""
-        self._lines = lines
-        self._room = room
+    lines: Sequence[Line]
+    room: int | None
+    """The number of screen lines they may take. The rest is left out, with a note."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = max(options.max_width - 2, 8)
-        for mark, line, style in _fit(self._lines, self._room, width):
+        for mark, line, style in _fit(self.lines, self.room, width):
             for number, piece in enumerate(_wrap(mark, line, width)):
                 yield Text(f"{'┆' if number else mark} {piece}", style=style, no_wrap=True, overflow="crop")
 
 
+@dataclass
 class ArgumentLines:
-    """Arguments, laid out for the width of the screen."""
+    """Arguments, laid out for the width of the screen: each value abridged to `room` lines, and all to `most`."""
 
-    def __init__(self, payload: dict[str, Any], room: int | None, most: int | None = None) -> None:
-        """Each value is abridged to about `room` lines, and all of them to `most` screen lines."""
-        self._payload = payload
-        self._room = room
-        self._most = most
+    payload: dict[str, Any]
+    room: int | None
+    most: int | None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        lines = _lay_out(self._payload, self._room, self._most, options.max_width)
+        lines = _lay_out(self.payload, self.room, self.most, options.max_width)
         yield Text("\n".join(lines), overflow="fold")
 
 

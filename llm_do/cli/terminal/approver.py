@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
@@ -38,6 +38,7 @@ class TerminalApprover:
     ) -> None:
         """`pause` makes room on the screen for a question."""
         self._console = console
+        self._print = console.print
         self._keyboard = keyboard
         self._pause = pause
 
@@ -101,9 +102,6 @@ class TerminalApprover:
             self._print(Text("  The arguments must be an object: { ... }.", style="red"))
             return None
         return {**fixed, **arguments}
-
-    def _print(self, content: RenderableType, end: str = "\n") -> None:
-        self._console.print(content, end=end)
 
 
 async def _in_editor(text: str) -> str:

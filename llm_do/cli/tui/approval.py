@@ -41,43 +41,19 @@ class Choices(OptionList):
 class NoteInput(Input):
     """The note of a refusal."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "back", "Back")]
-
-    def action_back(self) -> None:
-        self.post_message(ApprovalPanel.Back())
-
 
 class ArgumentsArea(TextArea):
     """Edited arguments, as JSON."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "back", "Back"),
-        Binding("ctrl+s", "done", "Run with these"),
-    ]
-
-    def action_back(self) -> None:
-        self.post_message(ApprovalPanel.Back())
-
-    def action_done(self) -> None:
-        self.post_message(ApprovalPanel.Edited(self.text))
 
 
 class ApprovalPanel(Vertical):
     """The view of a call, and the answers to choose from."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(key, f"choose('{key}')", show=False) for key in "yaspenqf123456789"
+        *(Binding(key, f"choose('{key}')", show=False) for key in "yaspenqf123456789"),
+        Binding("escape", "back", "Back"),
+        Binding("ctrl+s", "run_edited", "Run with these"),
     ]
-
-    class Back(Message):
-        """The person left the note or the editor."""
-
-    class Edited(Message):
-        """The person finished editing the arguments."""
-
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
 
     class Decided(Message):
         """The question was answered or withdrawn."""
@@ -87,6 +63,8 @@ class ApprovalPanel(Vertical):
         self._request = request
         self._answer = answer
         self._full = False
+        self._form: type[NoteInput | ArgumentsArea] | None = None
+        """The form that is shown instead of the answers."""
         self._room: tuple[int, int] | None = None
         """The lines and columns that the view was made for."""
         self._grace = grace
@@ -204,7 +182,11 @@ class ApprovalPanel(Vertical):
         """Return whether the terminal is large enough to draw the conversation."""
         return all(above.display for above in self.ancestors_with_self if isinstance(above, Widget))
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return {"back": self._form is not None, "run_edited": self._form is ArgumentsArea}.get(action, True)
+
     def _show_form(self, form: type[NoteInput | ArgumentsArea] | None, hint: str = "") -> None:
+        self._form = form
         for each in (Choices, NoteInput, ArgumentsArea):
             self.query_one(each).display = each is (form or Choices)
         self._show_hint(hint)
@@ -221,9 +203,7 @@ class ApprovalPanel(Vertical):
         self.query_one(ArgumentsArea).text = text
         self._show_form(ArgumentsArea, "Ctrl+S runs the call with these arguments, Escape goes back.")
 
-    @on(Back)
-    def _back(self, event: Back) -> None:
-        event.stop()
+    def action_back(self) -> None:
         self._show_form(None)
         self.query_one(Choices).focus()
 
@@ -232,12 +212,10 @@ class ApprovalPanel(Vertical):
         event.stop()
         self._decide(ApprovalDecision(approved=False, note=event.value.strip() or None, all_calls=True))
 
-    @on(Edited)
-    def _edited(self, event: Edited) -> None:
-        event.stop()
+    def action_run_edited(self) -> None:
         before, fixed = editable_json(self._request.arguments)
         try:
-            value: Any = json.loads(event.text)
+            value: Any = json.loads(self.query_one(ArgumentsArea).text)
         except (ValueError, RecursionError) as exc:
             self._show_form(ArgumentsArea, f"The text is not JSON: {exc}. Escape goes back.")
             return

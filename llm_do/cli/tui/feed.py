@@ -3,42 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
+from textual.app import App
 from textual.message import Message
 
 from ...core.events import Event, TextDelta
 from ...policy.requests import ApprovalDecision, ApprovalRequest
 
-if TYPE_CHECKING:
-    from textual.app import App
 
-
+@dataclass
 class TextArrived(Message):
     """A worker wrote text. Further text is collected here until the app handles the message."""
 
-    def __init__(self, call_id: int, thinking: bool) -> None:
-        super().__init__()
-        self.call_id = call_id
-        self.thinking = thinking
-        self.pieces: list[str] = []
+    call_id: int
+    thinking: bool
+    pieces: list[str] = field(default_factory=list)
 
 
+@dataclass
 class SessionEvent(Message):
     """Any other event of the session."""
 
-    def __init__(self, event: Event) -> None:
-        super().__init__()
-        self.event = event
+    event: Event
 
 
+@dataclass
 class ApprovalAsked(Message):
     """A call needs approval."""
 
-    def __init__(self, request: ApprovalRequest, answer: asyncio.Future[ApprovalDecision]) -> None:
-        super().__init__()
-        self.request = request
-        self.answer = answer
+    request: ApprovalRequest
+    answer: asyncio.Future[ApprovalDecision]
 
 
 class Feed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual import events
@@ -19,12 +20,11 @@ class Prompt(TextArea):
         Binding("ctrl+d", "end_or_delete", show=False),
     ]
 
+    @dataclass
     class Sent(Message):
         """The person has sent a text."""
 
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
+        text: str
 
     def __init__(self) -> None:
         super().__init__(id="prompt", soft_wrap=True, show_line_numbers=False, highlight_cursor_line=False)
