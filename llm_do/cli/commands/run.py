@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
 import sys
-from collections.abc import Awaitable, Callable
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from ..support.exits import Exit, report_error
 from ..support.options import SessionOptions, attach_option, entry_names, output_option, session_options
 from ..support.projects import open_worker
-
-if TYPE_CHECKING:
-    from ..support.reporting import Reporter
 
 
 @click.command("run")
@@ -64,7 +56,7 @@ def run_command(
     from ...arguments.inputs import bind_input  # noqa: PLC0415
     from ...core.adapt import parameters_of  # noqa: PLC0415
     from ..support.inputs import read_files, read_input  # noqa: PLC0415
-    from ..support.reporting import Reporter  # noqa: PLC0415
+    from ..support.reporting import Reporter, run_to_end  # noqa: PLC0415
     from ..terminal.stdout import Output  # noqa: PLC0415
 
     reporter = Reporter(
@@ -86,53 +78,3 @@ def run_command(
 
     with redirect_stdout(sys.stderr):  # what the project's own code prints is no answer
         return run_to_end(reporter, work)
-
-
-def run_to_end(reporter: Reporter, work: Callable[[], Awaitable[None]]) -> int:
-    """Run to the end, or to an interrupt: the first one ends the run cleanly, the second one at once."""
-    from ..terminal.stdout import is_reader_gone  # noqa: PLC0415
-
-    ended_by: list[int] = []
-    try:
-        asyncio.run(_interruptible(work, reporter, ended_by))
-        return reporter.exit_code
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        if reporter.broken is not None:
-            return Exit.OK if is_reader_gone(reporter.broken) else report_error(reporter.broken)
-        reporter.report_interrupt()
-        return 128 + (ended_by or [signal.SIGINT])[0]
-    except BaseException as exc:
-        if is_reader_gone(exc) and not isinstance(exc, OSError):
-            return Exit.OK
-        if isinstance(exc, SystemExit):
-            exc = RuntimeError(f"the project's code ended the program, with sys.exit({exc.code!r})")
-        code = reporter.report_failure(exc)
-        report_error(exc, reporter.format)
-        return code
-
-
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a run cleanly, with a search for what a command left. SIGHUP means a closed terminal."""
-
-
-async def _interruptible(work: Callable[[], Awaitable[None]], reporter: Reporter, ended_by: list[int]) -> None:
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
-    assert task is not None
-    reporter.cancel = task.cancel
-
-    def interrupt(number: int) -> None:
-        ended_by.append(number)
-        if len(ended_by) > 1:  # end at once
-            reporter.clear_screen()
-            os._exit(128 + number)
-        task.cancel()
-
-    # A signal that was ignored at the start, as for jobs in the background of a script, stays ignored.
-    handled = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]
-    for number in handled:
-        loop.add_signal_handler(number, interrupt, number)
-    try:
-        await work()
-    finally:
-        for number in handled:
-            loop.remove_signal_handler(number)

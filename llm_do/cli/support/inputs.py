@@ -147,24 +147,22 @@ def _text(word: str, instead: str = "attach it with -a") -> str:
         return word[1:]
     try:
         with Path(word[1:]).open("rb") as file:  # which may be a pipe
-            return _within_bounds(file.read(MAX_INPUT + 1), word[1:])
-    except UnicodeDecodeError:
-        raise click.UsageError(f"{word[1:]} is not text: {instead}.") from None
+            return _decode(file.read(MAX_INPUT + 1), word[1:], instead)
     except OSError as exc:
         raise click.UsageError(f"{word[1:]} cannot be read: {exc.strerror}.") from None
 
 
-def _within_bounds(content: bytes, what: str) -> str:
+def _read_stdin(instead: str = "give it as a file, with -a") -> str:
+    return _decode(sys.stdin.buffer.read(MAX_INPUT + 1), "Standard input", instead)
+
+
+def _decode(content: bytes, what: str, instead: str) -> str:
     if len(content) > MAX_INPUT:
         raise click.UsageError(f"{what} has more than {MAX_INPUT:,} bytes. Give less of it.")
-    return content.decode().replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _read_stdin(instead: str = "give it as a file, with -a") -> str:
     try:
-        return _within_bounds(sys.stdin.buffer.read(MAX_INPUT + 1), "Standard input")
+        return content.decode().replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError:
-        raise click.UsageError(f"Standard input is not text: {instead}.") from None
+        raise click.UsageError(f"{what} is not text: {instead}.") from None
 
 
 def _has_stdin_data() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,17 +98,13 @@ def _start(ctx: click.Context) -> Path:
 
 def _check_file(file: Path, path: str) -> None:
     """Reject a path that is not the file of a worker."""
-    try:
-        there, folder = file.exists(), file.is_dir()
-    except (OSError, ValueError):  # no file can have such a name
-        there = folder = False
-    if not there:
+    if not os.path.exists(file):  # noqa: PTH110 - of a name that no file can have, a path raises an error
         from ...errors import did_you_mean  # noqa: PLC0415 - only for an error
 
         root = find_root(file.parent) or find_root(Path().absolute())
         hint = did_you_mean(Path(path).stem, names_in(root)) if root is not None else ""
         raise click.UsageError(f"There is no file {str(file)!r}.{hint}")
-    if folder:
+    if file.is_dir():
         raise click.UsageError(f"{path!r} is a folder. Give the file of a worker, or its name.")
     if file.suffix not in WORKER_FILES:
         raise click.UsageError(f"{path!r} is not a worker's file: these end with .md or .yaml.")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from ...core.entry import Entry, Sink
+from ...core.entry import Entry
 from ...core.events import Event
 from ...core.runtime import Runtime
 from ...errors import ApprovalDenied
@@ -25,7 +27,7 @@ from ..terminal.error_text import describe_notice
 from ..terminal.keys import Keyboard
 from ..terminal.stdout import Output, ReaderGone, count
 from ..terminal.tree import CallTree
-from .exits import Exit, exit_code_of
+from .exits import Exit, exit_code_of, report_error
 from .options import SessionOptions
 from .sessions import model_chooser, open_session, print_on_stderr, resolve_session_model
 
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 
 EVENTS_VERSION = 1
 """The version of the lines that `--events` prints. It changes when programs that read them must change."""
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a run cleanly, with a search for what a command left. SIGHUP means a closed terminal."""
 _NO_PERSON = "No person could be asked. Run it in a terminal, give --approve-all, or allow the call with a rule."
 
 
@@ -64,16 +68,11 @@ class Reporter:
         """Run the entry, and print its result."""
         self.options = await resolve_session_model(registry, entry, self.options, asks=self.style == "text")
         live = self._live = self._live_tree()
-        sinks: list[Sink] = [self._tree]
-        if self.style == "events":
-            sinks.append(self)
-        elif not self.options.quiet:
-            sinks.append(Notices(print_on_stderr if live is None else live.print_above))
         runtime = self._runtime = open_session(
             registry,
             self.options,
             approver=self._approver(),
-            sinks=sinks,
+            sinks=[self._tree, self],
             text_deltas=live is not None or self.style == "events",
             choose_model=model_chooser(registry, self.options, asks=self.style == "text", pause=self._pause),
         )
@@ -87,7 +86,12 @@ class Reporter:
         self._report_result(result)
 
     def on_event(self, event: Event) -> None:
-        """Print an event as a line of JSON. A run whose reader has gone is cancelled."""
+        """Print an event as a line of JSON, or only notices. A run whose reader has gone is cancelled."""
+        if self.style != "events":
+            if not self.options.quiet and (notice := describe_notice(event)) is not None:
+                print_line = print_on_stderr if self._live is None else self._live.print_above
+                print_line(f"llm-do: {notice}".replace("\n", "\\n"))
+            return
         try:
             if self.broken is None:
                 self.out.write(f"{event_line(event)}\n")
@@ -171,14 +175,14 @@ class Reporter:
         else:
             self.out.write(f"{self.format(result, indent=None)}\n")
 
-    def report_failure(self, exc: BaseException) -> int:
-        """Print the result of a run that failed, but not its error, and return the exit code."""
+    def report_failure(self, exc: BaseException) -> None:
+        """Print the result of a run that failed, and its error."""
         is_ended = self._runtime is not None and bool(self._runtime.gate.ended_runs)
         self.exit_code = Exit.REFUSED if is_ended else exit_code_of(exc)
         if isinstance(exc, ApprovalDenied) and self._lacked_approver():
             exc.add_note(_NO_PERSON)
         self._report_end(exc)
-        return self.exit_code
+        report_error(exc, self.format)
 
     def report_interrupt(self) -> None:
         """Print what an interrupted run did until then."""
@@ -215,15 +219,47 @@ class Reporter:
             console.print(format_usage(self._runtime) or "no model was used", style="dim", markup=False)
 
 
-@dataclass
-class Notices:
-    """Prints each notice as one line."""
+def run_to_end(reporter: Reporter, work: Callable[[], Awaitable[None]]) -> int:
+    """Run to the end, or to an interrupt: the first one ends the run cleanly, the second one at once."""
+    ended_by: list[int] = []
+    try:
+        asyncio.run(_interruptible(work, reporter, ended_by))
+        return reporter.exit_code
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        if reporter.broken is not None:
+            return Exit.OK if isinstance(reporter.broken, ReaderGone) else report_error(reporter.broken)
+        reporter.report_interrupt()
+        return 128 + (ended_by or [signal.SIGINT])[0]
+    except ReaderGone:
+        return Exit.OK
+    except BaseException as exc:
+        if isinstance(exc, SystemExit):
+            exc = RuntimeError(f"the project's code ended the program, with sys.exit({exc.code!r})")
+        reporter.report_failure(exc)
+        return reporter.exit_code
 
-    print_line: Callable[[str], None]
 
-    def on_event(self, event: Event) -> None:
-        if (text := describe_notice(event)) is not None:
-            self.print_line(f"llm-do: {text}".replace("\n", "\\n"))
+async def _interruptible(work: Callable[[], Awaitable[None]], reporter: Reporter, ended_by: list[int]) -> None:
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    reporter.cancel = task.cancel
+
+    def interrupt(number: int) -> None:
+        ended_by.append(number)
+        if len(ended_by) > 1:  # end at once
+            reporter.clear_screen()
+            os._exit(128 + number)
+        task.cancel()
+
+    # A signal that was ignored at the start, as for jobs in the background of a script, stays ignored.
+    handled = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]
+    for number in handled:
+        loop.add_signal_handler(number, interrupt, number)
+    try:
+        await work()
+    finally:
+        for number in handled:
+            loop.remove_signal_handler(number)
 
 
 def event_line(event: Event) -> str:

@@ -111,9 +111,6 @@ async def _ask_for_more(
     return replace(now, **{limit: after}) if await approvals.confirm(request) else None
 
 
-# -- its model --------------------------------------------------------------------------------------
-
-
 async def resolve_session_model(
     registry: WorkerRegistry, entry: Entry[Any], options: SessionOptions, *, asks: bool = True
 ) -> SessionOptions:

@@ -30,12 +30,7 @@ def is_trusted(root: Path) -> bool:
 
 
 def trust(root: Path) -> None:
-    """Remember that the user trusts a project.
-
-    Raises:
-        Refusal: Every user can change what it runs.
-        RememberedError: The answer cannot be written.
-    """
+    """Remember that the user trusts a project, unless every user of the machine can change what it runs."""
     from ...machine.remembered import Remembered  # noqa: PLC0415 - only for untrusted projects
 
     real = root.resolve()

@@ -221,13 +221,10 @@ class Answer(NamedTuple):
 def possible_answers(
     request: ApprovalRequest, *, session: str, only_offer: str, end: str, show_all: str | None
 ) -> dict[str, Answer]:
-    """Return the answers to a request.
+    """Return the answers to a request, by their keys.
 
-    Args:
-        session: The text of a yes for the session.
-        only_offer: The key of an offer, if there is only one.
-        end: The text of a no that ends more than the call.
-        show_all: The key to show the whole request, where some of it is left out.
+    `session` is the text of a yes for the session, and `end` that of a no that ends more than the call. `only_offer` is
+    the key of an offer without others, and `show_all` the key to show a request of which some is left out.
     """
     yes, no = ApprovalDecision(approved=True), ApprovalDecision(approved=False)
     if request.question is not None:

@@ -80,8 +80,7 @@ class TerminalApprover:
         if ruling is not None and ruling.reason:
             self._print(Text(f"  {visible(ruling.reason)}"))
         room = None if full else min(max(self._console.height - _AROUND, 5), _ROOM)
-        width = self._console.width - 2
-        view = view_request(request, room=room, width=width)
+        view = view_request(request, room=room, width=self._console.width - 2)
         self._print(Padding(view.content, (0, 0, 0, 2)))
         return view.is_cut
 

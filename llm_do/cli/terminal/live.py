@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from ...privacy.display import visible
-from .tree import CallTree, Node, format_wait
+from .tree import MIN_WAIT_SHOWN, CallTree, Node
 
 _LINES = 200
 """The most calls that are drawn, from the newest."""
@@ -34,7 +34,8 @@ def _line(node: Node, before: str) -> Text:
     text = Text(before, style="dim", no_wrap=True, overflow="ellipsis")
     text.append(f"{mark} ", style=colour)
     text.append(visible(node.name), style="bold" if node.kind == "worker" else "")
-    facts = [f"{node.elapsed(time.monotonic()):.1f} s{format_wait(node.waited)}"]
+    wait = f" (+{node.waited:.1f} s waiting for you)" if node.waited >= MIN_WAIT_SHOWN else ""
+    facts = [f"{node.elapsed(time.monotonic()):.1f} s{wait}"]
     facts += [f"{node.tokens} tokens"] if node.tokens else []
     facts += [f"${node.cost:.4f}"] if node.cost else []
     facts += [visible(node.progress)] if node.progress and node.state == "running" else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -27,10 +26,13 @@ class Output:
     """The destination of answers."""
 
     def __init__(self, file: Path | None = None) -> None:
+        """A file that cannot be written is rejected before anything runs."""
         self._stream: TextIO = sys.stdout
         self._file = file
-        if file is not None:
-            _check_file(file)
+        if file is not None and file.is_dir():
+            raise click.UsageError(f"{file} is a folder. Give --output a file.")
+        if file is not None and not file.exists() and not file.absolute().parent.is_dir():
+            raise click.UsageError(f"{file} cannot be written: there is no folder {file.parent}.")
 
     def write_answer(self, text: str) -> None:
         """Write the answer: unchanged to a file or a program, with control characters escaped to a terminal."""
@@ -62,14 +64,6 @@ def redirect_to_null(stream: TextIO) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _check_file(path: Path) -> None:
-    """Reject a path that cannot be written, before anything runs."""
-    if path.is_dir():
-        raise click.UsageError(f"{path} is a folder. Give --output a file.")
-    if not path.exists() and not path.absolute().parent.is_dir():
-        raise click.UsageError(f"{path} cannot be written: there is no folder {path.parent}.")
-
-
 def _write_file(path: Path, text: str) -> None:
     """Write a file whole or not at all: a full disk leaves the previous one."""
     data = text.encode(errors="backslashreplace")
@@ -82,11 +76,6 @@ def _write_file(path: Path, text: str) -> None:
         write_atomically(target, data, stat.S_IMODE(mode))
     else:  # a pipe, a terminal, a device
         target.write_bytes(data)
-
-
-def is_reader_gone(exc: BaseException) -> bool:
-    """Return whether an error means that the reader of the output has gone."""
-    return isinstance(exc, ReaderGone) or (isinstance(exc, OSError) and exc.errno == errno.EPIPE)
 
 
 def print_json(value: Any) -> None:

@@ -43,11 +43,6 @@ class Node:
         return (self.asked_at if self.open_questions else now) - self.started - self.waited
 
 
-def format_wait(seconds: float) -> str:
-    """Return a note about the wait for a person, if it is long enough."""
-    return f" (+{seconds:.1f} s waiting for you)" if seconds >= MIN_WAIT_SHOWN else ""
-
-
 class CallTree:
     """A sink that builds the tree from the events of a session."""
 

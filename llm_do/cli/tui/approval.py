@@ -38,10 +38,6 @@ class Choices(OptionList):
     ]
 
 
-class NoteInput(Input):
-    """The note of a refusal."""
-
-
 class ArgumentsArea(TextArea):
     """Edited arguments, as JSON."""
 
@@ -63,7 +59,7 @@ class ApprovalPanel(Vertical):
         self._request = request
         self._answer = answer
         self._full = False
-        self._form: type[NoteInput | ArgumentsArea] | None = None
+        self._form: type[Input | ArgumentsArea] | None = None
         """The form that is shown instead of the answers."""
         self._room: tuple[int, int] | None = None
         """The lines and columns that the view was made for."""
@@ -75,7 +71,7 @@ class ApprovalPanel(Vertical):
         yield Static(self._head(), classes="head")
         yield Static(classes="view")
         yield Choices()
-        yield NoteInput(placeholder="Why not? The worker reads this note.")
+        yield Input(placeholder="Why not? The worker reads this note.")
         yield ArgumentsArea(soft_wrap=True, show_line_numbers=False)
         yield Static(classes="hint")
 
@@ -171,7 +167,7 @@ class ApprovalPanel(Vertical):
         elif key == "e":
             self._edit()
         elif key == "n":
-            self._show_form(NoteInput, "Enter refuses, with or without a note. Escape goes back.")
+            self._show_form(Input, "Enter refuses, with or without a note. Escape goes back.")
         else:
             self._full = True
             self._show_view(*self._room or (0, 0))
@@ -185,9 +181,9 @@ class ApprovalPanel(Vertical):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return {"back": self._form is not None, "run_edited": self._form is ArgumentsArea}.get(action, True)
 
-    def _show_form(self, form: type[NoteInput | ArgumentsArea] | None, hint: str = "") -> None:
+    def _show_form(self, form: type[Input | ArgumentsArea] | None, hint: str = "") -> None:
         self._form = form
-        for each in (Choices, NoteInput, ArgumentsArea):
+        for each in (Choices, Input, ArgumentsArea):
             self.query_one(each).display = each is (form or Choices)
         self._show_hint(hint)
         if form is not None:
@@ -243,10 +239,7 @@ class ApprovalPanel(Vertical):
         await self.remove_children()
         if not self.is_attached:  # the person has quit
             return
-        outcome = _outcome(decision, self._request)
-        if self._request.question is not None:
-            outcome = "yes" if decision is not None and decision.approved else "no"
-        await self.mount(Static(Content(f"{visible(self._request.entry)}: {outcome}")))
+        await self.mount(Static(Content(f"{visible(self._request.entry)}: {_outcome(decision, self._request)}")))
         self.post_message(self.Decided())
 
 
@@ -256,6 +249,8 @@ def _grant_text(request: ApprovalRequest) -> str:
 
 def _outcome(decision: ApprovalDecision | None, request: ApprovalRequest) -> str:
     count = request.count
+    if request.question is not None:
+        return "yes" if decision is not None and decision.approved else "no"
     if decision is None:
         return "not answered; it did not run"
     which = "" if count == 1 else f"all {count:,} " if decision.all_calls else f"one of {count:,} "

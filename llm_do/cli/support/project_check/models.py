@@ -32,10 +32,8 @@ def find_model(name: str) -> ModelProblem | Model:
     """Return the model of this name, or why it cannot be used. Nothing is sent."""
     try:
         return resolve_model(name)
-    except LocalModelError as exc:
-        return ModelProblem(f"{exc}", is_name_wrong=True)
-    except ModelChoiceError as exc:
-        return ModelProblem(f"{exc}", is_name_wrong=False)
+    except (LocalModelError, ModelChoiceError) as exc:
+        return ModelProblem(f"{exc}", is_name_wrong=isinstance(exc, LocalModelError))
     except ImportError as exc:
         return ModelProblem(explain_unusable(name, exc), is_name_wrong=False)
     except UserError as exc:
