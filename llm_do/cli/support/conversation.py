@@ -22,7 +22,7 @@ from ...privacy.display import visible
 from ...values.texts import shorten
 from ..terminal.error_text import describe_error
 from .reporting import format_usage, format_without_secrets
-from .sessions import local_file_of
+from .sessions import missing_file
 
 COMMANDS = {
     "/help": "list the commands",
@@ -91,7 +91,8 @@ class Conversation:
         finally:
             turn.calls = [_summarize(call) for call in self.runtime.trace[before:] if call.depth == 1]
         self._attachments = ()
-        turn.answer = self._as_markdown(output)
+        answer = self._format(output)
+        turn.answer = answer if isinstance(output, str) else f"```json\n{answer}\n```"
         return turn.answer
 
     async def close(self) -> None:
@@ -116,10 +117,6 @@ class Conversation:
             names = worker.parameters.json_schema.get("properties", {})
             example = ", ".join(f'"{name}": ...' for name in names)
             raise ArgumentError(f"{exc}. Write the input as JSON: {{{example}}}") from exc
-
-    def _as_markdown(self, output: Any) -> str:
-        text = self._format(output)
-        return text if isinstance(output, str) else f"```json\n{text}\n```"
 
     def _format(self, value: Any) -> str:
         return format_without_secrets(value, self.runtime)
@@ -172,7 +169,7 @@ class Conversation:
             return Reply(f"{self.describe_error(exc)}\nThe model is still {self.model}.", failed=True)
         await self._continue_with(worker)
         text = f"The model is now {visible(name)}. It knows the conversation; other workers keep their models."
-        if (file := local_file_of(name)) is not None and file.weights is not None and not file.is_here:
+        if (file := missing_file(name)) is not None and file.weights is not None:
             from ...models.local.progress import describe_download  # noqa: PLC0415 - only for models to fetch
 
             # Fetched in a turn, which can be cancelled and does not block the screen.

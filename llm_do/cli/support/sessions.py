@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 DEFAULT_DEPTH = 16
 DEFAULT_UNPRICED_TOKENS = 2_000_000
 """Tokens of models without a known price, in such a session."""
-
 print_on_stderr = partial(click.echo, err=True)
 
 
@@ -125,7 +124,7 @@ async def resolve_session_model(
         return replace(options, model=model, is_settled=True)
     await _fetch(entry.model, options)
     choice = named_model(options.model, registry.config.model)
-    if choice is None or _missing_file(choice.model) is not None:
+    if choice is None or missing_file(choice.model) is not None:
         return options
     return replace(options, model=choice.model, is_settled=True)
 
@@ -145,7 +144,7 @@ async def _choose_model(configured: str | None, options: SessionOptions, *, asks
 
 
 async def _fetch(model: ModelLike | None, options: SessionOptions) -> None:
-    if (file := _missing_file(model)) is not None:
+    if (file := missing_file(model)) is not None:
         await file.find(quiet=options.quiet)
 
 
@@ -180,7 +179,7 @@ def notifying_model_chooser(registry: WorkerRegistry, options: SessionOptions) -
         if options.is_settled:
             raise ModelChoiceError(explain_missing(worker))
         choice = await pool.run(choose_default_model, options.model, registry.config.model)
-        if (file := _missing_file(choice.model)) is not None:
+        if (file := missing_file(choice.model)) is not None:
             raise LocalModelError(
                 f"The weights of model local:{visible(file.name)} are not on this machine, and a full-screen chat "
                 f"fetches none. Quit, and fetch them: llm-do models pull {visible(file.name)}"
@@ -263,19 +262,14 @@ async def _offer_embedded_model() -> ModelChoice | None:
     return ModelChoice(f"local:{name}", "it was just fetched", found=True)
 
 
-def local_file_of(model: object) -> ModelFile | None:
-    """Return the file of a local model. A wrong name is reported when the worker starts, as for any model."""
+def missing_file(model: object) -> ModelFile | None:
+    """Return the file of a local model that is to be fetched. A wrong name is reported when the worker starts."""
     kind, _, name = model.partition(":") if isinstance(model, str) else ("", "", "")
     if kind != "local":
         return None
     from ...models.local.files import ModelFile  # noqa: PLC0415 - only for local models
 
     with suppress(LocalModelError):
-        return ModelFile.from_name(name)
+        file = ModelFile.from_name(name)
+        return None if file.is_here else file
     return None
-
-
-def _missing_file(model: object) -> ModelFile | None:
-    """Return the file of a local model that has to be fetched first."""
-    file = local_file_of(model)
-    return None if file is None or file.is_here else file

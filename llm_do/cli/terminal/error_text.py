@@ -23,7 +23,7 @@ _LONGEST = 300
 
 
 def escape(text: object, *, keep: str = "") -> str:
-    """Return a text in one line that cannot control the terminal, also with the characters of `keep`."""
+    """Return a text in one line that cannot control the terminal. The characters of `keep` stay."""
     from ...privacy.display import visible  # noqa: PLC0415 - it imports pydantic
 
     return visible(str(text), keep=keep)
@@ -36,10 +36,12 @@ def escape_controls(text: str) -> str:
 
 def safe_text(text: str, redact: Callable[[str], str] = str, *, longest: int | None = None) -> str:
     """Return a foreign text as a person may see it: without secrets, then cut, then unable to control a terminal."""
-    from ...privacy.display import abridge  # noqa: PLC0415 - it imports pydantic
-
     text = redact(text)  # before it is cut: half a secret is not recognized
-    return escape_controls(text if longest is None else abridge(" ".join(text.split()), longest))
+    if longest is not None:
+        from ...privacy.display import abridge  # noqa: PLC0415 - it imports pydantic
+
+        text = abridge(" ".join(text.split()), longest)
+    return escape_controls(text)
 
 
 def describe_notice(event: Event) -> str | None:
