@@ -54,5 +54,12 @@ def _text_of_code(code: CodeType | None) -> str:
     """Return what a function does, without where it stands: moving it changes nothing."""
     if code is None:
         return ""
-    constants = [_text_of_code(item) if isinstance(item, CodeType) else digest(item)[0] for item in code.co_consts]
-    return f"{code.co_code.hex()} {constants} {code.co_names} {code.co_varnames}"
+    constants = list(map(_text_of_constant, code.co_consts))
+    return f"{code.co_code.hex()} {code.co_exceptiontable.hex()} {constants} {code.co_names} {code.co_varnames}"
+
+
+def _text_of_constant(constant: Any) -> str:
+    if isinstance(constant, CodeType):
+        return _text_of_code(constant)
+    text, exact = digest(constant)
+    return text if exact else repr(constant)  # the bounds of a slice

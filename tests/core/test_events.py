@@ -43,6 +43,7 @@ from llm_do import (
     WorkerEntry,
     entry,
 )
+from llm_do.core.definition_digest import definition_digest
 
 from ..scripted import calls, says, scripted
 from .fold import fold
@@ -374,6 +375,34 @@ def test_events_are_data_that_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         event.error = "yes"  # type: ignore[misc]
     assert replace(event, error="yes").error == "yes"
+
+
+def test_the_digest_of_a_definition_tells_what_a_function_does_when_something_fails() -> None:
+    """Both have the same instructions and constants. Only the table of their exception handlers differs."""
+
+    def make(*, is_caught: bool) -> Any:
+        if is_caught:
+
+            def steps(first: Any, second: Any) -> None:
+                try:
+                    first()
+                    second()
+                except ValueError:
+                    pass
+
+        else:
+
+            def steps(first: Any, second: Any) -> None:
+                try:
+                    first()
+                except ValueError:
+                    pass
+                else:
+                    second()
+
+        return entry(steps)
+
+    assert definition_digest(make(is_caught=True)) != definition_digest(make(is_caught=False))
 
 
 def test_the_digest_of_a_definition_is_the_same_in_every_process() -> None:
