@@ -271,7 +271,8 @@ class Gate:
         what = SameObject(entry) if entry.identity is None else entry.identity
         rule = ruling.because if ruling.rule is None else (ruling.rule.where, repr(ruling.rule))
         files = canonical(frame.pins.digests) if frame.pins is not None and frame.pins.exact else None
-        return SameObject(worker), what, rule, _generated_above(frame), files
+        # Another rule may let a command out of the sandbox, while this one only asks.
+        return SameObject(worker), what, rule, ruling.unsandboxed, _generated_above(frame), files
 
     def _decided(self, frame: CallFrame, outcome: ApprovalOutcome, *, end_run: bool = False) -> None:
         ruling = frame.ruling

@@ -202,6 +202,19 @@ def test_only_the_very_command_runs_outside_of_the_sandbox(shell: Shell, project
     assert "outside" not in printed(result)[2].replace("outside.txt", "")
 
 
+def test_a_grant_for_commands_in_the_sandbox_is_for_none_outside_of_it(shell: Shell) -> None:
+    very = "expr length outside"
+    rules = rule(
+        f"[{{rule: ask, when: {{command: 'expr **'}}}}, {{rule: allow, when: {{command: {very}}}, unsandboxed: true}}]"
+    )
+    person = Person(
+        lambda request: ApprovalDecision(approved=True, grant=request.offers[0]), ApprovalDecision(approved=False)
+    )
+    shell("expr length one", "expr length two", very, rules=rules, callback=person)
+    assert [request.payload["command"] for request in person.asked] == ["expr length one", very]
+    assert "OUTSIDE of the sandbox" in person.asked[1].text()
+
+
 def test_without_bubblewrap_nothing_runs_and_no_one_is_asked(
     shell: Shell, project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
