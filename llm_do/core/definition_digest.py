@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import inspect
 import re
-from types import CodeType
-from typing import Any
+from collections.abc import Hashable
+from functools import partial
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType
+from typing import Any, NamedTuple
 
-from ..values.canonical import digest, digest_of_text
+from ..values.canonical import NoCanonicalForm, SameObject, canonical, digest, digest_of_text
 from ..values.texts import json_text
 from .entry import EntryBase
 
@@ -18,6 +21,26 @@ _WORKER_FIELDS = (
     *("instructions", "description", "model", "compatible_models", "output_schema", "model_settings", "limits"),
     *("on_cut_off", "allow_workers", "tool_rules", "retries", "requires_approval"),
 )
+
+_WORKER_PARTS = (
+    *(name for name in _WORKER_FIELDS if name != "model"),
+    *("attachment_policy", "generated", "creators"),
+)
+"""The fields that tell a worker from a changed one in grants."""
+
+_TOLD_BY_FIELDS = (f"{__package__}.worker", f"{__package__}.tool")
+"""The modules of the classes of entries that have nothing to them but their fields."""
+
+
+class ToolOfToolset(NamedTuple):
+    """The identity of a tool of a foreign toolset, which is made anew for each call."""
+
+    toolset: Hashable
+    """What tells the toolset from others: its factory, as `SameObject`."""
+    name: str
+    qualified_name: str | None
+    fingerprint: str
+    """A digest of its description. With another one it is another tool."""
 
 
 def definition_of(entry: EntryBase) -> str:
@@ -33,12 +56,71 @@ def definition_digest(entry: EntryBase) -> str:
     schema = json_text(entry.parameters.json_schema)
     if entry.kind == "worker":
         fields = {name: getattr(entry, name, None) for name in _WORKER_FIELDS}
-        tools = [tool if isinstance(tool, str) else tool.name for tool in entry.tools]
         output_type = _ADDRESS.sub("", str(getattr(entry, "output_type", None)))
-        return digest([entry.name, schema, fields, tools, output_type])[0]
+        return digest([entry.name, schema, fields, _tool_names(entry), output_type])[0]
     function = getattr(getattr(entry, "tool", None), "function", None)
     code = getattr(inspect.unwrap(function), "__code__", None) if function is not None else None
     return digest_of_text(f"{entry.kind} {qualified_name_of(entry)} {schema} {_text_of_code(code)}")
+
+
+def definition_key(identity: Hashable) -> Hashable:
+    """Return a key that tells a worker or a tool from a changed one, also in another process.
+
+    Code counts with what it closes over, and anything that it refers to by a global name counts by that name. Raises an
+    exception where something cannot be told: an object of a user's class has code and state of its own.
+    """
+    if isinstance(identity, ToolOfToolset) and isinstance(identity.toolset, SameObject):
+        factory = identity.toolset.target
+        if getattr(factory, "has_secrets", False):
+            raise NoCanonicalForm("the toolset is made with secrets")
+        return identity[1:], _key_of(factory)
+    entry = identity.target if isinstance(identity, SameObject) else None
+    if isinstance(entry, EntryBase) and type(entry).__module__ in _TOLD_BY_FIELDS:
+        return entry.kind, json_text(entry.parameters.json_schema), _key_of(_parts_of(entry))
+    raise NoCanonicalForm(type(identity).__name__)
+
+
+def _parts_of(entry: EntryBase) -> list[Any]:
+    """Return the parts of an entry of ours on which the meaning of its calls depends."""
+    if entry.kind == "worker":
+        worker: Any = entry
+        model = getattr(entry.model, "model_id", entry.model)
+        # The same path in another folder is another file.
+        paths = {} if worker.sandbox is None else worker.sandbox.paths
+        roots = {name: [root.folder(worker.base.absolute()), dict(root)] for name, root in paths.items()}
+        prompt = None if entry.prompt_method is None else getattr(entry.input_type, entry.prompt_method)
+        return [entry.name, model, prompt, _tool_names(entry), [getattr(entry, name) for name in _WORKER_PARTS], roots]
+    tool: Any = vars(entry)["tool"]
+    declared = [entry.rule, entry.effects, entry.requires_approval, entry.plan]
+    return [entry.name, entry.description, tool.function, tool.args_validator, declared]
+
+
+def _key_of(value: Any) -> Hashable:
+    """Return the canonical key of a value that may be a function, or have some in it."""
+    if isinstance(value, FunctionType):
+        closed_over = [cell.cell_contents for cell in value.__closure__ or ()]
+        if any(isinstance(each, list | dict | set) for each in closed_over):
+            raise NoCanonicalForm(f"{value.__qualname__} closes over what can change")
+        inner = [value.__defaults__, value.__kwdefaults__, closed_over]
+        return FunctionType, value.__module__, value.__qualname__, _text_of_code(value.__code__), _key_of(inner)
+    if isinstance(value, MethodType):
+        return MethodType, _key_of([value.__func__, value.__self__])
+    if isinstance(value, partial):
+        return partial, _key_of([value.func, value.args, value.keywords])
+    if type(value) in (list, tuple):
+        return type(value), tuple(map(_key_of, value))
+    if type(value) is dict:
+        return dict, frozenset((_key_of(key), _key_of(item)) for key, item in value.items())
+    if isinstance(value, Path):
+        return Path, str(value.absolute())
+    if isinstance(value, type):
+        return type, value
+    # An object that can be called: of its fields, and of the code of its class.
+    return (canonical(value), _key_of(type(value).__call__)) if callable(value) else canonical(value)
+
+
+def _tool_names(entry: EntryBase) -> list[str]:
+    return [tool if isinstance(tool, str) else tool.name for tool in entry.tools]
 
 
 def qualified_name_of(entry: EntryBase) -> str:

@@ -13,6 +13,7 @@ from ..arguments.payloads import add_attachments, attachments_key
 from ..errors import ApprovalDenied, CallCancelled, LlmDoError, RunEnded
 from ..machine import pool
 from ..policy.approvals import Answer, ApprovalController, copy_arguments
+from ..policy.grants import Member, Subject
 from ..policy.plan import UNPLANNED, Plan
 from ..policy.requests import ApprovalOutcome, ApprovalRequest
 from ..policy.rules import Call, Case, Ruling, default_ruling, judge
@@ -21,6 +22,7 @@ from ..values.snapshots import snapshot
 from ..values.texts import safe_repr
 from .adapt import rule_name
 from .attachments import attach, files_apart, share, shared_cases
+from .definition_digest import definition_key, qualified_name_of
 from .entry import EntryBase
 from .events import ApprovalRequested
 from .executor import Executor
@@ -264,15 +266,24 @@ class Gate:
         if frame.problem is not None:
             raise frame.problem
 
-    def _subject(self, frame: CallFrame, ruling: Ruling) -> Hashable:
+    def _subject(self, frame: CallFrame, ruling: Ruling) -> Subject:
         """Return the subject of a grant: the calling worker, the entry, the rule and the programs."""
-        entry, caller = frame.entry, frame.caller
-        worker = caller.worker_entry
-        what = SameObject(entry) if entry.identity is None else entry.identity
-        rule = ruling.because if ruling.rule is None else (ruling.rule.where, repr(ruling.rule))
-        files = canonical(frame.pins.digests) if frame.pins is not None and frame.pins.exact else None
-        # Another rule may let a command out of the sandbox, while this one only asks.
-        return SameObject(worker), what, rule, ruling.unsandboxed, _generated_above(frame), files
+        entry, worker = frame.entry, frame.caller.worker_entry
+        return Subject(
+            worker=None if worker is None else self._member(worker),
+            entry=self._member(entry),
+            rule=_rule_text(ruling),
+            generated=tuple(map(self._member, _generated_above(frame))),
+            files=canonical(frame.pins.digests) if frame.pins is not None and frame.pins.exact else None,
+            # The arguments of a delegation name a worker, which can be another one in another session.
+            are_arguments_storable=entry.secret_fields is None,
+        )
+
+    def _member(self, entry: EntryBase) -> Member:
+        """Return a worker or a tool as grants know it."""
+        identity = SameObject(entry) if entry.identity is None else entry.identity
+        redact = self._recorder.secrets.redact
+        return Member(identity, qualified_name_of(entry), lambda: definition_key(identity), redact)
 
     def _decided(self, frame: CallFrame, outcome: ApprovalOutcome, *, end_run: bool = False) -> None:
         ruling = frame.ruling
@@ -293,15 +304,21 @@ class Gate:
         raise RunEnded(f"{message} The run was ended.", note=note)
 
 
-def _generated_above(frame: CallFrame) -> Hashable:
+def _generated_above(frame: CallFrame) -> list[EntryBase]:
     """Return the generated workers on the path: a grant with some of them does not hold with others."""
-    workers: list[SameObject] = []
+    workers: list[EntryBase] = []
     above: CallFrame | None = frame if frame.inherited.generated else None
     while above is not None:
         if above.entry.generated:
-            workers.append(SameObject(above.entry))
+            workers.append(above.entry)
         above = above.parent
-    return tuple(workers)
+    return workers
+
+
+def _rule_text(ruling: Ruling) -> str:
+    """Return the rule that a grant is under, and whether the command leaves the sandbox, which another rule says."""
+    rule = ruling.because if ruling.rule is None else repr(ruling.rule)
+    return f"{rule}, outside of the sandbox" if ruling.unsandboxed else rule
 
 
 def call_of(frame: CallFrame, name: str, cases: Sequence[Case] = (Case(),), qualified: str | None = None) -> Call:

@@ -41,6 +41,7 @@ from ..privacy.secret_fields import SecretFields
 from ..values.canonical import SameObject
 from .attachments import attach
 from .context import Context, dispatch
+from .definition_digest import ToolOfToolset
 from .entry import EntryBase
 from .foreign import check_tools, fingerprint, qualified_name, shapes_of
 from .frame import CallFrame, RequestFrame, WorkerFrame, make_frame
@@ -204,7 +205,7 @@ class ToolsetToolEntry(EntryBase):
     @cached_property
     def identity(self) -> Hashable:  # type: ignore[override]
         """Its identity in grants: a tool with another description is another one."""
-        return self._toolset_identity, self.qualified_name, fingerprint(self._tool.tool_def)
+        return ToolOfToolset(self._toolset_identity, self.name, self.qualified_name, fingerprint(self._tool.tool_def))
 
     async def call(self, input_data: dict[str, Any], ctx: Context, run_ctx: RunContext[Context]) -> Any:
         threads = ThreadsOfCall(ctx.runtime.loop.threads, ctx.frame)
@@ -283,7 +284,7 @@ class GovernedToolset(WrapperToolset[Context]):
     ) -> Any:
         if self._is_ours(name, tool):
             return await super().call_tool(name, tool_args, ctx, tool)
-        entry = ToolsetToolEntry(name, tool, self.wrapped, name in self.unapproved, (self.identity, name))
+        entry = ToolsetToolEntry(name, tool, self.wrapped, name in self.unapproved, self.identity)
         return await call_from_model(ctx, entry, tool_args)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -16,8 +16,9 @@ from ..errors import ApprovalDenied, EventLoopError
 from ..values.canonical import NoCanonicalForm, canonical
 from ..values.snapshots import snapshot
 from ..values.texts import quote, text_of
+from .grants import SessionGrants, StoredGrant
 from .requests import ApprovalCallback, ApprovalDecision, ApprovalOutcome, ApprovalRequest, Approver
-from .rules import Call, Case, Grant, RuleBook, judge, read_rules
+from .rules import Call, Case, RuleBook, judge, read_rules
 
 T = TypeVar("T")
 
@@ -109,11 +110,24 @@ class ApprovalController:
     ) -> None:
         self.rule_book = read_rules(tool_rules, "the session")
         self.approval_callback = approval_callback
-        self._exact: dict[Hashable, str] = {}
-        self._patterns: dict[Hashable, list[Grant]] = {}
+        self._grants = SessionGrants()
         self._lines: dict[Hashable, _Line] = {}
         self._turn = anyio.Lock(fast_acquire=True)
         """Held while an approver that handles one question at a time has one."""
+
+    def stored_grants(self) -> list[StoredGrant]:
+        """Return the grants of the session that another one can restore: see `StoredGrant`.
+
+        Store them anew after each question: a second object with an equal definition takes grants away.
+        """
+        return self._grants.stored()
+
+    def restore_grants(self, grants: Iterable[Any]) -> None:
+        """Let stored grants hold in this session too: `StoredGrant` objects, or what JSON made of them.
+
+        Raises `ValueError` for anything else. One that fits no question is without effect.
+        """
+        self._grants.restore(grants)
 
     async def decide(
         self,
@@ -135,14 +149,12 @@ class ApprovalController:
         """
         try:
             same: Hashable = (subject, canonical(arguments))
-            key = same
-            if request.ungranted:
-                granted_for = {name: value for name, value in arguments.items() if name not in request.ungranted}
-                key = (subject, canonical(granted_for))
+            key = canonical({name: value for name, value in arguments.items() if name not in request.ungranted})
         except NoCanonicalForm:
             key = same = None  # identical to no other call
         if (answer := self._find_grant(key, subject, call)) is not None:
             return answer
+        self._grants.begin_question(subject, key, request.session_grant, request.offers)
         place_of = (same, evidence)
         line = _Line() if same is None else self._lines.setdefault(place_of, _Line())
         place = line.join()
@@ -174,12 +186,8 @@ class ApprovalController:
         return self._turn if getattr(self.approval_callback, "one_at_a_time", False) else nullcontext()
 
     def _find_grant(self, key: Hashable, subject: Hashable, call: Call) -> Answer | None:
-        for grant in self._patterns.get(subject, ()):
-            if grant.covers(call):
-                return Answer(ApprovalOutcome(approved=True, by="grant", grant=grant.text))
-        if key is not None and key in self._exact:
-            return Answer(ApprovalOutcome(approved=True, by="grant", grant=self._exact[key]))
-        return None
+        grant = self._grants.find(subject, key, call)
+        return None if grant is None else Answer(ApprovalOutcome(approved=True, by="grant", grant=grant))
 
     @property
     def _shows_count(self) -> bool:
@@ -199,9 +207,9 @@ class ApprovalController:
         decision, outcome = await self._ask(replace(request, count=len(waiting)), on_ask)
         if decision.arguments is None:  # edited arguments were not approved as they were asked for
             if decision.grant is not None:
-                self._patterns.setdefault(subject, []).append(decision.grant)
+                self._grants.add_offer(subject, decision.grant)
             if decision.approve_for_session and key is not None:
-                self._exact[key] = request.session_grant
+                self._grants.add_exact(subject, key, request.session_grant)
                 outcome = replace(outcome, grant=outcome.grant or request.session_grant)
         is_for_all = decision.all_calls or decision.end_run
         outcome = replace(outcome, count=len(waiting) if is_for_all else 1)

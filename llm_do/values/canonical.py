@@ -83,6 +83,28 @@ def is_same(left: Any, right: Any) -> bool:
         return False
 
 
+def digest_of_key(key: Hashable) -> str:
+    """Return a digest of a canonical key, equal in every process, in which classes count by their names.
+
+    It is long: a model that may choose what is digested must not find two values with one digest.
+    """
+    try:
+        text = _text_of_key(key)
+    except (RecursionError, ValueError):  # it has a number of thousands of digits
+        raise NoCanonicalForm("it is too large") from None
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=32).hexdigest()
+
+
+def _text_of_key(key: Any) -> str:
+    if isinstance(key, type):
+        return f"<{_name(key)}>"
+    if isinstance(key, tuple):
+        return f"({','.join([_text_of_key(item) for item in key])})"
+    if isinstance(key, frozenset):
+        return f"{{{','.join(sorted(_text_of_key(item) for item in key))}}}"
+    return repr(key)
+
+
 def digest(value: Any) -> tuple[str, bool]:
     """Return a digest of a value, equal in every process, and whether it tells the value from all others.
 

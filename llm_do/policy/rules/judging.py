@@ -7,7 +7,7 @@ The strictest disposition wins.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ...errors import RuleError, summarize
+from ...values.canonical import canonical
 from ..catalogue import ARGUMENTS, DEFAULTS, Disposition
 from .calls import CALL_CONDITIONS, Call, Case
 from .conditions import Match, Places, compile_condition, holds
@@ -242,12 +243,13 @@ def default_ruling(name: str) -> Ruling:
 class Grant:
     """A permission for the session, for calls like the one that was approved. Its text says all that it covers."""
 
-    __slots__ = ("_compiled", "condition", "name", "text")
+    __slots__ = ("_compiled", "_places", "condition", "name", "text")
 
     def __init__(self, name: str, condition: Condition, places: Places) -> None:
         self.name = name
         self.condition = condition
         self.text = f"{name} with " + ", ".join(f"{key} {value}" for key, value in condition.items())
+        self._places = places
         self._compiled = _CompiledCondition(condition, ARGUMENTS.get(name, {}), places)
 
     def covers(self, call: Call) -> bool:
@@ -257,6 +259,10 @@ class Grant:
             for case in call.cases
             if case.name is None
         )
+
+    def key(self) -> Hashable:
+        """Return a canonical key of what it covers, with the folders that its paths mean."""
+        return canonical([self.name, dict(self.condition), self._places])
 
     def __repr__(self) -> str:
         return f"<Grant of {self.text}>"

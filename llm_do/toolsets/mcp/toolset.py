@@ -339,6 +339,11 @@ class McpFactory:
     declared: McpToolset
     base: Path
 
+    @property
+    def has_secrets(self) -> bool:
+        """Whether something in it must not be digested for grants that are stored."""
+        return bool(self.declared.mcp.headers or self.declared.mcp.env)
+
     def __call__(self, ctx: Context) -> AbstractToolset[Any]:
         secrets = ctx.runtime.recorder.secrets
         server = self.declared.name or _command_line(self.declared.mcp)
