@@ -20,8 +20,8 @@ from .entry import Entry, EntryBase, check_repeat
 T = TypeVar("T", default=Any)
 
 
-class OwnEntry(EntryBase):
-    """An object of a user's class. Its attributes are read when they are needed, since they may change."""
+class AdaptedEntry(EntryBase):
+    """An object of a user's own class, as an entry of ours. Its attributes are read when needed: they may change."""
 
     def __init__(self, target: Entry[Any]) -> None:
         check_entry(target, "this runtime")
@@ -69,7 +69,7 @@ class OwnEntry(EntryBase):
         return repr(self.target)
 
 
-_ADAPTED: WeakValueDictionary[int, OwnEntry] = WeakValueDictionary()
+_ADAPTED: WeakValueDictionary[int, AdaptedEntry] = WeakValueDictionary()
 """The adapters in use, by the id of their objects, which they keep alive."""
 
 
@@ -79,7 +79,7 @@ def adapt(entry: Entry[Any]) -> EntryBase:
         return entry
     adapter = _ADAPTED.get(id(entry))
     if adapter is None or adapter.target is not entry:
-        adapter = _ADAPTED[id(entry)] = OwnEntry(entry)
+        adapter = _ADAPTED[id(entry)] = AdaptedEntry(entry)
     return adapter
 
 
@@ -101,7 +101,7 @@ def describe(entry: Entry[Any]) -> str:
 
 
 def check_entry(thing: Any, owner: str) -> None:
-    """Complain about what is no entry, and say how to make it one."""
+    """Raise `TypeError` for anything that is no entry, with how to make it one."""
     if isinstance(thing, type):
         raise TypeError(f"{thing.__name__} is a class, so {owner} cannot call it. Give an instance.")
     if all(hasattr(thing, member) for member in ("name", "kind", "requires_approval", "model", "call")):
@@ -115,7 +115,7 @@ def check_entry(thing: Any, owner: str) -> None:
 
 
 def about_agent(agent: AbstractAgent[Any, Any]) -> str:
-    """Say what to do with a PydanticAI agent that was given as an entry."""
+    """Return the end of an error about a PydanticAI agent that was passed as an entry."""
     name = agent.name or "name"
     return (
         f"the PydanticAI agent {agent.name!r} as it is: its requests and tools would be outside of the runtime. "

@@ -153,7 +153,7 @@ def check_names(frame: CallFrame, files: Sequence[AttachmentInput]) -> None:
 
 
 def check_handed_on(frame: CallFrame, paths: Sequence[str]) -> None:
-    """Refuse paths of files that the worker at work may not hand on to any other."""
+    """Refuse paths of files that the running worker may not hand on to any other."""
     for check in _checks_of_caller(frame):
         check.names([_RootFile(path, frame.files.manager.host_path(path)) for path in paths])
 

@@ -43,7 +43,7 @@ from .gate import ArgumentCheck
 from .metering import prepare_worker
 from .names import reachable
 from .no_model import NoModel
-from .running import check_output, run_bounded
+from .running import check_output, run_in_time
 from .session import Session
 from .threads import cancel_thread_calls
 from .trace import Trace
@@ -183,12 +183,12 @@ class Context:
 
     @property
     def sandbox_toolset(self) -> SandboxToolset:
-        """The files of the worker at work: `ctx.sandbox_toolset.read_text("input", "a.txt")`."""
+        """The files of the running worker: `ctx.sandbox_toolset.read_text("input", "a.txt")`."""
         return self.frame.files
 
     @property
     def sandbox_manager(self) -> SandboxManager:
-        """The roots of the worker at work."""
+        """The roots of the running worker."""
         return self.sandbox_toolset.manager
 
     @property
@@ -206,41 +206,41 @@ class Context:
         """The defaults of workers that are created in the session."""
         return self.runtime.creation_defaults or WorkerCreationDefaults()
 
-    # -- the worker at work, where there is one ------------------------------------------------------
+    # -- the running worker, where there is one ------------------------------------------------------
 
     @property
     def worker(self) -> WorkerDefinition:
-        """The definition in the file of the worker at work."""
+        """The definition in the file of the running worker."""
         definition = self.worker_frame.entry.definition
         if definition is None:
-            raise NoWorkerError(f"{self.worker_frame.path} is no worker of a file, so it has no definition.")
+            raise NoWorkerError(f"{self.worker_frame.path} has no definition: it was not made from a worker file.")
         return definition
 
     @property
     def effective_model(self) -> Model:
-        """The model of the worker at work, as its requests go through it."""
+        """The model of the running worker, as its requests go through it."""
         model = self.worker_frame.model
         if model is None:
-            raise NoWorkerError(f"{self.worker_frame.path} is not at work, so it has no model.")
+            raise NoWorkerError(f"{self.worker_frame.path} is not running, so it has no model.")
         return model
 
     @property
     def attachments(self) -> list[AttachmentPayload]:
-        """The files that the worker at work got. Content that is only an address, such as `ImageUrl`, is left out."""
+        """The files that the running worker got. Content that is only an address, such as `ImageUrl`, is left out."""
         files = self.worker_frame.attachments
         return [AttachmentPayload.of(file) for file in files if isinstance(file, BinaryContent)]
 
     @property
     def custom_tools_path(self) -> Path | None:
-        """The file with the own tools of the worker at work, if it has one."""
+        """The file with the own tools of the running worker, if it has one."""
         return self.worker_frame.entry.custom_tools_path
 
     @property
     def worker_frame(self) -> WorkerFrame:
-        """The data of the call of the worker at work."""
+        """The data of the call of the running worker."""
         frame = self.frame.worker
         if frame is None:
-            raise NoWorkerError("No worker is at work here: this was called from Python.")
+            raise NoWorkerError("There is no running worker: this call was made from Python.")
         return frame
 
     def __repr__(self) -> str:
@@ -295,8 +295,8 @@ async def dispatch(
         # `run_ctx` is None for an entry that says it needs none, whatever the protocol promises to others.
         own_ctx: Any = run_context(child, entry, run_ctx) if entry.needs_run_context else None
         try:
-            if session.bounded or entry.kind == "worker":
-                output = await run_bounded(session, frame, partial(_start, child, own_ctx))
+            if session.has_timeout_or_executor or entry.kind == "worker":
+                output = await run_in_time(session, frame, partial(_start, child, own_ctx))
             else:
                 output = await entry.call(arguments, child, own_ctx)
         except (ApprovalRequired, PathChanged) as exc:
@@ -378,11 +378,11 @@ async def _ask_and_run(ctx: Context, child: Context, run_ctx: Any, reason: Appro
         await _tell_start(ctx.runtime, frame)  # it begins again, perhaps with other arguments
         again = run_ctx and run_context(child, frame.entry, run_ctx)
         try:
-            return await run_bounded(ctx.runtime, frame, partial(_start, child, again))
+            return await run_in_time(ctx.runtime, frame, partial(_start, child, again))
         except (ApprovalRequired, PathChanged) as exc:
             reason = exc
     raise PathFailed(
-        f"{reason} So it was after each of {_MOST_QUESTIONS + 1} approvals. Try again when it is left alone."
+        f"{reason} It changed after each of {_MOST_QUESTIONS + 1} approvals. Try again when nothing else writes to it."
     )
 
 

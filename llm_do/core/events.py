@@ -44,7 +44,7 @@ class _CallEvent(_Event):
     name: str
     """The name of the entry that was called."""
     worker: str | None
-    """The worker at work: the entry itself, or the nearest worker above it."""
+    """The running worker: the entry itself, or the nearest worker above it."""
     depth: int
     """How deep it is nested; 0 at the top."""
 
@@ -82,7 +82,7 @@ class _CallerEvent(_Event):
     name: str
     """The name of the entry that is meant."""
     worker: str | None = None
-    """The worker at work."""
+    """The running worker."""
     depth: int = -1
     """How deep the call is nested; -1 at the top."""
 

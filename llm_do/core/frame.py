@@ -216,7 +216,7 @@ class CallFrame:
 
     @property
     def worker(self) -> WorkerFrame | None:
-        """The frame of the worker at work: this one, or the nearest above it."""
+        """The frame of the running worker: this one, or the nearest above it."""
         return self._worker_above
 
     @property
@@ -226,7 +226,7 @@ class CallFrame:
 
     @property
     def worker_entry(self) -> EntryBase | None:
-        """The worker at work, if there is one."""
+        """The running worker, if there is one."""
         worker = self.worker
         return None if worker is None else worker.entry
 
@@ -240,11 +240,11 @@ class CallFrame:
 
     @property
     def files(self) -> SandboxToolset:
-        """The files of the worker at work."""
+        """The files of the running worker."""
         worker = self.worker
         sandbox = None if worker is None else worker.conversation.sandbox
         if sandbox is None:
-            whose = f"worker {worker.path!r} has none" if worker is not None else "no worker is at work here"
+            whose = f"worker {worker.path!r} has none" if worker is not None else "no worker is running here"
             raise NoSandboxError(f"There is no sandbox: {whose}. Give a worker one with WorkerEntry(sandbox=...).")
         return sandbox
 

@@ -222,7 +222,9 @@ class MeteredModel(WrapperModel):
         return response
 
     async def batch_create(self, requests: Any) -> NoReturn:
-        raise UserError("A batch goes past the budgets of the session. Make its requests one by one.")
+        raise UserError(
+            "Batches are not supported, since they bypass the session's budgets. Send the requests one by one."
+        )
 
     async def _admit_native_tools(self, parameters: ModelRequestParameters) -> None:
         """Apply the rules on a provider's own tools before a request has any, since it runs them without asking."""

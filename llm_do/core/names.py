@@ -23,9 +23,9 @@ class ExplainsNames(Protocol):
 
 
 def index_by_name(entries: Iterable[Entry[Any]], owner: str = "this runtime") -> dict[str, Entry[Any]]:
-    """Entries by name; two of one name are an error, and anything but an entry is one too."""
+    """Index entries by name. Raise for two of one name, and for anything that is no entry."""
     by_name: dict[str, Entry[Any]] = {}
-    for entry in as_list(entries, owner):
+    for entry in as_list(entries, f"entries of {owner}"):
         check_entry(entry, owner)
         check_name(entry.name)
         other = by_name.setdefault(entry.name, entry)
@@ -36,11 +36,11 @@ def index_by_name(entries: Iterable[Entry[Any]], owner: str = "this runtime") ->
     return by_name
 
 
-def as_list(entries: Any, owner: str) -> list[Any]:
-    """Entries as a list; a lone one is a mistake that Python would not notice, or explain."""
-    if isinstance(entries, str) or hasattr(entries, "call") or not isinstance(entries, Iterable):
-        raise TypeError(f"The entries of {owner} must be a list, got {quote(entries)}.")
-    return list(entries)
+def as_list(values: Any, what: str) -> list[Any]:
+    """Return values as a list, or raise for a single one, which Python would take for another iterable."""
+    if isinstance(values, str) or hasattr(values, "call") or not isinstance(values, Iterable):
+        raise TypeError(f"The {what} must be a list, got {quote(values)}.")
+    return list(values)
 
 
 def entries_below(entries: Iterable[Entry[Any]]) -> Iterator[Entry[Any]]:
@@ -49,12 +49,12 @@ def entries_below(entries: Iterable[Entry[Any]]) -> Iterator[Entry[Any]]:
 
 
 def workers_below(entries: Iterable[Entry[Any]]) -> Iterator[Any]:
-    """Every entry that has tools of its own, in the trees below `entries`."""
+    """Yield each entry that has tools of its own, in the trees below `entries`."""
     return (entry for entry in entries_below(entries) if adapt(entry).own_entries)
 
 
 def reachable(entry: Entry[Any]) -> dict[str, Entry[Any]]:
-    """`entry` and all that it reaches, by name. A name that means two entries means none."""
+    """Return an entry and all that it reaches, by name, without names that mean two entries."""
     check_entry(entry, "this runtime")
     entries: dict[str, Entry[Any]] = {check_name(entry.name): entry}
     ambiguous: set[str] = set()
@@ -76,8 +76,9 @@ class ToolsetResolver:
         if isinstance(toolset, str):
             if toolset not in self._factories:
                 raise ToolsetError(
-                    f"Worker {worker!r} wants a toolset named {toolset!r}, which this runtime does not have."
-                    f"{did_you_mean(toolset, self._factories)} Name it with Runtime(toolsets={{{toolset!r}: factory}})."
+                    f"There is no toolset named {toolset!r}, which worker {worker!r} uses."
+                    f"{did_you_mean(toolset, self._factories)} "
+                    f"Define it with Runtime(toolsets={{{toolset!r}: factory}})."
                 )
             return self._factories[toolset]
         if isinstance(toolset, AbstractToolset):

@@ -1,4 +1,4 @@
-"""Running a call in time, and beside no more workers of its caller than may be."""
+"""Running a call within its time limit and, for a worker, in one of its caller's slots."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .frame import CallFrame, Deadline
 from .session import Session
 
 
-async def run_bounded(session: Session, frame: CallFrame, start: Callable[[], Awaitable[Any]]) -> Any:
+async def run_in_time(session: Session, frame: CallFrame, start: Callable[[], Awaitable[Any]]) -> Any:
     """Run a call within its time, in a slot if it is one of a worker."""
     timeout = _own_timeout(session, frame)
     if timeout is None:
@@ -36,7 +36,7 @@ async def run_bounded(session: Session, frame: CallFrame, start: Callable[[], Aw
 async def _run_in_slot(session: Session, frame: CallFrame, start: Callable[[], Awaitable[Any]]) -> Any:
     if frame.entry.kind != "worker":
         return await start()
-    frame.waits_for = f", which waits for a slot ({session.max_concurrency} workers are at work: max_concurrency)"
+    frame.waits_for = f", which waits for a slot ({session.max_concurrency} workers are running: max_concurrency)"
     async with session.loop.worker_slots(frame.caller):
         frame.waits_for = ""
         return await start()

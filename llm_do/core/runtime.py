@@ -1,4 +1,4 @@
-"""`Runtime`: one session, and what stands around its calls."""
+"""`Runtime`: a session with the methods that programs use."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Runtime(Session):
                 sandbox.manager.close()
 
     def context(self) -> Context:
-        """The context at the top of the session."""
+        """Return the context at the top of the session."""
         return Context(self, self.root)
 
     @property

@@ -102,7 +102,7 @@ class Session:
         self.spending = Spending(limits or Limits(), PriceList(prices or {}, projects_prices), limit_callback)
         self.models = SessionModels(self.entries, self.recorder, model, choose_model)
         self.loop = SessionLoop(self.root, max_concurrency, self.recorder.notice, self._enter_loop, self._find_progress)
-        self.bounded = executor is not None or self.spending.limits.timeout is not None
+        self.has_timeout_or_executor = executor is not None or self.spending.limits.timeout is not None
         """Whether calls have a time limit or an executor."""
 
     def _enter_loop(self) -> None:

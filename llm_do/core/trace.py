@@ -192,7 +192,7 @@ class Trace(Sequence[TraceEntry]):
         return f"<Trace of {len(self)} calls{left_out}>"
 
     def tree(self) -> list[TraceNode]:
-        """The top-level calls, each with the calls below it."""
+        """Return the top-level calls, each with the calls below it."""
         roots: list[TraceNode] = []
         nodes: dict[int, TraceNode] = {}
         for entry in self:

@@ -117,7 +117,9 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         if self.on_cut_off not in ("note", "error"):
             raise ValueError(f"on_cut_off of worker {self.name!r} must be 'note' or 'error', got {self.on_cut_off!r}.")
         for attribute in ("tools", "toolsets", "capabilities", "compatible_models"):
-            object.__setattr__(self, attribute, tuple(as_list(getattr(self, attribute), f"worker {self.name!r}")))
+            object.__setattr__(
+                self, attribute, tuple(as_list(getattr(self, attribute), f"{attribute} of worker {self.name!r}"))
+            )
         for requirement in self.compatible_models:
             check_requirement(requirement)
         if (

@@ -729,7 +729,7 @@ def takes_context(ctx: Context, q: str) -> str:
     ("mistake", "error", "message"),
     [
         (lambda: Runtime(search), TypeError, "must be a list, got <ToolEntry 'search'"),
-        (lambda: WorkerEntry(name="w", tools=search), TypeError, "The entries of worker 'w' must be a list"),
+        (lambda: WorkerEntry(name="w", tools=search), TypeError, "The tools of worker 'w' must be a list"),
         (lambda: WorkerEntry(name="w", tools="search"), TypeError, "must be a list, got 'search'"),
         (lambda: Runtime([Tool(takes_context, takes_ctx=False, function_schema=search.tool.function_schema)]),
          TypeError, "Use ToolEntry"),

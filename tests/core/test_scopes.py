@@ -166,7 +166,7 @@ async def test_toolsets_by_name_come_from_the_runtime() -> None:
     runtime = Runtime(model=scripted(calls(("use_f", {})), says("ok")), toolsets={"files": log.toolset("f")})
     assert await runtime.call(worker, "x") == "ok"
     assert log.lines == ["build f", "enter f", "use f", "exit f"]
-    with pytest.raises(ToolsetError, match="wants a toolset named 'fils'.*Did you mean 'files'"):
+    with pytest.raises(ToolsetError, match="no toolset named 'fils'.*Did you mean 'files'"):
         await runtime.call(WorkerEntry(name="w2", toolsets=["fils"]), "x")
     with pytest.raises(ToolsetError, match="give a factory"):
         await runtime.call(WorkerEntry(name="w3", toolsets=[FunctionToolset()]), "x")  # type: ignore[list-item]

@@ -172,7 +172,7 @@ async def test_a_nested_worker_has_its_own_files_or_none(project: Path) -> None:
     await runtime.call("outer", "go")
     assert await runtime.call("peek") == "none"
     assert "worker 'outer > inner' has none" in str(errors[0])
-    assert "no worker is at work here" in str(errors[1])
+    assert "no worker is running here" in str(errors[1])
 
 
 async def test_instructions_name_the_roots_and_the_files_are_closed_with_the_scope(project: Path) -> None:
@@ -296,7 +296,7 @@ async def test_a_file_that_changes_with_every_answer_is_left_alone_in_the_end(pr
     file.write_text("old")
     person = Person(file, *(f"old {number}" for number in range(50)))
     results = await use(project, (tool, CHANGES[tool]), approval_callback=person)
-    assert "So it was after each of 5 approvals" in str(results[0].content)
+    assert "It changed after each of 5 approvals" in str(results[0].content)
     assert texts(project / "out") == {"a.txt": "old 4"}
 
 

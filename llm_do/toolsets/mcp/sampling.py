@@ -65,7 +65,7 @@ class SamplingEntry(EntryBase):
         """Ask the worker's model, within the budgets that hold here."""
         worker, frame = ctx.frame.worker, ctx.frame
         if worker is None or worker.model is None or not isinstance(frame, RequestFrame):
-            raise NoWorkerError("No worker is at work here, so there is no model to ask.")
+            raise NoWorkerError("There is no running worker, so there is no model to ask.")
         model = metered(worker.model, ctx.runtime, frame)
         limits: Any = getattr(worker.entry, "model_settings", None) or {}
         most: int = limits.get("max_tokens") or getattr(model, "default_max_tokens", DEFAULT_OUTPUT_TOKENS)
