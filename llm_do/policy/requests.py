@@ -142,7 +142,7 @@ class ApprovalOutcome:
     approved: bool
     """Whether the call may run."""
     by: Literal["callback", "grant", "rule", "nobody", "error"]
-    """A callback, a grant for the session, a rule, `nobody` without a callback, or `error` when it failed."""
+    """A callback, a grant for the session, a rule, `nobody` without a callback, or `error`, without a usable answer."""
     note: str | None = None
     """The comment of the person who decided, or the reason of the refusal."""
     rule: str | None = None
