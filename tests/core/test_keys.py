@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
+from enum import IntFlag
 from typing import Annotated, Any
 
 import pytest
@@ -293,6 +294,14 @@ VALUES = st.recursive(
 def test_digests_are_equal_exactly_for_values_with_equal_keys(left: Any, right: Any) -> None:
     assert digest(left)[1] and digest(right)[1]
     assert (digest(left) == digest(right)) == (canonical(left) == canonical(right))
+
+
+class Marks(IntFlag):
+    READ = 1
+
+
+def test_flags_without_a_name_have_digests_of_their_own() -> None:
+    assert len({digest(mark)[0] for mark in (Marks(0), Marks.READ, Marks(8), Marks(16))}) == 4
 
 
 def test_a_digest_does_not_depend_on_the_order_of_keys_and_sets() -> None:
