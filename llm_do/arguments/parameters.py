@@ -233,7 +233,7 @@ def as_arguments(model: BaseModel) -> dict[str, Any]:
     """Return the fields and the extra values of a model as keywords. Raise an `ArgumentError` if two have one name."""
     fields = fields_of(model)
     assert fields is not None
-    if (name := fields.ambiguous) is not None:
+    if (name := next((name for name in fields.extra if name in fields.declared), None)) is not None:
         raise ArgumentError(
             f"{name!r} is a field of {type(model).__name__} and an extra value as well: leave out the extra one."
         )

@@ -6,11 +6,11 @@ or have no width could make a screen show something else than what will run. Her
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
-from ..values.fields import EXTRA, fields_of
+from ..values.fields import EXTRA, Fields, parts_of
 
 LIMIT = 2_000
 """The most characters of one value, unless `full`."""
@@ -206,17 +206,19 @@ def _parts(item: Any, shorten: Callable[[str], str], full: bool) -> str | list[A
 
 def _items(item: Any, shorten: Callable[[str], str], full: bool) -> str | list[Any]:
     most = None if full else _MOST_ITEMS
-    if isinstance(item, list | tuple | Set):
-        inner: list[Any] = []
-        for element in islice(item, most):
-            inner += [_Raw(", "), element]
-        return [_Raw("["), *inner[1:], *_rest(len(item), most), _Raw("]")]
-    start, pairs, extra = "", item, {}
-    if (fields := fields_of(item)) is not None:
-        start, pairs, extra = visible(type(item).__name__), fields.declared, fields.extra
-    elif not isinstance(item, Mapping):
-        return shorten(_visible_repr(item))
-    inner = []
+    inner: list[Any] = []
+    start, extra = "", dict[str, Any]()
+    match parts_of(item):
+        case None:
+            return shorten(_visible_repr(item))
+        case Fields(pairs, extra):
+            start = visible(type(item).__name__)
+        case Mapping() as pairs:
+            pass
+        case elements:
+            for element in islice(elements, most):
+                inner += [_Raw(", "), element]
+            return [_Raw("["), *inner[1:], *_rest(len(elements), most), _Raw("]")]
     for name, element in islice(pairs.items(), most):
         inner += [_Raw(", "), _Raw(f"{_name(name, shorten)}: "), element]
     inner += _rest(len(pairs), most)

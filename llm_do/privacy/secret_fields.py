@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -10,7 +10,7 @@ from pydantic import GetJsonSchemaHandler
 from pydantic_core import CoreSchema
 
 from ..values.canonical import SameObject
-from ..values.fields import alias_map, fields_of, replace_items
+from ..values.fields import Fields, alias_map, parts_of, replace_items
 from ..values.json_schema import COMBINATIONS, CONTENTS, follow
 
 
@@ -58,12 +58,13 @@ class SecretFields:
         if any(_is_secret_schema(part) for part in parts):
             secret.append(value)
             return HIDDEN
-        aliases = alias_map(type(value)) if fields_of(value) is not None else {}
-        is_list = isinstance(value, list | tuple | Set)
+        container = parts_of(value)
+        aliases = alias_map(type(value)) if isinstance(container, Fields) else {}
+        has_names = isinstance(container, Fields | Mapping)
 
         def split(key: Any, item: Any) -> Any:
             # An extra value with the name of a field may be meant for it, and is hidden like it.
-            inner = _item(parts, key) if is_list else _property(parts, [key, *aliases.get(key, ())])
+            inner = _property(parts, [key, *aliases.get(key, ())]) if has_names else _item(parts, key)
             return self._split(inner, item, secret)
 
         result = replace_items(value, split)

@@ -21,7 +21,7 @@ from uuid import UUID
 
 from pydantic import SecretBytes, SecretStr
 
-from ..values.fields import fields_of, replace_items
+from ..values.fields import items_of, replace_items
 from .escapes import LONGEST, Reading, has_escapes, readings
 from .secret_fields import HIDDEN, SecretFields
 
@@ -115,13 +115,13 @@ class Values:
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, str):
-            text = str.__str__(value)
-            return value if (clean := self.text(text)) is text else clean
+            return self._redact_by_text(value, str.__str__(value))
         if isinstance(value, int | float | Decimal | UUID | PurePath):
             text = _plain(value)
-            return value if len(text) < SHORTEST or (clean := self.text(text)) is text else clean
+            return value if len(text) < SHORTEST else self._redact_by_text(value, text)
         if isinstance(value, bytes | bytearray):
-            return self._bytes(bytes(value), value)
+            text = bytes(value).decode(errors="surrogateescape")
+            return value if (clean := self.text(text)) == text else clean.encode(errors="surrogateescape")
         if isinstance(value, SecretStr | SecretBytes):
             return HIDDEN
         if isinstance(value, Enum | type):
@@ -132,21 +132,18 @@ class Values:
             return UNREADABLE
         inside.add(id(value))
         try:
-            return self._redact_object(value, lambda item: self._redact(item, inside))
+            redacted = replace_items(
+                value, lambda _, item: self._redact(item, inside), lambda key: self._redact(key, inside)
+            )
+            # Of an object without parts, its repr is searched. A database connection stands for itself.
+            return self._redact_by_text(value, repr(value)) if redacted is None else redacted
         except Exception:  # an object that cannot be searched is not recorded
             return UNREADABLE
         finally:
             inside.discard(id(value))
 
-    def _bytes(self, data: bytes, value: Any) -> Any:
-        text = data.decode(errors="surrogateescape")
-        return value if (clean := self.text(text)) == text else clean.encode(errors="surrogateescape")
-
-    def _redact_object(self, value: Any, redact: Callable[[Any], Any]) -> Any:
-        if (result := replace_items(value, lambda _, item: redact(item), redact)) is not None:
-            return result
-        # Of any other object, its repr is searched. A database connection stands for itself.
-        text = repr(value)
+    def _redact_by_text(self, value: Any, text: str) -> Any:
+        """Return a value, or the text that stands for it without secrets, if it has any."""
         return value if (clean := self.text(text)) is text else clean
 
 
@@ -272,9 +269,5 @@ def texts_in(values: Iterable[Any]) -> Iterator[str]:
         elif isinstance(value, int | float | Decimal | UUID | PurePath) and not isinstance(value, bool):
             if len(text := _plain(value)) >= SHORTEST:
                 yield text
-        elif isinstance(value, Mapping):
-            todo.extend(value.values())
-        elif isinstance(value, list | tuple | Set):
-            todo.extend(value)
-        elif (fields := fields_of(value)) is not None:
-            todo.extend((*fields.declared.values(), *fields.extra.values()))
+        else:
+            todo.extend(items_of(value))

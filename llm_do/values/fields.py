@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import operator
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -31,11 +31,6 @@ class Fields(NamedTuple):
     extra: dict[str, Any]
     """All other values, by their keys."""
 
-    @property
-    def ambiguous(self) -> str | None:
-        """Return the name of a field that is also the key of an extra value, if there is one."""
-        return next((name for name in self.extra if name in self.declared), None)
-
 
 def fields_of(value: Any) -> Fields | None:
     """Return the fields of a pydantic model or a dataclass; `None` for any other value.
@@ -53,6 +48,31 @@ def fields_of(value: Any) -> Fields | None:
     return Fields(declared, {name: item for name, item in stored.items() if name not in declared})
 
 
+def parts_of(value: Any) -> Fields | Mapping[Any, Any] | Collection[Any] | None:
+    """Take a value apart: return the fields of a model or a dataclass, and a mapping, list, tuple or set as it is.
+
+    Any other value has no parts: `None`. Whatever goes through values of any kind asks here what is in them.
+    """
+    if isinstance(value, dict | list | tuple | set | frozenset):
+        return value
+    if (fields := fields_of(value)) is not None:
+        return fields
+    return value if isinstance(value, Mapping | Set) else None
+
+
+def items_of(value: Any) -> Iterable[Any]:
+    """Return all that is in a value, without the keys; of one without parts, nothing."""
+    match parts_of(value):
+        case None:
+            return ()
+        case Fields(declared, extra):
+            return (*declared.values(), *extra.values())
+        case Mapping() as items:
+            return items.values()
+        case items:
+            return items
+
+
 def aliases(info: FieldInfo, *, roots: bool = False) -> Iterator[str]:
     """Yield the aliases of a field; with `roots`, also the first key of a path to it."""
     alias = info.validation_alias if info.validation_alias is not None else info.alias
@@ -64,7 +84,7 @@ def aliases(info: FieldInfo, *, roots: bool = False) -> Iterator[str]:
 
 def alias_map(kind: Any) -> Mapping[str, tuple[str, ...]]:
     """Return the aliases of the fields of a model, a dataclass or a TypedDict, by their names in Python."""
-    return _alias_map(kind)
+    return _alias_map(kind)  # mypy takes a `type[Any]` for something that cannot be hashed
 
 
 @lru_cache(maxsize=1024)
@@ -101,25 +121,24 @@ def separate_extra(value: Any) -> Any:
 def _separate(value: Any, inside: set[int]) -> Any:
     if isinstance(value, str | bytes | int | float | type(None)) or id(value) in inside:
         return value
-    fields = fields_of(value)
-    if fields is None and not isinstance(value, Mapping | list | tuple | set | frozenset):
+    parts = parts_of(value)
+    if parts is None:
         return value
     inside.add(id(value))
     try:
         if isinstance(value, RootModel):  # it is serialized as what is inside
             root = _separate(value.root, inside)
             return value if root is value.root else root
-        if fields is not None:
-            declared = {name: _separate(item, inside) for name, item in fields.declared.items()}
-            if not fields.extra and all(item is fields.declared[name] for name, item in declared.items()):
+        if isinstance(parts, Fields):
+            declared = _separate(parts.declared, inside)
+            if not parts.extra and declared is parts.declared:
                 return value
-            extra = {name: _separate(item, inside) for name, item in fields.extra.items()}
-            return {**_serialized_names(type(value), declared), **({EXTRA: extra} if extra else {})}
-        if isinstance(value, Mapping):
-            items = {key: _separate(item, inside) for key, item in value.items()}
-            return value if all(items[key] is value[key] for key in items) else items
-        parts = [_separate(item, inside) for item in value]
-        return value if all(part is old for part, old in zip(parts, value, strict=True)) else parts
+            extra = {EXTRA: _separate(parts.extra, inside)} if parts.extra else {}
+            return {**_serialized_names(type(value), declared), **extra}
+        # What the items become cannot be in a set.
+        items = list(parts) if isinstance(parts, Set) else parts
+        separate = replace_items(items, lambda _, item: _separate(item, inside))
+        return value if separate is items else separate
     except Exception:  # a mapping of some class that cannot be read
         return f"<{type(value).__name__} that cannot be shown>"
     finally:
@@ -139,20 +158,22 @@ def replace_items(value: Any, replace: Callable[[Any, Any], Any], key: Callable[
     `replace` takes the key, the index or the name of each item and the item. `key` replaces the keys of mappings and of
     extra values. Of any other value, the result is `None`.
     """
-    if isinstance(value, Mapping):
-        pairs = [(key(old), replace(old, item)) for old, item in value.items()]
-        is_same = all(new is old and item is value[old] for (new, item), old in zip(pairs, value, strict=True))
-        return value if is_same else dict(pairs)
-    if isinstance(value, list | tuple | Set):
-        old = list(value)
-        items = [replace(index, item) for index, item in enumerate(old)]
-        if all(map(operator.is_, items, old)):
-            return value
-        if hasattr(value, "_make"):
-            return value._make(items)
-        return next((kind for kind in (list, tuple, set, frozenset) if isinstance(value, kind)), list)(items)
-    fields = fields_of(value)
-    return None if fields is None else _replace_fields(value, fields, replace, key)
+    match parts_of(value):
+        case None:
+            return None
+        case Fields() as fields:
+            return _replace_fields(value, fields, replace, key)
+        case Mapping():
+            pairs = [(key(old), replace(old, item)) for old, item in value.items()]
+            is_same = all(new is old and item is value[old] for (new, item), old in zip(pairs, value, strict=True))
+            return value if is_same else dict(pairs)
+    old = list(value)
+    items = [replace(index, item) for index, item in enumerate(old)]
+    if all(map(operator.is_, items, old)):
+        return value
+    if hasattr(value, "_make"):
+        return value._make(items)
+    return next((kind for kind in (list, tuple, set, frozenset) if isinstance(value, kind)), list)(items)
 
 
 def _replace_fields(value: Any, fields: Fields, replace: Callable[[str, Any], Any], key: Callable[[str], str]) -> Any:
@@ -161,16 +182,12 @@ def _replace_fields(value: Any, fields: Fields, replace: Callable[[str, Any], An
     has_new_extra = any(fields.extra.get(name, extra) is not item for name, item in extra.items())
     if not declared and not has_new_extra:
         return value
-    if isinstance(value, BaseModel):  # without the validators of its class
-        result = value.model_copy()
-        result.__dict__.update(declared)
-        if has_new_extra:
-            object.__setattr__(result, "__pydantic_extra__", extra)
-        return result
     result = copy.copy(value)
-    for name, item in declared.items():
+    for name, item in declared.items():  # without the validators of its class
         object.__setattr__(result, name, item)
-    if has_new_extra:
+    if has_new_extra and isinstance(value, BaseModel):
+        object.__setattr__(result, "__pydantic_extra__", extra)
+    elif has_new_extra:
         for name in fields.extra:
             del result.__dict__[name]
         result.__dict__.update(extra)

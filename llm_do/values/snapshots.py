@@ -1,9 +1,7 @@
 """Copies of values that stay as they are when their owner changes the originals."""
 
-from collections import deque
 from collections.abc import Mapping, Sequence, Set
 from copy import copy, deepcopy
-from dataclasses import is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -11,6 +9,8 @@ from typing import Any
 from uuid import UUID
 
 from pydantic import BaseModel
+
+from .fields import parts_of
 
 ATOMS: frozenset[type] = frozenset(
     {str, int, float, bool, type(None), bytes, complex, Decimal, date, datetime, time, timedelta, UUID}
@@ -56,7 +56,7 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
         return kind(item if type(item) in ATOMS else _copy(item, memo) for item in value)
     if isinstance(value, (str, bytes, int, float, Enum, type)):
         return value
-    if isinstance(value, BaseModel | Mapping | Set | Sequence | deque | bytearray) or is_dataclass(value):
+    if isinstance(value, BaseModel | Sequence) or parts_of(value) is not None:
         return _copy_object(value, memo)
     return value
 
@@ -70,7 +70,7 @@ def _copy_object(value: Any, memo: dict[int, Any]) -> Any:
         memo[id(value)] = value
     try:
         result = copy(value)
-        if isinstance(value, Mapping | Set | Sequence | deque) and not hasattr(value, "__dict__"):
+        if isinstance(value, Mapping | Set | Sequence) and not hasattr(value, "__dict__"):
             return result
         memo[id(value)] = result
         for name, item in list(vars(value).items()):

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from contextlib import suppress
 from math import isfinite
 from typing import Any, Literal
 
 from pydantic_core import ValidationError, to_json, to_jsonable_python
 
-from .fields import EXTRA, fields_of, separate_extra
+from .fields import EXTRA, Fields, parts_of, separate_extra
 
 
 def escape_surrogates(text: str) -> str:
@@ -102,15 +102,17 @@ def _plain(value: Any, inside: tuple[int, ...]) -> Any:
         return safe_repr(type(value))
     below = (*inside, id(value))
     try:
-        if (fields := fields_of(value)) is not None:
-            extra = {EXTRA: fields.extra} if fields.extra else {}
-            return {name: _plain(item, below) for name, item in {**fields.declared, **extra}.items()}
-        if isinstance(value, Mapping):
-            return {text_of(key): _plain(item, below) for key, item in value.items()}
-        if isinstance(value, list | tuple | Set):
-            return [_plain(item, below) for item in value]
-        data = to_jsonable_python(value, fallback=text_of, bytes_mode="base64")
-        return None if isinstance(data, float) and not isfinite(data) else data
+        match parts_of(value):
+            case None:
+                data = to_jsonable_python(value, fallback=text_of, bytes_mode="base64")
+                return None if isinstance(data, float) and not isfinite(data) else data
+            case Fields(declared, extra):
+                named = {**declared, EXTRA: extra} if extra else declared
+                return {name: _plain(item, below) for name, item in named.items()}
+            case Mapping() as items:
+                return {text_of(key): _plain(item, below) for key, item in items.items()}
+            case items:
+                return [_plain(item, below) for item in items]
     except Exception:
         return safe_repr(value)
 
