@@ -47,8 +47,6 @@ _ANSWERS = frozenset({"n", "best_of"})
 class InputBound:
     """The most input tokens that a request can have."""
 
-    __slots__ = ("tokens", "unbounded")
-
     def __init__(
         self,
         messages: Sequence[ModelMessage],

@@ -62,9 +62,6 @@ class _Claim:
     per_token: Amount
     """The amount for each token of output."""
 
-    def refusal(self, amount: Amount) -> Refusal:
-        return Refusal(self.pool.lacks(amount, self.meter.owner), self.pool.name, self.meter)
-
     def amount(self, output_tokens: int) -> Amount:
         return self.fixed + self.per_token * output_tokens
 
@@ -79,8 +76,6 @@ class _Claim:
 
 class Reservation:
     """The amounts that one request reserves until it is settled, once."""
-
-    __slots__ = ("_ledger", "_meters", "_price", "_shares", "is_open", "output_tokens")
 
     def __init__(
         self, ledger: Ledger, meters: Sequence[UsageMeter], claims: Sequence[_Claim], quote: Quote, output_tokens: int
@@ -158,15 +153,11 @@ class Reservation:
         self._ledger.in_flight.discard(self)
 
 
+@dataclass(frozen=True, slots=True)
 class _Waiter:
-    __slots__ = ("answer", "meters", "number", "outer", "quote")
-
-    def __init__(self, number: int, meters: Sequence[UsageMeter], quote: Quote, outer: Sequence[Reservation]) -> None:
-        self.number = number
-        self.meters = meters
-        self.quote = quote
-        self.outer = outer
-        self.answer: asyncio.Future[Reservation | Refusal] = asyncio.get_running_loop().create_future()
+    number: int
+    answer: asyncio.Future[Reservation | Refusal]
+    request: tuple[Sequence[UsageMeter], Quote, Sequence[Reservation]]
 
 
 class Ledger:
@@ -187,16 +178,17 @@ class Ledger:
 
         `outer` are the reservations of requests that end only after this one: they release nothing for it.
         """
-        answer = self._attempt(meters, quote, outer, self._awaited)
+        answer = self._attempt(meters, quote, outer)
         if not isinstance(answer, _Short):
             return answer
         self._awaited |= answer.pools
-        waiter = _Waiter(next(self._numbers), meters, quote, outer)
+        future: asyncio.Future[Reservation | Refusal] = asyncio.get_running_loop().create_future()
+        waiter = _Waiter(next(self._numbers), future, (meters, quote, outer))
         self._lines.setdefault(answer.line, deque()).append(waiter)
         try:
-            return await waiter.answer
+            return await future
         except asyncio.CancelledError:
-            if not waiter.answer.cancelled() and isinstance(reservation := waiter.answer.result(), Reservation):
+            if not future.cancelled() and isinstance(reservation := future.result(), Reservation):
                 reservation.cancel()
             self.serve()  # it may have stood in the way of others
             raise
@@ -213,7 +205,7 @@ class Ledger:
             line = self._lines[pools]
             waiter = line[0]
             if not waiter.answer.done():  # it was cancelled
-                answer = self._attempt(waiter.meters, waiter.quote, waiter.outer, self._awaited)
+                answer = self._attempt(*waiter.request)
                 if isinstance(answer, _Short):
                     self._awaited |= answer.pools
                     continue
@@ -236,7 +228,7 @@ class Ledger:
 
     @money_context()
     def _attempt(
-        self, meters: Sequence[UsageMeter], quote: Quote, outer: Sequence[Reservation], awaited: Set[Pool]
+        self, meters: Sequence[UsageMeter], quote: Quote, outer: Sequence[Reservation]
     ) -> Reservation | Refusal | _Short:
         """Reserve, refuse, or return the budgets that have too little left while requests are in flight."""
         claims: list[_Claim] = []
@@ -251,11 +243,13 @@ class Ledger:
             shares = [share for each in outer if (share := each.share_of(claim.pool)) is not None]
             most = claim.affords(claim.pool.left_at_best - sum(shares), output)
             if most < quote.least_output_tokens:
-                return claim.refusal(claim.amount(quote.least_output_tokens))
+                return _lacks(claim.pool, claim.amount(quote.least_output_tokens), claim.meter)
             if claim.pool.in_flight == len(shares):  # nothing will be refunded here, so the output has to be shorter
                 output = most
         short = {
-            claim.pool for claim in claims if claim.pool in awaited or claim.affords(claim.pool.left, output) < output
+            claim.pool
+            for claim in claims
+            if claim.pool in self._awaited or claim.affords(claim.pool.left, output) < output
         }
         if short:
             return _Short(short, frozenset(claim.pool for claim in claims))
@@ -285,12 +279,13 @@ def _claims(meter: UsageMeter, quote: Quote) -> list[_Claim] | Refusal:
             claims.append(_Claim(meter.cost, meter, fixed, per_token))
     elif meter.unpriced.limit is not None:
         if meter.cost.spent and meter.cost.spent >= meter.cost.limit:  # its cost is known when its provider has told
-            return Refusal(meter.cost.lacks(None, meter.owner), meter.cost.name, meter)
+            return _lacks(meter.cost, None, meter)
         claims.append(_Claim(meter.unpriced, meter, quote.input_tokens, 1))
     else:
-        return Refusal(
-            f"no price is known for model {quote.model!r}, so Limits.max_cost cannot be kept; {GIVE_PRICE}",
-            "",
-            meter,
-        )
+        problem = f"no price is known for model {quote.model!r}, so Limits.max_cost cannot be kept; {GIVE_PRICE}"
+        return Refusal(problem, "", meter)
     return claims
+
+
+def _lacks(pool: Pool, amount: Amount | None, meter: UsageMeter) -> Refusal:
+    return Refusal(pool.lacks(amount), pool.name, meter)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from typing import TypeAlias
 
@@ -78,11 +78,10 @@ class Budget(Account):
 class Pool:
     """One budget of one meter, in dollars or in tokens."""
 
-    __slots__ = ("estimated", "in_flight", "limit", "name", "reserved", "spent", "zero")
-
-    def __init__(self, name: str, zero: Amount) -> None:
+    def __init__(self, name: str, owner: str, zero: Amount) -> None:
         self.name = name
         """The field of `Limits` that has its limit."""
+        self.owner = owner
         self.zero = zero
         """Nothing, in the unit of this budget."""
         self.limit: Amount | None = None
@@ -114,20 +113,16 @@ class Pool:
     def account(self) -> Account:
         return Account(limit=self.limit, spent=self.spent, estimated=self.estimated, reserved=self.reserved)
 
-    def lacks(self, amount: Amount | None, owner: str) -> str:
+    def lacks(self, amount: Amount | None) -> str:
         """Return why an amount is not available; `None` is an unknown amount."""
         assert self.limit is not None
-        used = f"{_number(self.spent)} of {_with_unit(self.limit)} of {owner} are used"
+        used = f"{_number(self.spent)} of {_with_unit(self.limit)} of {self.owner} are used"
         if self.estimated:
             used += f", up to {_with_unit(self.estimated)} more by requests that reported nothing"
         if self.reserved:
             used += f", up to {_with_unit(self.reserved)} by requests in flight"
         more = "any amount" if amount is None else _with_unit(amount)
         return f"{used}, and the next request may use {more} (Limits.{self.name})"
-
-
-def _used_up(limit: int, what: str, owner: str) -> str:
-    return f"the {limit} {what} of {owner} is used up" if limit == 1 else f"the {limit} {what}s of {owner} are used up"
 
 
 def _number(amount: Amount) -> str:
@@ -150,34 +145,24 @@ def full_name(provider: str | None, model: str) -> str:
 class UsageMeter:
     """Counts calls, requests, tokens and money of the session, or of one call of a worker with limits."""
 
-    __slots__ = ("_limits", "by_model", "by_provider", "calls", "cost", "requests", "tokens", "unpriced", "worker")
-
     def __init__(self, limits: Limits, worker: str | None = None) -> None:
         self.worker = worker
         """The worker whose call this is about; `None` is the session."""
+        self.owner = "the session" if worker is None else f"worker {worker!r}"
         self.by_model: dict[str, RunUsage] = {}
         self.by_provider: dict[str, RunUsage] = {}
         """The same by `provider:model`: one model of two providers has two prices."""
         self.calls = 0
         self.requests = 0
-        self.cost = Pool("max_cost", Decimal(0))
-        self.tokens = Pool("max_tokens", 0)
-        self.unpriced = Pool("max_unpriced_tokens", 0)
+        self.cost = Pool("max_cost", self.owner, Decimal(0))
+        self.tokens = Pool("max_tokens", self.owner, 0)
+        self.unpriced = Pool("max_unpriced_tokens", self.owner, 0)
+        self.set_limits(limits)
+
+    def set_limits(self, limits: Limits) -> None:
         self.limits = limits
-
-    @property
-    def limits(self) -> Limits:
-        return self._limits
-
-    @limits.setter
-    def limits(self, limits: Limits) -> None:
-        self._limits = limits
         self.cost.limit = None if limits.max_cost is None else money(limits.max_cost, "Limits.max_cost")
         self.tokens.limit, self.unpriced.limit = limits.max_tokens, limits.max_unpriced_tokens
-
-    @property
-    def owner(self) -> str:
-        return "the session" if self.worker is None else f"worker {self.worker!r}"
 
     @property
     def reserves(self) -> bool:
@@ -186,20 +171,17 @@ class UsageMeter:
 
     def no_more_calls(self) -> str | None:
         """Return why there may be no further call, or `None`."""
-        limit = self._limits.max_calls
-        if limit is None or self.calls < limit:
-            return None
-        return f"{_used_up(limit, 'call', self.owner)} (Limits.max_calls)"
-
-    def count_call(self) -> None:
-        self.calls += 1
+        return self._used_up("max_calls", self.limits.max_calls, self.calls, "call")
 
     def no_more_requests(self) -> str | None:
         """Return why there may be no further model request, or `None`."""
-        limit = self._limits.max_requests
-        if limit is None or self.requests < limit:
+        return self._used_up("max_requests", self.limits.max_requests, self.requests, "model request")
+
+    def _used_up(self, name: str, limit: int | None, used: int, what: str) -> str | None:
+        if limit is None or used < limit:
             return None
-        return f"{_used_up(limit, 'model request', self.owner)} (Limits.max_requests)"
+        text = f"{what} of {self.owner} is" if limit == 1 else f"{what}s of {self.owner} are"
+        return f"the {limit} {text} used up (Limits.{name})"
 
     @money_context()
     def count_usage(self, model: str, provider: str | None, usage: RequestUsage) -> None:
@@ -213,11 +195,4 @@ class UsageMeter:
 
     def budget(self) -> Budget:
         """Return the use of money and tokens."""
-        cost = self.cost
-        return Budget(
-            limit=cost.limit,
-            spent=cost.spent,
-            estimated=cost.estimated,
-            reserved=cost.reserved,
-            tokens=self.tokens.account(),
-        )
+        return Budget(**asdict(self.cost.account()), tokens=self.tokens.account())

@@ -63,10 +63,8 @@ class Price:
 
     def of(self, input_tokens: int, output_tokens: int) -> Decimal:
         """Return the cost of one request."""
-        assert (
-            isinstance(self.input, Decimal) and isinstance(self.output, Decimal) and isinstance(self.request, Decimal)
-        )
-        return self.request + (self.input * input_tokens + self.output * output_tokens) / MILLION
+        tokens = Decimal(self.input) * input_tokens + Decimal(self.output) * output_tokens
+        return Decimal(self.request) + tokens / MILLION
 
 
 FREE = Price()
@@ -201,14 +199,11 @@ def _list_price(model: Model) -> Price | None:
 
 def _highest(model: ModelInfo) -> Price | None:
     prices = list(_may_apply(model))
-    rates = {
-        direction: max((each for price in prices for each in _rates(price, direction)), default=None)
-        for direction in ("input", "output")
-    }
-    per_request = max((each for price in prices for each in _amounts(price.requests_kcount)), default=Decimal(0)) / 1000
-    if rates["input"] is None and rates["output"] is None and not per_request:
+    inputs, outputs = ([each for price in prices for each in _rates(price, way)] for way in ("input", "output"))
+    requests = [each / 1000 for price in prices for each in _amounts(price.requests_kcount)]
+    if not inputs and not outputs and not any(requests):
         return None
-    return Price(input=rates["input"] or Decimal(0), output=rates["output"] or Decimal(0), request=per_request)
+    return Price(input=max(inputs, default=0), output=max(outputs, default=0), request=max(requests, default=0))
 
 
 def _may_apply(model: ModelInfo) -> Iterator[ModelPrice]:

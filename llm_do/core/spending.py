@@ -47,7 +47,7 @@ class Spending:
                     f"{frame.path} does not run: {problem}.", problem=problem, limit="max_calls", worker=meter.worker
                 )
         for meter in meters:
-            meter.count_call()
+            meter.calls += 1
 
     def restore(self, spent: Iterable[ModelUsage]) -> None:
         """Count the usage of requests whose responses are of an earlier run. They are not paid again."""
@@ -83,7 +83,7 @@ class Spending:
                 raise TypeError(f"limit_callback must return Limits or None, got {quote(limits)}.")
             agreed = limits is not None and limits != self.meter.limits
             if limits is not None and agreed:
-                self.meter.limits = limits
+                self.meter.set_limits(limits)
                 self.ledger.serve()
                 await asyncio.sleep(0)  # limits that never suffice must not keep a timeout from ending it
             return agreed
