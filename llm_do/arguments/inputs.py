@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 import typing_extensions
 from pydantic import (
@@ -25,9 +25,8 @@ from pydantic_ai.messages import MultiModalContent
 from pydantic_core import PydanticCustomError, from_json, to_json
 
 from ..errors import ArgumentError, PathDenied
-from ..privacy.secret_fields import SecretFields
 from ..values.texts import is_blank, is_none_or_blank, quote
-from .parameters import NAMED_ONLY, Parameters, keywords_of
+from .parameters import NAMED_ONLY, Parameters, closed_mapping, keywords_of
 from .payloads import AttachmentInput, AttachmentPayload, is_content
 from .vocabulary import Vocabulary
 
@@ -65,12 +64,8 @@ def _refuse_hidden(parameters: Parameters, values: Mapping[str, Any]) -> None:
         raise PathDenied("Attachments cannot be among the input data. Pass them as `attachments`.")
 
 
-class OpenParameters:
+class OpenParameters(Parameters):
     """The parameters of a worker that declares none: those of `WorkerInput`."""
-
-    __slots__ = ("_entry", "json_schema", "of_worker", "validator", "vocabulary")
-    secret_fields: SecretFields | None = None
-    secret_names: frozenset[str] = frozenset()
 
     def __init__(self, entry: str, *, of_worker: bool = False) -> None:
         self._entry = entry
@@ -182,36 +177,17 @@ def _check_filled(text: str) -> str:
 _Text = Annotated[str, Field(description="The task or the question, as text.")]
 
 
-@with_config(ConfigDict(extra="forbid", title="Input"))
-class _TextInput(typing_extensions.TypedDict):
-    input: _Text
+_TEXT_INPUT = closed_mapping({"input": _Text})
+_OPTIONAL_TEXT_INPUT = closed_mapping({"input": NotRequired[_Text | None]})
+_FILLED_TEXT_INPUT = closed_mapping({"input": Annotated[_Text, AfterValidator(_check_filled)]})
 
 
-@with_config(ConfigDict(extra="forbid", title="Input"))
-class _FilledTextInput(typing_extensions.TypedDict):
-    input: Annotated[_Text, AfterValidator(_check_filled)]
-
-
-@with_config(ConfigDict(extra="forbid", title="Input"))
-class _OptionalTextInput(typing_extensions.TypedDict, total=False):
-    input: _Text | None
-
-
-_TEXT_INPUT = TypeAdapter(_TextInput)
-_OPTIONAL_TEXT_INPUT = TypeAdapter(_OptionalTextInput)
-_FILLED_TEXT_INPUT = TypeAdapter(_FilledTextInput)
-
-
-class NoParameters:
+class NoParameters(Parameters):
     """The parameters of a worker whose instructions are enough (`input: none`): there are none."""
-
-    __slots__ = ("_entry", "json_schema", "validator", "vocabulary")
-    secret_fields: SecretFields | None = None
-    secret_names: frozenset[str] = frozenset()
 
     def __init__(self, entry: str) -> None:
         self._entry = entry
-        self.json_schema: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+        self.json_schema = {"type": "object", "properties": {}, "additionalProperties": False}
         self.validator = _NOTHING.validator
         self.vocabulary = Vocabulary(entry, self.json_schema)
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Protocol, TypeVar
 
 import typing_extensions
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, with_config
 
 from ..errors import ArgumentError, did_you_mean
 from ..privacy.secret_fields import HIDDEN, SecretFields
@@ -39,7 +39,7 @@ class Parameters(Protocol):
     """The schema of the parameters that a model gets."""
     validator: Any
     """Validates what a model sends, to a mapping from parameter names to values."""
-    secret_fields: SecretFields | None
+    secret_fields: SecretFields | None = None
     """The arguments, or parts of them, that are secret."""
     vocabulary: Vocabulary
     """The names of the arguments in rules."""
@@ -47,6 +47,7 @@ class Parameters(Protocol):
     @property
     def secret_names(self) -> frozenset[str]:
         """The parameters that are secret as a whole."""
+        return frozenset() if self.secret_fields is None else self.secret_fields.names
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
         """Return the validated arguments of a call made from Python, or raise an `ArgumentError`.
@@ -71,8 +72,15 @@ def keywords_of(entry: str, values: Mapping[Any, Any]) -> dict[str, Any]:
     return dict(values)
 
 
-@dataclasses.dataclass(slots=True, kw_only=True, eq=False)
-class DeclaredParameters:
+def closed_mapping(keys: dict[str, Any]) -> TypeAdapter[dict[str, Any]]:
+    """Return the adapter of mappings that have these keys, with values of these types, and no others."""
+    shape: Any = typing_extensions.TypedDict("Input", keys)  # type: ignore[misc]
+    forbid_others: Any = with_config(ConfigDict(extra="forbid"))
+    return TypeAdapter(forbid_others(shape))
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class DeclaredParameters(Parameters):
     """Named parameters: those of a function, or the fields of a worker's `input_type`."""
 
     entry: str
@@ -128,10 +136,6 @@ class DeclaredParameters:
                 raise error from exc
         # The error of pydantic has the values in it, and must not be visible as the cause of this one.
         raise _without_secrets(error, values, self.secret_fields, SecretFields.of(self.json_schema))
-
-    @property
-    def secret_names(self) -> frozenset[str]:
-        return frozenset() if self.secret_fields is None else self.secret_fields.names
 
     def _place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return positional values under their names, next to the keywords."""

@@ -17,7 +17,6 @@ from ..values.fields import separate_extra
 from ..values.texts import is_blank, is_none_or_blank, json_text, quote, text_of
 from .payloads import AttachmentPayload, is_content
 
-METHOD = "to_prompt"
 NO_INPUT = "Do what your instructions say."
 """The message for a worker's model when a call has no input: providers refuse a request without one."""
 
@@ -46,23 +45,21 @@ def _as_json(value: Any) -> str:
     return json_text(separate_extra(value), indent=2, inf_nan_mode="constants")
 
 
-def prompt_method(input_type: Any) -> str | None:
-    """Return the name of the method with which an input type writes its prompt, if it has one."""
-    method = inspect.getattr_static(input_type, METHOD, None) if isinstance(input_type, type) else None
-    if isinstance(method, staticmethod | classmethod):
-        return None
-    return METHOD if callable(method) else None
+def writes_prompt(input_type: Any) -> bool:
+    """Return whether an input type has a method that writes the prompt."""
+    method = inspect.getattr_static(input_type, "to_prompt", None) if isinstance(input_type, type) else None
+    return callable(method) and not isinstance(method, staticmethod | classmethod)
 
 
-def write_prompt(input_type: type, method: str, arguments: Mapping[str, Any], redacted: Mapping[str, Any]) -> list[Any]:
+def write_prompt(input_type: type, arguments: Mapping[str, Any], redacted: Mapping[str, Any]) -> list[Any]:
     """Return the prompt that an input type writes: texts, and files at their places between them.
 
     `redacted` are the arguments without secrets. The method sees nothing else.
     """
-    where = f"{input_type.__name__}.{method}()"
+    where = f"{input_type.__name__}.to_prompt()"
     values = {name: _same_kind(arguments.get(name), value) for name, value in redacted.items()}
     try:
-        prompt = getattr(_instance(input_type, values), method)()
+        prompt = _instance(input_type, values).to_prompt()
         if inspect.iscoroutine(prompt):
             prompt.close()
             raise TypeError("it is a coroutine function, and must be a plain one")

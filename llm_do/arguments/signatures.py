@@ -10,15 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Annotated, Any
 
-import typing_extensions
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     RootModel,
     TypeAdapter,
-    with_config,
 )
 from pydantic.fields import FieldInfo
 from pydantic_ai import Tool
@@ -27,7 +24,7 @@ from pydantic_core import PydanticCustomError
 from ..errors import ArgumentError, did_you_mean
 from ..privacy.secret_fields import SecretFields
 from ..values.fields import aliases
-from .parameters import DeclaredParameters, FirstParameter, as_arguments
+from .parameters import DeclaredParameters, FirstParameter, as_arguments, closed_mapping
 from .validation import schema_validator
 from .vocabulary import Vocabulary
 
@@ -48,18 +45,19 @@ def tool_parameters(tool: Tool[Any]) -> DeclaredParameters:
 
     validate: Callable[..., dict[str, Any]] = schema.validator.validate_python
     bare = False
-    if schema.single_arg_name is not None:
+    lone = schema.single_arg_name
+    if lone is not None:
         # PydanticAI shows a model the fields of a lone model-like parameter, and so its validator has
         # to guess whether a mapping is the parameter or holds it. A call from Python is explicit.
-        validate = _lone_model_validator(schema.single_arg_name, annotations[schema.single_arg_name])
+        validate = closed_mapping({lone: annotations[lone]}).validate_python
     elif open_keywords and len(parameters) == 1 and schema.json_schema.get("properties"):
         # `Tool.from_schema`: the function takes any keywords, and the JSON schema is the signature.
         positional = list(schema.json_schema["properties"])
         first = _first_property(schema.json_schema)
         validate = partial(_check_names, tool.name, schema.json_schema)
         bare = True
-    lone, renamed = schema.single_arg_name, _renamed(parameters, annotations, schema.json_schema)
     lone_type = None if lone is None else annotations[lone]
+    renamed = _renamed(parameters, annotations, schema.json_schema)
     if renamed:  # Python code calls by the names that Python has
         validate = partial(_refuse_twice, tool.name, renamed, partial(validate, by_alias=True, by_name=True))
     return DeclaredParameters(
@@ -136,8 +134,7 @@ def _secret_fields_by_name(
         if parameter.kind is not parameter.VAR_KEYWORD:
             is_field = isinstance(parameter.default, FieldInfo)
             hints[parameter.name] = Annotated[hint, parameter.default] if is_field else hint
-    shape: Any = typing_extensions.TypedDict("_Arguments", hints)  # type: ignore[misc]
-    by_name = TypeAdapter(shape).json_schema(by_alias=False)
+    by_name = closed_mapping(hints).json_schema(by_alias=False)
     definitions = {**schema.get("$defs", {}), **by_name.get("$defs", {})}
     return SecretFields({**by_name, "additionalProperties": schema.get("additionalProperties"), "$defs": definitions})
 
@@ -246,14 +243,6 @@ def _model_as_arguments(model: BaseModel) -> dict[str, Any]:
 
 def _attributes(names: tuple[str, ...], value: object) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names}
-
-
-def _lone_model_validator(name: str, annotation: Any) -> Callable[..., dict[str, Any]]:
-    """Return a validator for a function whose one parameter is a model, a dataclass or a TypedDict."""
-    shape: Any = typing_extensions.TypedDict("_Arguments", {name: annotation})  # type: ignore[misc]
-    forbid_others: Any = with_config(ConfigDict(extra="forbid"))
-    adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(forbid_others(shape))
-    return adapter.validate_python
 
 
 def _check_names(entry: str, schema: dict[str, Any], values: dict[str, Any], **_: bool) -> dict[str, Any]:

@@ -111,11 +111,9 @@ def attach(frame: WorkerFrame, arguments: dict[str, Any], files: Sequence[Attach
     """
     worker = _worker(frame)
     prompt: Sequence[Any] | None = None
-    if worker.prompt_method is not None:
+    if worker.writes_prompt:
         try:
-            prompt = write_prompt(
-                worker.input_type, worker.prompt_method, arguments, judge.visible_arguments(frame, arguments)
-            )
+            prompt = write_prompt(worker.input_type, arguments, judge.visible_arguments(frame, arguments))
         except LlmDoError as exc:
             frame.problem = exc
             return

@@ -136,8 +136,8 @@ class EntryBase:
     """Which files a worker may be given, and may hand on."""
     compatible_models: Sequence[str] = ()
     """Which models a worker can use; all, where it does not say."""
-    prompt_method: str | None = None
-    """The method of its input type that writes the prompt, if there is one."""
+    writes_prompt: bool = False
+    """Whether a worker's input type writes its prompt."""
     check_arguments: Callable[[dict[str, Any], Context], Awaitable[None]] | None = None
     """Checks the bound arguments of a call that Python makes."""
     plan: Callable[[dict[str, Any], Any], Plan] | None = None

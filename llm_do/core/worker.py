@@ -21,7 +21,7 @@ from typing_extensions import TypeVar
 
 from ..arguments.inputs import NoParameters, OpenParameters
 from ..arguments.parameters import Parameters
-from ..arguments.prompts import prompt_method
+from ..arguments.prompts import writes_prompt
 from ..arguments.signatures import model_parameters, schema_parameters
 from ..arguments.validation import schema_validator
 from ..budgets.limits import Limits
@@ -176,8 +176,8 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         return proxy_tool(self, with_files=True)
 
     @cached_property
-    def prompt_method(self) -> str | None:  # type: ignore[override]
-        return prompt_method(self.input_type)
+    def writes_prompt(self) -> bool:  # type: ignore[override]
+        return writes_prompt(self.input_type)
 
     @cached_property
     def _agents(self) -> list[_CachedAgent[OutputT]]:
