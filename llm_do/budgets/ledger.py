@@ -7,9 +7,6 @@ still release a part, and is refused when none can. So concurrent requests never
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
-from collections import deque
 from collections.abc import Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
@@ -155,8 +152,9 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class _Waiter:
-    number: int
     answer: asyncio.Future[Reservation | Refusal]
+    line: Set[Pool]
+    """All budgets that it takes from."""
     request: tuple[Sequence[UsageMeter], Quote, Sequence[Reservation]]
 
 
@@ -164,11 +162,9 @@ class Ledger:
     """Makes the reservations of a session, first come, first served."""
 
     def __init__(self) -> None:
-        self._lines: dict[Set[Pool], deque[_Waiter]] = {}
-        """The waiting requests, by the budgets that they take from. Only the first of a line can be next."""
+        self._waiting: list[_Waiter] = []
         self._awaited: Set[Pool] = frozenset()
-        """The budgets that have too little left for the first of some line."""
-        self._numbers = itertools.count()
+        """The budgets that have too little left for some of them."""
         self.in_flight: set[Reservation] = set()
 
     async def reserve(
@@ -183,8 +179,7 @@ class Ledger:
             return answer
         self._awaited |= answer.pools
         future: asyncio.Future[Reservation | Refusal] = asyncio.get_running_loop().create_future()
-        waiter = _Waiter(next(self._numbers), future, (meters, quote, outer))
-        self._lines.setdefault(answer.line, deque()).append(waiter)
+        self._waiting.append(_Waiter(future, answer.line, (meters, quote, outer)))
         try:
             return await future
         except asyncio.CancelledError:
@@ -195,31 +190,24 @@ class Ledger:
 
     def serve(self) -> None:
         """Answer the waiting requests as far as possible. None takes an amount that an earlier one waits for."""
-        if not self._lines:
-            return
         self._awaited = frozenset()
-        first = [(line[0].number, pools) for pools, line in self._lines.items()]
-        heapq.heapify(first)
-        while first:
-            _, pools = heapq.heappop(first)
-            line = self._lines[pools]
-            waiter = line[0]
-            if not waiter.answer.done():  # it was cancelled
-                answer = self._attempt(*waiter.request)
-                if isinstance(answer, _Short):
-                    self._awaited |= answer.pools
+        still_waiting, blocked = list[_Waiter](), set[Set[Pool]]()
+        for waiter in self._waiting:
+            if waiter.line not in blocked:  # only the first of a line can be next
+                if waiter.answer.done():  # it was cancelled
                     continue
-                waiter.answer.set_result(answer)
-            line.popleft()
-            if line:
-                heapq.heappush(first, (line[0].number, pools))
-            else:
-                del self._lines[pools]
+                answer = self._attempt(*waiter.request)
+                if not isinstance(answer, _Short):
+                    waiter.answer.set_result(answer)
+                    continue
+                self._awaited |= answer.pools
+                blocked.add(waiter.line)
+            still_waiting.append(waiter)
+        self._waiting = still_waiting
 
     def leave_loop(self) -> None:
         """Drop the requests of an event loop that has ended. Those in flight will not be reported."""
-        waiting = [waiter for line in self._lines.values() for waiter in line]
-        self._lines, self._awaited = {}, frozenset()
+        waiting, self._waiting, self._awaited = self._waiting, [], frozenset()
         for waiter in waiting:
             with suppress(RuntimeError):  # its loop is closed, and no task waits any more
                 waiter.answer.cancel()

@@ -43,8 +43,7 @@ def notices(events: list[Event]) -> list[str]:
 
 def waiting(runtime: Runtime) -> Any:
     """The requests that wait for money."""
-    lines = runtime.spending.ledger._lines.values()
-    return [waiter for line in lines for waiter in line if not waiter.answer.done()]
+    return [waiter for waiter in runtime.spending.ledger._waiting if not waiter.answer.done()]
 
 
 def adds_up(runtime: Runtime) -> bool:
