@@ -35,34 +35,18 @@ def connected_groups(edges: Mapping[str, Sequence[str]]) -> list[list[str]]:
     for name, callees in edges.items():
         for callee in callees:
             callers.setdefault(callee, []).append(name)
-    order: list[str] = []
-    for name in edges:
-        _visit(name, edges, set(order), order)
-    # From the last in this order, going backwards reaches exactly the workers of its group.
     groups, placed = list[list[str]](), set[str]()
-    for name in reversed(order):
-        group: list[str] = []
-        _visit(name, callers, placed, group)
-        placed.update(group)
-        if len(group) > 1 or (group and name in edges.get(name, ())):
-            groups.append(sorted(group))
+    for name in edges.keys() & callers.keys():
+        if name not in placed:
+            group = _reached(name, edges) & _reached(name, callers)
+            placed |= group
+            groups += [sorted(group)] if group else []
     return sorted(groups)
 
 
-def _visit(start: str, edges: Mapping[str, Sequence[str]], seen: set[str], order: list[str]) -> None:
-    """Append what can be reached from a start to `order`, each after all that it reaches itself."""
-    if start in seen:
-        return
-    visited, stack = {start, *seen}, [(start, iter(edges.get(start, ())))]
-    while stack:
-        name, rest = stack[-1]
-        following = next((each for each in rest if each not in visited), None)
-        if following is None:
-            order.append(name)
-            stack.pop()
-        else:
-            visited.add(following)
-            stack.append((following, iter(edges.get(following, ()))))
+def _reached(start: str, edges: Mapping[str, Sequence[str]]) -> set[str]:
+    """Return what can be reached from a start; the start itself only if it is on a cycle."""
+    return set(reachable_from(edges[start], lambda name: edges.get(name, ())))
 
 
 def shortest_cycle(group: Sequence[str], edges: Mapping[str, Iterable[str]]) -> list[str]:
