@@ -8,6 +8,7 @@ There are no regular expressions, so that no argument can make matching slow.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, time
@@ -306,26 +307,15 @@ def _command_matcher(pattern: str) -> Match:
     return match
 
 
+_WORD = re.compile(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""")
+_QUOTED = re.compile(r"""(['"])(.*?)\1""", re.DOTALL)
+
+
 def split_pattern(pattern: str) -> list[str]:
     """Split a command pattern into words. Quotes keep spaces in a word."""
-    words: list[str] = []
-    quote, is_open = "", False
-    for char in pattern:
-        if char.isspace() and not quote:
-            is_open = False
-            continue
-        if not is_open:
-            words.append("")
-            is_open = True
-        if char == quote:
-            quote = ""
-        elif char in "'\"" and not quote:
-            quote = char
-        else:
-            words[-1] += char
-    if quote:
+    if _WORD.sub("", pattern).strip():
         raise ValueError(f"{pattern!r}: a quote is not closed.")
-    return words
+    return [_QUOTED.sub(r"\2", word) for word in _WORD.findall(pattern)]
 
 
 def name_matcher(word: str) -> Callable[[str], bool]:
