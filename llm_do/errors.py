@@ -163,26 +163,23 @@ class CommandError(LlmDoError, ValueError):
     """Raised when a command line cannot be parsed."""
 
 
-class ApprovalDenied(LlmDoError, PermissionError):
-    """Raised when a rule or a person refuses a call. It does not run."""
-
+class _WithNote(PermissionError):
     def __init__(self, message: str, *, note: str | None = None) -> None:
         super().__init__(message)
         self.note = note
-        """The comment of the person who refused."""
+        """The comment of the person who refused, or ended the run."""
+
+
+class ApprovalDenied(LlmDoError, _WithNote):
+    """Raised when a rule or a person refuses a call. It does not run."""
 
 
 class DelegationDenied(ApprovalDenied):
     """Raised when a worker calls a worker that its file does not allow. Nothing is started."""
 
 
-class RunEnded(LlmDoError, PermissionError):
+class RunEnded(LlmDoError, _WithNote):
     """Raised when a person ends the run. No model sees it, and code that catches it can make no more calls."""
-
-    def __init__(self, message: str, *, note: str | None = None) -> None:
-        super().__init__(message)
-        self.note = note
-        """The comment of the person who ended it."""
 
 
 class DepthLimitError(LlmDoError):
