@@ -52,10 +52,10 @@ from .core.trace import Trace as Trace
 from .core.trace import TraceEntry as TraceEntry
 from .core.trace import TraceNode as TraceNode
 from .core.worker import WorkerEntry as WorkerEntry
-from .definitions.attachments import AttachmentPolicy as AttachmentPolicy
 from .definitions.definition import WorkerCreationDefaults as WorkerCreationDefaults
 from .definitions.definition import WorkerDefinition as WorkerDefinition
 from .definitions.definition import WorkerSpec as WorkerSpec
+from .definitions.fields import AttachmentPolicy as AttachmentPolicy
 from .errors import AnswerCutOff as AnswerCutOff
 from .errors import ApprovalDenied as ApprovalDenied
 from .errors import ArgumentError as ArgumentError

@@ -10,13 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Annotated, Any
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    RootModel,
-    TypeAdapter,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, RootModel, TypeAdapter
 from pydantic.fields import FieldInfo
 from pydantic_ai import Tool
 from pydantic_core import PydanticCustomError

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from ..arguments.inputs import split_files
 from ..arguments.payloads import AttachmentInput, AttachmentPayload, is_content, name_of
 from ..arguments.prompts import write_prompt
-from ..definitions.attachments import AttachmentPolicy
+from ..definitions.fields import AttachmentPolicy
 from ..errors import ArgumentError, LlmDoError, PathDenied, PathMissing
 from ..machine.files import read_file
 from ..policy.rules import Case

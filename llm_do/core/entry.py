@@ -13,8 +13,8 @@ from typing_extensions import TypeVar
 
 from ..arguments.parameters import Parameters
 from ..budgets.limits import Limits
-from ..definitions.attachments import AttachmentPolicy
 from ..definitions.definition import WorkerDefinition
+from ..definitions.fields import AttachmentPolicy
 from ..models.choice import ModelLike
 from ..policy.plan import Plan
 from ..policy.rules import RuleBook

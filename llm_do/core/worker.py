@@ -25,8 +25,8 @@ from ..arguments.prompts import writes_prompt
 from ..arguments.signatures import model_parameters, schema_parameters
 from ..arguments.validation import schema_validator
 from ..budgets.limits import Limits
-from ..definitions.attachments import AttachmentPolicy
 from ..definitions.definition import WorkerDefinition, places_of
+from ..definitions.fields import AttachmentPolicy
 from ..errors import ModelChoiceError
 from ..models.choice import ModelLike
 from ..models.compatibility import check_requirement, find_unfit_model

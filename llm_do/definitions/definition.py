@@ -13,8 +13,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from ..policy.rules import Places, ToolRule, ToolRules
 from ..sandbox import SandboxConfig
-from .attachments import AttachmentPolicy
-from .fields import AllowedWorkers, Amount, CompatibleModel, Count, Flag, Name, Section, Word
+from .fields import AllowedWorkers, Amount, AttachmentPolicy, CompatibleModel, Count, Flag, Name, Section, Word
 from .shapes import InputShape, Shape
 from .toolsets import Native, Toolset
 

@@ -59,9 +59,7 @@ AllowedWorker = Annotated[
 ]
 AllowedWorkers = Annotated[tuple[AllowedWorker, ...], AfterValidator(_check_workers)]
 Reference = Annotated[
-    str,
-    AfterValidator(check_reference),
-    Field(json_schema_extra={"pattern": f"^(?:{_REFERENCE.pattern})$"}),
+    str, AfterValidator(check_reference), Field(json_schema_extra={"pattern": f"^(?:{_REFERENCE.pattern})$"})
 ]
 
 
@@ -72,3 +70,12 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True, defer_build=True
     )
+
+
+class AttachmentPolicy(Section):
+    """Limits of the files that may be given to a worker."""
+
+    max_attachments: Count = 4
+    max_total_bytes: Count = 10_000_000
+    suffixes: tuple[Suffix, ...] | None = None
+    """Allowed ends of their names, in upper or lower case. `None` allows all."""

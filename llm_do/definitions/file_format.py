@@ -56,10 +56,7 @@ def parse_worker(
         raise _file_error(path, *document.problems or [wrong])
     if body is not None:
         if "instructions" in values:
-            document.complain(
-                ("instructions",),
-                "instructions: must be the text below the front matter, and no key.",
-            )
+            document.complain(("instructions",), "instructions: must be the text below the front matter, and no key.")
         values["instructions"] = body
     if "input" in values and values["input"] is None:
         document.complain(

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from ..models import custom_provider, names_model_file
 from ..policy.rules import ToolRule, anchor_rules, remove_ineffective
 from ..sandbox import SandboxConfig
-from .attachments import AttachmentPolicy
 from .definition import WorkerDefinition, WorkerLimits, places_of
+from .fields import AttachmentPolicy
 
 T = TypeVar("T")
 

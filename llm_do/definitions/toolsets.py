@@ -36,9 +36,7 @@ def _read_command(value: Any) -> Any:
 
 
 Command = Annotated[
-    tuple[Argument, ...],
-    BeforeValidator(_read_command, json_schema_input_type=str | list[str]),
-    Field(min_length=1),
+    tuple[Argument, ...], BeforeValidator(_read_command, json_schema_input_type=str | list[str]), Field(min_length=1)
 ]
 
 

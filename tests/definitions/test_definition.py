@@ -12,7 +12,6 @@ from inline_snapshot import snapshot
 from pydantic import ValidationError
 from pydantic_ai.native_tools import WebFetchTool
 
-from llm_do.definitions.attachments import AttachmentPolicy
 from llm_do.definitions.definition import (
     WorkerCreationDefaults,
     WorkerDefinition,
@@ -21,6 +20,7 @@ from llm_do.definitions.definition import (
     define,
     json_schema,
 )
+from llm_do.definitions.fields import AttachmentPolicy
 from llm_do.definitions.file_format import dump_worker, parse_worker
 from llm_do.definitions.toolsets import McpServer, McpToolset, native_tool
 from llm_do.errors import WorkerFileError

@@ -236,10 +236,7 @@ AnyRules = Annotated[
     PlainValidator(_read_rules, json_schema_input_type=_One | list[_One]),
     PlainSerializer(_write_rules),
 ]
-ToolRules = Annotated[
-    dict[Annotated[str, AfterValidator(_check_rule_name)], AnyRules],
-    AfterValidator(_check_rules),
-]
+ToolRules = Annotated[dict[Annotated[str, AfterValidator(_check_rule_name)], AnyRules], AfterValidator(_check_rules)]
 """Rules by name, as in a file or a program."""
 
 _TOOL_RULES: TypeAdapter[dict[str, tuple[ToolRule, ...]]] = TypeAdapter(ToolRules, config=ConfigDict(defer_build=True))
