@@ -19,40 +19,18 @@ _MOST_NODES = 2_000
 
 # Printable according to Python, but invisible, or they change the character before them: variation selectors, joiners
 # and fillers.
-_UNSEEN = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef"
-_HAS_UNSEEN = re.compile(f"[{_UNSEEN}]")
-# Ranges without any printable character, which no table has to hold.
-_UNPRINTABLE = re.compile("[\ud800-\uf8ff\U00040000-\U0010ffff]+")
-
-
-class _Escapes(dict[int, str]):
-    """The escape of each character, or the character itself. Each is computed when it first occurs."""
-
-    def __init__(self, escaped: str = "", keep: str = "") -> None:
-        super().__init__()
-        self._start = {**{ord(char): _escape(ord(char)) for char in escaped}, **{ord(char): char for char in keep}}
-        self.update(self._start)
-
-    def __missing__(self, code: int) -> str:
-        if len(self) > 50_000:  # a text with all of Unicode
-            self.clear()
-            self.update(self._start)
-        char = chr(code)
-        self[code] = char if char.isprintable() and not _HAS_UNSEEN.match(char) else _escape(code)
-        return self[code]
-
-
-def _escape(code: int) -> str:
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
+_HAS_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 
 # A backslash is doubled where it could be taken for the start of an escape: before x, u and U, before another
 # backslash, and before anything that may be escaped itself.
-_Rules = tuple[re.Pattern[str], _Escapes]
+_Rules = tuple[re.Pattern[str], re.Pattern[str]]
 _KEEPING: dict[str, _Rules] = {
-    keep: (re.compile(rf"\\(?=[\\xuU]|[^ -~{keep}])"), _Escapes(keep=keep)) for keep in ("", "\n", "\t", "\n\t")
+    keep: (re.compile(rf"\\(?=[\\xuU]|[^ -~{keep}])"), re.compile(f"[^ -~{keep}]+"))
+    for keep in ("", "\n", "\t", "\n\t")
 }
-_QUOTED: _Rules = (re.compile(r'\\(?=[\\xuU"]|[^ -~]|\Z)'), _Escapes(escaped='"'))
+_QUOTED: _Rules = (re.compile(r'\\(?=[\\xuU"]|[^ -~]|\Z)'), re.compile(r'[^ -~]+|"'))
 
 
 def visible(text: str, *, keep: str = "") -> str:
@@ -70,17 +48,22 @@ def visible(text: str, *, keep: str = "") -> str:
 
 
 def _escape_text(text: str, rules: _Rules) -> str:
-    ambiguous, escapes = rules
-    if rules is not _QUOTED and text.isprintable():  # the common case
-        if text.isascii():
-            return ambiguous.sub(r"\\\\", text) if "\\" in text else text
-        if "\\" not in text and not _HAS_UNSEEN.search(text):
-            return text
-    if "\\" in text:
-        text = ambiguous.sub(r"\\\\", text)
-    if not text.isascii():
-        text = _UNPRINTABLE.sub(lambda found: found[0].encode("ascii", "backslashreplace").decode(), text)
-    return text.translate(escapes)
+    ambiguous, escaped = rules
+    return escaped.sub(_escape, ambiguous.sub(r"\\\\", text))
+
+
+def _escape(found: re.Match[str]) -> str:
+    """Return a run of characters that are not ASCII, or a quotation mark, with escapes for those that could mislead."""
+    run = found[0]
+    if run != '"' and run.isprintable() and not _HAS_UNSEEN.search(run):
+        return run
+    return "".join(
+        char if char != '"' and char.isprintable() and not _HAS_UNSEEN.match(char) else _code(ord(char)) for char in run
+    )
+
+
+def _code(code: int) -> str:
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def abridge(text: str, limit: int) -> str:
