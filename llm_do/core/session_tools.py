@@ -55,9 +55,7 @@ class RuleChecks:
     def check_tools(self, foreign: Mapping[str, Shape], books: Iterable[RuleBook]) -> None:
         """Check the rules on these tools, and no others."""
         for book in books:
-            concerns = {name: rules for name, rules in book.rules.items() if name in foreign}
-            if concerns:
-                check_rules(book.only(concerns), SessionTools({}, None, foreign))
+            check_rules(book, SessionTools({}, None, foreign), only=foreign)
 
     def meaning_of(self, name: str, books: Iterable[RuleBook]) -> str | None:
         """Describe the meaning of a name in the project, so that no foreign tool can have it; `None` if it is free.

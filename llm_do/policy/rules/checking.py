@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol, TypeAlias
@@ -12,7 +12,7 @@ from ...values.json_schema import UNIONS, leaves
 from ...values.texts import quote_json
 from ..catalogue import ARGUMENTS, DEFAULTS
 from .calls import CALL_CONDITIONS
-from .conditions import NUMBERS, OPERATORS
+from .conditions import NUMBERS, OPERATORS, as_list
 from .format import Condition, ToolRule
 from .judging import RuleBook
 
@@ -94,10 +94,12 @@ def _type_of(value: Any) -> str:
     return "null" if value is None else "string"
 
 
-def check_rules(book: RuleBook, tools: KnownTools) -> None:
-    """Raise a `RuleError` with everything that is wrong with rules."""
+def check_rules(book: RuleBook, tools: KnownTools, only: Container[str] | None = None) -> None:
+    """Raise a `RuleError` with everything that is wrong with rules, or `only` with those on some names."""
     problems: list[str] = []
     for name, rules in book.rules.items():
+        if only is not None and name not in only:
+            continue
         shapes = [_BUILT_IN[name]] if name in _BUILT_IN else tools.shapes(name)
         if shapes is None:
             if tools.rule_names.get(name, name) != name:
@@ -122,7 +124,7 @@ def _unknown_names(condition: Condition, name: str, tools: KnownTools) -> Iterab
         is_entry = CALL_CONDITIONS[key].is_entry if key in CALL_CONDITIONS else (name, key) == ("worker.call", "worker")
         if not is_entry:
             continue
-        for each in value if isinstance(value, list | tuple) else [value]:
+        for each in as_list(value):
             if isinstance(each, str) and each not in (names := set(tools.names())) and not tools.may_grow():
                 yield f"{key}: there is no {each!r}.{did_you_mean(each, names)}"
 
@@ -143,22 +145,18 @@ def _problems(condition: Condition, shapes: Sequence[Shape]) -> Iterable[str]:
 
 def _contradiction(value: Any, kind: Kind) -> str | None:
     """Return why an argument of a kind never has a value."""
-    if kind.values is not None:
-        items = list(value) if isinstance(value, list | tuple) else [] if isinstance(value, Mapping) else [value]
-        for item in items:
-            if item not in kind.values:
-                return f"it is never {quote_json(item)}, but one of {', '.join(map(quote_json, kind.values))}."
-        return None
-    if kind.types is None:
-        return None
     if isinstance(value, list | tuple):
         return next((problem for item in value if (problem := _contradiction(item, kind))), None)
+    if kind.values is not None:
+        never = not isinstance(value, Mapping) and value not in kind.values
+        known = ", ".join(map(quote_json, kind.values))
+        return f"it is never {quote_json(value)}, but one of {known}." if never else None
+    if kind.types is None or (isinstance(value, str) and kind.types & {"path", "command"}):
+        return None
     if isinstance(value, Mapping):
         needed = OPERATORS[next(iter(value))].types
         words = ", ".join(map(str, value))
         return None if kind.types & needed else f"{words} is for {_words(needed)}, and it is {_words(kind.types)}."
-    if isinstance(value, str) and kind.types & {"path", "command"}:
-        return None
     json_type = _type_of(value)
     fits = NUMBERS if json_type == "number" else {json_type}
     return None if kind.types & fits else f"it is {_words(kind.types)}, never {quote_json(value)}."

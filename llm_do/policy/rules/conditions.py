@@ -166,9 +166,9 @@ def _is_number(value: Any) -> bool:
 
 def compile_condition(
     condition: Mapping[str, Any], kinds: Mapping[str, str], places: Places
-) -> tuple[tuple[str, Match], ...]:
+) -> list[tuple[str, Match]]:
     """Compile a condition to functions. `kinds` says which arguments are paths and which are commands."""
-    return tuple((name, _matcher(name, value, kinds.get(name), places)) for name, value in condition.items())
+    return [(name, _matcher(name, value, kinds.get(name), places)) for name, value in condition.items()]
 
 
 def holds(compiled: Sequence[tuple[str, Match]], facts: Mapping[str, Any], restricts: bool) -> bool:
@@ -181,17 +181,18 @@ def holds(compiled: Sequence[tuple[str, Match]], facts: Mapping[str, Any], restr
 
 def _matcher(name: str, value: Any, kind: str | None, places: Places) -> Match:
     if kind in ("path", "command"):
-        if wrong := [pattern for pattern in _as_list(value) if not isinstance(pattern, str) or not pattern.strip()]:
+        if wrong := [pattern for pattern in as_list(value) if not isinstance(pattern, str) or not pattern.strip()]:
             raise ValueError(f"{quote_json(wrong[0])} is no pattern of a {kind}: write a text, with * and **.")
         make = partial(_path_matcher, places=places) if kind == "path" else _command_matcher
-        return _any_of([make(pattern) for pattern in _as_list(value)])
-    test = _comparison(value) if isinstance(value, Mapping) else _equal_to(_as_list(value))
+        return _any_of([make(pattern) for pattern in as_list(value)])
+    test = _comparison(value) if isinstance(value, Mapping) else _equal_to(as_list(value))
     if name in CALL_CONDITIONS and CALL_CONDITIONS[name].fits_any:
         return lambda names, restricts: any(map(test, names))
     return _each(test)
 
 
-def _as_list(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
+    """Return the values of a condition, of which there may be one."""
     return list(value) if isinstance(value, list | tuple) else [value]
 
 

@@ -18,7 +18,7 @@ from ...errors import RuleError, summarize
 from ...values.canonical import canonical
 from ..catalogue import ARGUMENTS, DEFAULTS, Disposition
 from .calls import CALL_CONDITIONS, Call, Case
-from .conditions import Match, Places, compile_condition, holds
+from .conditions import Places, as_list, compile_condition, holds
 from .format import STRICTNESS, Condition, ToolRule, read_rules_by_name
 
 
@@ -56,12 +56,10 @@ class Ruling:
 class _CompiledCondition:
     """A condition in two parts: on arguments, and on the path of calls."""
 
-    __slots__ = ("_call", "_facts")
-
     def __init__(self, condition: Condition, kinds: Mapping[str, str], places: Places) -> None:
         compiled = compile_condition(condition, kinds, places)
-        self._facts: tuple[tuple[str, Match], ...] = tuple(part for part in compiled if part[0] not in CALL_CONDITIONS)
-        self._call: tuple[tuple[str, Match], ...] = tuple(part for part in compiled if part[0] in CALL_CONDITIONS)
+        self._facts = [part for part in compiled if part[0] not in CALL_CONDITIONS]
+        self._call = [part for part in compiled if part[0] in CALL_CONDITIONS]
 
     def holds(self, case: Case, call: Call, restricts: bool) -> bool:
         if self._facts and not holds(self._facts, case.facts, restricts):
@@ -71,8 +69,6 @@ class _CompiledCondition:
 
 class _CompiledRule:
     """A rule as it is applied."""
-
-    __slots__ = ("because", "opens", "restricts", "rule", "strictness", "unless", "when")
 
     def __init__(self, rule: ToolRule, name: str, speaker: str, kinds: Mapping[str, str], places: Places) -> None:
         self.rule = rule
@@ -97,8 +93,6 @@ class _CompiledRule:
 class RuleBook:
     """The rules of one speaker."""
 
-    __slots__ = ("compiled", "places", "rules", "speaker")
-
     def __init__(self, speaker: str, rules: Mapping[str, Sequence[ToolRule]], places: Places | None = None) -> None:
         self.speaker = speaker
         """The owner of the rules: `worker 'x'`, `llm-do.toml`, ..."""
@@ -121,13 +115,6 @@ class RuleBook:
         kinds = ARGUMENTS.get(name, {})
         return {key: self.places.locate(value) if kinds.get(key) == "path" else value for key, value in payload.items()}
 
-    def only(self, rules: Mapping[str, Sequence[ToolRule]]) -> RuleBook:
-        """Return a book of the same speaker with these rules only."""
-        return RuleBook(self.speaker, rules, self.places)
-
-    def __repr__(self) -> str:
-        return f"<RuleBook of {self.speaker}: {', '.join(self.rules)}>"
-
 
 def read_rules(
     rules: Mapping[str, Any] | RuleBook | None, speaker: str, places: Places | None = None
@@ -149,9 +136,7 @@ def anchor_rules(rules: Mapping[str, Sequence[ToolRule]], places: Places) -> dic
     def absolute(name: str, condition: Condition) -> Condition:
         kinds = ARGUMENTS.get(name, {})
         return {
-            key: [places.anchor(str(pattern)) for pattern in (value if isinstance(value, list | tuple) else [value])]
-            if kinds.get(key) == "path"
-            else value
+            key: [places.anchor(str(each)) for each in as_list(value)] if kinds.get(key) == "path" else value
             for key, value in condition.items()
         }
 
@@ -242,8 +227,6 @@ def default_ruling(name: str) -> Ruling:
 
 class Grant:
     """A permission for the session, for calls like the one that was approved. Its text says all that it covers."""
-
-    __slots__ = ("_compiled", "_places", "condition", "name", "text")
 
     def __init__(self, name: str, condition: Condition, places: Places) -> None:
         self.name = name
