@@ -8,9 +8,8 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 from ..models.compatibility import CAPABILITIES, check_requirement
-from ..values.names import check_name
+from ..values.names import NAME_PATTERN, check_name, check_suffix
 
-_NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
 _DOTTED = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*"
 _REFERENCE = re.compile(rf"(?:(?:[A-Za-z0-9_-]+/)*[A-Za-z0-9_-]+\.py|{_DOTTED}):{_DOTTED}")
 
@@ -33,29 +32,23 @@ def _check_workers(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def _check_suffix(suffix: str) -> str:
-    if len(suffix) < 2 or not suffix.startswith(".") or "/" in suffix:
-        raise ValueError(f"{suffix!r} is not a suffix: write it with its dot, such as '.txt'.")
-    return suffix.casefold()
-
-
 # A plain `bool` or `int` would take the text "yes" or "1_000" as well.
 Flag = Annotated[bool, Field(strict=True)]
 Count = Annotated[int, Field(strict=True, ge=0)]
 Amount = Annotated[float, Field(strict=True, ge=0)]
 Word = Annotated[str, Field(min_length=1)]
 Argument = Annotated[str, Field(pattern=r"^[^\x00]*$")]
-Suffix = Annotated[str, AfterValidator(_check_suffix)]
+Suffix = Annotated[str, AfterValidator(check_suffix)]
 CompatibleModel = Annotated[
     str,
     AfterValidator(check_requirement),
     WithJsonSchema({"anyOf": [{"enum": list(CAPABILITIES)}, {"type": "string", "pattern": "^[^:]+:.+$"}]}),
 ]
-Name = Annotated[str, AfterValidator(check_name), Field(json_schema_extra={"pattern": _NAME_PATTERN})]
+Name = Annotated[str, AfterValidator(check_name), Field(json_schema_extra={"pattern": NAME_PATTERN})]
 AllowedWorker = Annotated[
     str,
     AfterValidator(lambda name: name if name == "*" else check_name(name)),
-    WithJsonSchema({"anyOf": [{"type": "string", "pattern": _NAME_PATTERN}, {"const": "*"}]}),
+    WithJsonSchema({"anyOf": [{"type": "string", "pattern": NAME_PATTERN}, {"const": "*"}]}),
 ]
 AllowedWorkers = Annotated[tuple[AllowedWorker, ...], AfterValidator(_check_workers)]
 Reference = Annotated[

@@ -1,4 +1,4 @@
-"""The rule for names of entries. Only the standard library is imported."""
+"""The rules for names of entries and for suffixes of files. Only the standard library is imported."""
 
 from __future__ import annotations
 
@@ -23,3 +23,10 @@ def check_name(name: Any, owner: str = "an entry", hint: str = " Give one with n
     if not is_name(name):
         raise ValueError(f"{name!r} cannot be {owner}'s name: {NAME_RULE}{hint}")
     return str(name)
+
+
+def check_suffix(suffix: str) -> str:
+    """Return the suffix of a file name in lower case. Raise `ValueError` for any other text."""
+    if len(suffix) < 2 or not suffix.startswith(".") or "/" in suffix:
+        raise ValueError(f"{suffix!r} is not a suffix: write it with its dot, such as '.txt'.")
+    return suffix.casefold()

@@ -10,19 +10,13 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
 
-from ...values.names import check_name
+from ...values.names import check_name, check_suffix
 
 
 def _check_folder(folder: str) -> str:
     if not folder or "\0" in folder or folder.startswith("~"):
         raise ValueError(f"{folder!r} is no folder: write a path relative to the project, or an absolute one.")
     return folder
-
-
-def _check_suffix(suffix: str) -> str:
-    if len(suffix) < 2 or not suffix.startswith(".") or "/" in suffix:
-        raise ValueError(f"{suffix!r} is no suffix: write it with its dot, such as '.txt'.")
-    return suffix.casefold()
 
 
 class RootConfig(BaseModel):
@@ -34,7 +28,7 @@ class RootConfig(BaseModel):
     """The folder, relative to the project folder or absolute."""
     mode: Literal["ro", "rw"] = "ro"
     """Read only, or writable."""
-    suffixes: tuple[Annotated[str, AfterValidator(_check_suffix)], ...] | None = None
+    suffixes: tuple[Annotated[str, AfterValidator(check_suffix)], ...] | None = None
     """The suffixes that file names may have, in upper or lower case. `None` allows any, an empty list none."""
     max_file_bytes: int = Field(default=10_000_000, gt=0)
     """The size up to which a file is read or written."""
