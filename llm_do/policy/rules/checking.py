@@ -13,7 +13,7 @@ from ...values.texts import quote_json
 from ..catalogue import ARGUMENTS, DEFAULTS
 from .calls import CALL_CONDITIONS
 from .conditions import NUMBERS, OPERATORS, as_list
-from .format import Condition, ToolRule
+from .format import Condition
 from .judging import RuleBook
 
 
@@ -108,12 +108,12 @@ def check_rules(book: RuleBook, tools: KnownTools, only: Container[str] | None =
                 continue
             else:
                 hint = did_you_mean(name, {*tools.names(), *DEFAULTS})
-            problems.append(f"{_where(rules[0], book)}there is no tool {name!r} for rules to speak of.{hint}")
+            problems.append(f"{book.where(rules[0])}: there is no tool {name!r} for rules to speak of.{hint}")
             continue
         for rule in rules:
             for condition in (rule.when, *rule.unless):
                 mistakes = (*_problems(condition, shapes), *_unknown_names(condition, name, tools))
-                problems += [f"{_where(rule, book)}{name}: {problem}" for problem in mistakes]
+                problems += [f"{book.where(rule)}: {name}: {problem}" for problem in mistakes]
     if problems:
         raise RuleError("\n".join(problems))
 
@@ -127,10 +127,6 @@ def _unknown_names(condition: Condition, name: str, tools: KnownTools) -> Iterab
         for each in as_list(value):
             if isinstance(each, str) and each not in (names := set(tools.names())) and not tools.may_grow():
                 yield f"{key}: there is no {each!r}.{did_you_mean(each, names)}"
-
-
-def _where(rule: ToolRule, book: RuleBook) -> str:
-    return f"{rule.where}: " if rule.where else f"The rules of {book.speaker}: "
 
 
 def _problems(condition: Condition, shapes: Sequence[Shape]) -> Iterable[str]:

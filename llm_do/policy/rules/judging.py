@@ -107,8 +107,11 @@ class RuleBook:
         try:
             return _CompiledRule(rule, name, self.speaker, ARGUMENTS.get(name, {}), self.places)
         except ValueError as error:
-            where = f"{rule.where}: " if rule.where else f"The rules of {self.speaker}: "
-            raise RuleError(f"{where}{name}: {error}") from None
+            raise RuleError(f"{self.where(rule)}: {name}: {error}") from None
+
+    def where(self, rule: ToolRule) -> str:
+        """Return where a rule stands, for an error."""
+        return rule.where or f"The rules of {self.speaker}"
 
     def locate_paths(self, name: str, payload: Mapping[str, Any]) -> dict[str, Any]:
         """Return arguments as facts: paths such as `output/a.txt` as the places that the rules speak of."""
