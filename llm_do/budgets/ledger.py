@@ -79,21 +79,18 @@ class Reservation:
     ) -> None:
         self._ledger = ledger
         self._meters = meters
-        self._shares = {claim.pool: claim.amount(output_tokens) for claim in claims}
+        self.shares = {claim.pool: claim.amount(output_tokens) for claim in claims}
+        """The reserved amounts, by budget."""
         self._price = quote.price
         self.output_tokens = output_tokens
         """The most output tokens of the request."""
         self.is_open = True
-        if self._shares:
+        if self.shares:
             ledger.in_flight.add(self)
-        for pool, share in self._shares.items():
+        for pool, share in self.shares.items():
             pool.reserve(share)
         for meter in meters:
             meter.requests += 1
-
-    def share_of(self, pool: Pool) -> Amount | None:
-        """Return the reserved amount of a budget, if any."""
-        return self._shares.get(pool) if self.is_open else None
 
     @money_context()
     def settle(self, usages: Sequence[RequestUsage], *, whole: bool, unreported: int = 0) -> bool:
@@ -114,7 +111,7 @@ class Reservation:
                     reported, by_price = self._used(meter, pool, usage)
                     spent, estimated = spent + reported, estimated + by_price
                 pool.spent += spent
-                if (share := self._shares.get(pool)) is not None:
+                if (share := self.shares.get(pool)) is not None:
                     pool.release(share)
                     over = over or spent + estimated > share
                     pool.estimated += estimated if whole else max(share - spent, estimated)
@@ -125,7 +122,7 @@ class Reservation:
 
     def _used(self, meter: UsageMeter, pool: Pool, usage: RequestUsage) -> tuple[Amount, Amount]:
         """Return the reported and the estimated usage of one budget."""
-        if pool is meter.unpriced and pool not in self._shares:
+        if pool is meter.unpriced and pool not in self.shares:
             return pool.zero, pool.zero
         if pool is not meter.cost:
             return usage.total_tokens, 0
@@ -139,7 +136,7 @@ class Reservation:
         if not self.is_open:
             return
         self._close()
-        for pool, share in self._shares.items():
+        for pool, share in self.shares.items():
             pool.release(share)
         for meter in self._meters:
             meter.requests -= 1
@@ -228,8 +225,9 @@ class Ledger:
             claims += more
         output = quote.output_tokens
         for claim in claims:
-            shares = [share for each in outer if (share := each.share_of(claim.pool)) is not None]
-            most = claim.affords(claim.pool.left_at_best - sum(shares), output)
+            shares = [each.shares[claim.pool] for each in outer if each.is_open and claim.pool in each.shares]
+            left_at_best = claim.pool.left + claim.pool.reserved - sum(shares)  # if all is refunded that can be
+            most = claim.affords(left_at_best, output)
             if most < quote.least_output_tokens:
                 return _lacks(claim.pool, claim.amount(quote.least_output_tokens), claim.meter)
             if claim.pool.in_flight == len(shares):  # nothing will be refunded here, so the output has to be shorter

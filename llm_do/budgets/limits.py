@@ -96,11 +96,6 @@ class Pool:
         assert self.limit is not None
         return self.limit - self.spent - self.estimated - self.reserved
 
-    @property
-    def left_at_best(self) -> Amount:
-        """The rest if every reservation was refunded in full."""
-        return self.left + self.reserved
-
     def reserve(self, amount: Amount) -> None:
         self.reserved += amount
         self.in_flight += 1
