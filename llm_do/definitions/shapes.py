@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainValidator, model_validator
 
 from ..errors import did_you_mean
-from ..values.json_schema import check_bounds
+from ..values.json_schema import check_bounds, subschemas
 from ..values.texts import quote_json
 from .fields import Reference, check_reference
 
@@ -58,11 +58,12 @@ def _check_shape(value: Any) -> Any:
 
 def _check_references(schema: Any) -> None:
     """Refuse references to other files, which would have to be fetched."""
-    for key, inner in schema.items() if isinstance(schema, Mapping) else enumerate(schema):
-        if key in ("$ref", "$dynamicRef") and isinstance(inner, str) and not inner.startswith("#"):
-            raise ValueError(f"{key}: {quote_json(inner)} is outside of the schema. Start the reference with '#'.")
-        if isinstance(inner, Mapping | list):
-            _check_references(inner)
+    for part in subschemas(schema, with_values=True):
+        for key in ("$ref", "$dynamicRef"):
+            if isinstance(reference := part.get(key), str) and not reference.startswith("#"):
+                raise ValueError(
+                    f"{key}: {quote_json(reference)} is outside of the schema. Start the reference with '#'."
+                )
 
 
 def _check_input_shape(value: Any) -> Any:

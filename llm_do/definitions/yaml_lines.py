@@ -155,17 +155,17 @@ def read_yaml(text: str, *, first_line: int = 1) -> Document:
     reader = _Reader(text, first_line)
     try:
         reader.read()
+        return reader.document
     except UnreadableError as error:
-        raise UnreadableError(*reader.document.problems, *error.problems) from None
+        problems = error.problems
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = first_line + (mark.line if mark else 0)
-        raise UnreadableError(*reader.document.problems, Problem(line, _malformed(error, first_line))) from None
+        problems = (Problem(line, _malformed(error, first_line)),)
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         # PyYAML without its C library lets an escape beyond Unicode through to `chr`.
-        problem = Problem(first_line, f"not valid YAML: {' '.join(str(error).split())}")
-        raise UnreadableError(*reader.document.problems, problem) from None
-    return reader.document
+        problems = (Problem(first_line, f"not valid YAML: {' '.join(str(error).split())}"),)
+    raise UnreadableError(*reader.document.problems, *problems)
 
 
 _HINTS = {
