@@ -8,6 +8,7 @@ schema can choose another validator: `$schema` counts at the top only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache, partial
 from itertools import islice
 from typing import Any
@@ -59,13 +60,14 @@ def schema_validator(
         except Exception as exc:  # jsonschema has many ways to fail at a schema that is none
             return f"its schema cannot be checked: {_whole(str(exc).partition(chr(10))[0])}"
         problems = sorted(errors, key=lambda error: list(map(str, error.path)))
-        return "; ".join(f"{_where(error)}: {say(error)}" for error in problems[:_SHOWN_PROBLEMS]) or None
+        return "; ".join(map(say, problems[:_SHOWN_PROBLEMS])) or None
 
     def say(error: Any) -> str:
+        where = ".".join(map(str, error.path)) or "value"
         names_only = not error.path and error.validator in ("required", "additionalProperties")
         if secret_fields is None or names_only or (error.path and not secret_fields.has_secret_in(error.path[0])):
-            return _whole(str(error.message), f"it does not have the {error.validator} that it must have")
-        return f"{HIDDEN} does not have the {error.validator} that it must have"
+            return f"{where}: {_whole(str(error.message), f'it does not have the {error.validator} that it must have')}"
+        return f"{where}: {HIDDEN} does not have the {error.validator} that it must have"
 
     return validate
 
@@ -125,10 +127,6 @@ def _whole(message: str, instead: str = "see the schema") -> str:
     return message if len(message) <= _LONGEST_PROBLEM else instead
 
 
-def _where(error: Any) -> str:
-    return ".".join(map(str, error.path)) or "value"
-
-
 def _size(value: Any) -> int:
     """Count the parts of a value, long texts more than once."""
     count, waiting = 0, [value]
@@ -165,7 +163,9 @@ class _Steps:
         size = measure(pattern)
         if pattern not in self._compiled:
             self.spend(size.steps_to_compile)
-            self._compiled[pattern] = _compile(pattern)
+            self._compiled[pattern] = None
+            with suppress(UncheckablePattern):
+                self._compiled[pattern] = compile_pattern(pattern)
         self.spend(size.steps_to_match(len(text)))
         compiled = self._compiled[pattern]
         return None if compiled is None else compiled.matches(text)
@@ -237,13 +237,6 @@ class _Keywords:
     def _unique_items(self, validator: Any, unique: Any, value: Any, schema: Any) -> Iterator[Any]:
         if unique and isinstance(value, list) and len(set(map(_key, value))) < len(value):
             yield self._error(f"{value!r} has non-unique elements")
-
-
-def _compile(pattern: str) -> Pattern | None:
-    try:
-        return compile_pattern(pattern)
-    except UncheckablePattern:
-        return None
 
 
 def _key(value: Any) -> Any:

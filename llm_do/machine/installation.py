@@ -17,10 +17,8 @@ def install_extra(extra: str) -> str:
     how = _installer()
     if how == "clone":
         return f"pip install -e '.[{extra}]'"
-    requirement = f"'{_NAME}[{extra}]'"
-    return {"uv": f"uv tool install {requirement}", "pipx": f"pipx install --force {requirement}"}.get(
-        how, f"pip install {requirement}"
-    )
+    command = {"uv": "uv tool install", "pipx": "pipx install --force"}.get(how, "pip install")
+    return f"{command} '{_NAME}[{extra}]'"
 
 
 def install_package(package: str) -> str:
@@ -32,7 +30,10 @@ def install_package(package: str) -> str:
 
 @cache
 def _installer() -> str:
-    return installer_of(sys.prefix, _direct_url())
+    try:
+        return installer_of(sys.prefix, distribution(_NAME).read_text("direct_url.json"))
+    except PackageNotFoundError:
+        return installer_of(sys.prefix, None)
 
 
 def installer_of(prefix: str, direct_url: str | None) -> str:
@@ -48,10 +49,3 @@ def installer_of(prefix: str, direct_url: str | None) -> str:
         if any(parts[at : at + 2] == folders for at in range(len(parts))):
             return tool
     return "pip"
-
-
-def _direct_url() -> str | None:
-    try:
-        return distribution(_NAME).read_text("direct_url.json")
-    except PackageNotFoundError:
-        return None

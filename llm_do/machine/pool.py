@@ -42,8 +42,6 @@ _SECONDS_IDLE = 10.0
 class Job:
     """A function that runs in a thread once, in a copy of the context in which it was submitted."""
 
-    __slots__ = ("_context", "_deliver", "_finish", "_function", "_scope", "_token")
-
     def __init__(
         self,
         function: Callable[[], Any],
@@ -91,8 +89,6 @@ def _end(finish: Callable[[], None] | None, deliver: Callable[[], Any]) -> None:
 
 class _Worker:
     """A thread that runs one job after the other, and ends after some idle time."""
-
-    __slots__ = ("inbox",)
 
     def __init__(self) -> None:
         self.inbox: SimpleQueue[Job] = SimpleQueue()

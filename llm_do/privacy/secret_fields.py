@@ -25,8 +25,6 @@ class Secret:
 class SecretFields:
     """The secret parts of arguments, from a JSON Schema."""
 
-    __slots__ = ("_root", "any", "names")
-
     def __init__(self, schema: dict[str, Any]) -> None:
         self._root = schema
         self.any = self._has_secrets(schema)

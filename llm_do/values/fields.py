@@ -62,15 +62,10 @@ def parts_of(value: Any) -> Fields | Mapping[Any, Any] | Collection[Any] | None:
 
 def items_of(value: Any) -> Iterable[Any]:
     """Return all that is in a value, without the keys; of one without parts, nothing."""
-    match parts_of(value):
-        case None:
-            return ()
-        case Fields(declared, extra):
-            return (*declared.values(), *extra.values())
-        case Mapping() as items:
-            return items.values()
-        case items:
-            return items
+    parts = parts_of(value)
+    if isinstance(parts, Fields):
+        return (*parts.declared.values(), *parts.extra.values())
+    return parts.values() if isinstance(parts, Mapping) else parts or ()
 
 
 def aliases(info: FieldInfo, *, roots: bool = False) -> Iterator[str]:

@@ -12,8 +12,6 @@ Step: TypeAlias = Callable[[str], bool] | None
 class Glob:
     """A pattern of steps. Names match one by one; a set has the numbers of steps that they may have used up."""
 
-    __slots__ = ("steps",)
-
     def __init__(self, pattern: Sequence[str], match_name: Callable[[str], Callable[[str], bool]]) -> None:
         self.steps: list[Step] = [None if step == "**" else match_name(step) for step in pattern]
 

@@ -40,8 +40,6 @@ class UncheckablePattern(ValueError):
 class Pattern:
     """A pattern that can be matched within bounds."""
 
-    __slots__ = ("_positions", "_validator")
-
     def __init__(self, pattern: str) -> None:
         if len(pattern) > LONGEST:
             raise UncheckablePattern(f"it has more than {LONGEST} characters")
