@@ -26,7 +26,7 @@ from ...errors import RuleError, did_you_mean
 from ...sandbox.commands.command_line import unwrap
 from ...values.globs import Glob
 from ...values.texts import quote_json
-from .calls import CALL_CONDITIONS, CALL_PREFIX
+from .calls import CALL_CONDITIONS, CALL_PREFIX, Call, Case
 
 NUMBERS, TEXTS = frozenset({"number", "integer"}), frozenset({"string"})
 
@@ -164,16 +164,22 @@ def _is_number(value: Any) -> bool:
 # -- matching ------------------------------------------------------------------------------------------
 
 
-def compile_condition(
-    condition: Mapping[str, Any], kinds: Mapping[str, str], places: Places
-) -> list[tuple[str, Match]]:
-    """Compile a condition to functions. `kinds` says which arguments are paths and which are commands."""
-    return [(name, _matcher(name, value, kinds.get(name), places)) for name, value in condition.items()]
+Clause: TypeAlias = tuple[str, bool, Match]
+"""A part of a compiled condition: what it is about, whether that is the path of calls, and which values match."""
 
 
-def holds(compiled: Sequence[tuple[str, Match]], facts: Mapping[str, Any], restricts: bool) -> bool:
+def compile_condition(condition: Mapping[str, Any], kinds: Mapping[str, str], places: Places) -> list[Clause]:
+    """Compile a condition. `kinds` says which arguments are paths and which are commands."""
+    return [
+        (name, name in CALL_CONDITIONS, _matcher(name, value, kinds.get(name), places))
+        for name, value in condition.items()
+    ]
+
+
+def holds(compiled: Sequence[Clause], case: Case, call: Call, restricts: bool) -> bool:
     """Return whether all of a condition holds for one case of a call."""
-    for name, match in compiled:  # noqa: SIM110 - the fastest way, at every call
+    for name, is_about_call, match in compiled:
+        facts = call.facts if is_about_call else case.facts
         if not match(facts.get(name, UNKNOWN), restricts):
             return False
     return True

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from ...errors import RuleError, summarize
 from ...values.canonical import canonical
 from ..catalogue import ARGUMENTS, DEFAULTS, Disposition
-from .calls import CALL_CONDITIONS, Call, Case
+from .calls import Call, Case
 from .conditions import Places, as_list, compile_condition, holds
 from .format import STRICTNESS, Condition, ToolRule, read_rules_by_name
 
@@ -53,20 +53,6 @@ class Ruling:
         return f"{self.disposition}: {self.because}" + (f" ({self.reason})" if self.reason else "")
 
 
-class _CompiledCondition:
-    """A condition in two parts: on arguments, and on the path of calls."""
-
-    def __init__(self, condition: Condition, kinds: Mapping[str, str], places: Places) -> None:
-        compiled = compile_condition(condition, kinds, places)
-        self._facts = [part for part in compiled if part[0] not in CALL_CONDITIONS]
-        self._call = [part for part in compiled if part[0] in CALL_CONDITIONS]
-
-    def holds(self, case: Case, call: Call, restricts: bool) -> bool:
-        if self._facts and not holds(self._facts, case.facts, restricts):
-            return False
-        return not self._call or holds(self._call, call.facts, restricts)
-
-
 class _CompiledRule:
     """A rule as it is applied."""
 
@@ -75,8 +61,8 @@ class _CompiledRule:
         self.restricts = rule.disposition != "allow"
         self.opens = rule.shell or rule.unsandboxed
         self.strictness = STRICTNESS[rule.disposition]
-        self.when = _CompiledCondition(rule.when, kinds, places) if rule.when else None
-        self.unless = [_CompiledCondition(condition, kinds, places) for condition in rule.unless]
+        self.when = compile_condition(rule.when, kinds, places)
+        self.unless = [compile_condition(condition, kinds, places) for condition in rule.unless]
         self.because = f"{speaker} says {name}: {rule}" + (f" ({rule.where})" if rule.where else "")
 
     def applies(self, case: Case, call: Call, restricts: bool) -> bool:
@@ -84,10 +70,10 @@ class _CompiledRule:
         needs_shell = case.needs_shell is not None
         if self.rule.shell != needs_shell and (needs_shell is False or not restricts):
             return False
-        if self.when is not None and not self.when.holds(case, call, restricts):
+        if self.when and not holds(self.when, case, call, restricts):
             return False
         # An exception loosens what restricts, and restricts what loosens.
-        return not self.unless or not any(each.holds(case, call, not restricts) for each in self.unless)
+        return not self.unless or not any(holds(each, case, call, not restricts) for each in self.unless)
 
 
 class RuleBook:
@@ -236,12 +222,12 @@ class Grant:
         self.condition = condition
         self.text = f"{name} with " + ", ".join(f"{key} {value}" for key, value in condition.items())
         self._places = places
-        self._compiled = _CompiledCondition(condition, ARGUMENTS.get(name, {}), places)
+        self._compiled = compile_condition(condition, ARGUMENTS.get(name, {}), places)
 
     def covers(self, call: Call) -> bool:
         """Return whether everything that the call would do is granted."""
         return call.name == self.name and all(
-            case.needs_shell is None and self._compiled.holds(case, call, restricts=False)
+            case.needs_shell is None and holds(self._compiled, case, call, restricts=False)
             for case in call.cases
             if case.name is None
         )
