@@ -50,7 +50,9 @@ class Values:
         """The texts that are replaced everywhere."""
         self._whole: dict[str, str] = {}
         """The texts that are replaced only where they are a whole text."""
-        self.longest = 0
+        self.active = False
+        """Whether there is any."""
+        self._longest = 0
         """The length of the longest text so far, in bytes."""
         self._has_spaces = False
         self._has_escapes = False
@@ -62,12 +64,13 @@ class Values:
         """Add a text. Return whether it is new."""
         if not value.strip() or value in self._labels:
             return False
+        self.active = True
         self._labels[value] = label
         self._has_spaces |= " " in value.strip()
         self._has_escapes |= has_escapes(value)
         for part in {value, value.strip()}:
             (self._texts if len(part) >= SHORTEST else self._whole).setdefault(part, label)
-            self.longest = max(self.longest, len(part.encode(errors="surrogatepass")))
+            self._longest = max(self._longest, len(part.encode(errors="surrogatepass")))
         return True
 
     def forget_oldest(self, keep: Set[str]) -> None:
@@ -80,7 +83,7 @@ class Values:
 
     def text(self, text: str, *, keep_lines: bool = False) -> str:
         """Return a text without them, also behind escapes; with `keep_lines` in as many lines as before."""
-        places = list(self._places(text))
+        places = list(self._places(text)) if self.active else []
         if not places:
             return text
         pieces, at = list[str](), 0
@@ -109,7 +112,7 @@ class Values:
 
     def redact(self, value: Any) -> Any:
         """Return any value without them: itself if it has none, else a copy."""
-        return self._redact(value, set())
+        return self._redact(value, set()) if self.active else value
 
     def _redact(self, value: Any, inside: set[int]) -> Any:
         if value is None or isinstance(value, bool):
@@ -147,7 +150,7 @@ class Values:
         return value if (clean := self.text(text)) is text else clean
 
 
-class Secrets:
+class Secrets(Values):
     """The secrets of one session."""
 
     def __init__(
@@ -155,9 +158,9 @@ class Secrets:
     ) -> None:
         if isinstance(names, str):
             raise TypeError(f"secrets must be a list of names of environment variables, got {names!r}.")
+        super().__init__()
         self.configured: Values | None = None
         """The values of environment variables, which never go to a model."""
-        self._all = Values()
         self._permanent: set[str] = set()
         self.version = 0
         """Changes with every new value."""
@@ -165,41 +168,29 @@ class Secrets:
             if value := (environment or {}).get(name):
                 self.configured = self.configured or Values()
                 self.configured.add(value, f"[secret {name}]")
-                self._all.add(value, f"[secret {name}]")
+                self.add(value, f"[secret {name}]")
                 self._permanent |= {value, value.strip()}
-        self.active = self.configured is not None
-        """Whether there is any secret."""
 
     def learn(self, values: Iterable[Any]) -> None:
         """Add values as secrets, and the texts in them."""
         for text in texts_in(values):
-            if self._all.add(text):
-                self.active = True
+            if self.add(text):
                 self.version += 1
-                if len(self._all) > MOST_VALUES:
-                    self._all.forget_oldest(self._permanent)
+                if len(self) > MOST_VALUES:
+                    self.forget_oldest(self._permanent)
 
     def tail(self, text: str) -> int:
         """Return how many characters at the end of a text may be the beginning of a secret."""
-        longest = self._all.longest
         if not has_escapes(text):
-            return max(longest, 1) - 1
+            return max(self._longest, 1) - 1
         return len(text) - min(
-            reading.places([(max(0, len(reading.text) - longest - LONGEST), len(reading.text))])[0][0]
-            for reading in self._all.readings(text)
+            reading.places([(max(0, len(reading.text) - self._longest - LONGEST), len(reading.text))])[0][0]
+            for reading in self.readings(text)
         )
-
-    def text(self, text: str, *, keep_lines: bool = False) -> str:
-        """Return a text without secrets, with `keep_lines` in as many lines as before."""
-        return self._all.text(text, keep_lines=keep_lines) if self.active else text
 
     def make_cleaner(self) -> Callable[[], StreamedText] | None:
         """Return a maker of streams that remove secrets from long texts before they are cut; `None` without secrets."""
         return partial(StreamedText, self, keep_lines=True) if self.active else None
-
-    def redact(self, value: Any) -> Any:
-        """Return a value without secrets: itself if it has none, else a copy."""
-        return self._all.redact(value) if self.active else value
 
     def arguments(self, arguments: Mapping[str, Any], secret_fields: SecretFields | None) -> dict[str, Any]:
         """Return the arguments of a call without secrets, and add the secret ones."""
