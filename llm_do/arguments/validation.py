@@ -15,7 +15,7 @@ from typing import Any
 
 from ..privacy.secret_fields import HIDDEN, SecretFields
 from ..values.json_schema import check_bounds, mentions
-from ..values.patterns import Pattern, UncheckablePattern, compile_pattern, measure
+from ..values.patterns import Matcher, UncheckablePattern, compile_pattern, measure
 
 Problem = str | None
 _SHOWN_PROBLEMS = 5
@@ -147,7 +147,7 @@ class _Steps:
 
     def __init__(self) -> None:
         self._budget = 0
-        self._compiled: dict[str, Pattern | None] = {}
+        self._compiled: dict[str, Matcher | None] = {}
 
     def begin(self, steps: int) -> None:
         self._budget = steps
@@ -168,7 +168,7 @@ class _Steps:
                 self._compiled[pattern] = compile_pattern(pattern)
         self.spend(size.steps_to_match(len(text)))
         compiled = self._compiled[pattern]
-        return None if compiled is None else compiled.matches(text)
+        return None if compiled is None else compiled(text)
 
     def count_calls(self, check: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
         def check_counted(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:

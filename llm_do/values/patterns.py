@@ -7,8 +7,10 @@ of the text, so both are bounded as well.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeAlias
 
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
@@ -37,34 +39,26 @@ class UncheckablePattern(ValueError):
     """A pattern cannot be matched within bounds."""
 
 
-class Pattern:
-    """A pattern that can be matched within bounds."""
-
-    def __init__(self, pattern: str) -> None:
-        if len(pattern) > LONGEST:
-            raise UncheckablePattern(f"it has more than {LONGEST} characters")
-        if _IGNORES_SPACES.search(pattern):
-            raise UncheckablePattern("the flag x is not supported")
-        self._positions = measure(pattern).positions
-        if self._positions > LARGEST:
-            raise UncheckablePattern(f"its repetitions come to more than {LARGEST} positions")
-        try:
-            self._validator = SchemaValidator(core_schema.str_schema(pattern=pattern))
-        except SchemaError as error:
-            why = [line.strip() for line in str(error).splitlines() if line.strip().startswith("error:")]
-            raise UncheckablePattern(why[0].removeprefix("error: ") if why else "it is too large") from None
-
-    def matches(self, text: str) -> bool | None:
-        """Return whether some part of a text matches; `None` if the text is too long to tell."""
-        if self._positions * len(text) > MOST_WORK:
-            return None
-        return self._validator.isinstance_python(text)
+Matcher: TypeAlias = Callable[[str], bool | None]
+"""Returns whether some part of a text matches; `None` if the text is too long to tell."""
 
 
 @lru_cache(maxsize=32)  # each may have 7 MB
-def compile_pattern(pattern: str) -> Pattern:
+def compile_pattern(pattern: str) -> Matcher:
     """Compile a pattern, or raise `UncheckablePattern`."""
-    return Pattern(pattern)
+    if len(pattern) > LONGEST:
+        raise UncheckablePattern(f"it has more than {LONGEST} characters")
+    if _IGNORES_SPACES.search(pattern):
+        raise UncheckablePattern("the flag x is not supported")
+    positions = measure(pattern).positions
+    if positions > LARGEST:
+        raise UncheckablePattern(f"its repetitions come to more than {LARGEST} positions")
+    try:
+        validator = SchemaValidator(core_schema.str_schema(pattern=pattern))
+    except SchemaError as error:
+        why = [line.strip() for line in str(error).splitlines() if line.strip().startswith("error:")]
+        raise UncheckablePattern(why[0].removeprefix("error: ") if why else "it is too large") from None
+    return lambda text: validator.isinstance_python(text) if positions * len(text) <= MOST_WORK else None
 
 
 @dataclass(frozen=True, slots=True)
