@@ -10,17 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Any, NotRequired
 
-import typing_extensions
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    TypeAdapter,
-    ValidationError,
-    with_config,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_ai.messages import MultiModalContent
 from pydantic_core import PydanticCustomError, from_json, to_json
 
@@ -259,12 +249,7 @@ _PATHS_SCHEMA = {
 }
 
 
-@with_config(ConfigDict(extra="ignore"))
-class _Paths(typing_extensions.TypedDict, total=False):
-    attachments: list[str] | None
-
-
-_PATHS: TypeAdapter[Any] = TypeAdapter(_Paths)
+_PATHS = closed_mapping({"attachments": list[str] | None})
 
 
 def _without_paths(value: Any) -> tuple[Any, dict[str, Any]]:
