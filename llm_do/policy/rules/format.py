@@ -22,7 +22,7 @@ from pydantic import (
 from ...errors import RuleError, did_you_mean, summarize
 from ...values.texts import escape_surrogates, quote_json, safe_repr
 from ..catalogue import DEFAULTS, PREFIXES, Disposition
-from .conditions import Places, check_condition
+from .conditions import Places, as_list, check_condition
 
 Condition: TypeAlias = Mapping[str, Any]
 """Tests of arguments and of the path of calls, all of which have to hold."""
@@ -105,6 +105,13 @@ class _SeedRule(_Mapping):
     approval_required: _Flag = False
     description: str | None = None
 
+    def to_rule(self) -> ToolRule:
+        # A description alone, or nothing, would allow what asks without a rule.
+        if not self.model_fields_set & {"allowed", "approval_required"}:
+            raise RuleError("it says neither yes nor no")
+        disposition: Disposition = "ask" if self.approval_required else "allow"
+        return ToolRule(disposition if self.allowed else "deny", self.description)
+
 
 class _FullRule(_Mapping):
     """A rule with all its keys."""
@@ -115,6 +122,10 @@ class _FullRule(_Mapping):
     reason: str | None = None
     shell: _Flag = False
     unsandboxed: _Flag = False
+
+    def to_rule(self) -> ToolRule:
+        unless = as_list(self.unless or [])
+        return ToolRule(self.rule, self.reason, self.when or {}, tuple(unless), self.shell, self.unsandboxed)
 
 
 _One: TypeAlias = Disposition | _FullRule | _SeedRule
@@ -132,33 +143,19 @@ def _read_rule(value: Any) -> ToolRule:
     if value == "allow" or value == "ask" or value == "deny":
         return ToolRule(value)
     if isinstance(value, Mapping):
-        full = "rule" in value or bool({"when", "except", "reason", "shell", "unsandboxed"} & set(value))
+        is_full = not {"rule", "when", "except", "reason", "shell", "unsandboxed"}.isdisjoint(value)
+        kind = _FullRule if is_full else _SeedRule
         try:
             _check_texts(value)
-            return _read_full(value) if full else _read_seed(value)
+            return kind.model_validate(value).to_rule()
         except ValidationError as error:
-            keys = {field.alias or name for name, field in (_FullRule if full else _SeedRule).model_fields.items()}
+            keys = {field.alias or name for name, field in kind.model_fields.items()}
             unknown = [str(key) for key in value if key not in keys]
             hint = did_you_mean(unknown[0], keys) if unknown else ""
             why = f" ({summarize(error)}.{hint})"
         except RuleError as error:
             why = f" ({error})"
     raise ValueError(escape_surrogates(f"{quote_json(value)} is no rule{why}: {_HOW}"))
-
-
-def _read_seed(value: Mapping[str, Any]) -> ToolRule:
-    rule = _SeedRule.model_validate(value)
-    # A description alone, or nothing, would allow what asks without a rule.
-    if not rule.model_fields_set & {"allowed", "approval_required"}:
-        raise RuleError("it says neither yes nor no")
-    disposition: Disposition = "ask" if rule.approval_required else "allow"
-    return ToolRule(disposition if rule.allowed else "deny", rule.description)
-
-
-def _read_full(value: Mapping[str, Any]) -> ToolRule:
-    rule = _FullRule.model_validate(value)
-    unless = rule.unless if isinstance(rule.unless, list) else [] if rule.unless is None else [rule.unless]
-    return ToolRule(rule.rule, rule.reason, rule.when or {}, tuple(unless), rule.shell, rule.unsandboxed)
 
 
 def _read_rules(value: Any) -> tuple[ToolRule, ...]:
