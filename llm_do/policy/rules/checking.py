@@ -62,28 +62,25 @@ def shape_of(json_schema: Mapping[str, Any]) -> Shape:
     for name, schema in json_schema.get("properties", {}).items():
         parts = list(islice(leaves(json_schema, schema, (*UNIONS, "items")), parts_left))
         parts_left -= len(parts)
-        shape[name] = _union([_kind(part) for part in parts]) if parts_left else _ANYTHING
+        shape[name] = _kind(parts) if parts_left else _ANYTHING
     return shape
 
 
-def _kind(schema: Mapping[str, Any]) -> Kind:
-    if "const" in schema or isinstance(schema.get("enum"), list):
-        return Kind(values=tuple(schema["enum"]) if "enum" in schema else (schema["const"],))
-    types = schema.get("type")
-    if isinstance(types, str) and types != "array":
-        return Kind(frozenset({types}))
-    return Kind(frozenset(map(str, types))) if isinstance(types, list) else _ANYTHING
-
-
-def _union(kinds: Sequence[Kind]) -> Kind:
-    if not kinds or _ANYTHING in kinds:
-        return _ANYTHING
-    if len(kinds) > 1 and all(kind.values is not None or kind.types == frozenset({"null"}) for kind in kinds):
-        return Kind(values=tuple(value for kind in kinds for value in (kind.values or (None,))))
-    if len(kinds) == 1:
-        return kinds[0]
-    types = {name for kind in kinds for name in (kind.types or map(_type_of, kind.values or ()))}
-    return Kind(frozenset(types))
+def _kind(schemas: Iterable[Mapping[str, Any]]) -> Kind:
+    """Return the values that fit one of some schemas without unions."""
+    values: list[Any] = []
+    types: set[str] = set()
+    for schema in schemas:
+        named, enum = schema.get("type"), schema.get("enum")
+        if isinstance(enum, list) or "const" in schema:
+            values += enum if isinstance(enum, list) else [schema["const"]]
+        elif isinstance(named, list) or (isinstance(named, str) and named != "array"):
+            types.update(map(str, [named] if isinstance(named, str) else named))
+        else:
+            return _ANYTHING
+    if values and types <= {"null"}:
+        return Kind(values=(*values, None) if types else tuple(values))
+    return Kind(frozenset(types.union(map(_type_of, values))) or None)
 
 
 def _type_of(value: Any) -> str:

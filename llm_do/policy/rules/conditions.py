@@ -15,7 +15,7 @@ from datetime import date, time
 from decimal import Decimal
 from enum import Enum
 from functools import partial
-from math import isnan
+from math import inf, isnan
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
@@ -150,11 +150,9 @@ def _check_operators(name: str, operators: Mapping[Any, Any]) -> None:
 def _satisfiable(operators: Mapping[str, Any]) -> bool:
     if any(OPERATORS[word].types == TEXTS for word in operators):
         return all(OPERATORS[word].types == TEXTS for word in operators)
-    low = max((operators[name] for name in ("over", "at_least") if name in operators), default=None)
-    high = min((operators[name] for name in ("under", "at_most") if name in operators), default=None)
-    if low is None or high is None or low < high:
-        return True
-    return bool(low == high) and not {"over", "under"} & set(operators)
+    low = max(operators.get(word, -inf) for word in ("over", "at_least"))
+    high = min(operators.get(word, inf) for word in ("under", "at_most"))
+    return bool(low < high or (low == high and not {"over", "under"} & set(operators)))
 
 
 def _is_number(value: Any) -> bool:

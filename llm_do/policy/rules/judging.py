@@ -153,22 +153,18 @@ def judge(
     does.
     """
     default = default or default_ruling(call.name)
-    strictest: Ruling | None = None
+    rulings: list[Ruling] = []
     for case in call.cases:
         name = case.name or call.name
         rules_on = _rules_on(name, own, session, path)
         if call.qualified_name is not None and case.name is None:
             rules_on += _rules_on(call.qualified_name, own, session, path)
-        ruling = _judge_case(case, call, name, rules_on, default if case.name is None else default_ruling(name))
-        if strictest is None:
-            strictest = ruling
-            continue
-        both = strictest.unsandboxed and ruling.unsandboxed
-        if STRICTNESS[ruling.disposition] > STRICTNESS[strictest.disposition]:
-            strictest = ruling
-        if strictest.unsandboxed != both:
-            strictest = replace(strictest, unsandboxed=both)
-    return strictest or default
+        rulings.append(_judge_case(case, call, name, rules_on, default if case.name is None else default_ruling(name)))
+    if len(rulings) < 2:
+        return rulings[0] if rulings else default
+    strictest = max(rulings, key=lambda ruling: STRICTNESS[ruling.disposition])
+    unsandboxed = all(ruling.unsandboxed for ruling in rulings)
+    return strictest if strictest.unsandboxed == unsandboxed else replace(strictest, unsandboxed=unsandboxed)
 
 
 def denies_any(name: str, books: Iterable[RuleBook]) -> bool:
