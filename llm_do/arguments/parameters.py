@@ -135,7 +135,7 @@ class DeclaredParameters(Parameters):
             if self.secret_fields is None:
                 raise error from exc
         # The error of pydantic has the values in it, and must not be visible as the cause of this one.
-        raise _without_secrets(error, values, self.secret_fields, SecretFields.of(self.json_schema))
+        raise self._without_secrets(error, values)
 
     def _place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return positional values under their names, next to the keywords."""
@@ -172,20 +172,20 @@ class DeclaredParameters(Parameters):
 
     def _is_secret_at(self, where: tuple[int | str, ...]) -> bool:
         # The first name may be an alias, from the schema that a model sees.
-        schemas = [each for each in (self.secret_fields, SecretFields.of(self.json_schema)) if each is not None]
-        return self.secret_fields is not None and (not where or any(each.has_secret_in(where[0]) for each in schemas))
+        return any(not where or each.has_secret_in(where[0]) for each in self._all_secret_fields())
 
-
-def _without_secrets(
-    error: ArgumentError, values: dict[str, Any], *secret_fields: SecretFields | None
-) -> ArgumentError:
-    """Return an error that may quote the arguments, without those that are secret."""
-    secrets = Values()
-    for each in secret_fields:
-        if each is not None:
+    def _without_secrets(self, error: ArgumentError, values: dict[str, Any]) -> ArgumentError:
+        """Return an error that may quote the arguments, without those that are secret."""
+        secrets = Values()
+        for each in self._all_secret_fields():
             for text in texts_in(each.split(values)[1]):
                 secrets.add(text)
-    return ArgumentError(secrets.text(str(error)))
+        return ArgumentError(secrets.text(str(error)))
+
+    def _all_secret_fields(self) -> list[SecretFields]:
+        """Return the secret fields by the names in Python, and by those that a model sees."""
+        of_model = None if self.secret_fields is None else SecretFields.of(self.json_schema)
+        return [each for each in (self.secret_fields, of_model) if each is not None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
