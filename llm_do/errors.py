@@ -1,50 +1,16 @@
-"""Every error that llm-do raises, by its cause.
+"""Every error that llm-do raises, by its cause. Most are also the built-in exception of the same meaning.
 
-    LlmDoError
-    ├── the caller's code is wrong
-    │   ├── UnknownEntryError   (KeyError)         no entry has that name
-    │   │   └── UnknownAttributeError (AttributeError) the same, of `ctx.tools.name`
-    │   ├── DuplicateEntryError (ValueError)       two entries have one name
-    │   ├── ArgumentError       (TypeError)        the arguments do not fit the entry
-    │   ├── EventLoopError      (RuntimeError)     `call_sync` where a loop runs, or a runtime in two loops
-    │   ├── ScopeClosedError    (RuntimeError)     a turn after `close()`
-    │   ├── ScopeBusyError      (RuntimeError)     a turn while another one runs
-    │   ├── ModelChoiceError    (ValueError)       a worker has no model, or one that cannot be used
-    │   ├── LocalModelError     (ValueError)       a local model cannot be fetched or loaded, or ended
-    │   │   └── LocalRequestError (ModelAPIError)  the same in a request, where a `FallbackModel` moves on
-    │   ├── ToolsetError        (TypeError)        a toolset cannot be built or used
-    │   ├── NoWorkerError       (RuntimeError)     the call needs what only a worker has
-    │   ├── NoSandboxError      (RuntimeError)     files are used where no worker has a sandbox
-    │   ├── WorkerFileError     (ValueError)       a worker file is not valid
-    │   ├── RuleError           (ValueError)       rules are not valid
-    │   ├── ProjectCodeError    (ImportError)      code of a project cannot be imported
-    │   ├── PathMissing         (FileNotFoundError) nothing is at that path of a root
-    │   ├── PromptError         (ValueError)       an input type's method wrote no prompt
-    │   ├── ContentError        (ValueError)       a file's content is not what the call needs
-    │   └── CommandError        (ValueError)       a command line cannot be read
-    ├── the runtime refuses
-    │   ├── ApprovalDenied      (PermissionError)  a person or a rule refused the call
-    │   │   └── DelegationDenied                   a worker may not call that worker
-    │   ├── RunEnded            (PermissionError)  a person who was asked ended the run
-    │   ├── PathDenied          (PermissionError)  a path that may not be used like this
-    │   ├── PathChanged         (PermissionError)  a file is not the one that was approved
-    │   ├── DepthLimitError                        calls nested too deeply
-    │   ├── CallCancelled                          the call that makes this one was cancelled
-    │   ├── CallEnded           (RuntimeError)     the call that makes this one, or one above it, is over
-    │   └── LimitExceeded                          a budget of the session is used up
-    │       └── CallTimeout     (TimeoutError)     the time of a top-level call is up
-    ├── the machine fails
-    │   ├── PathFailed          (OSError)          the disk is full, or the like
-    │   ├── RememberedError     (OSError)          the file of remembered answers cannot be used
-    │   └── ModelAnswerError    (ModelAPIError)    a provider's answer cannot be read (in `models/answers.py`)
-    └── a callee broke its contract
-        ├── OutputError         (ValueError)       the output does not fit what the entry declares
-        ├── ModelBehaviorError                     the model keeps making the same mistake
-        ├── AnswerCutOff                           an answer of the model was cut off
-        └── ToolTimeout         (TimeoutError)     a tool ran longer than its own `timeout`
+- The caller's code is wrong: `UnknownEntryError`, and of that `UnknownAttributeError`; `DuplicateEntryError`,
+  `ArgumentError`, `EventLoopError`, `ScopeClosedError`, `ScopeBusyError`, `ModelChoiceError`, `LocalModelError`, and of
+  that `LocalRequestError` (in `models/local`); `ToolsetError`, `NoWorkerError`, `NoSandboxError`, `WorkerFileError`,
+  `RuleError`, `ProjectCodeError`, `PathMissing`, `PromptError`, `ContentError`, `CommandError`.
+- The runtime refuses: `ApprovalDenied`, and of that `DelegationDenied`; `RunEnded`, `PathDenied`, `PathChanged`,
+  `DepthLimitError`, `CallCancelled`, `CallEnded`, `LimitExceeded`, and of that `CallTimeout`.
+- The machine fails: `PathFailed`, `RememberedError`, `ModelAnswerError` (in `models/answers.py`).
+- A callee broke its contract: `OutputError`, `ModelBehaviorError`, `AnswerCutOff`, `ToolTimeout`.
 
-Errors of a model's provider (`pydantic_ai.exceptions.ModelAPIError` and its kin) and exceptions of
-your own functions pass through unchanged, with a note that names the path of calls.
+All of them are an `LlmDoError`. Errors of a model's provider (`pydantic_ai.exceptions.ModelAPIError` and its kin) and
+exceptions of your own functions pass through unchanged, with a note that names the path of calls.
 """
 
 from collections.abc import Iterable

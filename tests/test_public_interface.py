@@ -81,7 +81,7 @@ def test_errors_are_ours_and_pythons(error: type[Exception], also: type[Exceptio
     assert str(made) == "what is wrong"
 
 
-def test_every_error_is_drawn_in_the_tree_of_the_modules_docstring() -> None:
+def test_every_error_is_in_the_modules_docstring() -> None:
     from llm_do import errors
 
     assert errors.__doc__ is not None
