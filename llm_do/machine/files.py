@@ -96,14 +96,6 @@ def temporary_beside(path: Path, data: bytes, mode: int = 0o600) -> Iterator[Pat
         temporary.unlink(missing_ok=True)
 
 
-def put_in_place(temporary: Path, path: Path, *, replace: bool) -> None:
-    """Give a temporary file its name. Without `replace`, it is a `FileExistsError` if another process was faster."""
-    if replace:
-        temporary.replace(path)
-    else:
-        os.link(temporary, path)
-
-
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
     """Keep other threads and processes out of a folder that they lock as well. The lock ends with its process."""

@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 from ..definitions.definition import WorkerDefinition
 from ..definitions.file_format import dump_worker, parse_worker
 from ..errors import DuplicateEntryError, WorkerFileError
-from ..machine.files import Owners, lock_folder, put_in_place, read_file, temporary_beside
+from ..machine.files import Owners, lock_folder, read_file, temporary_beside
 from ..policy.catalogue import is_standard_tool
 from .layout import GENERATED, WORKERS, files_of, is_worker_name, scan, worker_names
 
@@ -174,13 +174,16 @@ class WorkerFiles:
             with temporary_beside(file.path, data) as new, temporary_beside(file.seal, seal_data) as new_seal:
                 # The seal comes second: of a file that could not be replaced, the old seal stays good.
                 try:
-                    put_in_place(new, file.path, replace=force)
-                except FileExistsError:
+                    if force:
+                        new.replace(file.path)
+                    else:
+                        os.link(new, file.path)
+                except FileExistsError:  # another process was faster
                     raise WorkerFileError(f"{where}: the worker exists already. Use force to replace it.") from None
                 if sealed is None:
                     file.seal.unlink(missing_ok=True)
                 else:
-                    put_in_place(new_seal, file.seal, replace=True)
+                    new_seal.replace(file.seal)
 
 
 def check_owner(path: Path, root: Path, owners: Owners | None) -> None:
