@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError, from_json, to_json
 
 from ..errors import ArgumentError, PathDenied
 from ..values.texts import is_blank, is_none_or_blank, quote
-from .parameters import NAMED_ONLY, Parameters, closed_mapping, keywords_of
+from .parameters import NAMED_ONLY, Parameters, closed_mapping
 from .payloads import AttachmentInput, AttachmentPayload, is_content
 from .vocabulary import Vocabulary
 
@@ -58,7 +58,7 @@ class OpenParameters(Parameters):
     """The parameters of a worker that declares none: those of `WorkerInput`."""
 
     def __init__(self, entry: str, *, of_worker: bool = False) -> None:
-        self._entry = entry
+        self.entry = entry
         self.of_worker = of_worker
         """Whether a call without files and with no or blank input is an error: providers refuse such messages.
 
@@ -70,14 +70,7 @@ class OpenParameters(Parameters):
         self.vocabulary = Vocabulary(entry, self.json_schema)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
-        return self._checked(self._place(args, kwargs), has_files)
-
-    def bind_named(
-        self, values: Mapping[str, Any], *, by_name: bool = False, has_files: bool = False
-    ) -> dict[str, Any]:
-        return self._checked(keywords_of(self._entry, values), has_files)
-
-    def _checked(self, values: dict[str, Any], has_files: bool) -> dict[str, Any]:
+        values = self._place(args, kwargs)
         if values.keys() - _OWN_NAMES:  # anything else is taken as it is, and `attachments` as well
             return dict(values)
         if "attachments" in values:
@@ -85,7 +78,7 @@ class OpenParameters(Parameters):
         if self.of_worker and not has_files and not values.get("attachments") and is_none_or_blank(values.get("input")):
             problem = "argument 'input' is blank" if values.get("input") is not None else "missing argument 'input'"
             raise ArgumentError(
-                f"{self._entry}(): {problem}. Give the task as text. "
+                f"{self.entry}(): {problem}. Give the task as text. "
                 "A worker whose instructions are enough says `input: none` in its file."
             )
         return dict(values)
@@ -99,7 +92,7 @@ class OpenParameters(Parameters):
         if isinstance(files, list | tuple) and all(map(_is_file, files)):
             return list(files)
         raise ArgumentError(
-            f"{self._entry}(): 'attachments' in a mapping takes a list of AttachmentPayload or PydanticAI content, "
+            f"{self.entry}(): 'attachments' in a mapping takes a list of AttachmentPayload or PydanticAI content, "
             f"such as BinaryContent.from_path(...); got {quote(files)}. "
             "Give paths as a keyword: call(worker, text, attachments=[...])."
         )
@@ -108,14 +101,14 @@ class OpenParameters(Parameters):
         if not args:
             return kwargs
         if len(args) > 1:
-            raise ArgumentError(f"{self._entry}() takes one positional argument, 'input', got {len(args)}.")
+            raise ArgumentError(f"{self.entry}() takes one positional argument, 'input', got {len(args)}.")
         if not kwargs:
             if isinstance(args[0], WorkerInput):
                 return set_fields(args[0])
-            if (arguments := NAMED_ONLY.lone(self._entry, args[0])) is not None:
+            if (arguments := NAMED_ONLY.lone(self.entry, args[0])) is not None:
                 return arguments
         if "input" in kwargs:
-            raise ArgumentError(f"{self._entry}() got two values for argument 'input'.")
+            raise ArgumentError(f"{self.entry}() got two values for argument 'input'.")
         return {"input": args[0], **kwargs}
 
 
@@ -176,24 +169,19 @@ class NoParameters(Parameters):
     """The parameters of a worker whose instructions are enough (`input: none`): there are none."""
 
     def __init__(self, entry: str) -> None:
-        self._entry = entry
+        self.entry = entry
         self.json_schema = {"type": "object", "properties": {}, "additionalProperties": False}
         self.validator = _NOTHING.validator
         self.vocabulary = Vocabulary(entry, self.json_schema)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
-        arguments = NAMED_ONLY.lone(self._entry, args[0]) if len(args) == 1 else None
+        arguments = NAMED_ONLY.lone(self.entry, args[0]) if len(args) == 1 else None
         if kwargs or arguments or (args and arguments is None):
             raise ArgumentError(
-                f"{self._entry}() takes no input: its instructions are enough (`input: none`). "
+                f"{self.entry}() takes no input: its instructions are enough (`input: none`). "
                 "Call it without arguments, or remove `input: none` from its file."
             )
         return {}
-
-    def bind_named(
-        self, values: Mapping[str, Any], *, by_name: bool = False, has_files: bool = False
-    ) -> dict[str, Any]:
-        return self.bind((), dict(values))
 
 
 def _check_nothing(value: Any) -> Any:

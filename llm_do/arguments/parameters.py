@@ -35,6 +35,8 @@ from .vocabulary import Vocabulary
 class Parameters(Protocol):
     """The parameters of an entry."""
 
+    entry: str
+    """The name of the entry."""
     json_schema: dict[str, Any]
     """The schema of the parameters that a model gets."""
     validator: Any
@@ -62,6 +64,7 @@ class Parameters(Protocol):
 
         With `by_name`, fields with an alias can have their own names too, at any depth.
         """
+        return self.bind((), keywords_of(self.entry, values), has_files=has_files)
 
 
 def keywords_of(entry: str, values: Mapping[Any, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 from pydantic_ai.toolsets.abstract import AGENT_TOOLSET_ID
 
 from ..arguments.inputs import WithFiles
+from ..arguments.parameters import Parameters
 from ..arguments.vocabulary import Vocabulary
 from ..errors import (
     ApprovalDenied,
@@ -137,19 +138,16 @@ def proxy_tool(entry: EntryBase, original: Tool[Any] | None = None, *, with_file
     return tool
 
 
-class ForeignParameters:
+class ForeignParameters(Parameters):
     """The parameters of a tool of a foreign toolset."""
 
-    __slots__ = ("_name", "json_schema", "secret_fields", "secret_names", "validator", "vocabulary")
-
     def __init__(self, name: str, tool: ToolsetTool[Any]) -> None:
-        self._name = name
+        self.entry = name
         self.json_schema = tool.tool_def.parameters_json_schema
         self.validator = tool.args_validator
         self.secret_fields = SecretFields.of(self.json_schema)
         may_wrap = not _keeps_names(self.validator)
         self.vocabulary = Vocabulary(name, self.json_schema, unchecked=True, may_wrap=may_wrap)
-        self.secret_names: frozenset[str] = frozenset() if self.secret_fields is None else self.secret_fields.names
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
         return self.bind_named(kwargs)
@@ -161,7 +159,7 @@ class ForeignParameters:
         try:
             bound: dict[str, Any] = self.validator.validate_python(dict(values), **names)
         except ValidationError as exc:
-            raise ArgumentError(f"{self._name}(): {summarize(exc)}") from exc
+            raise ArgumentError(f"{self.entry}(): {summarize(exc)}") from exc
         return bound
 
 

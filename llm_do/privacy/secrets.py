@@ -1,11 +1,7 @@
 """Secret values: those of secret arguments, and of environment variables that a project names.
 
-The JSON Schema of parameters marks secret arguments (`"format": "password"` or `"writeOnly": true`, as pydantic does
-for a `SecretStr`), for functions, workers, toolsets and MCP servers alike. From then on, their values are removed from
-everything that is recorded or shown.
-
-A value is found as it is, and behind the escapes of URLs, JSON, Python and HTML, however these are written. It is not
-found in another encoding (base64, a hash), split, or cut.
+They are removed from everything that is recorded or shown. A value is found as it is, and behind the escapes of URLs,
+JSON, Python and HTML, however these are written. It is not found in another encoding (base64, a hash), split, or cut.
 """
 
 from __future__ import annotations
