@@ -14,18 +14,9 @@ from pydantic_core import PydanticSerializationError
 from ..errors import WorkerFileError
 from ..policy.rules import ToolRule
 from ..values.texts import quote_json
+from . import yaml_lines
 from .definition import WorkerDefinition
-from .yaml_lines import (
-    Document,
-    Problem,
-    UnreadableError,
-    decode,
-    is_plain_text,
-    problems_of,
-    read_yaml,
-    split_front_matter,
-    write_yaml,
-)
+from .yaml_lines import Document, Problem, UnreadableError
 
 _SHOWN_PROBLEMS = 20
 
@@ -39,11 +30,11 @@ def parse_worker(
 ) -> WorkerDefinition:
     """Return the definition in a worker's file. Errors have the lines where they are, all of the file at once."""
     try:
-        source = decode(text)
-        front, body, first_line = (
-            (source, None, 1) if format == "yaml" else split_front_matter(source, WorkerDefinition.model_fields)
-        )
-        document = read_yaml(front, first_line=first_line)
+        source = yaml_lines.decode(text)
+        front, body, first_line = source, None, 1
+        if format == "md":
+            front, body, first_line = yaml_lines.split_front_matter(source, WorkerDefinition.model_fields)
+        document = yaml_lines.read_yaml(front, first_line=first_line)
     except UnreadableError as error:
         raise _file_error(path, *error.problems) from None
     values = document.value
@@ -56,18 +47,16 @@ def parse_worker(
         raise _file_error(path, *document.problems or [wrong])
     if body is not None:
         if "instructions" in values:
-            document.complain(("instructions",), "instructions: must be the text below the front matter, and no key.")
+            document.complain("instructions", "must be the text below the front matter, and no key.")
         values["instructions"] = body
     if "input" in values and values["input"] is None:
-        document.complain(
-            ("input",), "input: is empty. Write `input: none` for a worker that takes no input, or leave it out."
-        )
+        document.complain("input", "is empty. Write `input: none` for a worker that takes no input, or leave it out.")
     if isinstance(values.setdefault("name", name), str) and values["name"] != name:
-        document.complain(("name",), f"name: {values['name']!r} is not the file's name, {name!r}. Leave it out.")
+        document.complain("name", f"{values['name']!r} is not the file's name, {name!r}. Leave it out.")
     try:
         definition = WorkerDefinition.model_validate(values)
     except ValidationError as error:
-        document.problems.extend(problems_of(error, document, WorkerDefinition))
+        document.problems.extend(yaml_lines.problems_of(error, document, WorkerDefinition))
     if document.problems:
         raise _file_error(path, *document.problems)
     return definition.model_copy(update={"tool_rules": _with_lines(definition.tool_rules, document, path)})
@@ -108,11 +97,11 @@ def dump_worker(definition: WorkerDefinition) -> str:
     except PydanticSerializationError as error:
         raise _file_error(path, Problem(1, f"cannot be written as a file: {error}")) from None
     block = ""
-    if is_plain_text(definition.instructions) and values.pop("instructions", None):
+    if yaml_lines.is_plain_text(definition.instructions) and values.pop("instructions", None):
         # PyYAML quotes a text in which a line ends with a space. This one is stripped, so nothing can go wrong.
         lines = definition.instructions.split("\n")
         block = "instructions: |\n" + "".join(f"  {line}\n" if line else "\n" for line in lines)
-    text = write_yaml(values) + block
+    text = yaml_lines.write_yaml(values) + block
     # A file that cannot be read again (too large, too deep, no number) must not be written.
     if parse_worker(text, name=definition.name, path=path, format="yaml") != definition:
         raise _file_error(path, Problem(1, "has values that cannot be written to a file."))

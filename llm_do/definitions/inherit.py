@@ -37,9 +37,7 @@ def restrict_to(
         key: None if isinstance(shape, str) and shape != getattr(creator, key) else shape
         for key, shape in (("input", worker.input), ("output", worker.output))
     }
-    sandbox = (
-        worker.sandbox.restrict_to(creator.sandbox or SandboxConfig(), base) if worker.sandbox is not None else None
-    )
+    sandbox = worker.sandbox and worker.sandbox.restrict_to(creator.sandbox or SandboxConfig(), base)
     runs_code = names_model_file(worker.model) or custom_provider(worker.model, providers) is not None
     common = {key: _common(getattr(worker, key), getattr(creator, key)) for key in ("tools", "toolsets", "native")}
     return worker.model_copy(
@@ -50,7 +48,7 @@ def restrict_to(
             "model_settings": _restrict_settings(worker.model_settings, creator.model_settings or {}),
             "allow_workers": _restrict_workers(worker.allow_workers, creator.allow_workers),
             "tool_rules": _restrict_rules(worker, creator, base),
-            "sandbox": sandbox if sandbox is not None and sandbox.paths else None,
+            "sandbox": sandbox if sandbox and sandbox.paths else None,
             "attachment_policy": _stricter_policy(worker.attachment_policy, creator.attachment_policy),
             "limits": _lower_limits(worker.limits, creator.limits),
         }

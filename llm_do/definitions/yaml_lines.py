@@ -64,10 +64,10 @@ class Document:
                 at = (*at, part)
         return at
 
-    def complain(self, at: Place, message: str) -> None:
-        """Add a problem with the value at a place."""
-        self.problems.append(Problem(self.lines.get(at, 1), message))
-        self.spoiled.add(at)
+    def complain(self, key: str, message: str) -> None:
+        """Add a problem with the value of a key."""
+        self.problems.append(Problem(self.lines.get((key,), 1), f"{key}: {message}"))
+        self.spoiled.add((key,))
 
     def is_spoiled(self, at: Place) -> bool:
         """Return whether there is a problem at or above a place."""
