@@ -82,10 +82,9 @@ def _first_parameter(parameters: Sequence[inspect.Parameter], annotations: Mappi
 
 def _first_property(schema: Mapping[str, Any]) -> FirstParameter:
     """Read the first property of a JSON Schema. A lone mapping is always the arguments."""
-    for name, part in schema.get("properties", {}).items():
-        takes_object = isinstance(part, dict) and part.get("type", "object") == "object"
-        return FirstParameter(value_of=name if takes_object else None)
-    return FirstParameter()
+    name, part = next(iter(schema.get("properties", {}).items()), (None, None))
+    takes_object = isinstance(part, dict) and part.get("type", "object") == "object"
+    return FirstParameter(value_of=name if takes_object else None)
 
 
 def _renamed(

@@ -300,14 +300,9 @@ def _command_matcher(pattern: str) -> Match:
         # A restriction sees through paths of programs, and through programs that start others.
         return restricts and any_inner(value)
 
-    def any_inner(value: tuple[str, ...]) -> bool:
-        tried = 0
-        for inner in unwrap(value):
-            if is_program is None or is_program(inner[0]):
-                tried += 1
-                if tried > _MOST_INNER or glob.matches(inner):
-                    return True
-        return False
+    def any_inner(words: tuple[str, ...]) -> bool:
+        inner = (each for each in unwrap(words) if is_program is None or is_program(each[0]))
+        return any(tried >= _MOST_INNER or glob.matches(each) for tried, each in enumerate(inner))
 
     return match
 
