@@ -3,6 +3,7 @@ r"""Texts behind escapes: of URLs (`%2B`), JSON and Python (`\u002b`, `\/`) and 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from html import unescape
@@ -96,13 +97,11 @@ def _pieces(text: str, escapes: re.Pattern[str]) -> Iterator[tuple[int, int, int
     for escape in escapes.finditer(text):
         meaning, start, end = _meaning(escape), escape.start(), escape.end()
         if text[start] == "%" or text.startswith("\\u", start):
-            unit = 3 if text[start] == "%" else 6
-            count = (end - start) // unit
+            is_url = text[start] == "%"
+            unit = 3 if is_url else 6
+            is_one_each = len(meaning) * unit == end - start
             for char in meaning:
-                if unit == 6:
-                    width = 2 if ord(char) > 0xFFFF else 1
-                else:
-                    width = 1 if len(meaning) == count else len(char.encode())
+                width = 1 if is_one_each else len(char.encode()) if is_url else 1 + (ord(char) > 0xFFFF)
                 yield start, start + unit * width, 1
                 start += unit * width
         else:
@@ -110,24 +109,19 @@ def _pieces(text: str, escapes: re.Pattern[str]) -> Iterator[tuple[int, int, int
 
 
 def _places(text: str, escapes: re.Pattern[str], parts: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the positions in a text of parts of the text behind its escapes. They are in order and do not overlap."""
-    pieces = _pieces(text, escapes)
-    shift = 0
-    piece = next(pieces, None)
-    for start, end in parts:
-        first: int | None = None
-        last: int | None = None
-        while piece is not None:
-            escape_start, escape_end, length = piece
-            below_start = escape_start - shift
-            below_end = below_start + length
-            if first is None and start < below_end:
-                first = escape_start if start >= below_start else start + shift
-            if end <= below_start:
-                break
-            if end <= below_end:
-                last = escape_end  # the next part may begin in the same escape
-                break
-            shift = escape_end - below_end
-            piece = next(pieces, None)
-        yield start + shift if first is None else first, end + shift if last is None else last
+    """Yield the positions in a text of parts of the text behind its escapes."""
+    pieces = list(_pieces(text, escapes))
+    begins, shift = list[int](), 0
+    for start, end, length in pieces:
+        begins.append(start - shift)
+        shift += end - start - length
+
+    def place(position: int) -> tuple[int, int]:
+        """Return the start and the end of one character, or of the escape that it is behind."""
+        at = bisect_right(begins, position) - 1
+        start, end, length = pieces[at] if at >= 0 else (0, 0, 0)
+        after = position - (begins[at] + length if at >= 0 else 0)
+        return (start, end) if after < 0 else (end + after, end + after + 1)
+
+    for first, behind in parts:
+        yield place(first)[0], place(behind - 1)[1]
