@@ -60,9 +60,7 @@ def _common(items: tuple[T, ...], allowed: tuple[T, ...]) -> tuple[T, ...]:
 
 
 def _restrict_settings(settings: dict[str, Any] | None, allowed: dict[str, Any]) -> dict[str, Any] | None:
-    if settings is None:
-        return None
-    return {
+    return settings and {
         name: value
         for name, value in settings.items()
         if name in _HARMLESS_SETTINGS or (name in allowed and allowed[name] == value)

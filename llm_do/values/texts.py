@@ -58,10 +58,9 @@ def quote(value: object, most: int = 200) -> str:
             text = escape_surrogates(describe(value)).replace("\n", "\\n")
             if len(text) <= most:
                 return text
-    long = (
-        f"text of {len(value):,} characters" if isinstance(value, str) else f"{type(value).__name__}, too long to show"
-    )
-    return f"<{long}>"
+    if isinstance(value, str):
+        return f"<text of {len(value):,} characters>"
+    return f"<{type(value).__name__}, too long to show>"
 
 
 def json_text(value: Any, *, indent: int | None = None, inf_nan_mode: Literal["null", "constants"] = "null") -> str:
