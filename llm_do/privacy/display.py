@@ -55,11 +55,11 @@ def _escape_text(text: str, rules: _Rules) -> str:
 def _escape(found: re.Match[str]) -> str:
     """Return a run of characters that are not ASCII, or a quotation mark, with escapes for those that could mislead."""
     run = found[0]
-    if run != '"' and run.isprintable() and not _HAS_UNSEEN.search(run):
-        return run
-    return "".join(
-        char if char != '"' and char.isprintable() and not _HAS_UNSEEN.match(char) else _code(ord(char)) for char in run
-    )
+    return run if _is_clear(run) else "".join(char if _is_clear(char) else _code(ord(char)) for char in run)
+
+
+def _is_clear(text: str) -> bool:
+    return text != '"' and text.isprintable() and not _HAS_UNSEEN.search(text)
 
 
 def _code(code: int) -> str:

@@ -110,7 +110,7 @@ def _pieces(text: str, escapes: re.Pattern[str]) -> Iterator[tuple[int, int, int
 
 def _places(text: str, escapes: re.Pattern[str], parts: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield the positions in a text of parts of the text behind its escapes."""
-    pieces = list(_pieces(text, escapes))
+    pieces = [(0, 0, 0), *_pieces(text, escapes)]
     begins, shift = list[int](), 0
     for start, end, length in pieces:
         begins.append(start - shift)
@@ -119,8 +119,8 @@ def _places(text: str, escapes: re.Pattern[str], parts: Iterable[tuple[int, int]
     def place(position: int) -> tuple[int, int]:
         """Return the start and the end of one character, or of the escape that it is behind."""
         at = bisect_right(begins, position) - 1
-        start, end, length = pieces[at] if at >= 0 else (0, 0, 0)
-        after = position - (begins[at] + length if at >= 0 else 0)
+        start, end, length = pieces[at]
+        after = position - begins[at] - length
         return (start, end) if after < 0 else (end + after, end + after + 1)
 
     for first, behind in parts:
