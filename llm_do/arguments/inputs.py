@@ -89,7 +89,7 @@ class OpenParameters(Parameters):
         It may come from anywhere, so it cannot choose files: no text in it is a path, and no JSON is an address or a
         file at a provider.
         """
-        if isinstance(files, list | tuple) and all(map(_is_file, files)):
+        if _are_files(files):
             return list(files)
         raise ArgumentError(
             f"{self.entry}(): 'attachments' in a mapping takes a list of AttachmentPayload or PydanticAI content, "
@@ -124,12 +124,12 @@ def has_files_in(arguments: Mapping[str, Any]) -> bool:
     if "attachments" not in arguments:
         return False
     files = arguments["attachments"]
-    is_content_list = isinstance(files, list | tuple) and bool(files) and all(map(_is_file, files))
-    return is_content_list or not arguments.keys() - _OWN_NAMES
+    return (_are_files(files) and len(files) > 0) or not arguments.keys() - _OWN_NAMES
 
 
-def _is_file(item: Any) -> bool:
-    return isinstance(item, AttachmentPayload) or is_content(item)
+def _are_files(files: Any) -> bool:
+    is_list = isinstance(files, list | tuple)
+    return is_list and all(isinstance(each, AttachmentPayload) or is_content(each) for each in files)
 
 
 def split_files(arguments: dict[str, Any]) -> tuple[dict[str, Any], Sequence[AttachmentInput]]:

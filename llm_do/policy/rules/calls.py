@@ -62,9 +62,7 @@ class CallCondition(NamedTuple):
 CALL_PREFIX = "call."
 CALL_CONDITIONS: Mapping[str, CallCondition] = {
     "call.caller": CallCondition(
-        frozenset({"string", "null"}),
-        lambda call: [call.caller, *call.creators] if call.creators else call.caller,
-        is_entry=True,
+        frozenset({"string", "null"}), lambda call: [call.caller, *call.creators], is_entry=True
     ),
     "call.depth": CallCondition(frozenset({"integer"}), lambda call: len(call.path)),
     "call.generated": CallCondition(frozenset({"boolean"}), lambda call: call.generated),
