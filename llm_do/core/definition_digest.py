@@ -88,7 +88,7 @@ def _parts_of(entry: EntryBase) -> list[Any]:
         # The same path in another folder is another file.
         paths = {} if worker.sandbox is None else worker.sandbox.paths
         roots = {name: [root.folder(worker.base.absolute()), dict(root)] for name, root in paths.items()}
-        prompt = None if entry.prompt_method is None else getattr(entry.input_type, entry.prompt_method)
+        prompt = entry.input_type.to_prompt if entry.writes_prompt else None
         return [entry.name, model, prompt, _tool_names(entry), [getattr(entry, name) for name in _WORKER_PARTS], roots]
     tool: Any = vars(entry)["tool"]
     declared = [entry.rule, entry.effects, entry.requires_approval, entry.plan]
