@@ -2,8 +2,7 @@
 
 from .choice import ModelChoice, announce, choose_default_model, explain_missing, named_model
 from .custom import HasProviders, custom_provider, make_custom_model
-from .resolve import describe_remote, names_model_file, resolve_model
-from .unusable import explain_unusable
+from .resolve import describe_remote, explain_unusable, names_model_file, resolve_model
 
 __all__ = [
     "HasProviders",

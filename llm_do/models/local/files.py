@@ -13,8 +13,7 @@ from ...errors import LocalModelError
 from ...machine import pool
 from ...machine.installation import install_extra
 from ...privacy.display import visible
-from ..resolve import is_file_path
-from .catalogue import EMBEDDED, Weights, lookup
+from .catalogue import EMBEDDED, Weights, is_file_path, lookup
 from .fetch import Progress
 from .progress import pull_with_progress
 from .store import cached_path, pull

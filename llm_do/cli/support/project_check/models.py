@@ -14,7 +14,7 @@ from ....errors import LocalModelError, ModelChoiceError
 from ....models import choose_default_model, custom_provider, resolve_model
 from ....models.compatibility import find_unfit_model, name_fits
 from ....models.custom import load_factory
-from ....models.unusable import explain_unusable, missing_variable
+from ....models.resolve import explain_unusable, missing_variable
 from ....projects.layout import CONFIG
 from .project import CheckedProject, Problem, join_names, line_of
 
