@@ -21,8 +21,13 @@ from pydantic_ai.settings import ModelSettings
 
 from ..budgets.limits import UsageMeter, full_name
 from ..errors import AnswerCutOff
-from ..models.answers import refuse_empty_response, refuse_empty_stream, unreadable_answer
-from ..models.cutoff import describe_cutoff, describe_missing_end
+from ..models.answers import (
+    describe_cutoff,
+    describe_missing_end,
+    refuse_empty_response,
+    refuse_empty_stream,
+    unreadable_answer,
+)
 from .executor import PendingRequest, answers_requests
 from .frame import CallFrame, RequestFrame, WorkerFrame
 from .request_record import RequestRecorder, reject_unmade_calls, request_digest

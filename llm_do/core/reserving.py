@@ -15,7 +15,7 @@ from ..budgets.ledger import DEFAULT_OUTPUT_TOKENS, GIVE_PRICE, LEAST_OUTPUT_TOK
 from ..budgets.limits import full_name
 from ..budgets.prices import FREE
 from ..errors import LimitExceeded
-from ..models.cutoff import describe_cutoff
+from ..models.answers import describe_cutoff
 from ..privacy.histories import SentHistory
 from .frame import CallFrame, RequestFrame
 from .session import Session
