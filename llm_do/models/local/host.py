@@ -65,11 +65,10 @@ def _load(folder: str, path: str, context: int, threads: int) -> Any:
     params.n_threads_http = 1
     params.verbosity = 1  # errors
     params.api_keys = [os.urandom(32).hex()]
-    if sys.platform != "win32":
-        # It always listens, but nothing can connect once the folder is removed. The socket has a relative name, since
-        # its path may have no more than 107 bytes.
-        os.chdir(folder)
-        params.hostnames = ["unused.sock"]
+    # It always listens, but nothing can connect once the folder is removed. The socket has a relative name, since its
+    # path may have no more than 107 bytes.
+    os.chdir(folder)
+    params.hostnames = ["unused.sock"]
     try:
         return xllamacpp.Server(params)
     finally:

@@ -101,8 +101,7 @@ def _open_part(part: Path) -> IO[bytes]:
             part.unlink()
     except FileNotFoundError:
         pass
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-    return open(os.open(part, flags, 0o600), "r+b")  # noqa: PTH123 - a descriptor, and the caller closes it
+    return os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+b")
 
 
 def _fetch_rest(client: httpx2.Client, url: str, file: IO[bytes], weights: Weights, progress: ProgressCallback) -> None:

@@ -33,7 +33,7 @@ _SUPERVISOR = """
 import os, subprocess, sys, threading
 def end_with_the_parent():
     sys.stdin.buffer.read()
-    os.killpg(0, 9) if hasattr(os, "killpg") else tool.kill()
+    os.killpg(0, 9)
 tool = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
 threading.Thread(target=end_with_the_parent, daemon=True).start()
 os._exit(1 if tool.wait() else 0)
@@ -190,17 +190,9 @@ def _run(tool: _Tool, requirements: Path, folder: Path, size_limit: int, report:
                 report(size)
         finally:
             if process.returncode is None:
-                _kill(process)
+                os.killpg(process.pid, signal.SIGKILL)
             reader.join()
     return None if code == 0 else _error_text(b"".join(lines).decode(errors="replace"))
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    if sys.platform == "win32":
-        subprocess.run(["taskkill", "/F", "/T", "/PID", str(process.pid)], capture_output=True, check=False)  # noqa: S603, S607
-    else:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def size_of(folder: Path) -> int:

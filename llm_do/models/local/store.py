@@ -9,11 +9,11 @@ models/.NAME.lock           held by the process that downloads
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import shutil
 import stat
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +23,7 @@ from time import sleep
 from platformdirs import user_cache_path
 
 from ...errors import LocalModelError
+from ...machine.files import closing_fd
 from .catalogue import CATALOGUE, PackageSource, Weights, format_size
 from .fetch import Progress, ProgressCallback, retry_advice
 from .hub import download_from_hub
@@ -159,12 +160,8 @@ def _install(file: Path, path: Path, weights: Weights, report: ProgressCallback)
         file.chmod(0o644)
         os.fsync(opened.fileno())
     file.replace(path)
-    if sys.platform != "win32":  # a folder cannot be opened there
-        handle = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    with closing_fd(os.open(path.parent, os.O_RDONLY)) as handle:
+        os.fsync(handle)
 
 
 def _remove_staging(folder: Path, weights: Weights) -> int:
@@ -224,8 +221,7 @@ def _lock(folder: Path, weights: Weights, report: ProgressCallback | None = None
     It is a lock of the operating system on an open file, so it ends with its process.
     """
     path = folder / f".{weights.name}.lock"
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
-    try:
+    with closing_fd(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)) as handle:
         while not _try_lock(handle):
             if report is None:
                 raise LocalModelError(
@@ -234,26 +230,11 @@ def _lock(folder: Path, weights: Weights, report: ProgressCallback | None = None
             report(Progress("waiting", 0, weights.size))
             sleep(_WAIT)
         yield
-    finally:
-        os.close(handle)
 
 
-if sys.platform == "win32":
-    import msvcrt
-
-    def _try_lock(handle: int) -> bool:
-        try:
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        except PermissionError:
-            return False
-        return True
-
-else:
-    import fcntl
-
-    def _try_lock(handle: int) -> bool:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+def _try_lock(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
