@@ -18,19 +18,19 @@ from timing import row
 
 from llm_do import LocalModel
 from llm_do.models.local.catalogue import EMBEDDED, lookup
-from llm_do.models.local.engine import _threads
-from llm_do.models.local.model import _IN_WORDS, CONTEXT
-from llm_do.models.local.progress import pull_with_progress
+from llm_do.models.local.engine import _thread_count
+from llm_do.models.local.files import pull_with_progress
+from llm_do.models.local.model import _REPLY_SETTINGS, CONTEXT
 
 ROUNDS, TOKENS = 12, 64
-SETTINGS = {"max_tokens": TOKENS, "temperature": 0.0, "ignore_eos": True, **_IN_WORDS}
+SETTINGS = {"max_tokens": TOKENS, "temperature": 0.0, "ignore_eos": True, **_REPLY_SETTINGS}
 
 
 def direct_server(path: Path) -> xllamacpp.Server:
     params = xllamacpp.CommonParams()
     params.model.path = str(path)
     params.n_ctx, params.n_parallel, params.verbosity = CONTEXT, 1, -1
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = _threads()
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = _thread_count()
     return xllamacpp.Server(params)
 
 

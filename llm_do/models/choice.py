@@ -17,11 +17,8 @@ from pydantic_ai.models import KnownModelName, Model
 from ..errors import ModelChoiceError
 from ..machine.installation import install_extra
 from .consent import has_agreed
-from .local.catalogue import EMBEDDED
+from .local import LOCAL_PACKAGE
 from .servers import MODEL_SERVERS, ModelServer, OfferedModel, find_offer, make_served_model
-
-LOCAL_PACKAGE = "xllamacpp"
-"""The module that runs local models. It is not imported to see whether it is installed."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +166,8 @@ def largest_cached_model() -> str | None:
 
 def embedded_install_command() -> str:
     """Return the command that installs the embedded model."""
+    from .local.catalogue import EMBEDDED  # noqa: PLC0415 - only without any model
+
     install = "" if _is_installed(LOCAL_PACKAGE) else f"{install_extra('local')} && "
     return f"{install}llm-do models pull {EMBEDDED}"
 

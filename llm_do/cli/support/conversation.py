@@ -170,7 +170,7 @@ class Conversation:
         await self._continue_with(worker)
         text = f"The model is now {visible(name)}. It knows the conversation; other workers keep their models."
         if (file := missing_file(name)) is not None and file.weights is not None:
-            from ...models.local.progress import describe_download  # noqa: PLC0415 - only for models to fetch
+            from ...models.local.files import describe_download  # noqa: PLC0415 - only for models to fetch
 
             # Fetched in a turn, which can be cancelled and does not block the screen.
             text += f"\nIts weights are fetched with your next turn. {describe_download(file.weights)}"

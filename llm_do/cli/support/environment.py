@@ -15,8 +15,9 @@ from typing import TypeAlias
 from ...errors import LlmDoError, LocalModelError, ModelChoiceError
 from ...machine.installation import install_extra, install_package
 from ...models import choose_default_model, custom_provider, servers
-from ...models.choice import KEY_OFFERS, LOCAL_PACKAGE, embedded_install_command, local_models_enabled, setting_for
+from ...models.choice import KEY_OFFERS, embedded_install_command, local_models_enabled, setting_for
 from ...models.consent import has_agreed
+from ...models.local import LOCAL_PACKAGE
 from ...models.local.catalogue import EMBEDDED, format_size
 from ...models.local.files import ModelFile
 from ...models.local.store import cached_models, models_folder

@@ -22,9 +22,10 @@ from ...core.worker import WorkerEntry
 from ...errors import LimitExceeded, LocalModelError, ModelChoiceError, RememberedError
 from ...machine import pool
 from ...models import ModelChoice, announce, choose_default_model, explain_missing, named_model
-from ...models.choice import LOCAL_PACKAGE, DefaultModel, ModelLike, choose_offer, local_models_enabled, setting_for
+from ...models.choice import DefaultModel, ModelLike, choose_offer, local_models_enabled, setting_for
 from ...models.consent import remember
 from ...models.listeners import is_other_ordinary_user, user_name
+from ...models.local import LOCAL_PACKAGE
 from ...models.servers import OfferedModel
 from ...policy.approvals import ApprovalController
 from ...policy.requests import ApprovalCallback, ApprovalRequest, Approver, approve_all_callback, strict_mode_callback
@@ -245,13 +246,13 @@ async def _offer_embedded_model() -> ModelChoice | None:
     keyboard = _open_keyboard() if can_run else None
     if keyboard is None:
         return None
-    from ...models.local import catalogue, files, progress, store  # noqa: PLC0415 - only where there is no model
+    from ...models.local import catalogue, files, store  # noqa: PLC0415 - only where there is no model
 
     name = catalogue.EMBEDDED
     question = (
         "No model is named, no API key is set, and no model server is used.\n"
         "A tiny model can run here without a key. It is meant for small steps and first trials:\n"
-        f"  {progress.describe_download(catalogue.lookup(name))}\n"
+        f"  {files.describe_download(catalogue.lookup(name))}\n"
         f"  goes to {store.models_folder()}\n"
         f"  can be removed: llm-do models rm {name}\n"
         "Fetch it now? [y/N] "

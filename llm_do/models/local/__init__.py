@@ -1,1 +1,20 @@
-"""Models that run on this machine."""
+"""Models that run on this machine. What is here can be asked without importing the rest."""
+
+from importlib.util import find_spec
+
+from ...errors import LocalModelError
+from ...machine.installation import install_extra
+
+LOCAL_PACKAGE = "xllamacpp"
+"""The module that runs local models. It is not imported to see whether it is installed."""
+
+
+def check_installed() -> None:
+    """Raise if nothing is installed that runs local models."""
+    if find_spec(LOCAL_PACKAGE) is None:
+        raise LocalModelError(f"Local models need `{install_extra('local')}`.")
+
+
+def is_file_path(name: str) -> bool:
+    """Return whether the part after `local:` is the path of a file rather than a name of the catalogue."""
+    return name.lower().endswith(".gguf") or "/" in name or "\\" in name

@@ -93,11 +93,6 @@ CATALOGUE = {
 }
 
 
-def is_file_path(name: str) -> bool:
-    """Return whether the part after `local:` is the path of a file rather than a name of the catalogue."""
-    return name.lower().endswith(".gguf") or "/" in name or "\\" in name
-
-
 def lookup(name: str) -> Weights:
     """Return the model of a name."""
     if (weights := CATALOGUE.get(name)) is not None:

@@ -22,20 +22,19 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
 from typing import IO, Any
 
 from ...errors import LocalModelError
-from ...machine.installation import install_extra
+from . import check_installed
 
 _HOST = Path(__file__).with_name("host.py")
 _SECONDS_TO_LEAVE = 2.0
 _SECONDS_TO_STOP = 20.0
 # The environment of the process: it reads files of others, so it gets no keys.
 _PASSED_VARIABLES = re.compile(
-    r"(PATH|HOME|LANG|USER|TMPDIR|TEMP|TMP|SYSTEMROOT|WINDIR|APPDATA|LOCALAPPDATA)$|(PYTHON|LC_|LD_|DYLD_|GGML_|OMP_|CUDA_|HIP_|VK_)"
+    r"(PATH|HOME|LANG|USER|TMPDIR|TEMP|TMP)$|(PYTHON|LC_|LD_|DYLD_|GGML_|OMP_|CUDA_|HIP_|VK_)"
 )
 _CLOSED: dict[str, Any] = {"failed": "The answer was broken off."}
 
@@ -340,8 +339,7 @@ class Engine:
     def _running_host(self) -> _Host:
         with self._lock:
             if self._host is None or not self._host.is_alive:
-                if find_spec("xllamacpp") is None:
-                    raise LocalModelError(f"Local models need `{install_extra('local')}`.")
+                check_installed()
                 self._host = _Host(self._settings, self._requeue)
             return self._host
 
