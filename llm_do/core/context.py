@@ -42,9 +42,9 @@ from .frame import CallFrame, WorkerFrame, make_frame
 from .gate import ArgumentCheck
 from .metering import prepare_worker
 from .names import reachable
-from .no_model import NoModel
 from .running import check_output, run_in_time
 from .session import Session
+from .stand_in import no_model
 from .threads import cancel_thread_calls
 from .trace import Trace
 
@@ -402,7 +402,7 @@ def run_context(ctx: Context, entry: EntryBase, base: RunContext[Context] | None
         run_ctx.deps = ctx
     else:
         worker = frame.worker
-        model = worker.model if worker is not None and worker.model is not None else NoModel(entry.name)
+        model = worker.model if worker is not None and worker.model is not None else no_model(entry.name)
         run_ctx = RunContext(deps=ctx, model=model, usage=RunUsage(), tool_name=entry.name, max_retries=1)
     run_ctx.tool_call_approved = frame.approved
     return run_ctx

@@ -6,12 +6,11 @@ not trusted. The server chooses no model and sees nothing of the conversation.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from pydantic_ai import RunContext
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse
-from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 
 from ...arguments.inputs import OpenParameters
@@ -24,8 +23,6 @@ from ...core.metering import metered
 from ...errors import ArgumentError, NoWorkerError
 from ...policy.plan import Plan
 from ...policy.rules import Case
-
-Answer = Callable[[list[ModelMessage], ModelSettings], Awaitable[ModelResponse]]
 
 
 class SamplingEntry(EntryBase):
@@ -82,27 +79,3 @@ def _server_part(part: dict[str, Any]) -> dict[str, Any]:
     """Return a part of a message with everything in it that the server wrote."""
     values = {name: value for name, value in part.items() if name in _SERVER_KEYS}
     return {"role": part["part_kind"].removesuffix("-prompt"), **values}
-
-
-class SamplingModel(Model):
-    """The model that PydanticAI's client asks for a server. Its name tells the server nothing."""
-
-    def __init__(self, answer: Answer) -> None:
-        super().__init__()
-        self._answer = answer
-
-    @property
-    def model_name(self) -> str:
-        return "llm-do"
-
-    @property
-    def system(self) -> str:
-        return "llm-do"
-
-    async def request(
-        self,
-        messages: list[ModelMessage],
-        model_settings: ModelSettings | None,
-        model_request_parameters: ModelRequestParameters,
-    ) -> ModelResponse:
-        return await self._answer(messages, model_settings or ModelSettings())

@@ -22,12 +22,13 @@ from ...core.context import Context, dispatch
 from ...core.events import CallProgress
 from ...core.frame import RequestFrame
 from ...core.recorder import tags
+from ...core.stand_in import StandInModel
 from ...definitions.toolsets import McpServer, McpToolset
 from ...errors import PathDenied, ToolsetError
 from ...machine.installation import install_extra
 from ...privacy.secrets import Values
 from .log import ServerLog, log_path
-from .sampling import SamplingEntry, SamplingModel
+from .sampling import SamplingEntry
 
 STILL_STARTING_SECONDS = 5.0
 """Seconds after which a notice says that a server is still starting."""
@@ -377,7 +378,8 @@ class McpFactory:
             connection=toolset.connection,
             roots=roots,
             on_progress=toolset.on_progress if declared.progress else None,
-            sampling_model=SamplingModel(toolset.sample) if declared.sampling else None,
+            # Its name tells the server nothing.
+            sampling_model=StandInModel("llm-do", toolset.sample) if declared.sampling else None,
         )
 
     def _roots(self, ctx: Context) -> tuple[Path, ...]:
