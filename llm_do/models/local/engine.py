@@ -36,7 +36,6 @@ _SECONDS_TO_STOP = 20.0
 _PASSED_VARIABLES = re.compile(
     r"(PATH|HOME|LANG|USER|TMPDIR|TEMP|TMP)$|(PYTHON|LC_|LD_|DYLD_|GGML_|OMP_|CUDA_|HIP_|VK_)"
 )
-_CLOSED: dict[str, Any] = {"failed": "The answer was broken off."}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,56 +58,76 @@ class End:
     cached_tokens: int = 0
 
 
-class _Job:
-    """A request that waits or is being answered, and the messages of its answer that were not read yet.
+class Answer:
+    """The chunks of an answer, and last its end. Closing it frees the model for the next request.
 
-    `asyncio.Queue` could do this, but Python 3.11 crashes when it throws one away whose event loop was closed.
+    `asyncio.Queue` could hold its messages, but Python 3.11 crashes when it throws one away whose loop was closed.
     """
 
     def __init__(self, request: dict[str, Any]) -> None:
         self.request = request
         self.host: _Host | None = None
-        """The process that has it in its queue."""
-        self.is_cancelled = False
+        """The process that has the request in its queue."""
+        self.is_closed = False
+        self._is_done = False
         self._loop = asyncio.get_running_loop()
         self._messages: deque[dict[str, Any]] = deque()
+        """Those that were not read yet."""
         self._waiter: asyncio.Future[None] | None = None
 
+    def __aiter__(self) -> Answer:
+        return self
+
+    async def __anext__(self) -> Chunk | End:
+        if self._is_done:
+            raise StopAsyncIteration
+        while not self._messages and not self.is_closed:
+            self._waiter = self._loop.create_future()
+            await self._waiter
+        if self.is_closed:
+            raise LocalModelError("The answer was broken off.")
+        message = self._messages.popleft()
+        self._is_done = "failed" in message or "done" in message
+        if "failed" in message:
+            raise LocalModelError(message["failed"])
+        if "done" in message:
+            return _end(message)
+        return Chunk(message.get("text", ""), message.get("thinking", ""), message.get("prompt", 0))
+
     def deliver(self, message: dict[str, Any]) -> bool:
-        """Deliver a message from any thread. Return whether its event loop is still open."""
-        with suppress(RuntimeError):  # its event loop is closed
-            self._loop.call_soon_threadsafe(self.put, message)
+        """Deliver a message from any thread. Return whether the event loop of the reader is still open."""
+        with suppress(RuntimeError):  # it is closed
+            self._loop.call_soon_threadsafe(self._receive, message)
             return True
         return False
 
-    def cancel(self) -> None:
-        """Take it out of the queue, or stop its generation."""
-        self.is_cancelled = True
-        if self.host is not None:
-            self.host.cancel(self)
-
-    def put(self, message: dict[str, Any]) -> None:
+    def _receive(self, message: dict[str, Any]) -> None:
         self._messages.append(message)
+        self._wake_reader()
+
+    def _wake_reader(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def get(self) -> dict[str, Any]:
-        while not self._messages:
-            self._waiter = self._loop.create_future()
-            await self._waiter
-        return self._messages.popleft()
+    def close(self) -> None:
+        """Take the request out of the queue, or stop its generation."""
+        if not self._is_done and not self.is_closed:
+            self.is_closed = True
+            if self.host is not None:
+                self.host.cancel(self)
+            self._wake_reader()
 
 
 class _Host:
     """One process with a loaded model, and its queue of requests."""
 
-    def __init__(self, settings: dict[str, Any], requeue: Callable[[_Job], None]) -> None:
+    def __init__(self, settings: dict[str, Any], requeue: Callable[[Answer], None]) -> None:
         self._path = settings["path"]
         self._requeue = requeue
         """Queues a request at another process."""
         self._lock = threading.Lock()
-        self._waiting: deque[_Job] = deque()
-        self._current: _Job | None = None
+        self._waiting: deque[Answer] = deque()
+        self._current: Answer | None = None
         """The request that the process is answering."""
         self._number = 0
         """Its number: messages about the one before may still arrive."""
@@ -122,7 +141,7 @@ class _Host:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
         # For its socket while it loads. It is removed here too, since a killed process cannot do it.
         self._folder = tempfile.mkdtemp(prefix="llm-do-")
-        self._process = subprocess.Popen(  # noqa: S603 - this interpreter and a file of this package
+        self.process = subprocess.Popen(  # noqa: S603 - this interpreter and a file of this package
             [sys.executable, "-P", str(_HOST)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -138,7 +157,7 @@ class _Host:
             for work in (self._write, self._read):
                 threading.Thread(target=work, name="llm-do-local-model", daemon=True).start()
         except RuntimeError as exc:
-            self._process.kill()
+            self.process.kill()
             self._wait()
             raise LocalModelError(f"The local model cannot be started: {exc}.") from exc
 
@@ -146,21 +165,17 @@ class _Host:
     def is_alive(self) -> bool:
         return self._failure is None and not self._was_stuck
 
-    @property
-    def process_id(self) -> int:
-        return self._process.pid
-
-    def submit(self, job: _Job) -> None:
+    def submit(self, answer: Answer) -> None:
         """Queue a request."""
         with self._lock:
-            job.host = self
-            if job.is_cancelled:
+            answer.host = self
+            if answer.is_closed:
                 return
             if self._failure is None:
-                self._waiting.append(job)
+                self._waiting.append(answer)
                 self._send_next()
                 return
-        job.deliver({"failed": self._failure})
+        answer.deliver({"failed": self._failure})
 
     def _send_next(self) -> None:
         """Send the next request to the process if it is idle. The lock has to be held."""
@@ -169,12 +184,12 @@ class _Host:
             self._number += 1
             self._lines.put(json.dumps({"id": self._number, "request": self._current.request}))
 
-    def cancel(self, job: _Job) -> None:
+    def cancel(self, answer: Answer) -> None:
         """Remove a request from the queue, or stop it if it is being answered."""
         with self._lock:
-            if job in self._waiting:
-                self._waiting.remove(job)
-            elif job is self._current and self._stop_by is None:
+            if answer in self._waiting:
+                self._waiting.remove(answer)
+            elif answer is self._current and self._stop_by is None:
                 self._stop_by = monotonic() + _SECONDS_TO_STOP
                 self._lines.put(json.dumps({"cancel": self._number}))  # this wakes the thread that checks the deadline
 
@@ -184,25 +199,25 @@ class _Host:
             if self._stop_by is None or monotonic() < self._stop_by:
                 return
             self._stop_by, self._was_stuck = None, True
-        self._process.kill()
+        self.process.kill()
 
     def close(self) -> None:
         self._lines.put(None)
         try:
-            self._process.wait(_SECONDS_TO_LEAVE)
+            self.process.wait(_SECONDS_TO_LEAVE)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self.process.kill()
         self._wait()
 
     def _wait(self) -> int:
         """Wait for the process, remove the folder that it may have left, and return its exit code."""
-        code = self._process.wait()
+        code = self.process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
         return code
 
     def _write(self) -> None:
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError), self._process.stdin as stdin:
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError), self.process.stdin as stdin:
             while True:
                 stop_by = self._stop_by
                 try:
@@ -216,10 +231,10 @@ class _Host:
                 stdin.flush()
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
+        assert self.process.stdout is not None
         reason = ""
         # The last line of a killed process may be incomplete.
-        with self._process.stdout as stdout, suppress(ValueError):
+        with self.process.stdout as stdout, suppress(ValueError):
             for line in stdout:
                 message = json.loads(line)
                 if "failed" in message:
@@ -239,21 +254,21 @@ class _Host:
             self._waiting.clear()
         if current is not None:
             current.deliver({"failed": failure})
-        for job in waiting:
+        for answer in waiting:
             if self._was_stuck:  # and the requests behind it are not to blame
-                self._requeue(job)
+                self._requeue(answer)
             else:
-                job.deliver({"failed": failure})
+                answer.deliver({"failed": failure})
 
     def _pass_on(self, message: dict[str, Any]) -> None:
         is_last = "done" in message
         with self._lock:
-            job = self._current if message["id"] == self._number else None
-            if job is not None and is_last:
+            answer = self._current if message["id"] == self._number else None
+            if answer is not None and is_last:
                 self._current = self._stop_by = None
                 self._send_next()
-        if job is not None and not job.is_cancelled and not job.deliver(message) and not is_last:
-            self.cancel(job)  # its event loop is closed
+        if answer is not None and not answer.is_closed and not answer.deliver(message) and not is_last:
+            self.cancel(answer)  # its event loop is closed
 
     def _explain(self, code: int, reason: str) -> str:
         self._log.seek(0, os.SEEK_END)
@@ -273,35 +288,6 @@ class _Host:
         return f"The process of the local model ended (code {code}).{killed}{last}"
 
 
-class Answer:
-    """The chunks of an answer, and last its end. Closing it frees the model for the next request."""
-
-    def __init__(self, job: _Job) -> None:
-        self._job = job
-        self._is_done = self._is_closed = False
-
-    def __aiter__(self) -> Answer:
-        return self
-
-    async def __anext__(self) -> Chunk | End:
-        if self._is_done and not self._is_closed:
-            raise StopAsyncIteration
-        message = await self._job.get() if not self._is_closed else _CLOSED
-        if "failed" in message:
-            self._is_done = True
-            raise LocalModelError(message["failed"])
-        if "done" in message:
-            self._is_done = True
-            return _end(message)
-        return Chunk(message.get("text", ""), message.get("thinking", ""), message.get("prompt", 0))
-
-    def close(self) -> None:
-        if not self._is_done:
-            self._is_done = self._is_closed = True
-            self._job.cancel()
-            self._job.put(_CLOSED)
-
-
 class Engine:
     """A model file, loaded when it is first used, and again after its process ended."""
 
@@ -313,14 +299,14 @@ class Engine:
     def answer(self, request: dict[str, Any]) -> Answer:
         """Return the answer to a chat completions request, to be iterated in this event loop."""
         options = {"stream": True, "stream_options": {"include_usage": True}, "return_progress": True}
-        job = _Job({**request, **options})
-        self._running_host().submit(job)
-        return Answer(job)
+        answer = Answer({**request, **options})
+        self._running_host().submit(answer)
+        return answer
 
     @property
     def process_id(self) -> int | None:
         """The id of the process that has the model, if it was started."""
-        return self._host.process_id if self._host is not None else None
+        return self._host.process.pid if self._host is not None else None
 
     def close(self) -> None:
         """End the process. The next request starts another."""
@@ -329,12 +315,12 @@ class Engine:
         if host is not None:
             host.close()
 
-    def _requeue(self, job: _Job) -> None:
+    def _requeue(self, answer: Answer) -> None:
         """Queue a request again whose process was killed."""
         try:
-            self._running_host().submit(job)
+            self._running_host().submit(answer)
         except (LocalModelError, OSError) as exc:
-            job.deliver({"failed": f"The process of the local model cannot be started again: {exc}"})
+            answer.deliver({"failed": f"The process of the local model cannot be started again: {exc}"})
 
     def _running_host(self) -> _Host:
         with self._lock:

@@ -28,7 +28,7 @@ from .schema import GrammarSchema, make_validator
 
 PROVIDER = "local"
 CONTEXT = 8192
-"""The max_tokens tokens of a conversation: as many as small models can use, in a few hundred MB of memory."""
+"""The most tokens of a conversation: as many as small models can use, in a few hundred MB of memory."""
 
 _LEAST_CONTEXT = 64
 _MAX_TOKENS = 1024
