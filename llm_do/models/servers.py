@@ -37,11 +37,11 @@ class ModelServer:
     provider: str
     """The part of a model's name in front of the colon, such as `ollama`."""
     address: Address
-    path: str
-    """The path of its list of models."""
-    rows: str
+    path: str = "/v1/models"
+    """The path of its list of models; like the two keys, that of OpenAI by default."""
+    rows: str = "data"
     """The key of the list in its answer."""
-    key: str
+    key: str = "id"
     """The key of a model's name in a row."""
     variables: tuple[str, ...] = ()
     """The environment variables for its address; the first that is set counts."""
@@ -106,30 +106,20 @@ MODEL_SERVERS = (
         variables=("OLLAMA_BASE_URL", "OLLAMA_HOST"),
         key_variable="OLLAMA_API_KEY",
     ),
-    ModelServer(
-        name="llama-server",
-        provider="llama-server",
-        address=Address(port=8080),
-        path="/v1/models",
-        rows="data",
-        key="id",
-    ),
+    ModelServer(name="llama-server", provider="llama-server", address=Address(port=8080)),
     ModelServer(
         name="vLLM",
         provider="vllm",
         address=Address(port=8000),
-        path="/v1/models",
-        rows="data",
-        key="id",
         variables=("VLLM_BASE_URL",),
         key_variable="VLLM_API_KEY",
     ),
 )
 
 
-def server_of(provider: str, servers: Iterable[ModelServer] = MODEL_SERVERS) -> ModelServer | None:
+def server_of(provider: str) -> ModelServer | None:
     """Return the server whose models have this provider as prefix."""
-    return next((server for server in servers if server.provider == provider), None)
+    return next((server for server in MODEL_SERVERS if server.provider == provider), None)
 
 
 def find_offer(server: ModelServer, environ: Mapping[str, str]) -> OfferedModel | None:
