@@ -112,7 +112,11 @@ def local_models_enabled(environ: Mapping[str, str] = os.environ) -> bool:
 
 def announce(choice: ModelChoice) -> list[str]:
     """Return the lines for stderr: servers that need consent, and a model that no setting names."""
-    lines = [_describe_passed_over(offer) for offer in choice.passed_over]
+    lines = [
+        f"{offer.place} offers {offer.model!r}, and is not used without your yes: "
+        f"set {setting_for(offer)}, or let `llm-do run` ask you at a terminal"
+        for offer in choice.passed_over
+    ]
     if choice.found and choice.model is not None:
         name = choice.model if isinstance(choice.model, str) else choice.model.model_name
         lines.append(f"using {name} ({choice.reason})")
@@ -124,13 +128,6 @@ def announce(choice: ModelChoice) -> list[str]:
 def setting_for(offer: OfferedModel) -> str:
     """Return the environment setting that names a server's model."""
     return f"LLM_DO_MODEL={shlex.quote(offer.name)}"
-
-
-def _describe_passed_over(offer: OfferedModel) -> str:
-    return (
-        f"{offer.place} offers {offer.model!r}, and is not used without your yes: "
-        f"set {setting_for(offer)}, or let `llm-do run` ask you at a terminal"
-    )
 
 
 def explain_missing(worker: str) -> str:
@@ -233,7 +230,6 @@ def _place_of(server: ModelServer) -> str:
 
 ModelLike: TypeAlias = Model | KnownModelName | str
 """A PydanticAI model, or its name."""
-
 
 DefaultModel: TypeAlias = Callable[[str, Callable[[str], None]], Awaitable[ModelLike]]
 """Chooses the session's model when it is first needed.

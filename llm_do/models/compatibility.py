@@ -36,11 +36,12 @@ _FLAGS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
 CAPABILITIES = tuple(_FLAGS)
 """Capabilities that a worker can require; `vision` is images."""
 
+_GOOGLE = ("google", "google-gla", "google-vertex", "google-cloud")
 _ASSUMED: Mapping[str, Sequence[str]] = {
-    "vision": ("anthropic", "google", "google-gla", "google-vertex", "google-cloud", "openai"),
-    "pdf": ("anthropic", "google", "google-gla", "google-vertex", "google-cloud", "openai"),
-    "audio": ("google", "google-gla", "google-vertex", "google-cloud"),
-    "video": ("google", "google-gla", "google-vertex", "google-cloud"),
+    "vision": ("anthropic", *_GOOGLE, "openai"),
+    "pdf": ("anthropic", *_GOOGLE, "openai"),
+    "audio": _GOOGLE,
+    "video": _GOOGLE,
 }
 """Providers whose current models are all assumed to have a capability. No API tells it."""
 

@@ -7,7 +7,7 @@ tool's schema). A reply in words is not constrained, and is streamed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,11 +68,6 @@ def list_options(settings: ModelSettings, parameters: ModelRequestParameters) ->
     if not functions and not endings:
         raise UserError(f"With tool_choice={choice!r} the model has no way to answer. Choose another one.")
     return [*functions, *endings]
-
-
-def name_schema(choices: Sequence[Option]) -> dict[str, Any]:
-    """Return the schema of one of the options' names."""
-    return {"enum": [option.name for option in choices]}
 
 
 def is_repeating(text: str) -> bool:

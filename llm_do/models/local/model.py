@@ -22,7 +22,7 @@ from pydantic_core import from_json, to_json
 from ...errors import LocalModelError
 from .engine import Answer, Chunk, End, Engine, get_engine
 from .files import ModelFile
-from .grammar import Option, is_repeating, list_options, name_schema
+from .grammar import Option, is_repeating, list_options
 from .messages import Conversation, Messages
 from .schema import GrammarSchema, make_validator
 
@@ -197,7 +197,8 @@ class LocalStreamedResponse(StreamedResponse):
 
     async def _choose(self, options: list[Option]) -> Option:
         prompt = self._conversation.choice_prompt(options)
-        name = await self._generate(prompt, name_schema(options), max_tokens=_MAX_NAME_TOKENS)
+        names = {"enum": [option.name for option in options]}
+        name = await self._generate(prompt, names, max_tokens=_MAX_NAME_TOKENS)
         return next(option for option in options if option.name == name)
 
     async def _reply(self) -> AsyncIterator[ModelResponseStreamEvent]:
