@@ -71,11 +71,8 @@ def choose_default_model(
 ) -> ModelChoice:
     """Return the model of workers that name none.
 
-    A model server is chosen if the user has agreed to it, or if a variable names its address. Each server in turn has
-    0.3 seconds to answer, or 3 if it is on another machine.
-
-    Raises:
-        ModelChoiceError: A variable for the address of a server has no valid one.
+    A model server is chosen if the user has agreed to it, or if a variable names its address, which must be a valid
+    one. Each server in turn has 0.3 seconds to answer, or 3 if it is on another machine.
     """
     if (named := named_model(explicit, configured, environ)) is not None:
         return named

@@ -18,11 +18,7 @@ def has_agreed(offer: OfferedModel) -> bool:
 
 
 def remember(offer: OfferedModel) -> None:
-    """Remember the consent.
-
-    Raises:
-        RememberedError: It cannot be written.
-    """
+    """Remember the consent, or raise `RememberedError` if it cannot be written."""
     Remembered.load().add(KIND, _subject(offer))
 
 

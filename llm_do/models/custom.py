@@ -79,11 +79,7 @@ def custom_provider(name: str | None, providers: Mapping[str, str]) -> str | Non
 
 
 def load_factory(prefix: str, reference: str, load: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return the factory of a provider, imported by `load`.
-
-    Raises:
-        ProjectCodeError: It cannot be imported, or is no function.
-    """
+    """Return the factory of a provider, imported by `load`; raise `ProjectCodeError` if there is no such function."""
     try:
         factory = load(reference)
     except LlmDoError as exc:
@@ -101,9 +97,7 @@ def load_factory(prefix: str, reference: str, load: Callable[[str], Any]) -> Cal
 def make_custom_model(name: str, providers: Mapping[str, str], load: Callable[[str], Any], root: Path) -> Model | None:
     """Return the model that a provider of the project makes; `None` for the names of other providers.
 
-    Raises:
-        ProjectCodeError: The factory cannot be imported, or is no function.
-        ModelChoiceError: It raises an error, or returns no model.
+    If the factory fails, or returns no model, the error is a `ModelChoiceError`.
     """
     prefix = custom_provider(name, providers)
     if prefix is None:

@@ -51,11 +51,7 @@ class ModelServer:
     """The variable that the address came from."""
 
     def locate(self, environ: Mapping[str, str]) -> ModelServer:
-        """Return the server at the address in the environment.
-
-        Raises:
-            ModelChoiceError: A variable has no valid address.
-        """
+        """Return the server at the address in the environment; raise `ModelChoiceError` if that is not valid."""
         for variable in self.variables:
             if value := environ.get(variable, "").strip():
                 return replace(self, address=read_address(variable, value, self.address.port), named_by=variable)
