@@ -22,8 +22,7 @@ from pydantic_core import from_json, to_json
 from ...errors import LocalModelError
 from .engine import Answer, Chunk, End, Engine, get_engine
 from .files import ModelFile
-from .grammar import Option, is_repeating, list_options
-from .messages import Conversation, Messages
+from .messages import Conversation, Messages, Option, list_options
 from .schema import GrammarSchema, make_validator
 
 PROVIDER = "local"
@@ -34,6 +33,7 @@ _LEAST_CONTEXT = 64
 _MAX_TOKENS = 1024
 _MAX_NAME_TOKENS = 128
 _ATTEMPTS = 3
+_PERIOD, _REPEATED = 32, 160
 _PASSED_SETTINGS = ("max_tokens", "temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty")
 # Against repetitions, to which small models tend. It harms copied text that is longer.
 _REPLY_SETTINGS = {"dry_multiplier": 0.8, "dry_allowed_length": 16, "dry_penalty_last_n": 256}
@@ -235,7 +235,7 @@ class LocalStreamedResponse(StreamedResponse):
             async with aclosing(self._chunks({**request, **changes})) as chunks:
                 async for chunk in chunks:
                     text += chunk.text
-                    if is_repeating(text):
+                    if _is_repeating(text):
                         reason = "it repeated itself without an end"
                         break
             try:
@@ -291,3 +291,11 @@ class LocalStreamedResponse(StreamedResponse):
     @property
     def timestamp(self) -> datetime:
         return self._timestamp
+
+
+def _is_repeating(text: str) -> bool:
+    """Return whether a model repeats itself in a string that it does not close, as small ones do."""
+    end = text[-_REPEATED:]
+    if len(end) < _REPEATED or not any(end[period:] == end[:-period] for period in range(1, _PERIOD + 1)):
+        return False
+    return text.replace("\\\\", "").replace('\\"', "").count('"') % 2 == 1

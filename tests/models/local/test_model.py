@@ -38,7 +38,7 @@ from llm_do import (
     WorkerEntry,
 )
 from llm_do.models.local.engine import get_engine
-from llm_do.models.local.grammar import list_options
+from llm_do.models.local.messages import list_options
 
 from .questions import QUESTION, add, answer_text, weather
 
