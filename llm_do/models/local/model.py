@@ -56,6 +56,7 @@ class LocalModel(Model[None]):
     `context` is the most tokens of a conversation.
     """
 
+    system = PROVIDER
     request_is_a_stream = True
     """The usage of a request is known while it runs, and so also when it fails."""
     default_max_tokens = _MAX_TOKENS
@@ -86,10 +87,6 @@ class LocalModel(Model[None]):
     @property
     def model_name(self) -> str:
         return self._file.name
-
-    @property
-    def system(self) -> str:
-        return PROVIDER
 
     async def request(
         self,
@@ -159,6 +156,8 @@ def _llama_settings(settings: ModelSettings) -> dict[str, Any]:
 class LocalStreamedResponse(StreamedResponse):
     """Text while it is generated; a call or an object when it is complete, so that a truncated one can be retried."""
 
+    provider_name = PROVIDER
+    provider_url = None
     _model_name: str = field(kw_only=True)
     _engine: Engine = field(kw_only=True)
     _conversation: Conversation = field(kw_only=True)
@@ -279,14 +278,6 @@ class LocalStreamedResponse(StreamedResponse):
     @property
     def model_name(self) -> str:
         return self._model_name
-
-    @property
-    def provider_name(self) -> str:
-        return PROVIDER
-
-    @property
-    def provider_url(self) -> None:
-        return None
 
     @property
     def timestamp(self) -> datetime:
