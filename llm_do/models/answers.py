@@ -6,9 +6,10 @@ PydanticAI raises an error of its own for some invalid answers and an `IndexErro
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from json import JSONDecodeError
+from traceback import walk_tb
 from types import FrameType
 from typing import Any
 from urllib.parse import urlsplit
@@ -51,7 +52,7 @@ class ModelAnswerError(LlmDoError, ModelAPIError):
 
 def unreadable_answer(exc: BaseException, model: Model, redact: Callable[[str], str] = str) -> ModelAnswerError | None:
     """Return a `ModelAnswerError` for an answer that could not be parsed; `None` if something else went wrong."""
-    frames = list(_frames(exc))
+    frames = [frame for frame, _ in walk_tb(exc.__traceback__)]
     readers = [
         frame
         for frame in frames
@@ -186,10 +187,3 @@ def _body(frame: FrameType) -> str | None:
 
 def _module(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", ""))
-
-
-def _frames(exc: BaseException) -> Iterator[FrameType]:
-    at = exc.__traceback__
-    while at is not None:
-        yield at.tb_frame
-        at = at.tb_next

@@ -9,7 +9,7 @@ import inspect
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from functools import reduce
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -28,6 +28,7 @@ from ..core.worker import WorkerEntry
 from ..errors import ProjectCodeError
 from ..machine.files import Owners, check_regular
 from .import_guard import GUARD, SourceOnlyLoader
+from .worker_files import stamp_of
 
 _IMPORTING = threading.RLock()
 
@@ -52,7 +53,7 @@ class ProjectCode:
         self._writable = writable
         self._owners_of_files = owners
         self._modules: dict[str, ModuleType] = {}
-        self._stamps: dict[Path, tuple[int, int]] = {}
+        self._stamps: dict[Path, Hashable] = {}
         self.started: list[ModuleType] = []
         """The modules that are being imported, with those that they imported meanwhile."""
         self._importing = False
@@ -67,9 +68,9 @@ class ProjectCode:
         safe = all(file.parent == self.root and not file.is_symlink() for file in files)
         return [] if safe else self._writable()
 
-    def stamp(self) -> tuple[tuple[int, int], ...]:
+    def stamp(self) -> Hashable:
         """Return a value that changes when a file that was imported changes."""
-        return tuple(_times(path) for path in self._stamps)
+        return tuple(stamp_of(path) for path in self._stamps)
 
     def files(self) -> list[Path]:
         """Return the files that were imported."""
@@ -178,7 +179,7 @@ class ProjectCode:
     @contextmanager
     def _installed(self, path: Path | None) -> Iterator[None]:
         """Make plain names mean this project's files, and keep the modules that are imported."""
-        if any(_times(file) != stamp for file, stamp in self._stamps.items()):
+        if any(stamp_of(file) != stamp for file, stamp in self._stamps.items()):
             for name in self._modules:
                 sys.modules.pop(name, None)
             self._modules.clear()
@@ -215,7 +216,7 @@ class ProjectCode:
         self._modules[name] = module
         self._owners[name] = self
         if file is not None:
-            self._stamps[Path(file)] = _times(Path(file))
+            self._stamps[Path(file)] = stamp_of(Path(file))
 
     def _explain(self, what: str, exc: BaseException) -> ProjectCodeError:
         frames = traceback.extract_tb(exc.__traceback__)
@@ -240,15 +241,6 @@ class _ProjectLoader(SourceOnlyLoader):
         vars(module)["__builtins__"] = {**vars(builtins), "__import__": self._code.import_for_module}
         self._code.started.append(module)
         super().exec_module(module)
-
-
-def _times(path: Path) -> tuple[int, int]:
-    """Return when a file changed. The second time is the kernel's own: no program sets it back."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return 0, 0
-    return status.st_mtime_ns, status.st_ctime_ns
 
 
 def entries_in(module: ModuleType) -> list[Entry[Any]]:

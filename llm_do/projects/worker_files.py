@@ -58,7 +58,7 @@ class FileCache:
 
     def get(self, key: Hashable, sources: tuple[Path, ...], make: Callable[[], T], more: Hashable = None) -> T:
         """Return the cached value of a key, or make it anew if a source, or `more`, changed."""
-        stamp = (more, *(_stamp(path) for path in sources))
+        stamp = (more, *(stamp_of(path) for path in sources))
         cached = self._values.get(key)
         if cached is None or cached[0] != stamp:
             cached = self._values[key] = (stamp, make())
@@ -89,8 +89,8 @@ class WorkerFiles:
     def stamp(self) -> Hashable:
         """Return a value that changes when any worker is added, changed or removed. No file is read."""
         if self._only is not None:
-            return _stamp(self._only)
-        return tuple((entry.name, _stamp(entry)) for entry in _inside(self.folder, depth=2))
+            return stamp_of(self._only)
+        return tuple((entry.name, stamp_of(entry)) for entry in _inside(self.folder, depth=2))
 
     def links(self) -> list[Path]:
         """Return the symlinks in `workers/` that may lead to files of workers; a lone file in any case."""
@@ -192,7 +192,8 @@ def check_owner(path: Path, root: Path, owners: Owners | None) -> None:
         raise WorkerFileError(f"{path.relative_to(root)} is not used: {why}")
 
 
-def _stamp(path: Path | os.DirEntry[str]) -> Hashable:
+def stamp_of(path: Path | os.DirEntry[str]) -> Hashable:
+    """Return a value that changes when a file does. The second of its times is the kernel's: no program sets it."""
     try:
         stat = path.stat()
     except OSError:  # reading it will say what is wrong

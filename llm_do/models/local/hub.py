@@ -95,12 +95,10 @@ def _client(weights: Weights, url: str) -> httpx2.Client:
 
 def _open_part(part: Path) -> IO[bytes]:
     """Open the partial file, and replace a link or anything else of its name."""
-    try:
+    with suppress(FileNotFoundError):
         status = part.lstat()
         if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
             part.unlink()
-    except FileNotFoundError:
-        pass
     return os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+b")
 
 

@@ -16,6 +16,7 @@ import zipfile
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -124,13 +125,11 @@ def _python_with_pip() -> str | None:
         if python is None:
             continue
         code = "import sys, importlib.util as u; sys.exit(u.find_spec('pip') is None)"
-        try:
+        with suppress(OSError, subprocess.TimeoutExpired):
             # `-I`: imports nothing from this folder.
             finished = subprocess.run([python, "-I", "-c", code], capture_output=True, timeout=30, check=False)  # noqa: S603
             if finished.returncode == 0:
                 return python
-        except (OSError, subprocess.TimeoutExpired):
-            continue
     return None
 
 
@@ -198,18 +197,11 @@ def _run(tool: _Tool, requirements: Path, folder: Path, size_limit: int, report:
 def size_of(folder: Path) -> int:
     """Return the bytes of all files in a folder that may change meanwhile; hard links count once."""
     sizes = dict[tuple[int, int], int]()
-    todo = [os.fspath(folder)]
-    while todo:
-        try:
-            with os.scandir(todo.pop()) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        todo.append(entry.path)
-                    else:
-                        status = entry.stat(follow_symlinks=False)
-                        sizes[status.st_dev, status.st_ino or len(sizes)] = status.st_size
-        except OSError:  # deleted meanwhile
-            continue
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):  # deleted meanwhile
+                status = Path(parent, name).lstat()
+                sizes[status.st_dev, status.st_ino] = status.st_size
     return sum(sizes.values())
 
 

