@@ -174,13 +174,7 @@ class WorkerStore(Protocol):
     """A place where workers can be created: a `WorkerRegistry`."""
 
     def create(
-        self,
-        spec: WorkerSpec,
-        defaults: WorkerCreationDefaults | None = None,
-        *,
-        created_by: str | None = None,
-        force: bool = False,
-        by_model: bool = False,
+        self, spec: WorkerSpec, defaults: WorkerCreationDefaults | None, *, created_by: str, force: bool, by_model: bool
     ) -> WorkerDefinition: ...
 
 
