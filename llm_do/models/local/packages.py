@@ -136,14 +136,8 @@ def _python_with_pip() -> str | None:
 def _environment(temporary: Path) -> dict[str, str]:
     """Return the user's environment, with indexes and proxies, and without settings for packages of their projects."""
     constraints = {"UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE", "UV_BUILD_CONSTRAINT", "PIP_CONSTRAINT"}
-    project_settings = constraints | {
-        "UV_PROJECT",
-        "UV_WORKING_DIR",
-        "UV_COMPILE_BYTECODE",
-        "UV_QUIET",
-        "PIP_REQUIREMENT",
-    }
-    environment = {name: value for name, value in os.environ.items() if name not in project_settings}
+    options = {"UV_PROJECT", "UV_WORKING_DIR", "UV_COMPILE_BYTECODE", "UV_QUIET", "PIP_REQUIREMENT"}
+    environment = {name: value for name, value in os.environ.items() if name not in constraints | options}
     # All of it is in our folder: nothing stays elsewhere, and the growth of the folder is the progress.
     folders = dict.fromkeys(("TMPDIR", "TMP", "TEMP"), str(temporary))
     return environment | folders | {"PIP_REQUIRE_VIRTUALENV": "0", "PIP_QUIET": "0"}
