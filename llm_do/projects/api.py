@@ -195,7 +195,7 @@ def _as_mapping(input_data: Any) -> Any:
     """Return the fields of a model or a dataclass, which are the arguments; other values as they are."""
     if isinstance(input_data, WorkerInput):
         return set_fields(input_data)
-    fields = None if isinstance(input_data, type) else fields_of(input_data)
+    fields = fields_of(input_data)
     return input_data if fields is None else {**fields.declared, **fields.extra}
 
 

@@ -73,7 +73,7 @@ class Answer:
         self._loop = asyncio.get_running_loop()
         self._messages: deque[dict[str, Any]] = deque()
         """Those that were not read yet."""
-        self._waiter: asyncio.Future[None] | None = None
+        self._has_news = asyncio.Event()
 
     def __aiter__(self) -> Answer:
         return self
@@ -82,8 +82,8 @@ class Answer:
         if self._is_done:
             raise StopAsyncIteration
         while not self._messages and not self.is_closed:
-            self._waiter = self._loop.create_future()
-            await self._waiter
+            self._has_news.clear()
+            await self._has_news.wait()
         if self.is_closed:
             raise LocalModelError("The answer was broken off.")
         message = self._messages.popleft()
@@ -103,11 +103,7 @@ class Answer:
 
     def _receive(self, message: dict[str, Any]) -> None:
         self._messages.append(message)
-        self._wake_reader()
-
-    def _wake_reader(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._has_news.set()
 
     def close(self) -> None:
         """Take the request out of the queue, or stop its generation."""
@@ -115,7 +111,7 @@ class Answer:
             self.is_closed = True
             if self.host is not None:
                 self.host.cancel(self)
-            self._wake_reader()
+            self._has_news.set()
 
 
 class _Host:
