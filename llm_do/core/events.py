@@ -294,3 +294,13 @@ Event: TypeAlias = (
     | ScopeClosed
 )
 """An event of a session. The `type` says which it is."""
+
+PAYLOAD = frozenset(
+    (
+        *("arguments", "attachments", "cases", "error", "failure", "history", "message", "messages", "outcome"),
+        *("output", "reason", "response", "setup", "text"),
+    )
+)
+"""The fields of events with what users, models and tools wrote, which may have secrets. All others say what happened,
+and where: without them a record is none.
+"""

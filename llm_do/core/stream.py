@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from ..privacy.secrets import Secrets
 from .entry import MessageCallback, Sink
-from .events import Event
+from .events import PAYLOAD, Event
 
 logger = logging.getLogger("llm_do")
 
@@ -41,15 +41,20 @@ class Stream:
     def emit(self, kind: type[Event], call: Mapping[str, Any], /, *, at: float | None = None, **fields: Any) -> None:
         """Make an event of a call, and hand it on. It happened now, unless `at` says when."""
         self._last += 1
+        if self._secrets.active:
+            fields.update((name, self._secrets.redact(fields[name])) for name in PAYLOAD & fields.keys())
         # Not by the class itself: a frozen dataclass sets its fields one by one, which takes several times as long.
         instance = object.__new__(kind)
         instance.__dict__.update(call, session_id=self.session_id, seq=self._last, at=at or time(), **fields)
         event: Any = instance
-        if self._secrets.active:
-            event = self._secrets.redact(event)
-        # A journal is what a session must not run without, so its failure is the call's failure.
-        if self._journal is not None:
-            self._journal.on_event(event)
+        try:
+            # A journal is what a session must not run without, so its failure is the call's failure.
+            if self._journal is not None:
+                self._journal.on_event(event)
+        finally:
+            self._tell_sinks(event)
+
+    def _tell_sinks(self, event: Event) -> None:
         for sink in self._sinks:
             try:
                 result: Any = sink.on_event(event)  # type: ignore[func-returns-value]

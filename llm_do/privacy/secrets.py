@@ -29,6 +29,16 @@ DEEPEST = 100
 SHORTEST = 4
 """Shorter values are hidden only where they are a whole text: they occur in too many words."""
 
+_OF_RECORDS = ("pydantic_ai.", "llm_do.")
+_STRUCTURE = frozenset(
+    (
+        *("at", "by", "finish_reason", "id", "kind", "model_name", "native_tools", "outcome", "output_mode"),
+        *("part_kind", "provider_name", "provider_response_id", "run_id", "conversation_id", "state", "timestamp"),
+        *("tool_call_id", "tool_kind", "tool_name", "usage"),
+    )
+)
+"""Fields of messages and records that say what they are. Nobody writes a secret there, and a short one may look alike."""
+
 
 @runtime_checkable
 class HasSecrets(Protocol):
@@ -131,8 +141,11 @@ class Values:
             return UNREADABLE
         inside.add(id(value))
         try:
+            kept = _STRUCTURE if type(value).__module__.startswith(_OF_RECORDS) else ()
             redacted = replace_items(
-                value, lambda _, item: self._redact(item, inside), lambda key: self._redact(key, inside)
+                value,
+                lambda name, item: item if name in kept else self._redact(item, inside),
+                lambda key: self._redact(key, inside),
             )
             # Of an object without parts, its repr is searched. A database connection stands for itself.
             return self._redact_by_text(value, repr(value)) if redacted is None else redacted
