@@ -303,11 +303,11 @@ async def dispatch(
             output = await _ask_and_run(ctx, child, own_ctx, exc)
         if (schema_out := entry.schema_out) is not None:
             check_output(entry.name, schema_out, output)
+        frame.end()
+        recorder.close(frame, output)
     except BaseException as exc:
         await _fail(session, frame, exc)
         raise
-    frame.end()
-    recorder.close(frame, output)
     return output
 
 

@@ -121,10 +121,10 @@ class Gate:
         try:
             self._recorder.open(frame, {})
             await self.approve(frame, {})
+            self._recorder.close(frame, None)
         except BaseException as exc:
             self._recorder.fail(frame, exc)
             raise
-        self._recorder.close(frame, None)
 
     async def _judge(
         self, frame: CallFrame, arguments: dict[str, Any], asked_from_within: bool

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from time import perf_counter, time
@@ -164,6 +165,19 @@ class Recorder:
 
     def fail(self, frame: CallFrame, exc: BaseException) -> None:
         """Close the record of a call that did not return."""
+        with self.keep_error(exc):
+            self._fail(frame, exc)
+
+    @contextmanager
+    def keep_error(self, exc: BaseException) -> Iterator[None]:
+        """Record an error, which a failure of the journal meanwhile must not replace: it is noted on the error."""
+        try:
+            yield
+        except Exception as failure:
+            if failure is not exc:
+                exc.add_note(f"It could not be recorded: {type(failure).__name__}: {text_of(failure)}")
+
+    def _fail(self, frame: CallFrame, exc: BaseException) -> None:
         record = frame.record
         refused = isinstance(exc, ApprovalDenied) and not raised_in_nested_call(exc, record)
         if refused and record is not None and record.approval is None:  # by the entry's own code

@@ -6,7 +6,7 @@ import asyncio
 import re
 import socket
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from copy import copy
 from dataclasses import asdict, replace
 from time import perf_counter
@@ -74,14 +74,16 @@ class RequestRecorder:
                 f"max_tokens={request.reservation.output_tokens} was sent because there is a limit of money or tokens. "
                 "If the provider refuses that number, set `max_tokens` in `model_settings` of the worker."
             )
-        self._session.recorder.finish_request(
-            self._frame,
-            (),
-            model=self.model_name,
-            number=request.number,
-            duration=perf_counter() - request.clock,
-            error=_error_text(exc),
-        )
+        recorder = self._session.recorder
+        with recorder.keep_error(exc):
+            recorder.finish_request(
+                self._frame,
+                (),
+                model=self.model_name,
+                number=request.number,
+                duration=perf_counter() - request.clock,
+                error=_error_text(exc),
+            )
 
     def finish(
         self,
@@ -115,7 +117,8 @@ class RequestRecorder:
             session.recorder.notice(self._frame, f"An answer of model {self.model_name!r} was cut off: {cut_off}.")
         error = None if failed is None else _error_text(failed)
         took = perf_counter() - request.clock
-        self._record_response(request, response, spent, took, error, cut_off)
+        with nullcontext() if failed is None else session.recorder.keep_error(failed):
+            self._record_response(request, response, spent, took, error, cut_off)
 
     def _spent_by(self, response: ModelResponse) -> list[ModelUsage]:
         """Return the usage of a response, after that of attempts which its model moved on from: all are paid."""
@@ -144,22 +147,24 @@ class RequestRecorder:
         recorder, frame, parameters = self._session.recorder, self._frame, request.parameters
         tools = (*parameters.function_tools, *parameters.output_tools)
         note_calls(frame, request.number, response, parameters)
-        recorder.log_message(frame, response, tools)
-        for part in response.parts:
-            if isinstance(part, NativeToolCallPart):
-                self._record_native_tool(part, response)
-        recorder.finish_request(
-            frame,
-            [replace(each, usage=copy(each.usage)) for each in spent],
-            cut_off,
-            model=full_name(self._model.system, spent[-1].model),
-            number=request.number,
-            duration=duration,
-            response=recorder.redaction.visible_response(response, tools, frame) if recorder.observed else None,
-            usage=copy(response.usage),
-            error=error,
-            restored=restored,
-        )
+        try:
+            recorder.log_message(frame, response, tools)
+            for part in response.parts:
+                if isinstance(part, NativeToolCallPart):
+                    self._record_native_tool(part, response)
+        finally:  # where a journal fails, the usage is counted all the same
+            recorder.finish_request(
+                frame,
+                [replace(each, usage=copy(each.usage)) for each in spent],
+                cut_off,
+                model=full_name(self._model.system, spent[-1].model),
+                number=request.number,
+                duration=duration,
+                response=recorder.redaction.visible_response(response, tools, frame) if recorder.observed else None,
+                usage=copy(response.usage),
+                error=error,
+                restored=restored,
+            )
 
     def _record_native_tool(self, call: NativeToolCallPart, response: ModelResponse) -> None:
         output = next(

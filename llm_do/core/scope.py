@@ -241,8 +241,9 @@ class CallScope(Generic[T]):
                 result = await (run_with_time_to_end(run, f"run of {worker.name}") if session.text_deltas else run)
             except BaseException as exc:
                 frame.partial_messages = captured
-                session.recorder.log_rest(frame, captured)
-                reject_last_calls(session.recorder, frame, exc)
+                with session.recorder.keep_error(exc):
+                    session.recorder.log_rest(frame, captured)
+                    reject_last_calls(session.recorder, frame, exc)
                 error = self._explain(exc)
                 attach_partial_messages(error, captured)
                 if abandoned := abandoned_by_pydantic_ai(exc):

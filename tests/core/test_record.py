@@ -1,0 +1,129 @@
+"""The record holds when a secret looks like a part of it, and when a journal fails."""
+
+import asyncio
+from typing import Annotated, Any
+
+import pytest
+from pydantic_ai.messages import ModelMessagesTypeAdapter
+from pydantic_ai.models.function import FunctionModel
+
+from llm_do import (
+    CallOpened,
+    CallTimeout,
+    Event,
+    Executor,
+    Limits,
+    RequestStarted,
+    Runtime,
+    Secret,
+    WorkerEntry,
+    entry,
+)
+from llm_do.core.fold import fold
+
+from ..scripted import calls, says, scripted
+from .test_events import fields, of
+
+
+@entry
+def login(token: Annotated[str, Secret]) -> str:
+    return "welcome"
+
+
+@entry
+def look(n: int) -> int:
+    return n
+
+
+# -- secrets that look like a part of the record -----------------------------------------------------
+
+
+@pytest.mark.parametrize("secret", ["1795", "1234", "call", "worker", "tool", "text", "rule", "response", "python"])
+async def test_a_secret_that_looks_like_a_part_of_the_record_leaves_it_whole(secret: str) -> None:
+    events: list[Event] = []
+    asks = calls(("look", {"n": 1}))
+    worker = WorkerEntry(name="helper", tools=[look], model=scripted(asks, says("done", input_tokens=91234)))
+    runtime = Runtime([login, look, worker], tool_rules={"look": "allow"}, message_callback=events.append)
+    await runtime.call("login", secret)
+    await runtime.call("helper", "go")
+    folded = fold(events)
+    assert [fields(record) for record in folded.trace] == [fields(record) for record in runtime.trace]
+    assert folded.meter.by_model == runtime.usage
+    assert [record.approval.by for record in runtime.trace if record.approval is not None] == ["rule"]
+    messages = [message for event in of(RequestStarted, events) for message in event.messages]
+    assert ModelMessagesTypeAdapter.validate_json(ModelMessagesTypeAdapter.dump_json(messages)) == messages
+
+
+async def test_the_key_in_an_event_is_the_one_that_an_executor_gets() -> None:
+    events: list[Event] = []
+    seen: list[str | None] = []
+
+    class Sees(Executor):
+        async def recall(self, call: Any) -> None:
+            seen.append(call.key)
+
+    runtime = Runtime([login, look], executor=Sees(), message_callback=events.append)
+    await runtime.call("look", 1)
+    digest = str(seen[0]).partition(":")[2]
+    await runtime.call("login", digest[2:6])
+    await runtime.call("look", 1)
+    assert [event.key for event in of(CallOpened, events)] == seen
+
+
+# -- a journal that fails ------------------------------------------------------------------------------
+
+
+class FailsOnce:
+    """A journal that does not take the first event of a type."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind: str | None = kind
+
+    def on_event(self, event: Event) -> None:
+        if event.type == self._kind:
+            self._kind = None
+            raise OSError("disk full")
+
+
+KINDS = ["call_opened", "call_started", "message", "request_started", "request_ended", "call_closed"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_sinks_get_each_event_that_a_journal_does_not_take(kind: str) -> None:
+    events: list[Event] = []
+    worker = WorkerEntry(name="helper", tools=[look], model=scripted(calls(("look", {"n": 1})), says("done")))
+    runtime = Runtime([worker], message_callback=events.append, journal=FailsOnce(kind))
+    with pytest.raises(OSError, match="disk full"):
+        await runtime.call("helper", "go")
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    folded = fold(events)
+    assert [fields(record) for record in folded.trace] == [fields(record) for record in runtime.trace]
+    assert folded.meter.by_model == runtime.usage
+    assert runtime.trace[0].state == "failed"
+
+
+async def test_a_journal_that_fails_leaves_a_cancellation_one() -> None:
+    @entry
+    async def wait() -> None:
+        await asyncio.sleep(5)
+
+    task = asyncio.create_task(Runtime([wait], journal=FailsOnce("call_closed")).call("wait"))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError) as cancelled:
+        await task
+    assert "It could not be recorded: OSError: disk full" in cancelled.value.__notes__
+    with pytest.raises(CallTimeout):
+        await Runtime([wait], journal=FailsOnce("call_closed"), limits=Limits(timeout=0.01)).call("wait")
+
+
+async def test_a_journal_that_fails_leaves_the_cancellation_of_a_request_one() -> None:
+    async def wait(messages: Any, info: Any) -> Any:
+        await asyncio.sleep(5)
+
+    worker = WorkerEntry(name="helper", model=FunctionModel(wait))
+    task = asyncio.create_task(Runtime([worker], journal=FailsOnce("request_ended")).call("helper", "go"))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
