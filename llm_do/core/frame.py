@@ -334,11 +334,13 @@ class RequestFrame(CallFrame):
 
     def claim_call(self, name: str | None, tool_call_id: str | None) -> tuple[int, int] | None:
         """Return the place of a call that a model asked for, once. Two calls of one response may have the same id."""
-        for index, call in enumerate(self.asked_calls):
-            if call.name == name and call.tool_call_id == tool_call_id:
-                self.asked_calls = self.asked_calls[:index] + self.asked_calls[index + 1 :]
-                return call.place
-        return None
+        asked = [call for call in self.asked_calls if call.tool_call_id == tool_call_id]
+        # A capability may have given the tool another name for the model.
+        call = next((call for call in asked if call.name == name), asked[0] if asked else None)
+        if call is None:
+            return None
+        self.asked_calls = tuple(each for each in self.asked_calls if each is not call)
+        return call.place
 
 
 class WorkerFrame(RequestFrame):

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from copy import copy
 from dataclasses import asdict, replace
+from itertools import chain
 from time import perf_counter
 from typing import Any
 
-from pydantic_ai.exceptions import ModelHTTPError, UserError
+from pydantic import ValidationError
+from pydantic_ai.exceptions import ModelHTTPError, UnexpectedModelBehavior, UserError
 from pydantic_ai.messages import (
     ModelMessage,
     ModelMessagesTypeAdapter,
-    ModelRequest,
     ModelResponse,
     NativeToolCallPart,
     NativeToolReturnPart,
@@ -35,6 +37,7 @@ from ..values.texts import json_text, text_of
 from .conversation import AskedCall
 from .events import RequestSetup, RequestStarted
 from .frame import CallFrame, RequestFrame
+from .message_log import messages_after_last_response
 from .recorder import Recorder, tags
 from .reserving import OutgoingRequest, ReservedRequest
 from .session import Session
@@ -281,37 +284,58 @@ def note_calls(frame: RequestFrame, number: int, response: ModelResponse, parame
     )
 
 
-def reject_unmade_calls(recorder: Recorder, frame: RequestFrame, messages: Sequence[ModelMessage]) -> None:
-    """Record the calls of the last response that could not be made, as the next request tells the model."""
+def reject_unmade_calls(
+    recorder: Recorder, frame: RequestFrame, messages: Sequence[ModelMessage], ended_by: BaseException | None = None
+) -> None:
+    """Record the calls of the last response that could not be made.
+
+    The next request tells the model, if there is one, and else the error that ended the run of the worker.
+    """
     if not frame.asked_calls or not messages:
         return
-    message, response = (
-        messages[-1],
-        next((each for each in reversed(messages) if isinstance(each, ModelResponse)), None),
-    )
+    response = next((each for each in reversed(messages) if isinstance(each, ModelResponse)), None)
     parts = () if response is None else response.parts
     ids = {(part.tool_name, part.tool_call_id) for part in parts if isinstance(part, ToolCallPart)}
     pending = [call for call in frame.asked_calls if (call.name, call.tool_call_id) in ids]
     frame.asked_calls = tuple(call for call in frame.asked_calls if call not in pending)
-    if not pending or not recorder.observed or not isinstance(message, ModelRequest):
+    if not pending or not recorder.observed:
         return
-    errors: dict[str | None, str] = {}
-    for part in message.parts:  # PydanticAI has two forms for it, by its version
-        if isinstance(part, RetryPromptPart):
-            errors[part.tool_call_id] = part.model_response()
-        elif isinstance(part, ToolReturnPart) and part.outcome == "retried":
-            errors[part.tool_call_id] = part.model_response_str()
+    errors = {part.tool_call_id: text for part, text in _retries(messages_after_last_response(messages))}
+    last = None if ended_by is None else _out_of_retries(pending, ended_by)
     for call in pending:
-        if (error := errors.get(call.tool_call_id)) is not None:
+        error = str(ended_by) if call is last else errors.get(call.tool_call_id)
+        if error is not None:
             recorder.reject(frame, call.name, _arguments_of(frame, call), error, call.tool_call_id)
 
 
-def reject_last_calls(recorder: Recorder, frame: RequestFrame, error: BaseException) -> None:
-    """Record the calls that could not be made when that ended the run of a worker."""
-    pending, frame.asked_calls = frame.asked_calls, ()
-    for call in pending:
-        if recorder.observed and repr(call.name) in str(error):
-            recorder.reject(frame, call.name, _arguments_of(frame, call), str(error), call.tool_call_id)
+def _retries(messages: Sequence[ModelMessage]) -> Iterator[tuple[RetryPromptPart | ToolReturnPart, str]]:
+    """Yield what tells a model that a call could not be made, with the text for it."""
+    for part in chain.from_iterable(message.parts for message in messages):
+        if isinstance(part, RetryPromptPart):  # PydanticAI has two forms for it, by its version
+            yield part, part.model_response()
+        elif isinstance(part, ToolReturnPart) and part.outcome == "retried":
+            yield part, part.model_response_str()
+
+
+def _out_of_retries(calls: Sequence[AskedCall], error: BaseException) -> AskedCall | None:
+    """Return the call that could not be made once too often, if that ended the run."""
+    text = str(error) if isinstance(error, UnexpectedModelBehavior) else ""
+    # PydanticAI says only in its text which tool it was.
+    named = [call for call in calls if text.startswith(f"Tool {call.name!r} exceeded ")]
+    cause = error.__cause__
+    inputs = [each["input"] for each in cause.errors()] if isinstance(cause, ValidationError) else []
+    wrong = (call for call in named if any(each in inputs for each in _inputs_of(call)))
+    return next(wrong, named[0] if named else None)
+
+
+def _inputs_of(call: AskedCall) -> list[Any]:
+    """Return what an error of validation may quote of a call: all its arguments, or one of them."""
+    arguments = call.arguments
+    if isinstance(arguments, str):
+        with suppress(ValueError):
+            arguments = json.loads(arguments)
+    items = list(arguments.values()) if isinstance(arguments, dict) else []
+    return [call.arguments, arguments, *items]
 
 
 def _arguments_of(frame: CallFrame, call: AskedCall) -> Any:

@@ -48,7 +48,7 @@ from .events import TextDelta
 from .foreign import check_servers, check_tools, shapes_of
 from .plane import Governor
 from .recorder import logger, tags
-from .request_record import reject_last_calls
+from .request_record import reject_unmade_calls
 from .tasks import abandoned_by_pydantic_ai, end_tasks, run_with_time_to_end
 from .toolset_owner import CLOSING_SECONDS, ToolsetOwner
 from .type_names import name_of_type
@@ -243,7 +243,8 @@ class CallScope(Generic[T]):
                 frame.partial_messages = captured
                 with session.recorder.keep_error(exc):
                     session.recorder.log_rest(frame, captured)
-                    reject_last_calls(session.recorder, frame, exc)
+                    nested = raised_in_nested_call(exc, frame.record)
+                    reject_unmade_calls(session.recorder, frame, captured, None if nested else exc)
                 error = self._explain(exc)
                 attach_partial_messages(error, captured)
                 if abandoned := abandoned_by_pydantic_ai(exc):

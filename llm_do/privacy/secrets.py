@@ -37,7 +37,7 @@ _STRUCTURE = frozenset(
         *("tool_call_id", "tool_kind", "tool_name", "usage"),
     )
 )
-"""Fields of messages and records that say what they are. Nobody writes a secret there, and a short one may look alike."""
+"""Fields of messages and records that say what they are. A short secret may look alike."""
 
 
 @runtime_checkable
