@@ -17,17 +17,9 @@ from typing_extensions import TypeVar
 
 from ..arguments.payloads import AttachmentPayload
 from ..definitions.definition import WorkerCreationDefaults, WorkerDefinition
-from ..errors import (
-    ArgumentError,
-    NoWorkerError,
-    PathChanged,
-    PathFailed,
-    UnknownEntryError,
-    raised_in_nested_call,
-)
+from ..errors import LlmDoError, NoWorkerError, PathChanged, PathFailed, raised_in_nested_call
 from ..models.choice import ModelLike
 from ..policy.approvals import ApprovalController
-from ..privacy.secret_fields import HIDDEN
 from ..sandbox import SandboxManager, SandboxToolset
 from ..values.canonical import digest_of_text
 from ..values.names import check_name
@@ -97,23 +89,13 @@ class Context:
                 arguments = target.parameters.bind(args, kwargs)
                 if target.check_arguments is not None:
                     await target.check_arguments(arguments, self)
-        except (UnknownEntryError, ArgumentError) as exc:
-            self._reject(entry, args, kwargs, exc)
+        except LlmDoError as exc:
+            self.runtime.reject(self.frame, entry, args, kwargs, exc)
             raise
         if not isinstance(entry, str) and self.runtime.recorder.keeps_keys:
             frame = frame or make_frame(target, self.frame)
             frame.variant = self.runtime.variant_of(target, self.frame)
         return await dispatch(self, target, arguments, frame=frame)
-
-    def _reject(self, entry: str | Entry[Any], args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
-        """Record a call that cannot be made, without arguments that the entry keeps secret."""
-        target = adapt(entry) if not isinstance(entry, str) else self.runtime.find(entry, self.frame)
-        has_secrets = target is not None and target.secret_fields is not None
-        arguments: dict[str, Any] = {**{str(number): value for number, value in enumerate(args)}, **kwargs}
-        name = entry if isinstance(entry, str) else entry.name
-        if has_secrets:
-            arguments = dict.fromkeys(arguments, HIDDEN)
-        self.runtime.recorder.reject(self.frame, name, arguments, str(error))
 
     @overload
     def call_sync(self, entry: str, /, *args: Any, **kwargs: Any) -> Any: ...

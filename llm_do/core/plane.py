@@ -79,6 +79,9 @@ async def _answer(
         try:
             attach(frame, arguments, files, ctx.runtime.gate)
         except LlmDoError as problem:
+            recorder, given = ctx.runtime.recorder, {**arguments, "attachments": list(files)}
+            visible = recorder.redaction.visible_arguments(frame, given)
+            recorder.reject(ctx.frame, entry.name, visible, str(problem), frame.tool_call_id)
             raise ToolFailed(_error_for_model(problem, ctx.frame)) from problem
     try:
         with ctx.runtime.loop.inner_task():  # the worker that asked waits for whatever this task does

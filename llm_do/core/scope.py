@@ -29,6 +29,7 @@ from ..arguments.inputs import misspelled_names
 from ..arguments.payloads import AttachmentInput, name_of
 from ..arguments.prompts import prompt_of
 from ..errors import (
+    LlmDoError,
     ModelBehaviorError,
     ModelChoiceError,
     OutputError,
@@ -175,7 +176,7 @@ class CallScope(Generic[T]):
     async def run_turn(self, *args: Any, **kwargs: Any) -> T:
         """Run one turn, with the arguments of a call of the worker, and return its output."""
         judge = self._context.runtime.gate
-        return await self._take_turn(lambda: bind_call(self.frame, args, kwargs, judge))
+        return await self._take_turn(lambda: bind_call(self.frame, args, kwargs, judge), args, kwargs)
 
     async def take_turn(self, arguments: dict[str, Any], files: Sequence[AttachmentInput] = ()) -> T:
         """Run one turn with arguments that are bound, and files beside them. `run_turn` is how to make one."""
@@ -184,9 +185,11 @@ class CallScope(Generic[T]):
             attach(self.frame, arguments, files, self._context.runtime.gate)
             return arguments
 
-        return await self._take_turn(prepare)
+        return await self._take_turn(prepare, (), arguments)
 
-    async def _take_turn(self, prepare: Callable[[], dict[str, Any]]) -> T:
+    async def _take_turn(
+        self, prepare: Callable[[], dict[str, Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> T:
         if self._turn is not None:
             raise ScopeBusyError(f"A turn of worker {self._worker.name!r} is running. A scope runs one turn at a time.")
         self._check_open()
@@ -196,7 +199,11 @@ class CallScope(Generic[T]):
             self._begin_conversation()
             self.frame.renew()
             self.frame.conversation.scope = self
-            arguments = prepare()
+            try:
+                arguments = prepare()
+            except LlmDoError as exc:
+                self._context.runtime.reject(self.frame.caller, self._worker, args, kwargs, exc)
+                raise
             parent = Context(self._context.runtime, self.frame.caller, self.frame.branch)
             output: T = await dispatch(parent, self._worker, arguments, frame=self.frame)
             return output

@@ -24,6 +24,7 @@ from ..models.choice import DefaultModel, ModelLike
 from ..policy.approvals import ApprovalController
 from ..policy.requests import ApprovalCallback, Approver
 from ..policy.rules import RuleBook
+from ..privacy.secret_fields import HIDDEN
 from ..privacy.secrets import HasSecrets, Secrets
 from ..values.texts import quote
 from .adapt import adapt
@@ -135,6 +136,22 @@ class Session:
         with suppress(LlmDoError):
             return self.resolve(name, frame)
         return None
+
+    def reject(
+        self,
+        caller: CallFrame,
+        entry: str | Entry[Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        error: LlmDoError,
+    ) -> None:
+        """Record a call that Python cannot make, without arguments that the entry keeps secret."""
+        target = adapt(entry) if not isinstance(entry, str) else self.find(entry, caller)
+        arguments: dict[str, Any] = {**{str(number): value for number, value in enumerate(args)}, **kwargs}
+        if target is not None and target.secret_fields is not None:
+            arguments = dict.fromkeys(arguments, HIDDEN)
+        name = entry if isinstance(entry, str) else entry.name
+        self.recorder.reject(caller, name, arguments, str(error))
 
     def variant_of(self, entry: EntryBase, frame: CallFrame) -> str:
         """Return what tells an entry that was passed as an object from others of its name, in keys."""

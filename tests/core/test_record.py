@@ -1,21 +1,34 @@
 """The record holds when a secret looks like a part of it, and when a journal fails."""
 
 import asyncio
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
+from pydantic import BaseModel
+from pydantic_ai import ModelRetry, Tool
+from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import ModelMessagesTypeAdapter
 from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.toolsets import AbstractToolset
 
 from llm_do import (
+    ArgumentError,
     CallOpened,
+    CallRejected,
     CallTimeout,
+    Context,
     Event,
     Executor,
     Limits,
+    ModelBehaviorError,
+    PathMissing,
     RequestStarted,
+    RootConfig,
     Runtime,
+    SandboxConfig,
     Secret,
+    ToolEntry,
     WorkerEntry,
     entry,
 )
@@ -127,3 +140,85 @@ async def test_a_journal_that_fails_leaves_the_cancellation_of_a_request_one() -
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+# -- calls that cannot be made -------------------------------------------------------------------------
+
+
+def rejected(events: list[Event]) -> list[tuple[str, Any]]:
+    return [(event.name, event.arguments) for event in of(CallRejected, events)]
+
+
+@entry
+def fail() -> None:
+    raise ValueError("'look' is not what failed")
+
+
+async def test_calls_that_cannot_be_made_beside_one_that_ends_the_run_are_rejected() -> None:
+    events: list[Event] = []
+    asks = calls(("look", {"n": "x"}), ("nothing", {"n": 1}), ("fail", {}))
+    worker = WorkerEntry(name="helper", tools=[look, fail], model=scripted(asks), retries=2)
+    with pytest.raises(ValueError, match="is not what failed"):
+        await Runtime([worker], message_callback=events.append).call("helper", "go")
+    assert rejected(events) == [("look", {"n": "x"}), ("nothing", {"n": 1})]
+
+
+async def test_a_call_that_was_never_tried_is_not_rejected() -> None:
+    events: list[Event] = []
+    first, then = (ToolEntry(Tool(each.tool.function, name=each.name, sequential=True)) for each in (fail, look))
+    worker = WorkerEntry(name="helper", tools=[first, then], model=scripted(calls(("fail", {}), ("look", {"n": 1}))))
+    with pytest.raises(ValueError, match="is not what failed"):
+        await Runtime([worker], message_callback=events.append).call("helper", "go")
+    assert rejected(events) == []
+
+
+async def test_of_two_calls_at_the_last_retry_only_the_wrong_one_is_rejected() -> None:
+    events: list[Event] = []
+    asks = calls(("look", {"n": 1}), ("look", {"n": "x"}))
+    worker = WorkerEntry(name="helper", tools=[look], model=scripted(asks), retries=0)
+    with pytest.raises(ModelBehaviorError):
+        await Runtime([worker], message_callback=events.append).call("helper", "go")
+    assert rejected(events) == [("look", {"n": "x"})]
+
+
+async def test_a_call_of_a_tool_with_another_name_for_the_model_is_the_one_that_it_asked_for() -> None:
+    class Renames(AbstractCapability[Context]):
+        def get_wrapper_toolset(self, toolset: AbstractToolset[Context]) -> AbstractToolset[Context]:
+            return toolset.prefixed("my")
+
+    @entry
+    def again(n: int) -> int:
+        raise ModelRetry("once more")
+
+    events: list[Event] = []
+    asks = calls(("my_again", {"n": 1}), ("my_look", {"n": 1}))
+    worker = WorkerEntry(name="helper", tools=[look, again], capabilities=[Renames()], model=scripted(asks, says("ok")))
+    await Runtime([worker], message_callback=events.append).call("helper", "go")
+    assert rejected(events) == []
+    places = [event.key.rpartition(":")[2] for event in of(CallOpened, events) if event.parent_id is not None]
+    assert places == ["1.0", "1.1"]
+
+
+async def test_a_turn_and_files_that_cannot_be_had_are_rejected(tmp_path: Path) -> None:
+    events: list[Event] = []
+
+    class Number(BaseModel):
+        n: int
+
+    reader = WorkerEntry(name="reader", model=scripted(says("read")))
+    counter = WorkerEntry(name="counter", input_type=Number, model=scripted(says("counted")))
+    asks = calls(("reader", {"input": "go", "attachments": ["/etc/passwd"]}))
+    box = SandboxConfig(paths={"in": RootConfig(root=str(tmp_path))})
+    boss = WorkerEntry(name="boss", tools=[reader], sandbox=box, model=scripted(asks, says("done")))
+    runtime = Runtime([reader, counter, boss], message_callback=events.append)
+    async with counter.start(runtime) as scope:
+        with pytest.raises(ArgumentError):
+            await scope.run_turn(n="none")
+    with pytest.raises(PathMissing):
+        await runtime.call("reader", "go", attachments=["/nothing.txt"])
+    await runtime.call("boss", "go")
+    assert rejected(events) == [
+        ("counter", {"n": "none"}),
+        ("reader", {"0": "go", "attachments": ["/nothing.txt"]}),
+        ("reader", {"input": "go", "attachments": ["/etc/passwd"]}),
+    ]
