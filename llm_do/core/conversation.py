@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pydantic_ai.messages import ModelMessage, ModelRequestPart
+from pydantic_ai.tools import ToolDefinition
 
 from ..privacy.histories import SentHistory
 from ..sandbox import SandboxToolset
@@ -27,6 +29,8 @@ class Conversation:
     """The messages of the last request."""
     logged_parts: Sequence[ModelRequestPart] = ()
     """The parts of the last request in the message log."""
+    tools: Mapping[str, ToolDefinition] = MappingProxyType({})
+    """The tools that its models were offered so far, by name."""
     setup: tuple[RequestSetup, str] | None = None
     """The settings and tools of the last request, with their digest."""
     sandbox: SandboxToolset | None = None

@@ -189,6 +189,8 @@ class MeteredModel(WrapperModel):
         """Return a request that is about to be made, with its number."""
         frame = self._frame
         reject_unmade_calls(self._session.recorder, frame, messages)
+        tools = (*parameters.function_tools, *parameters.output_tools)
+        frame.conversation.tools = {**frame.conversation.tools, **{tool.name: tool for tool in tools}}
         frame.request_number += 1
         return OutgoingRequest(frame.request_number, messages, settings, parameters)
 

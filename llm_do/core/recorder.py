@@ -14,7 +14,7 @@ from time import perf_counter, time
 from typing import Any
 
 from pydantic_ai.messages import ModelMessage, ModelResponse
-from pydantic_ai.tools import ToolDefinition, ToolDenied
+from pydantic_ai.tools import ToolDenied
 
 from ..errors import ApprovalDenied, note_path, raised_in_nested_call
 from ..policy.requests import ApprovalOutcome
@@ -140,7 +140,7 @@ class Recorder:
         record = frame.recorded
         outcome = record.approval = self.secrets.redact(replace(outcome, at=time()))
         if self.observed:
-            fields: dict[str, Any] = {"outcome": outcome, "cases": cases}
+            fields: dict[str, Any] = {"outcome": outcome, "cases": self.redaction.visible_cases(frame, cases)}
             if outcome.edited:
                 fields["arguments"] = snapshot(record.input_data)
                 fields["attachments"] = snapshot(record.attachments)
@@ -283,9 +283,8 @@ class Recorder:
             frame.scope_key = key_of_scope(frame)
             if self.observed:
                 where = _tags_below(frame.caller, frame.entry.name, frame.scope_key)
-                self.stream.emit(
-                    ScopeOpened, where, history=self.redaction.visible_messages(frame, frame.conversation.messages)
-                )
+                history = self.redaction.visible_messages(frame, frame.conversation.messages, unknown_tools=True)
+                self.stream.emit(ScopeOpened, where, history=history)
 
     def close_scope(self, frame: WorkerFrame) -> None:
         """Record that a conversation is over, if that is not recorded yet."""
@@ -303,16 +302,12 @@ class Recorder:
         if self.observed:
             self.stream.emit(RequestEnded, tags(frame), spent=tuple(spent), cut_off=cut_off, **fields)
 
-    def log_message(self, frame: RequestFrame, message: ModelMessage, tools: Sequence[ToolDefinition] = ()) -> None:
-        """Log a message. Of a request, what the one before it did not have. A response may call `tools`."""
-        if isinstance(message, ModelResponse):
-            message = self.redaction.visible_response(message, tools, frame)
-        else:
-            new = find_new_parts(frame, message)
-            if new is None:
-                return
-            message = new
-        message = self.secrets.redact(message)
+    def log_message(self, frame: RequestFrame, message: ModelMessage) -> None:
+        """Log a message. Of a request, what the one before it did not have."""
+        new = message if isinstance(message, ModelResponse) else find_new_parts(frame, message)
+        if new is None:
+            return
+        message = self.secrets.redact(self.redaction.visible_message(frame, new))
         self.messages.add(message)
         if self.observed:
             self.stream.emit(MessageLogged, tags(frame), message=message)

@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
+from operator import is_
 from typing import Any
 
-from pydantic_ai.messages import BaseToolCallPart, ModelMessage, ModelResponse
-from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.messages import BaseToolCallPart, ModelMessage, ModelResponse, RetryPromptPart, ToolCallPart
 
 from ..errors import ArgumentError
 from ..policy.requests import ApprovalRequest
+from ..policy.rules import Case
 from ..privacy.secret_fields import DELEGATED, HIDDEN, SecretFields, delegated_secret_fields
 from ..privacy.secrets import Secrets
 from ..values.canonical import is_same
+from ..values.snapshots import snapshot
 from ..values.texts import safe_repr
 from .adapt import adapt
-from .entry import Entry
-from .frame import CallFrame
+from .entry import Entry, EntryBase
+from .frame import CallFrame, RequestFrame
 
 
 class Redaction:
@@ -74,12 +77,88 @@ class Redaction:
         offers = tuple(offer for offer in request.offers if self._secrets.text(offer.text) == offer.text)
         return replace(shown, offers=offers)
 
+    def visible_cases(self, frame: CallFrame, cases: Sequence[Case]) -> tuple[Case, ...]:
+        """Return what was judged of a call, without its secret arguments, and as it is now."""
+        declared = frame.entry.secret_fields
+        if declared is None or declared is DELEGATED:
+            return tuple(snapshot(cases))
+        visible = frame.recorded.input_data
+        return tuple(
+            replace(case, facts={name: visible.get(name, HIDDEN) for name in case.facts}) for case in snapshot(cases)
+        )
+
+    # -- messages ----------------------------------------------------------------------------------
+
     def visible_messages(
-        self, frame: CallFrame, messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition] = ()
+        self, frame: RequestFrame, messages: Sequence[ModelMessage], *, unknown_tools: bool = False
     ) -> tuple[ModelMessage, ...]:
-        """Return messages as they may be recorded. Secrets of a history become known here."""
-        filtered = self.visible_response
-        return tuple(filtered(each, tools, frame) if isinstance(each, ModelResponse) else each for each in messages)
+        """Return messages as they may be recorded, with `unknown_tools` of a history: their arguments are hidden."""
+        return tuple(self.visible_message(frame, message, unknown_tools=unknown_tools) for message in messages)
+
+    def visible_message(
+        self, frame: RequestFrame, message: ModelMessage, *, unknown_tools: bool = False
+    ) -> ModelMessage:
+        """Return a message as it may be recorded."""
+        if isinstance(message, ModelResponse):
+            return self.visible_response(frame, message, unknown_tools=unknown_tools)
+        parts = [self._without_input(frame, part) for part in message.parts]
+        return message if all(map(is_, parts, message.parts)) else replace(message, parts=parts)
+
+    def _without_input(self, frame: RequestFrame, part: Any) -> Any:
+        """Return what a model is told of arguments that do not fit, without these where some of them are secret."""
+        is_retry = isinstance(part, RetryPromptPart) or getattr(part, "outcome", None) == "retried"
+        if not is_retry or not isinstance(part.content, list) or self._declared_by(frame, part.tool_name) is None:
+            return part
+        part = copy(part)
+        part.content = [{**each, "input": HIDDEN} if isinstance(each, dict) else each for each in part.content]
+        return part
+
+    def visible_response(
+        self, frame: RequestFrame, response: ModelResponse, *, unknown_tools: bool = False
+    ) -> ModelResponse:
+        """Return a response without the secret arguments of the calls that it asks for.
+
+        It is logged before the calls are made, so this is where their values become known as secret.
+        """
+        parts: list[Any] = []
+        for part in response.parts:
+            if isinstance(part, BaseToolCallPart) and part.args:
+                declared = self._declared_by(frame, part.tool_name)
+                if declared is not None or self._secrets.active:
+                    args: Any = self._visible_args(part.args, declared)
+                    part = replace(part, args=args)
+                if unknown_tools and isinstance(part, ToolCallPart) and not self._is_known(frame, part.tool_name):
+                    part = replace(part, args=_hide_all(part.args))
+            parts.append(part)
+        return response if all(map(is_, parts, response.parts)) else replace(response, parts=parts)
+
+    def hide_unfit_arguments(self, frame: RequestFrame, tool: str, arguments: Any) -> Any:
+        """Return the arguments of a call that does not fit its tool: only their names, where some of them are secret.
+
+        They may have a secret in any place.
+        """
+        return arguments if self._declared_by(frame, tool) is None else _hide_all(arguments)
+
+    def _entry_of(self, frame: RequestFrame, tool: str) -> EntryBase | None:
+        """Return the entry behind a tool, if it is one of the worker or of the project."""
+        own_entries = frame.entry.own_entries
+        with suppress(Exception):  # an error in that worker is reported when it is called
+            return adapt(own_entries[tool] if tool in own_entries else self._entries[tool])
+        return None
+
+    def _is_known(self, frame: RequestFrame, tool: str) -> bool:
+        return tool in frame.conversation.tools or self._entry_of(frame, tool) is not None
+
+    def _declared_by(self, frame: RequestFrame, tool: str | None) -> SecretFields | None:
+        """Return the declared secret fields of a tool."""
+        if tool is None:
+            return None
+        definition, is_own = frame.conversation.tools.get(tool), tool in frame.entry.own_entries
+        entry = self._entry_of(frame, tool) if is_own or definition is None else None
+        declared = None if entry is None else entry.secret_fields
+        if definition is None or declared is DELEGATED or (is_own and declared is None):
+            return declared
+        return SecretFields.of(definition.parameters_json_schema)  # which may have other names for a model
 
     def restore_secrets(
         self, frame: CallFrame, original: dict[str, Any], edited: dict[str, Any]
@@ -95,45 +174,6 @@ class Redaction:
                 raise ArgumentError(f"{name!r} has a secret that is not shown: leave it alone, or replace all of it.")
         return {name: original[name] if name in unchanged else value for name, value in edited.items()}, unchanged
 
-    def visible_response(
-        self, response: ModelResponse, tools: Sequence[ToolDefinition], frame: CallFrame
-    ) -> ModelResponse:
-        """Return a response without the secret arguments of the calls that it asks for.
-
-        It is logged before the calls are made, so this is where their values become known as secret.
-        """
-        names = {part.tool_name for part in response.parts if isinstance(part, BaseToolCallPart)}
-        if not names and not self._secrets.active:
-            return response
-        declared = self._declared_by_tools(names, tools, frame)
-        if not self._secrets.active and not any(declared.values()):
-            return response
-        parts: list[Any] = []
-        for part in response.parts:
-            if isinstance(part, BaseToolCallPart) and part.args:
-                args: Any = self._visible_args(part.args, declared.get(part.tool_name))
-                parts.append(replace(part, args=args))
-            else:
-                parts.append(part)
-        return replace(response, parts=parts)
-
-    def _declared_by_tools(
-        self, names: set[str], tools: Sequence[ToolDefinition], frame: CallFrame
-    ) -> dict[str, SecretFields | None]:
-        """Return the declared secret fields of the tools that are called."""
-        own_entries, declared = frame.entry.own_entries, dict[str, SecretFields | None]()
-        for tool in tools:
-            if tool.name not in names:
-                continue
-            entry = adapt(own_entries[tool.name]) if tool.name in own_entries else None
-            if entry is not None and (entry.secret_fields is None or entry.secret_fields is DELEGATED):
-                declared[tool.name] = entry.secret_fields
-            else:  # the schema that a model gets may have other names
-                declared[tool.name] = SecretFields.of(tool.parameters_json_schema)
-        for name in names & own_entries.keys() - declared.keys():  # of a history, whose tools are not on offer
-            declared[name] = adapt(own_entries[name]).secret_fields
-        return declared
-
     def _visible_args(self, args: Any, declared: SecretFields | None) -> str | dict[str, Any]:
         if not isinstance(args, str):
             return self._secrets.arguments(args, self.secret_fields(declared, args))
@@ -142,6 +182,11 @@ class Redaction:
         except ValueError:
             arguments = None
         if not isinstance(arguments, dict):  # a text whose secrets cannot be located
+            self._secrets.learn([args] if declared is not None else ())  # errors quote it
             return HIDDEN if declared is not None else args
         visible = self._secrets.arguments(arguments, self.secret_fields(declared, arguments))
         return args if visible == arguments else json.dumps(visible, ensure_ascii=False)
+
+
+def _hide_all(arguments: Any) -> Any:
+    return dict.fromkeys(arguments, HIDDEN) if isinstance(arguments, dict) else HIDDEN

@@ -36,7 +36,7 @@ from ..values.canonical import digest_of_text
 from ..values.texts import json_text, text_of
 from .conversation import AskedCall
 from .events import RequestSetup, RequestStarted
-from .frame import CallFrame, RequestFrame
+from .frame import RequestFrame
 from .message_log import messages_after_last_response
 from .recorder import Recorder, tags
 from .reserving import OutgoingRequest, ReservedRequest
@@ -45,7 +45,9 @@ from .trace import ModelUsage
 
 _UNLIKE_IN_EACH_RUN = frozenset({"timestamp", "run_id", "conversation_id", "provider_response_id", "metadata"})
 """Fields of messages that differ from run to run, or that no model is sent."""
-_NAMES_A_SECRET = re.compile(r"(?i)(^|[_-])(api_?key|key|token|secret|password|authorization|credentials?)$").search
+_NAMES_A_SECRET = re.compile(
+    r"(^|[_-]|(?<=[a-z0-9])(?=[A-Z]))(?i:api_?key|key|token|secret|password|authorization|credentials?)$"
+).search
 
 _TURNED_AWAY = frozenset({*range(400, 500), 501, 503, 529})
 """HTTP codes of servers that refuse a request. No provider charges for one."""
@@ -148,10 +150,9 @@ class RequestRecorder:
     ) -> None:
         """Record a response, with the calls that it asks for and those that ran at the provider."""
         recorder, frame, parameters = self._session.recorder, self._frame, request.parameters
-        tools = (*parameters.function_tools, *parameters.output_tools)
         note_calls(frame, request.number, response, parameters)
         try:
-            recorder.log_message(frame, response, tools)
+            recorder.log_message(frame, response)
             for part in response.parts:
                 if isinstance(part, NativeToolCallPart):
                     self._record_native_tool(part, response)
@@ -163,7 +164,7 @@ class RequestRecorder:
                 model=full_name(self._model.system, spent[-1].model),
                 number=request.number,
                 duration=duration,
-                response=recorder.redaction.visible_response(response, tools, frame) if recorder.observed else None,
+                response=recorder.redaction.visible_response(frame, response) if recorder.observed else None,
                 usage=copy(response.usage),
                 error=error,
                 restored=restored,
@@ -239,8 +240,7 @@ def describe_start(recorder: Recorder, frame: RequestFrame, model: Model, reques
     is_longer = len(before) <= len(messages) and all(
         one is other or one == other for one, other in zip(before, messages, strict=False)
     )
-    tools = (*request.parameters.function_tools, *request.parameters.output_tools)
-    new = recorder.redaction.visible_messages(frame, messages[len(before) :] if is_longer else messages, tools)
+    new = recorder.redaction.visible_messages(frame, messages[len(before) :] if is_longer else messages)
     setup = setup_of(model, request.settings, request.parameters)
     is_same = frame.conversation.setup is not None and frame.conversation.setup[0] == setup
     if frame.conversation.setup is None or not is_same:
@@ -300,12 +300,14 @@ def reject_unmade_calls(
     frame.asked_calls = tuple(call for call in frame.asked_calls if call not in pending)
     if not pending or not recorder.observed:
         return
-    errors = {part.tool_call_id: text for part, text in _retries(messages_after_last_response(messages))}
+    told = recorder.redaction.visible_messages(frame, messages_after_last_response(messages))
+    errors = {part.tool_call_id: text for part, text in _retries(told)}
     last = None if ended_by is None else _out_of_retries(pending, ended_by)
     for call in pending:
         error = str(ended_by) if call is last else errors.get(call.tool_call_id)
         if error is not None:
-            recorder.reject(frame, call.name, _arguments_of(frame, call), error, call.tool_call_id)
+            arguments = recorder.redaction.hide_unfit_arguments(frame, call.name, call.arguments)
+            recorder.reject(frame, call.name, arguments, error, call.tool_call_id)
 
 
 def _retries(messages: Sequence[ModelMessage]) -> Iterator[tuple[RetryPromptPart | ToolReturnPart, str]]:
@@ -336,14 +338,6 @@ def _inputs_of(call: AskedCall) -> list[Any]:
             arguments = json.loads(arguments)
     items = list(arguments.values()) if isinstance(arguments, dict) else []
     return [call.arguments, arguments, *items]
-
-
-def _arguments_of(frame: CallFrame, call: AskedCall) -> Any:
-    """Return the arguments of a call that could not be made: only their names, where some of them are secret."""
-    entry = frame.entry.own_entries.get(call.name)
-    if getattr(entry, "secret_fields", None) is None:
-        return call.arguments
-    return dict.fromkeys(call.arguments, HIDDEN) if isinstance(call.arguments, dict) else HIDDEN
 
 
 def _error_text(exc: BaseException) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -56,6 +58,8 @@ class SecretFields:
         if any(_is_secret_schema(part) for part in parts):
             secret.append(value)
             return HIDDEN
+        if isinstance(value, str) and value.lstrip().startswith("{") and any(map(self._has_secrets, parts)):
+            return self._hide_text(parts, value, secret)
         container = parts_of(value)
         aliases = alias_map(type(value)) if isinstance(container, Fields) else {}
         has_names = isinstance(container, Fields | Mapping)
@@ -67,6 +71,13 @@ class SecretFields:
 
         result = replace_items(value, split)
         return value if result is None else result
+
+    def _hide_text(self, schemas: Sequence[Any], text: str, secret: list[Any]) -> str:
+        """Hide a text in the place of an object with secret fields: its JSON, perhaps a broken one."""
+        secret.append(text)
+        with suppress(ValueError):
+            self._split(schemas, json.loads(text), secret)
+        return HIDDEN
 
     def _is_secret(self, schema: Any) -> bool:
         return any(map(_is_secret_schema, follow(self._root, [schema])))

@@ -6,13 +6,22 @@ from typing import Annotated, Any
 
 import pytest
 from pydantic import BaseModel
-from pydantic_ai import ModelRetry, Tool
+from pydantic_ai import FunctionToolset, ModelRetry, Tool
 from pydantic_ai.capabilities import AbstractCapability
-from pydantic_ai.messages import ModelMessagesTypeAdapter
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelRequest,
+    ModelResponse,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.toolsets import AbstractToolset
 
 from llm_do import (
+    ApprovalDecided,
     ArgumentError,
     CallOpened,
     CallRejected,
@@ -27,14 +36,17 @@ from llm_do import (
     RootConfig,
     Runtime,
     SandboxConfig,
+    ScopeOpened,
     Secret,
     ToolEntry,
     WorkerEntry,
     entry,
 )
-from llm_do.core.fold import fold
+from llm_do.core.request_record import settings_sent
+from llm_do.toolsets.delegation import worker_call
 
 from ..scripted import calls, says, scripted
+from .fold import fold
 from .test_events import fields, of
 
 
@@ -222,3 +234,80 @@ async def test_a_turn_and_files_that_cannot_be_had_are_rejected(tmp_path: Path) 
         ("reader", {"0": "go", "attachments": ["/nothing.txt"]}),
         ("reader", {"input": "go", "attachments": ["/etc/passwd"]}),
     ]
+
+
+# -- secrets in calls that do not fit, and in histories ------------------------------------------------
+
+
+class Account(BaseModel):
+    user: str
+    pin: Annotated[int, Secret]
+
+
+@entry
+def enter(user: str, pin: Annotated[int, Secret]) -> str:
+    return user
+
+
+def places(events: list[Event], text: str) -> list[tuple[str, str]]:
+    return [(event.type, name) for event in events for name, value in vars(event).items() if text in repr(value)]
+
+
+@pytest.mark.parametrize("arguments", ['{"user":"ann","pin":73915', '["ann",73915]', {"pin": 73915}, '{"pin":73915}'])
+@pytest.mark.parametrize("tool", [enter, "enter"])
+async def test_arguments_that_do_not_fit_a_tool_with_secrets_are_in_no_event(tool: Any, arguments: Any) -> None:
+    events: list[Event] = []
+    asks = ModelResponse(parts=[ToolCallPart("enter", arguments)])
+    worker = WorkerEntry(name="helper", tools=[tool], model=scripted(asks, says("no")), retries=2)
+    runtime = Runtime([worker, enter], message_callback=events.append)
+    await runtime.call("helper", "go")
+    assert len(rejected(events)) == 1
+    assert places(events, "73915") == []
+    assert "73915" not in repr(list(runtime.messages))
+
+
+async def test_no_history_shows_the_secrets_of_tools_that_are_given_by_name_or_by_a_toolset() -> None:
+    def sign_in(user: str, pin: Annotated[int, Secret]) -> str:
+        return user
+
+    history: list[ModelMessage] = [
+        ModelRequest(parts=[UserPromptPart("log in")]),
+        calls(("enter", {"user": "ann", "pin": 73915}), ("sign_in", {"user": "ann", "pin": 73915})),
+        ModelRequest(parts=[ToolReturnPart("enter", "ann", "1"), ToolReturnPart("sign_in", "ann", "2")]),
+    ]
+    events: list[Event] = []
+    worker = WorkerEntry(
+        name="helper",
+        tools=["enter"],
+        toolsets=[lambda ctx: FunctionToolset([Tool(sign_in)])],
+        model=scripted(says("hello")),
+    )
+    runtime = Runtime([worker, enter], message_callback=events.append)
+    async with worker.start(runtime, message_history=history) as scope:
+        await scope.run_turn("again")
+    assert places(events, "73915") == []
+    assert '"user"' not in repr(of(ScopeOpened, events)[0].history[1].parts[1].args)
+
+
+async def test_a_delegation_by_a_json_text_hides_the_secrets_of_the_worker() -> None:
+    events: list[Event] = []
+    vault = WorkerEntry(name="vault", input_type=Account, model=scripted(says("welcome")))
+    asks = calls(("worker_call", {"worker": "vault", "input_data": '{"user": "ann", "pin": 73915}'}))
+    model = scripted(asks, says("done"))
+    boss = WorkerEntry(name="boss", tools=[worker_call], allow_workers=["vault"], model=model)
+    runtime = Runtime([vault, boss], message_callback=events.append, tool_rules={"worker.call": "allow"})
+    await runtime.call("boss", "go")
+    assert places(events, "73915") == []
+
+
+async def test_what_was_judged_of_a_call_has_no_secret() -> None:
+    events: list[Event] = []
+    runtime = Runtime([enter], message_callback=events.append, tool_rules={"enter": "allow"})
+    await runtime.call("enter", "ann", 739)
+    assert [case.facts for case in of(ApprovalDecided, events)[0].cases] == [{"user": "ann", "pin": "[secret]"}]
+
+
+def test_names_of_settings_that_are_secret_are_recognised_in_every_spelling() -> None:
+    body = {"accessToken": "a", "api_key": "b", "X-API-Key": "c", "monkey": "d", "max_tokens": 5}
+    sent = settings_sent(scripted(says("")), {"extra_body": body})["extra_body"]
+    assert [name for name, value in sent.items() if value == "[secret]"] == ["accessToken", "api_key", "X-API-Key"]
