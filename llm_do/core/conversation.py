@@ -27,6 +27,8 @@ class Conversation:
     """The same without secrets, where a session has any."""
     sent_messages: Sequence[ModelMessage] = ()
     """The messages of the last request."""
+    recorded_messages: Sequence[ModelMessage] = ()
+    """The same as they were then, where anything listens."""
     logged_parts: Sequence[ModelRequestPart] = ()
     """The parts of the last request in the message log."""
     tools: Mapping[str, ToolDefinition] = MappingProxyType({})

@@ -169,7 +169,9 @@ class RequestStarted(_CallEvent):
     number: int = 1
     """Its number within the call, from 1."""
     messages: Sequence[ModelMessage] = ()
-    """The messages that the request before it, of the same conversation, did not have."""
+    """The messages that the request before it, of the same conversation, did not have in this place."""
+    messages_from: int = 0
+    """How many messages stand before these: of the history of the conversation, and of the request before it."""
     setup: RequestSetup | None = None
     """The settings and tools as the model gets them, where they are others than those of the request before it."""
     setup_digest: str = ""

@@ -284,7 +284,7 @@ class Recorder:
             if self.observed:
                 where = _tags_below(frame.caller, frame.entry.name, frame.scope_key)
                 history = self.redaction.visible_messages(frame, frame.conversation.messages, unknown_tools=True)
-                self.stream.emit(ScopeOpened, where, history=history)
+                self.stream.emit(ScopeOpened, where, history=snapshot(history))
 
     def close_scope(self, frame: WorkerFrame) -> None:
         """Record that a conversation is over, if that is not recorded yet."""
@@ -310,7 +310,7 @@ class Recorder:
         message = self.secrets.redact(self.redaction.visible_message(frame, new))
         self.messages.add(message)
         if self.observed:
-            self.stream.emit(MessageLogged, tags(frame), message=message)
+            self.stream.emit(MessageLogged, tags(frame), message=snapshot(message))
 
     def log_rest(self, frame: RequestFrame, messages: Sequence[ModelMessage]) -> None:
         """Log what came after the last response: the results of tools that no model was shown."""

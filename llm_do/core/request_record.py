@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from copy import copy
 from dataclasses import asdict, replace
-from itertools import chain
+from itertools import chain, takewhile
 from time import perf_counter
 from typing import Any
 
@@ -33,6 +33,7 @@ from ..budgets.limits import full_name
 from ..budgets.prices import is_plausible, was_reported
 from ..privacy.secret_fields import HIDDEN
 from ..values.canonical import digest_of_text
+from ..values.snapshots import snapshot
 from ..values.texts import json_text, text_of
 from .conversation import AskedCall
 from .events import RequestSetup, RequestStarted
@@ -164,7 +165,7 @@ class RequestRecorder:
                 model=full_name(self._model.system, spent[-1].model),
                 number=request.number,
                 duration=duration,
-                response=recorder.redaction.visible_response(frame, response) if recorder.observed else None,
+                response=snapshot(recorder.redaction.visible_response(frame, response)) if recorder.observed else None,
                 usage=copy(response.usage),
                 error=error,
                 restored=restored,
@@ -235,17 +236,33 @@ def _without_keys(data: Any) -> Any:
 
 def describe_start(recorder: Recorder, frame: RequestFrame, model: Model, request: OutgoingRequest) -> dict[str, Any]:
     """Return what `RequestStarted` says of a request beside its model and its number."""
-    messages = request.messages
-    before, frame.conversation.sent_messages = frame.conversation.sent_messages, list(messages)
-    is_longer = len(before) <= len(messages) and all(
-        one is other or one == other for one, other in zip(before, messages, strict=False)
-    )
-    new = recorder.redaction.visible_messages(frame, messages[len(before) :] if is_longer else messages)
+    conversation, messages = frame.conversation, request.messages
+    before = zip(conversation.sent_messages, conversation.recorded_messages, messages, strict=False)
+    start = sum(1 for _ in takewhile(lambda each: _is_unchanged(*each), before))
+    # As they are now: a tool may still write to a list that it returned.
+    new = snapshot(recorder.redaction.visible_messages(frame, messages[start:]))
+    conversation.sent_messages = list(messages)
+    conversation.recorded_messages = [*conversation.recorded_messages[:start], *snapshot(messages[start:])]
     setup = setup_of(model, request.settings, request.parameters)
     is_same = frame.conversation.setup is not None and frame.conversation.setup[0] == setup
     if frame.conversation.setup is None or not is_same:
         frame.conversation.setup = setup, digest_of_text(json_text(recorder.redaction.without_configured(setup)))
-    return {"messages": new, "setup": None if is_same else setup, "setup_digest": frame.conversation.setup[1]}
+    return {
+        "messages": new,
+        "messages_from": start,
+        "setup": None if is_same else setup,
+        "setup_digest": frame.conversation.setup[1],
+    }
+
+
+def _is_unchanged(sent: ModelMessage, as_sent: ModelMessage, message: ModelMessage) -> bool:
+    """Return whether a message is one that was sent before, as it was then."""
+    try:
+        if as_sent == message:
+            return True
+        return sent is message and snapshot(as_sent) != as_sent  # it holds what is equal to itself only
+    except Exception:  # of values that cannot be compared
+        return sent is message
 
 
 def request_digest(recorder: Recorder, model: Model, request: OutgoingRequest) -> str:

@@ -34,6 +34,7 @@ from ..policy.rules import RuleBook, read_rules
 from ..privacy.secret_fields import SecretFields
 from ..sandbox import SandboxConfig, SandboxManager, SandboxToolset
 from ..values.names import check_name
+from ..values.snapshots import snapshot
 from ..values.texts import quote
 from .adapt import adapt
 from .attachments import takes_files, takes_files_apart
@@ -210,7 +211,9 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         messages = list(message_history or ())
         if not all(isinstance(message, ModelRequest | ModelResponse) for message in messages):
             raise TypeError("message_history must be a list of PydanticAI messages, such as scope.messages.")
-        frame.conversation.messages = frame.conversation.sent_messages = messages
+        frame.conversation.messages = messages
+        if is_conversation and parent.runtime.recorder.observed:  # its beginning is recorded with them
+            frame.conversation.sent_messages, frame.conversation.recorded_messages = messages, snapshot(messages)
         if messages and isinstance(messages[-1], ModelRequest):
             frame.conversation.logged_parts = list(messages[-1].parts)
         return CallScope(self, Context(parent.runtime, frame), is_conversation=is_conversation)

@@ -268,8 +268,8 @@ async def test_requests_have_their_number_what_is_new_and_what_changed() -> None
     assert started[0].setup.settings == {"temperature": 0.5, "extra_headers": {"Authorization": "[secret]"}}
     assert [event.setup for event in started[1:]] == [None] * 3
     assert len({event.setup_digest for event in started}) == 1
-    sent = [message for event in started for message in event.messages]
-    responses = [event.response for event in ended]
+    sent = [message.parts for event in started for message in event.messages]
+    responses = [event.response.parts for event in ended]
     assert all(response in sent for response in responses[:-1])  # each is new in exactly one request
     assert len(sent) == 7
     assert all(event.usage is not None and event.spent[-1].usage == event.usage for event in ended)

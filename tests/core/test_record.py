@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import pytest
 from pydantic import BaseModel
-from pydantic_ai import FunctionToolset, ModelRetry, Tool
+from pydantic_ai import FunctionToolset, ModelRetry, Tool, ToolReturn
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import (
     ModelMessage,
@@ -311,3 +311,84 @@ def test_names_of_settings_that_are_secret_are_recognised_in_every_spelling() ->
     body = {"accessToken": "a", "api_key": "b", "X-API-Key": "c", "monkey": "d", "max_tokens": 5}
     sent = settings_sent(scripted(says("")), {"extra_body": body})["extra_body"]
     assert [name for name, value in sent.items() if value == "[secret]"] == ["accessToken", "api_key", "X-API-Key"]
+
+
+# -- events stay as they were made ---------------------------------------------------------------------
+
+
+async def test_what_a_tool_goes_on_writing_to_is_recorded_as_it_was_sent() -> None:
+    events: list[Event] = []
+    lines: list[str] = []
+
+    @entry
+    def begin() -> list[str]:
+        lines.append("line 1")
+        return lines
+
+    @entry
+    def more(items: list[str]) -> str:
+        lines.append("line 2")
+        items.append("line 3")
+        return "written"
+
+    model = scripted(calls(("begin", {})), calls(("more", {"items": []})), says("done"))
+    worker = WorkerEntry(name="helper", tools=[begin, more], model=model)
+    runtime = Runtime([worker], message_callback=events.append, tool_rules={"more": "allow"})
+    await runtime.call("helper", "go")
+    lines.append("line 4")
+    assert [places([event], "line 1") != [] for event in of(RequestStarted, events)] == [False, True, True]
+    assert [places([event], "line 2") != [] for event in of(RequestStarted, events)] == [False, False, True]
+    assert of(ApprovalDecided, events)[0].cases[0].facts == {"items": []}
+    assert places(events, "line 4") == []
+
+
+async def test_the_messages_of_a_request_are_those_before_it_up_to_a_number_and_new_ones() -> None:
+    events: list[Event] = []
+    sent: list[list[ModelMessage]] = []
+
+    def answer(messages: list[ModelMessage], info: Any) -> ModelResponse:
+        sent.append(list(messages))
+        if len(sent) == 2:
+            raise RuntimeError("down")
+        return says("an answer")
+
+    worker = WorkerEntry(name="helper", model=FunctionModel(answer))
+    history: list[ModelMessage] = [ModelRequest(parts=[UserPromptPart("before")]), says("yes")]
+    runtime = Runtime([worker], message_callback=events.append)
+    async with worker.start(runtime, message_history=history) as scope:
+        await scope.run_turn("one")
+        with pytest.raises(RuntimeError):
+            await scope.run_turn("two")
+        await scope.run_turn("three")
+    conversation = list(of(ScopeOpened, events)[0].history)
+    for event, messages in zip(of(RequestStarted, events), sent, strict=True):
+        conversation = [*conversation[: event.messages_from], *event.messages]
+        assert conversation == messages
+    assert [event.messages_from for event in of(RequestStarted, events)] == [2, 3, 4]
+
+
+async def test_a_value_that_is_equal_to_itself_only_is_not_recorded_again() -> None:
+    events: list[Event] = []
+
+    class Handle:
+        pass
+
+    @entry
+    def open_it() -> ToolReturn:
+        return ToolReturn("opened", metadata=[Handle()])
+
+    model = scripted(calls(("open_it", {})), calls(("open_it", {})), says("done"))
+    worker = WorkerEntry(name="helper", tools=[open_it], model=model)
+    await Runtime([worker], message_callback=events.append).call("helper", "go")
+    assert [len(event.messages) for event in of(RequestStarted, events)] == [1, 2, 2]
+
+
+async def test_the_history_of_a_lone_run_is_recorded_with_its_request() -> None:
+    events: list[Event] = []
+    worker = WorkerEntry(name="helper", model=scripted(says("hello")))
+    history: list[ModelMessage] = [ModelRequest(parts=[UserPromptPart("before")]), says("yes")]
+    runtime = Runtime([worker], message_callback=events.append)
+    scope = worker.start(runtime, message_history=history, is_conversation=False)
+    await scope.run_turn("again")
+    await scope.close()
+    assert len(of(RequestStarted, events)[0].messages) == 3
