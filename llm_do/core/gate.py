@@ -99,8 +99,14 @@ class Gate:
         before = _fingerprint(arguments)
         frame.pins = plan.pins(ruling)
         answer = await self._ask(frame, arguments, plan, call, ruling)
-        self.check_not_ended(frame, answer)
         outcome = answer.outcome
+        try:
+            self.check_not_ended(frame, answer)
+        except CallCancelled:
+            if outcome.approved:
+                outcome = replace(outcome, approved=False, by="error", note="it was approved when the run was ended")
+            self._recorder.decide(frame, replace(outcome, rule=ruling.because), call.cases)
+            raise
         if outcome.approved and _fingerprint(arguments) != before:
             outcome = replace(outcome, approved=False, by="error", note="the arguments changed while it was asked")
         if answer.arguments is not None and outcome.approved:

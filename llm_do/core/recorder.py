@@ -16,7 +16,7 @@ from typing import Any
 from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.tools import ToolDenied
 
-from ..errors import ApprovalDenied, note_path, raised_in_nested_call
+from ..errors import ApprovalDenied, RunEnded, note_path, raised_in_nested_call
 from ..policy.requests import ApprovalOutcome
 from ..policy.rules import Case
 from ..privacy.secrets import Secrets
@@ -179,7 +179,7 @@ class Recorder:
 
     def _fail(self, frame: CallFrame, exc: BaseException) -> None:
         record = frame.record
-        refused = isinstance(exc, ApprovalDenied) and not raised_in_nested_call(exc, record)
+        refused = isinstance(exc, ApprovalDenied | RunEnded) and not raised_in_nested_call(exc, record)
         if refused and record is not None and record.approval is None:  # by the entry's own code
             self.decide(frame, ApprovalOutcome(approved=False, by="rule", note=str(exc)))
         note_path(exc, frame.path, record, None if frame.parent is None else frame.parent.record)
@@ -270,7 +270,8 @@ class Recorder:
         if self.observed:
             where = {**tags(frame), "call_id": record.id, "parent_id": frame.call_id, "name": name, "key": None}
             where["depth"] = record.depth
-            fields = {"kind": kind, "arguments": snapshot(record.input_data)}
+            asked_by = "model" if kind == "native" else "python"
+            fields = {"kind": kind, "arguments": snapshot(record.input_data), "asked_by": asked_by}
             self.stream.emit(CallOpened, where, at=record.started_at, **fields)
             self._emit_closed(where, record)
 

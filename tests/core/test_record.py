@@ -6,13 +6,15 @@ from typing import Annotated, Any
 
 import pytest
 from pydantic import BaseModel
-from pydantic_ai import FunctionToolset, ModelRetry, Tool, ToolReturn
+from pydantic_ai import FunctionToolset, ModelRetry, RunContext, Tool, ToolReturn
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import (
     ModelMessage,
     ModelMessagesTypeAdapter,
     ModelRequest,
     ModelResponse,
+    NativeToolCallPart,
+    TextPart,
     ToolCallPart,
     ToolReturnPart,
     UserPromptPart,
@@ -22,6 +24,7 @@ from pydantic_ai.toolsets import AbstractToolset
 
 from llm_do import (
     ApprovalDecided,
+    ApprovalDecision,
     ArgumentError,
     CallOpened,
     CallRejected,
@@ -392,3 +395,40 @@ async def test_the_history_of_a_lone_run_is_recorded_with_its_request() -> None:
     await scope.run_turn("again")
     await scope.close()
     assert len(of(RequestStarted, events)[0].messages) == 3
+
+
+# -- who asked, and how a run was ended ----------------------------------------------------------------
+
+
+async def test_a_model_asked_for_the_tools_of_its_provider() -> None:
+    events: list[Event] = []
+    answer = ModelResponse(parts=[NativeToolCallPart("web_search", {"query": "x"}), TextPart("found")])
+    worker = WorkerEntry(name="helper", model=scripted(answer))
+    await Runtime([worker], message_callback=events.append).call("helper", "go")
+    assert [(event.kind, event.asked_by) for event in of(CallOpened, events)] == [
+        ("worker", "python"),
+        ("native", "model"),
+    ]
+
+
+async def test_an_answer_that_comes_when_the_run_was_ended_is_recorded() -> None:
+    events: list[Event] = []
+
+    @entry(requires_approval=True)
+    async def pay(amount: int) -> int:
+        return amount
+
+    async def decide(name: str, payload: Any, reason: str | None) -> ApprovalDecision:
+        await asyncio.sleep(0.01 * payload["amount"])
+        return ApprovalDecision(approved=payload["amount"] > 1, end_run=payload["amount"] == 1)
+
+    @entry
+    async def pay_both(ctx: RunContext[Context]) -> Any:
+        return await asyncio.gather(*(ctx.deps.call("pay", each) for each in (1, 3)), return_exceptions=True)
+
+    runtime = Runtime([pay_both, pay], message_callback=events.append, approval_callback=decide)
+    await runtime.call("pay_both")
+    outcomes = [event.outcome for event in of(ApprovalDecided, events)]
+    assert [(outcome.approved, outcome.by) for outcome in outcomes] == [(False, "callback"), (False, "error")]
+    assert outcomes[1].note == "it was approved when the run was ended"
+    assert [record.state for record in runtime.trace] == ["ok", "refused", "failed"]
