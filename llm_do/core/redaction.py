@@ -182,7 +182,8 @@ class Redaction:
         except ValueError:
             arguments = None
         if not isinstance(arguments, dict):  # a text whose secrets cannot be located
-            self._secrets.learn([args] if declared is not None else ())  # errors quote it
+            if declared is not None and args.lstrip().startswith("{"):  # a broken one, which errors quote
+                self._secrets.learn([args])
             return HIDDEN if declared is not None else args
         visible = self._secrets.arguments(arguments, self.secret_fields(declared, arguments))
         return args if visible == arguments else json.dumps(visible, ensure_ascii=False)
