@@ -89,7 +89,7 @@ class _CallerEvent(_Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CallRejected(_CallerEvent):
-    """A call that could not be made: its arguments do not fit, or there is no such entry. It has no record."""
+    """A call that could not be made: its arguments or files do not fit, or there is no such entry. It has no record."""
 
     arguments: Any
     """The arguments as they were written."""

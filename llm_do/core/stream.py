@@ -52,17 +52,14 @@ class Stream:
             if self._journal is not None:
                 self._journal.on_event(event)
         finally:
-            self._tell_sinks(event)
-
-    def _tell_sinks(self, event: Event) -> None:
-        for sink in self._sinks:
-            try:
-                result: Any = sink.on_event(event)  # type: ignore[func-returns-value]
-                if result is not None and inspect.iscoroutine(result):
-                    result.close()
-                    raise TypeError("on_event must be a plain function, not a coroutine function")
-            except Exception:
-                self._report(sink)
+            for sink in self._sinks:
+                try:
+                    result: Any = sink.on_event(event)  # type: ignore[func-returns-value]
+                    if result is not None and inspect.iscoroutine(result):
+                        result.close()
+                        raise TypeError("on_event must be a plain function, not a coroutine function")
+                except Exception:
+                    self._report(sink)
 
     def _report(self, sink: Sink) -> None:
         """Report the failure of a sink, once."""
