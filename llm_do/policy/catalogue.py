@@ -1,4 +1,4 @@
-"""The catalogue of llm-do's own tools: the names by which rules speak of them, and what follows from these.
+"""The catalogue of llm-do's own toolsets: how worker files and rules speak of them, and what follows from that.
 
 Only the standard library is imported.
 """
@@ -22,37 +22,74 @@ class ToolGroup:
     """The name in rules."""
     default: Disposition
     """The decision where no rule applies."""
-    toolset: str | None
-    """The name under `toolsets` in worker files, if they have one."""
     tools: tuple[str, ...]
     """The names that models see."""
     arguments: Mapping[str, str]
     """The arguments that conditions can be on, and the kind of each."""
 
 
+@dataclass(frozen=True, slots=True)
+class ToolsetRow:
+    """A toolset: how a worker file asks for it, where its tools are, and how rules speak of them."""
+
+    name: str
+    """Its name under `toolsets` in worker files, or that of its only tool."""
+    place: str
+    """The module below `llm_do.toolsets`, and in it the tool, the tuple of tools or the factory."""
+    groups: tuple[ToolGroup, ...]
+    key: str = "toolsets"
+    """The key of worker files that asks for it."""
+    has_name: bool = True
+    """It can be named under `toolsets`."""
+    needs_sandbox: bool = False
+
+
 _READ = ("read_file", "list_files", "find_files", "search_files")
 _WRITE = ("write_file", "edit_file", "move_file", "delete_file")
+_FILE = {"path": "path"}
+_CREATED = {"name": "string", "tools": "string", "force": "boolean"}
 
+# A toolset is added with a row here, and its module.
 CATALOGUE = (
-    ToolGroup("sandbox.read", "allow", "files", _READ, {"path": "path"}),
-    ToolGroup("sandbox.write", "ask", "files", _WRITE, {"path": "path"}),
-    ToolGroup("shell", "ask", "shell", ("shell",), {"command": "command", "timeout": "number"}),
-    ToolGroup("worker.call", "allow", None, ("worker_call",), {"worker": "string", "attachments": "path"}),
-    ToolGroup(
-        "worker.create",
-        "ask",
-        "worker_create",
-        ("worker_create",),
-        {"name": "string", "tools": "string", "force": "boolean"},
+    ToolsetRow(
+        "files",
+        "files:FILE_TOOLS",
+        (ToolGroup("sandbox.read", "allow", _READ, _FILE), ToolGroup("sandbox.write", "ask", _WRITE, _FILE)),
+        key="sandbox",
+        needs_sandbox=True,
     ),
-    ToolGroup("mcp.sampling", "ask", None, (), {"server": "string", "max_tokens": "number"}),
+    ToolsetRow(
+        "worker_call",
+        "delegation:worker_call",
+        (ToolGroup("worker.call", "allow", ("worker_call",), {"worker": "string", "attachments": "path"}),),
+        key="allow_workers",
+        has_name=False,
+    ),
+    ToolsetRow(
+        "shell",
+        "shell:shell",
+        (ToolGroup("shell", "ask", ("shell",), {"command": "command", "timeout": "number"}),),
+        needs_sandbox=True,
+    ),
+    ToolsetRow(
+        "worker_create",
+        "delegation:worker_create",
+        (ToolGroup("worker.create", "ask", ("worker_create",), _CREATED),),
+    ),
+    ToolsetRow(
+        "mcp",  # a mapping in worker files, which says what server it is
+        "mcp.toolset:McpFactory",
+        (ToolGroup("mcp.sampling", "ask", (), {"server": "string", "max_tokens": "number"}),),
+        has_name=False,
+    ),
 )
 
-DEFAULTS: Mapping[str, Disposition] = {group.rule: group.default for group in CATALOGUE}
-ARGUMENTS: Mapping[str, Mapping[str, str]] = {group.rule: group.arguments for group in CATALOGUE}
-RULE_NAMES: Mapping[str, str] = {tool: group.rule for group in CATALOGUE for tool in group.tools}
+_GROUPS = [group for row in CATALOGUE for group in row.groups]
+DEFAULTS: Mapping[str, Disposition] = {group.rule: group.default for group in _GROUPS}
+ARGUMENTS: Mapping[str, Mapping[str, str]] = {group.rule: group.arguments for group in _GROUPS}
+RULE_NAMES: Mapping[str, str] = {tool: group.rule for group in _GROUPS for tool in group.tools}
 """The name in rules of each tool. No entry, and no tool of others, can have the name of one."""
-TOOLSETS = tuple(dict.fromkeys(group.toolset for group in CATALOGUE if group.toolset is not None))
+TOOLSETS = tuple(row.name for row in CATALOGUE if row.has_name)
 PREFIXES = tuple(sorted({f"{rule.partition('.')[0]}." for rule in DEFAULTS if "." in rule}))
 """How the names in rules begin that are not the name of a tool."""
 

@@ -16,9 +16,9 @@ from ..definitions.definition import WorkerDefinition
 from ..definitions.toolsets import McpToolset, native_tool
 from ..errors import RuleError, WorkerFileError, did_you_mean
 from ..machine.files import read_file
-from ..policy.catalogue import TOOLSETS
+from ..policy.catalogue import CATALOGUE, TOOLSETS
 from ..policy.rules import check_rules
-from ..toolsets.table import TABLE, tools_of
+from ..toolsets.table import load, tools_of
 from ..values.texts import quote
 from .generated import creators_of
 from .layout import deciding_files
@@ -103,7 +103,7 @@ def _check_names(project: Project, definition: WorkerDefinition, where: str, own
         if worker != "*" and project.file_of(worker) is None:
             hint = did_you_mean(worker, project.workers())
             raise WorkerFileError(f"{line(worker)}: there is no worker {worker!r}.{hint}")
-    for row in TABLE.values():
+    for row in CATALOGUE:
         if row.needs_sandbox and row.name in definition.toolsets and definition.sandbox is None:
             raise WorkerFileError(f"{where}: the toolset {row.name!r} needs a sandbox with paths. Add `sandbox`.")
     roots = definition.sandbox.paths if definition.sandbox is not None else {}
@@ -131,7 +131,7 @@ def _protected_paths(root: Path) -> list[Path]:
 
 def _toolset(project: Project, declared: str | McpToolset, where: str) -> ToolsetFactory:
     if isinstance(declared, McpToolset):
-        connect: ToolsetFactory = TABLE["mcp"].load()(declared, project.root)
+        connect: ToolsetFactory = load("mcp")(declared, project.root)
         return connect
     factory: ToolsetFactory = project.code.object(declared)
     if not callable(factory):

@@ -1,1 +1,1 @@
-"""Tools that llm-do brings for workers: `table` says which worker file asks for which, and in which module they are."""
+"""Tools that llm-do brings for workers, in the modules that `policy/catalogue.py` names."""
