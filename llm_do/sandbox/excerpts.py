@@ -103,13 +103,8 @@ def read_range(
 ) -> LineRange:
     """Return lines of a text from its bytes, with no more of them in memory than are returned.
 
-    Args:
-        chunks: The bytes of the text.
-        offset: The first line.
-        limit: The number of lines.
-        column: The first character in the first line.
-        max_characters: The length of the text. Lines that do not fit are omitted as a whole, but for the first.
-        make_cleaner: Removes secrets before the text is truncated.
+    The arguments are those of `SandboxToolset.read_lines`. Of the lines that do not fit into `max_characters`, only the
+    first is truncated; others are omitted as a whole.
     """
     chunks_read = _CountedChunks(chunks)
     room = max_characters - _NOTE_CHARACTERS
@@ -132,16 +127,12 @@ def read_range(
 
 def is_text(chunks: Iterable[bytes]) -> bool:
     """Return whether bytes are UTF-8 text: without null bytes, and no PDF, which may be written in ASCII."""
-    decoder = getincrementaldecoder("utf-8")()
     try:
-        for number, chunk in enumerate(chunks):
-            if b"\0" in chunk or (number == 0 and chunk.startswith(b"%PDF-")):
-                return False
-            decoder.decode(chunk)
-        decoder.decode(b"", True)
-    except UnicodeDecodeError:
+        return not any(
+            "\0" in text or (number == 0 and text.startswith("%PDF-")) for number, text in enumerate(_texts(chunks))
+        )
+    except NotText:
         return False
-    return True
 
 
 class _CountedChunks:
@@ -174,24 +165,32 @@ class _CountedChunks:
                 return
 
 
-def _texts(chunks: Iterable[bytes], make_cleaner: MakeCleaner | None) -> Iterator[str]:
-    decoder = getincrementaldecoder("utf-8")()
-    cleaner = None if make_cleaner is None else make_cleaner()
-    position = 0
+class _TextDecoder:
+    """Decodes a stream of bytes, and removes secrets from its text."""
 
-    def decode(chunk: bytes, *, final: bool) -> str:
-        pending = len(decoder.getstate()[0])
+    def __init__(self, make_cleaner: MakeCleaner | None, errors: str = "strict") -> None:
+        self._decoder = getincrementaldecoder("utf-8")(errors)
+        self._cleaner = None if make_cleaner is None else make_cleaner()
+        self._position = 0
+
+    def decode(self, chunk: bytes, *, final: bool = False) -> str:
+        """Return more of the text. Raise `NotText` at an invalid byte."""
+        pending = len(self._decoder.getstate()[0])
         try:
-            return decoder.decode(chunk, final)
+            text = self._decoder.decode(chunk, final)
         except UnicodeDecodeError as exc:
-            raise NotText(position - pending + exc.start) from None
+            raise NotText(self._position - pending + exc.start) from None
+        self._position += len(chunk)
+        if self._cleaner is None:
+            return text
+        return self._cleaner.add(text) + (self._cleaner.rest() if final else "")
 
+
+def _texts(chunks: Iterable[bytes], make_cleaner: MakeCleaner | None = None) -> Iterator[str]:
+    decoder = _TextDecoder(make_cleaner)
     for chunk in chunks:
-        text = decode(chunk, final=False)
-        position += len(chunk)
-        yield text if cleaner is None else cleaner.add(text)
-    text = decode(b"", final=True)
-    yield text if cleaner is None else cleaner.add(text) + cleaner.rest()
+        yield decoder.decode(chunk)
+    yield decoder.decode(b"", final=True)
 
 
 def _slice_lines(pieces: Iterable[str], offset: int, column: int, max_characters: int, limit: int) -> str:
@@ -232,8 +231,7 @@ class HeadAndTail:
     """The beginning and the end of a stream of text, in bounded memory; the characters between them are counted."""
 
     def __init__(self, limit: int, make_cleaner: MakeCleaner | None = None) -> None:
-        self._decoder = getincrementaldecoder("utf-8")("replace")
-        self._cleaner = None if make_cleaner is None else make_cleaner()
+        self._decoder = _TextDecoder(make_cleaner, errors="replace")
         self._limit = limit
         self._head = self._tail = ""
         self._characters = self._line_ends = 0
@@ -245,8 +243,7 @@ class HeadAndTail:
 
     def add(self, chunk: bytes) -> None:
         """Take more of the stream."""
-        text = self._decoder.decode(chunk)
-        self._keep(text if self._cleaner is None else self._cleaner.add(text))
+        self._keep(self._decoder.decode(chunk))
 
     def _keep(self, text: str) -> None:
         self._characters += len(text)
@@ -261,9 +258,7 @@ class HeadAndTail:
 
     def text(self) -> str:
         """Return the kept parts of a stream that has ended, with a sentence where something is omitted."""
-        text, cleaner = self._decoder.decode(b"", True), self._cleaner
-        self._keep(text if cleaner is None else cleaner.add(text) + cleaner.rest())
-        self._decoder.reset()
+        self._keep(self._decoder.decode(b"", final=True))
         if not self.omitted:
             return self._head + self._tail
         head = self._head[: self._head.rfind("\n") + 1] or self._head
@@ -274,16 +269,12 @@ class HeadAndTail:
         return f"{_with_line_end(head)}[{what} are left out here.]\n{tail}"
 
 
-def first_entries(entries: Iterable[str], *, more: bool, narrow: str, max_characters: int = MAX_CHARACTERS) -> str:
-    """Return a list with one entry in each line, as far as there is room.
+def first_entries(entries: Iterable[str], *, more: bool, narrow: str) -> str:
+    """Return a list with one entry in each line, as far as there is room, and whether there is `more`.
 
-    Args:
-        entries: The entries, each in one line.
-        more: There are others that are not among them.
-        narrow: A sentence on how to get a shorter list, if some are omitted.
-        max_characters: The length of the text.
+    `narrow` is a sentence on how to get a shorter list.
     """
-    room, lines = max_characters - _NOTE_CHARACTERS, list[str]()
+    room, lines = MAX_CHARACTERS - _NOTE_CHARACTERS, list[str]()
     for entry in entries:
         room -= len(entry) + 1
         if room < 0:
