@@ -88,19 +88,6 @@ def _read_attachment(ctx: Context, path: str) -> AttachmentPayload:
     return replace(payload, data=ctx.runtime.gate.for_model(payload.data))
 
 
-_ERRORS_FOR_MODEL = (
-    ArgumentError,
-    NoSandboxError,
-    PathDenied,
-    PathFailed,
-    PathMissing,
-    ProjectCodeError,
-    UnknownEntryError,
-    WorkerFileError,
-)
-"""Errors of a delegation on which the model that asked for it can act."""
-
-
 async def _worker_call(
     ctx: RunContext[Context],
     worker: str,
@@ -164,7 +151,10 @@ worker_call = ToolEntry[Any](
     Tool(_worker_call, name="worker_call"),
     rule="worker.call",
     plan=_plan,
-    errors_for_model=_ERRORS_FOR_MODEL,
+    errors_for_model=(
+        *(ArgumentError, NoSandboxError, PathDenied, PathFailed, PathMissing),
+        *(ProjectCodeError, UnknownEntryError, WorkerFileError),
+    ),
     secret_fields=DELEGATED,
 )
 
