@@ -11,7 +11,7 @@ import logging
 import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -66,6 +66,8 @@ class Connection:
     """The end of a lost server: its process has ended, or it does not answer any more."""
     status: int = 0
     """The HTTP code of the last answer, if that was an error."""
+    requests: set[RequestId] = field(default_factory=set)
+    """The requests of the server that have no answer yet. Each is a task, so there is a bound to them."""
 
     def end(self, what: str) -> None:
         """Note the end of the connection. The first reason counts."""
@@ -82,6 +84,25 @@ class Connection:
             gone = gone and not isinstance(exc, TimeoutError)  # it may only be slow
         if gone:
             self.end("has ended by itself")
+
+    def take(self, message: Any) -> bool:
+        """Note a message of the server, and return whether it may send it."""
+        if isinstance(message, JSONRPCRequest):
+            if message.id in self.requests or len(self.requests) >= MOST_REQUESTS:
+                return False
+            self.requests.add(message.id)
+        elif _is_cancellation(message):
+            self.requests.discard((message.params or {}).get("requestId", ""))
+        return True
+
+    def answer(self, message: Any) -> None:
+        """Note a message to the server, which may answer one of its requests."""
+        if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
+            self.requests.discard(message.id)
+
+
+def _is_cancellation(message: Any) -> bool:
+    return isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled"
 
 
 class Client(MCPToolset[Any]):
@@ -117,33 +138,23 @@ def connect(
     sampling_model: Model | None,
 ) -> Client:
     """Return the tools of a server, which is not connected yet."""
-    transport: Any
+    transport: ClientTransport
     if server.command is not None:
-        transport = _Stdio(server, str(base / (server.cwd or ".")), log)
+        transport = _Stdio(connection, server, str(base / (server.cwd or ".")), log)
     else:
-        transport = _Http(
-            str(server.url),
-            headers=server.headers,
-            httpx_client_factory=partial(_http_client, connection),
-            max_sse_event_size=LARGEST_MESSAGE,
-        )
-    transport.connection = connection
+        transport = _Http(connection, server)
     return Client(
         transport,
         init_timeout=server.start_timeout,
-        log_handler=_ignore_log,
+        log_handler=_ignore,
         roots=[root.as_uri() for root in roots] or None,
-        progress_handler=on_progress or _ignore_progress,
+        progress_handler=on_progress or _ignore,
         sampling_model=sampling_model,
     )
 
 
-async def _ignore_progress(progress: float, total: float | None, message: str | None) -> None:
-    """Ignore how far a call is."""
-
-
-async def _ignore_log(message: Any) -> None:
-    """Ignore a log message of the server: on the terminal, it could pose as a question of ours."""
+async def _ignore(*args: Any, **kwargs: Any) -> None:
+    """Ignore a log message of the server, which could pose as a question of ours on the terminal, or its progress."""
 
 
 class _Session(ClientSession):
@@ -156,9 +167,8 @@ class _Session(ClientSession):
     _bytes = 0
 
     def __init__(self, connection: Connection, read_stream: Any, write_stream: Any, **options: Any) -> None:
-        requests = _Requests()
-        reading = _Incoming(read_stream, requests, connection)
-        super().__init__(reading, _Outgoing(write_stream, requests), **options)
+        connection.requests.clear()
+        super().__init__(_Incoming(read_stream, connection), _Outgoing(write_stream, connection), **options)
 
     async def list_tools(self, *, params: PaginatedRequestParams | None = None) -> ListToolsResult:
         """Return one page of the list. Pages are kept until the last one is there, so they count together."""
@@ -183,33 +193,12 @@ class _Session(ClientSession):
             raise ToolsetError(f"the list has more than {LARGEST_MESSAGE} bytes. {_FEWER}")
 
 
-class _Requests:
-    """The requests of a server that have no answer yet. Each is a task, so there is a bound to them."""
-
-    def __init__(self) -> None:
-        self._open: set[RequestId] = set()
-
-    def take(self, message: Any) -> bool:
-        """Note a message of the server, and return whether it may send it."""
-        if isinstance(message, JSONRPCRequest):
-            if message.id in self._open or len(self._open) >= MOST_REQUESTS:
-                return False
-            self._open.add(message.id)
-        elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
-            self._open.discard((message.params or {}).get("requestId", ""))
-        return True
-
-    def answer(self, message: Any) -> None:
-        """Note a message to the server, which may answer one of its requests."""
-        if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
-            self._open.discard(message.id)
-
-
 class _Stream:
     """A wrapper around a stream."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, connection: Connection) -> None:
         self._stream = stream
+        self._connection = connection
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -223,64 +212,56 @@ class _Stream:
 
 
 class _Incoming(_Stream):
-    def __init__(self, stream: Any, requests: _Requests, connection: Connection) -> None:
-        super().__init__(stream)
-        self._requests = requests
-        self._connection = connection
-
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Any:
         item = await self._stream.__anext__()
-        if isinstance(item, SessionMessage) and not self._requests.take(item.message):
+        if isinstance(item, SessionMessage) and not self._connection.take(item.message):
             self._connection.end(f"was stopped, because it made more than {MOST_REQUESTS} requests at once")
             raise StopAsyncIteration
         return item
 
 
 class _Outgoing(_Stream):
-    def __init__(self, stream: Any, requests: _Requests) -> None:
-        super().__init__(stream)
-        self._requests = requests
-
     async def send(self, item: Any) -> None:
-        message = item.message
-        is_cancellation = isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled"
         # A call that was cancelled would wait 5 seconds for a server that reads nothing.
-        with anyio.move_on_after(LEAVING_SECONDS if is_cancellation else None):
+        with anyio.move_on_after(LEAVING_SECONDS if _is_cancellation(item.message) else None):
             await self._stream.send(item)
-        self._requests.answer(message)
+        self._connection.answer(item.message)
 
 
 class _Http(StreamableHttpTransport):
-    connection: Connection
+    def __init__(self, connection: Connection, server: McpServer) -> None:
+        factory: Any = partial(_http_client, connection)
+        super().__init__(
+            str(server.url), server.headers, httpx_client_factory=factory, max_sse_event_size=LARGEST_MESSAGE
+        )
+        self._session_class: Any = partial(_Session, connection)
 
     def connect_session(self, *, transport_options: TransportOptions | None = None, **options: Any) -> Any:
-        session_class: Any = partial(_Session, self.connection)
-        bounded = replace(transport_options or TransportOptions(), session_class=session_class)
+        bounded = replace(transport_options or TransportOptions(), session_class=self._session_class)
         return super().connect_session(transport_options=bounded, **options)
 
 
+@dataclass(eq=False)
 class _Stdio(ClientTransport):
     connection: Connection
-
-    def __init__(self, server: McpServer, cwd: str, log: ServerLog) -> None:
-        self._server = server
-        self._cwd = cwd
-        self._log = log
+    server: McpServer
+    cwd: str
+    log: ServerLog
 
     @asynccontextmanager
     async def connect_session(
         self, *, transport_options: TransportOptions | None = None, **options: Any
     ) -> AsyncIterator[ClientSession]:
-        server = self._server
-        with self._log.stream() as stderr:
+        server = self.server
+        with self.log.stream() as stderr:
             async with (
                 run_server(
                     (*(server.command or ()), *server.args),
                     env=server.env,
-                    cwd=self._cwd,
+                    cwd=self.cwd,
                     stderr=stderr,
                     largest_message=LARGEST_MESSAGE,
                     on_end=self.connection.end,
