@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -48,8 +48,8 @@ class _OpenCall:
     """A tool call that the server works on."""
 
     ctx: Context
-    samples: set[anyio.CancelScope] = field(default_factory=set)
-    idle: anyio.Event = field(default_factory=anyio.Event)
+    samples: dict[anyio.CancelScope, anyio.Event] = field(default_factory=dict)
+    """The requests of the server for the model, and their ends."""
 
 
 @dataclass
@@ -63,12 +63,16 @@ class McpServerToolset(WrapperToolset[Context]):
     declared: McpToolset
     ctx: Context
     """The worker call that it was made for."""
-    reconnect: Callable[[McpServerToolset], AbstractToolset[Any]]
-    """Makes another client of the same server."""
+    base: Path
+    """The folder of the project."""
+    roots: tuple[Path, ...]
+    """The folders that are announced to the server."""
     log: ServerLog
     restarts: int = 0
     connection: Any = None
     """The `Connection` of the client."""
+    _client: Any = None
+    """The `Client` whose tools these are."""
     _starting: asyncio.Task[Any] | None = None
     _calls: list[_OpenCall] = field(default_factory=list)
     _one_call: anyio.Lock = field(default_factory=anyio.Lock)
@@ -101,6 +105,29 @@ class McpServerToolset(WrapperToolset[Context]):
         return self.ctx.frame.entry.name
 
     # -- its lifetime --------------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Make the client, which is not connected yet."""
+        # Importing PydanticAI's client costs more than everything else here, and most projects have no server.
+        try:
+            from .client import Connection, connect  # noqa: PLC0415
+        except ImportError as exc:
+            raise ToolsetError(
+                f"{self.title} of worker {self.worker!r} cannot be used: "
+                f"{exc.name or exc} is missing. Install what MCP servers need: {install_extra('mcp')}"
+            ) from exc
+        server = self.declared.mcp
+        self.connection = Connection()
+        self.wrapped = self._client = connect(
+            server,
+            self.base,
+            log=self.log,
+            connection=self.connection,
+            roots=self.roots,
+            on_progress=self.on_progress if server.progress else None,
+            # Its name tells the server nothing.
+            sampling_model=StandInModel("llm-do", self.sample) if server.sampling else None,
+        )
 
     async def __aenter__(self) -> Self:
         self._starting = asyncio.create_task(self._start(), name=f"start of {self.label}")
@@ -137,11 +164,6 @@ class McpServerToolset(WrapperToolset[Context]):
         finally:
             timer.cancel()
 
-    @property
-    def _client(self) -> Any:
-        """The `Client` whose tools these are. Its module is imported only where there is a server."""
-        return self.wrapped
-
     async def for_run(self, ctx: RunContext[Context]) -> AbstractToolset[Context]:
         if self.connection.lost:
             await self._restart(ctx.deps)
@@ -158,7 +180,7 @@ class McpServerToolset(WrapperToolset[Context]):
         self.restarts += 1
         try:
             await self.__aexit__()
-            self.wrapped = self.reconnect(self)
+            self.connect()
             self._end_reported = False
             self._starting = asyncio.create_task(self._start(), name=f"start of {self.label}")
             await self.started()
@@ -237,9 +259,9 @@ class McpServerToolset(WrapperToolset[Context]):
                 self._calls.remove(call)
                 for scope in call.samples:
                     scope.cancel()
-                if call.samples:
-                    with anyio.CancelScope(shield=True):
-                        await call.idle.wait()
+                with anyio.CancelScope(shield=True):
+                    for ended in list(call.samples.values()):
+                        await ended.wait()
 
     # -- what the server sends during a call -----------------------------------------------------------
 
@@ -262,9 +284,7 @@ class McpServerToolset(WrapperToolset[Context]):
         messages = call.ctx.runtime.gate.for_model(messages)
         entry = SamplingEntry(self.label, messages, settings)
         scope = anyio.CancelScope()
-        if not call.samples:
-            call.idle = anyio.Event()
-        call.samples.add(scope)
+        call.samples[scope] = anyio.Event()
         try:
             with scope, call.ctx.runtime.loop.inner_task():
                 frame = RequestFrame(entry, call.ctx.frame)
@@ -273,9 +293,7 @@ class McpServerToolset(WrapperToolset[Context]):
         except Exception:
             raise RuntimeError("The request was refused, or failed.") from None  # the server must not learn why
         finally:
-            call.samples.discard(scope)
-            if not call.samples:
-                call.idle.set()
+            call.samples.pop(scope).set()
         raise RuntimeError("The tool call has ended.")
 
     # -- errors --------------------------------------------------------------------------------------
@@ -351,36 +369,9 @@ class McpFactory:
         path = log_path(self.base, server) if self.declared.mcp.command is not None else None
         secret = secret_values(self.declared)
         log = ServerLog(path, lambda text: secret.text(secrets.text(text, keep_lines=True), keep_lines=True))
-        roots = self._roots(ctx)
-
-        def client(toolset: McpServerToolset) -> AbstractToolset[Any]:
-            return self._client(toolset, roots)
-
-        toolset = McpServerToolset(CombinedToolset([]), self.declared, ctx, client, log)
-        toolset.wrapped = client(toolset)
+        toolset = McpServerToolset(CombinedToolset([]), self.declared, ctx, self.base, self._roots(ctx), log)
+        toolset.connect()
         return toolset if self.declared.prefix is None else toolset.prefixed(self.declared.prefix)
-
-    def _client(self, toolset: McpServerToolset, roots: tuple[Path, ...]) -> AbstractToolset[Any]:
-        # Importing PydanticAI's client costs more than everything else here, and most projects have no server.
-        try:
-            from .client import Connection, connect  # noqa: PLC0415
-        except ImportError as exc:
-            raise ToolsetError(
-                f"{toolset.title} of worker {toolset.worker!r} cannot be used: "
-                f"{exc.name or exc} is missing. Install what MCP servers need: {install_extra('mcp')}"
-            ) from exc
-        declared = self.declared.mcp
-        toolset.connection = Connection()
-        return connect(
-            declared,
-            self.base,
-            log=toolset.log,
-            connection=toolset.connection,
-            roots=roots,
-            on_progress=toolset.on_progress if declared.progress else None,
-            # Its name tells the server nothing.
-            sampling_model=StandInModel("llm-do", toolset.sample) if declared.sampling else None,
-        )
 
     def _roots(self, ctx: Context) -> tuple[Path, ...]:
         names, files = self.declared.mcp.roots, ctx.worker_frame.conversation.sandbox
