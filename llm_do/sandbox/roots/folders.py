@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import count
 from operator import itemgetter
 from pathlib import Path
 from typing import TypeVar
@@ -27,8 +26,6 @@ MAX_DEPTH = 64
 SYMLINK = "it is, or leads through, a symlink, and symlinks are not followed; use the path of the file itself"
 PROTECTED = "it belongs to the project itself (its workers, history or records), which no root reaches"
 _TEMPORARY = ".llm-do-"
-_PROCESS = secrets.token_hex(4)
-_NUMBERS = count()
 _CHUNK = 1 << 20
 
 # O_NONBLOCK: opening a pipe must not wait for its other end.
@@ -296,4 +293,4 @@ def _content(fd: int, status: os.stat_result, limit: int) -> Iterator[bytes]:
 
 
 def _temporary_name() -> str:
-    return f"{_TEMPORARY}{_PROCESS}-{os.getpid()}-{next(_NUMBERS)}"
+    return f"{_TEMPORARY}{secrets.token_hex(8)}"
