@@ -36,18 +36,16 @@ class _FilePlan(Plan):
     """The files that a call touches."""
 
     manager: SandboxManager
-    changed: str | None
-    """The file that changes."""
-    offered: Sequence[str]
-    """The files whose folder can be granted."""
+    written: Sequence[str]
+    """The files that are written. The first is the one that changes."""
 
     def pins(self, ruling: Ruling) -> Pins | None:
         """Return the file that changes, as it is now."""
-        return None if self.changed is None else pin_files(self.manager, [self.changed])
+        return pin_files(self.manager, self.written[:1]) if self.written else None
 
     def offers(self, ruling: Ruling) -> Sequence[Grant]:
         """Return the folder that the files are in, if it is one."""
-        placed = map(self.manager.parse, self.offered)
+        placed = map(self.manager.parse, self.written)
         folders = {f"{root.name}/{rest}".rpartition("/")[0] for root, rest in placed}
         if len(folders) != 1 or "*" in (folder := folders.pop()):
             return ()
@@ -58,27 +56,24 @@ class _FilePlan(Plan):
 def _file_tool(
     effect: Effect,
     *paths: str,
-    reads: str | None = None,
-    changes: str | None = None,
+    reads: bool = False,
     ungranted: Sequence[str] = (),
     repeat: Repeat | None = None,
     find_cases: Callable[[dict[str, Any], CallFrame], Sequence[Case]] | None = None,
 ) -> Callable[[Callable[..., T]], ToolEntry[T]]:
     """Make a tool of a function. `paths` are its arguments that are paths, by which rules judge a call of it.
 
-    `reads` is the one of them whose content becomes readable elsewhere: a file that must not be read must not be moved.
-    `changes` is the one whose file changes: a person is asked about that file as it is then.
+    If it writes, the file at the first of them changes: a person is asked about that file as it is then.
+    With `reads`, its content becomes readable elsewhere: a file that must not be read must not be moved.
     `ungranted` are the arguments that a grant for the session leaves open.
     `find_cases` looks into folders for the cases, in place of `paths`.
     """
 
     def plan(arguments: dict[str, Any], frame: CallFrame) -> Plan:
-        cases = _cases(paths, reads, arguments, frame) if find_cases is None else find_cases(arguments, frame)
-        changed = None if changes is None else arguments[changes]
-        offered = [arguments[name] for name in paths] if effect == "write" else ()
-        return _FilePlan(
-            cases=cases, ungranted=ungranted, manager=frame.files.manager, changed=changed, offered=offered
-        )
+        touched = [arguments[name] for name in paths]
+        cases = _cases(touched, frame, reads=reads) if find_cases is None else find_cases(arguments, frame)
+        written = touched if effect == "write" else ()
+        return _FilePlan(cases=cases, ungranted=ungranted, manager=frame.files.manager, written=written)
 
     def make(function: Callable[..., T]) -> ToolEntry[T]:
         return ToolEntry(
@@ -94,13 +89,11 @@ def _file_tool(
     return make
 
 
-def _cases(paths: Sequence[str], reads: str | None, arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
+def _cases(paths: Sequence[str], frame: CallFrame, *, reads: bool = False) -> Sequence[Case]:
     """Return a case for each path that a call touches, as a place on this machine."""
-    manager = frame.files.manager
-    cases = [Case({"path": manager.host_path(arguments[name])}, arguments[name]) for name in paths]
-    if reads is not None:
-        path = arguments[reads]
-        cases.append(Case({"path": manager.host_path(path)}, f"reading {path}", name="sandbox.read"))
+    cases = [Case({"path": frame.files.manager.host_path(path)}, path) for path in paths]
+    if reads:
+        cases.append(Case(cases[0].facts, f"reading {paths[0]}", name="sandbox.read"))
     return cases
 
 
@@ -109,7 +102,7 @@ def _listed_cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]
     path, pattern = arguments.get("path", ""), arguments.get("pattern") or "*"
     if not path.strip("/"):
         return [Case({"path": None})]
-    cases = _cases(("path",), None, {"path": path}, frame)
+    cases = _cases([path], frame)
     if not _looks_below(pattern):
         return cases
     root, rest = frame.files.manager.parse(path)
@@ -209,7 +202,7 @@ def read_file(
     return lines.for_model()
 
 
-@_file_tool("write", "path", changes="path", repeat="safe")
+@_file_tool("write", "path", repeat="safe")
 def write_file(ctx: RunContext[Context], path: str, content: str) -> str:
     """Create a text file, or replace its content.
 
@@ -222,7 +215,7 @@ def write_file(ctx: RunContext[Context], path: str, content: str) -> str:
     return f"{path} is written."
 
 
-@_file_tool("write", "path", reads="path", changes="path")
+@_file_tool("write", "path", reads=True)
 def edit_file(ctx: RunContext[Context], path: str, old: str, new: str) -> str:
     """Replace a passage of a text file.
 
@@ -236,7 +229,7 @@ def edit_file(ctx: RunContext[Context], path: str, old: str, new: str) -> str:
     return f"{path} is changed."
 
 
-@_file_tool("write", "source", "destination", reads="source", changes="source")
+@_file_tool("write", "source", "destination", reads=True)
 def move_file(ctx: RunContext[Context], source: str, destination: str) -> str:
     """Move or rename a file. An existing file is never overwritten.
 
@@ -250,7 +243,7 @@ def move_file(ctx: RunContext[Context], source: str, destination: str) -> str:
     return f"{source} is moved to {destination}."
 
 
-@_file_tool("write", "path", changes="path")
+@_file_tool("write", "path")
 def delete_file(ctx: RunContext[Context], path: str) -> str:
     """Delete a file.
 
