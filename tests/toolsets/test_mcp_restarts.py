@@ -99,7 +99,7 @@ async def test_processes_of_a_server_end_with_it(arguments: dict[str, Any]) -> N
     ],
 )
 async def test_a_server_that_sends_without_end_is_stopped(tool: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llm_do.toolsets.mcp.client.LARGEST_MESSAGE", 100_000)
+    monkeypatch.setattr("llm_do.toolsets.mcp.process.LARGEST_MESSAGE", 100_000)
     heard = Heard()
     made = worker(calls((tool, REQUEST)), says("end"), toolsets=[server(sampling=True)])
     await Runtime([made], tool_rules={**ALLOWED, "mcp.sampling": "ask"}, sinks=[heard]).call("w", "go")

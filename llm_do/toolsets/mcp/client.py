@@ -42,13 +42,11 @@ from ...core.tasks import LEAVING_SECONDS
 from ...definitions.toolsets import McpServer
 from ...errors import ToolsetError
 from .log import ServerLog
-from .process import run_server
+from .process import LARGEST_MESSAGE, run_server
 
 # Without a handler, Python prints warnings, with what a server wrote in them.
 logging.getLogger("mcp").addHandler(logging.NullHandler())
 
-LARGEST_MESSAGE = 10_000_000
-"""The most bytes of one answer, and of all pages of one list of tools."""
 MOST_REQUESTS = 100
 """The most requests of a server that wait for an answer at a time."""
 _FEWER = "Have the server list fewer, or make an MCPToolset in Python, with bounds of your own, and filter its tools."
@@ -140,7 +138,7 @@ def connect(
     """Return the tools of a server, which is not connected yet."""
     transport: ClientTransport
     if server.command is not None:
-        transport = _Stdio(connection, server, str(base / (server.cwd or ".")), log)
+        transport = _Stdio(connection, server, base / (server.cwd or "."), log)
     else:
         transport = _Http(connection, server)
     return Client(
@@ -248,24 +246,16 @@ class _Http(StreamableHttpTransport):
 class _Stdio(ClientTransport):
     connection: Connection
     server: McpServer
-    cwd: str
+    cwd: Path
     log: ServerLog
 
     @asynccontextmanager
     async def connect_session(
         self, *, transport_options: TransportOptions | None = None, **options: Any
     ) -> AsyncIterator[ClientSession]:
-        server = self.server
         with self.log.stream() as stderr:
             async with (
-                run_server(
-                    (*(server.command or ()), *server.args),
-                    env=server.env,
-                    cwd=self.cwd,
-                    stderr=stderr,
-                    largest_message=LARGEST_MESSAGE,
-                    on_end=self.connection.end,
-                ) as (messages, answers),
+                run_server(self.server, self.cwd, stderr, self.connection.end) as (messages, answers),
                 _Session(self.connection, messages, answers, **options) as session,
             ):
                 yield session

@@ -10,7 +10,7 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,12 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
+from ...definitions.toolsets import McpServer
 from ...machine.waiting import wait_shielded
 from ...sandbox.commands.processes import close_all, wait_exit
 
+LARGEST_MESSAGE = 10_000_000
+"""The most bytes of one answer, and of all pages of one list of tools."""
 _CHUNK = 65536
 _FLUSH_SECONDS = 0.5
 """The time for a server to read what is already on its way."""
@@ -36,22 +39,14 @@ End = Callable[[str], None]
 
 
 @asynccontextmanager
-async def run_server(
-    command: Sequence[str],
-    *,
-    env: Mapping[str, str] | None,
-    cwd: str,
-    stderr: int,
-    largest_message: int,
-    on_end: End,
-) -> AsyncIterator[tuple[Any, Any]]:
+async def run_server(declared: McpServer, cwd: Path, stderr: int, on_end: End) -> AsyncIterator[tuple[Any, Any]]:
     """Start a server, and yield streams of messages from it and to it. It is stopped when the block ends."""
-    server = _Server(command, {**get_default_environment(), **(env or {})}, cwd, stderr)
+    server = _Server(declared, cwd, stderr)
     incoming, messages = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     answers, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
     try:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server.read, incoming, largest_message, on_end)
+            tasks.start_soon(server.read, incoming, on_end)
             tasks.start_soon(server.write, outgoing, incoming, on_end)
             tasks.start_soon(server.watch, incoming, on_end)
             try:
@@ -70,10 +65,10 @@ async def run_server(
 class _Server:
     """A process in a session of its own, with all that it starts there."""
 
-    def __init__(self, command: Sequence[str], env: Mapping[str, str], cwd: str, stderr: int) -> None:
+    def __init__(self, declared: McpServer, cwd: Path, stderr: int) -> None:
         self._process = subprocess.Popen(  # noqa: S603
-            command,
-            env=env,
+            (*(declared.command or ()), *declared.args),
+            env={**get_default_environment(), **(declared.env or {})},
             cwd=cwd,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -92,17 +87,17 @@ class _Server:
         self._done_writing = anyio.Event()
         self._done_reading = anyio.Event()
 
-    async def read(self, incoming: Any, largest: int, on_end: End) -> None:
+    async def read(self, incoming: Any, on_end: End) -> None:
         """Pass on the messages of the server, line by line, until it ends its output."""
         try:
             async with incoming:
-                await self._read_lines(incoming, largest, on_end)
+                await self._read_lines(incoming, on_end)
                 on_end("has ended by itself")
             await self._discard()
         finally:
             self._done_reading.set()
 
-    async def _read_lines(self, incoming: Any, largest: int, on_end: End) -> None:
+    async def _read_lines(self, incoming: Any, on_end: End) -> None:
         rest = bytearray()
         while chunk := await self._receive():
             searched = len(rest)
@@ -115,8 +110,8 @@ class _Server:
                         await incoming.send(_parse(line))
                 except (anyio.ClosedResourceError, anyio.BrokenResourceError):
                     return  # no one reads any more
-            if len(rest) > largest:
-                on_end(f"was stopped, because it sent a message of more than {largest} bytes")
+            if len(rest) > LARGEST_MESSAGE:
+                on_end(f"was stopped, because it sent a message of more than {LARGEST_MESSAGE} bytes")
                 self._signal(signal.SIGKILL)
                 return
 
