@@ -58,28 +58,6 @@ def check_may_call(caller: CallFrame | None, worker: str, path: str) -> Any:
     return entry
 
 
-async def delegate(ctx: Context, worker: str, input_data: Any, attachments: list[str]) -> Any:
-    """Call a worker of the project on behalf of the worker at work, with files from that worker's own roots."""
-    caller = check_may_call(ctx.frame.worker, worker, ctx.frame.path)
-    target = ctx.registry.get(worker)
-    if not isinstance(target, WorkerEntry):
-        callable_names = [name for name in ctx.registry if may_call(caller, name)]
-        raise UnknownEntryError(f"There is no worker {worker!r}.{did_you_mean(worker, callable_names)}")
-    arguments = bind_input(target.parameters, input_data, has_files=bool(attachments))
-    frame = WorkerFrame(target, ctx.frame)
-    check_names(frame, attachments)
-    attach(frame, arguments, [_read_attachment(ctx, path) for path in attachments], ctx.runtime.gate)
-    try:
-        return await dispatch(ctx, target, arguments, frame=frame)
-    except LlmDoError as exc:
-        if exc is frame.problem:  # what this call was made with is wrong, so it is this call that failed
-            failed = type(exc)(str(exc))
-            if isinstance(exc, PathMissing | PathDenied) and isinstance(failed, PathMissing | PathDenied):
-                failed.brief = exc.brief
-            raise failed from exc
-        raise
-
-
 def _read_attachment(ctx: Context, path: str) -> AttachmentPayload:
     """Read a file to hand over, without secrets. Where a person was asked, it must be the one that they saw."""
     payload, pins = read_shared(ctx.sandbox_toolset, path), ctx.frame.pins
@@ -102,7 +80,25 @@ async def _worker_call(
             attachments say everything.
         attachments: Paths of files to hand over, for example root/folder/file.pdf.
     """
-    return await delegate(ctx.deps, worker, input_data, list(attachments or ()))
+    context, paths = ctx.deps, list(attachments or ())
+    caller = check_may_call(context.frame.worker, worker, context.frame.path)
+    target = context.registry.get(worker)
+    if not isinstance(target, WorkerEntry):
+        callable_names = [name for name in context.registry if may_call(caller, name)]
+        raise UnknownEntryError(f"There is no worker {worker!r}.{did_you_mean(worker, callable_names)}")
+    arguments = bind_input(target.parameters, input_data, has_files=bool(paths))
+    frame = WorkerFrame(target, context.frame)
+    check_names(frame, paths)
+    attach(frame, arguments, [_read_attachment(context, path) for path in paths], context.runtime.gate)
+    try:
+        return await dispatch(context, target, arguments, frame=frame)
+    except LlmDoError as exc:
+        if exc is frame.problem:  # what this call was made with is wrong, so it is this call that failed
+            failed = type(exc)(str(exc))
+            if isinstance(exc, PathMissing | PathDenied) and isinstance(failed, PathMissing | PathDenied):
+                failed.brief = exc.brief
+            raise failed from exc
+        raise
 
 
 @dataclass(frozen=True, kw_only=True)

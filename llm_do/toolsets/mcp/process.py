@@ -69,7 +69,7 @@ class _Server:
         self._process = subprocess.Popen(  # noqa: S603
             (*(declared.command or ()), *declared.args),
             env={**get_default_environment(), **(declared.env or {})},
-            cwd=cwd,
+            cwd=str(cwd),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
