@@ -45,8 +45,11 @@ class RepositoryGuard:
 
     def __init__(self, mounts: Sequence[OpenMount]) -> None:
         self._mounts = [mount for mount in mounts if mount.mount.writable]
-        self._repositories = {mount.mount.name: find_repositories(mount.fd) for mount in self._mounts}
-        for name, found in self._repositories.items():
+        self.places: dict[str, Mapping[Names, Identity | None]] = {}
+        """The repositories in each mount by their path."""
+        for mount in self._mounts:
+            name, found = mount.mount.name, find_repositories(mount.fd)
+            self.places[name] = found.places
             if len(found.places) > _MAX_REPOSITORIES:
                 raise PathDenied(
                     f"No command can run here: {name!r} has {len(found.places)} repositories, and {_MAX_REPOSITORIES} "
@@ -59,13 +62,8 @@ class RepositoryGuard:
                     "make the root read only."
                 )
         # By identity, to know them also where they are moved to.
-        identities = (each for found in self._repositories.values() for each in found.places.values())
+        identities = (each for places in self.places.values() for each in places.values())
         self._known = frozenset(filter(None, identities))
-
-    def places(self, mount: OpenMount) -> Mapping[Names, Identity | None]:
-        """Return the repositories in a mount by their path."""
-        found = self._repositories.get(mount.mount.name)
-        return {} if found is None else found.places
 
     def disable_new(self) -> tuple[str, ...]:
         """Disable the repositories that are new, and return what was done about each."""
@@ -108,7 +106,7 @@ def plan_mounts(
         around = {above for name in masks for above in name.parents if above.parts} if mount.writable else set()
         for name in sorted(around):
             bind(best_opener()(each.fd, name.parts), f"{to}/{name}", True)
-        for names, identity in guard.places(each).items():
+        for names, identity in guard.places.get(mount.name, {}).items():
             name = Path(*names)
             if not _is_masked(name, masks):
                 for fd, below in _open_place(each.fd, names, identity):
