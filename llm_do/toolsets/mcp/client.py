@@ -262,16 +262,10 @@ class _Stdio(ClientTransport):
 
 
 def _http_client(
-    connection: Connection,
-    headers: dict[str, str] | None = None,
-    timeout: httpx2.Timeout | None = None,
-    auth: httpx2.Auth | None = None,
-    **options: Any,
+    connection: Connection, headers: dict[str, str], timeout: httpx2.Timeout | None = None, **options: Any
 ) -> httpx2.AsyncClient:
-    plain = {**(headers or {}), "accept-encoding": "identity"}
     return httpx2.AsyncClient(
-        headers=plain,
-        auth=auth,
+        headers={**headers, "accept-encoding": "identity"},
         timeout=timeout or httpx2.Timeout(30.0, read=300.0),
         transport=_BoundedTransport(connection),
     )
