@@ -43,12 +43,7 @@ def clean(text: str, make_cleaner: MakeCleaner | None) -> str:
 
 
 class NotText(ValueError):
-    """A file is not UTF-8."""
-
-    def __init__(self, position: int) -> None:
-        super().__init__(position)
-        self.position = position
-        """The position of the first invalid byte."""
+    """The position of the first byte for which a file is not UTF-8."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,7 +91,7 @@ class SandboxToolset:
         try:
             found = self.manager.root(root).scan(path, read)
         except NotText as exc:
-            raise ContentError(f"{file} is not UTF-8 text (byte {exc.position}), so it has no lines to read.") from None
+            raise ContentError(f"{file} is not UTF-8 text (byte {exc}), so it has no lines to read.") from None
         if offset > max(1, found.lines):
             raise ContentError(
                 f"offset={offset} is behind the end of {file}, which has {found.lines:,} lines. "

@@ -215,7 +215,7 @@ class Root:
     def _list(
         self, names: tuple[str, ...], pattern: str, limit: int | None, keep: Keep | None, *, with_folders: bool
     ) -> list[str]:
-        glob = _compile_glob(pattern)
+        glob = Glob(split_path(pattern), lambda step: lambda name: fnmatchcase(name, step))
         with self._folder(names) as folder:
             found = self._matches(folder, glob, glob.start(), with_folders=with_folders)
             return list(islice(filter(keep, found), limit))
@@ -353,7 +353,3 @@ class Root:
         return f"The folder of root {self.name!r} is not there" + (
             ": the first file that is written makes it." if self.config.mode == "rw" else "."
         )
-
-
-def _compile_glob(pattern: str) -> Glob:
-    return Glob(split_path(pattern), lambda step: lambda name: fnmatchcase(name, step))

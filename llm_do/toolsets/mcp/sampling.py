@@ -31,7 +31,6 @@ class SamplingEntry(EntryBase):
     kind = "tool"
     name = "sampling"
     rule = "mcp.sampling"
-    model = None
     requires_approval = True
     needs_run_context = False
 
