@@ -141,9 +141,8 @@ class McpServerToolset(WrapperToolset[Context]):
 
     async def __aexit__(self, *args: Any) -> bool | None:
         starting, self._starting = self._starting, None
-        if starting is not None and not starting.done():
-            starting.cancel()
         if starting is not None:
+            starting.cancel()
             await asyncio.wait([starting])
             if starting.cancelled() or starting.exception() is not None:
                 return None  # a start that failed has cleaned up
@@ -182,7 +181,7 @@ class McpServerToolset(WrapperToolset[Context]):
             await self.__aexit__()
             self.connect()
             self._end_reported = False
-            self._starting = asyncio.create_task(self._start(), name=f"start of {self.label}")
+            await self.__aenter__()
             await self.started()
         except BaseException as exc:
             self.connection.end("did not start")
@@ -195,9 +194,9 @@ class McpServerToolset(WrapperToolset[Context]):
         if self._end_reported:
             return
         self._end_reported = True
-        again = "is not started again"
-        if not self.restarts:
-            again = "is started again if there is another turn, without its state"
+        again = (
+            "is not started again" if self.restarts else "is started again if there is another turn, without its state"
+        )
         text = f"{self.title} of worker {self.worker!r} {self.connection.lost}, and {again}.{self.log.end()}"
         recorder, worker = ctx.runtime.recorder, ctx.frame.worker
         if worker is not None and worker.record is not None:
@@ -233,19 +232,16 @@ class McpServerToolset(WrapperToolset[Context]):
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Context], tool: ToolsetTool[Context]
     ) -> Any:
-        lost = _LOST.format(label=self.label)
-        if self.connection.lost:
-            self._report_end(ctx.deps)
-            raise ToolFailed(lost)
-        try:
-            async with self._open_call(ctx.deps):
-                return await super().call_tool(name, tool_args, ctx, tool)
-        except Exception as exc:
-            self.connection.note(exc)
-            if not self.connection.lost:
-                raise
+        if not self.connection.lost:
+            try:
+                async with self._open_call(ctx.deps):
+                    return await super().call_tool(name, tool_args, ctx, tool)
+            except Exception as exc:
+                self.connection.note(exc)
+                if not self.connection.lost:
+                    raise
         self._report_end(ctx.deps)
-        raise ToolFailed(lost)
+        raise ToolFailed(_LOST.format(label=self.label))
 
     @asynccontextmanager
     async def _open_call(self, ctx: Context) -> AsyncIterator[None]:
