@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Protocol
 
 import anyio
@@ -140,6 +142,18 @@ async def wait_exit(pid: int, handle: int | None) -> None:
         return
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:  # noqa: ASYNC110, ASYNC222
         await anyio.sleep(0.02)
+
+
+def kill_all(belongs: Callable[[int], bool]) -> set[int]:
+    """Kill the processes whose numbers belong together, and return them; without /proc, none."""
+    killed = set[int]()
+    with suppress(OSError):
+        for pid in (int(folder.name) for folder in Path("/proc").glob("[0-9]*")):
+            with suppress(OSError):  # it ended meanwhile, or belongs to another user
+                if belongs(pid):
+                    killed.add(pid)
+                    os.kill(pid, signal.SIGKILL)
+    return killed
 
 
 def exit_code(returncode: int) -> int:

@@ -19,7 +19,7 @@ import anyio
 from ...machine import pool
 from ..excerpts import MakeCleaner
 from .command_line import Command
-from .processes import Argv, close_all, exit_code, run_pipelines, wait_exit
+from .processes import Argv, close_all, exit_code, kill_all, run_pipelines, wait_exit
 from .runner import CommandResult, CommandRunner, ShellLimits, Workspace
 
 _INHERITED = ("PATH", "HOME", "LANG")
@@ -104,12 +104,12 @@ class UnsandboxedProgram:
         # A process that starts another and ends may be missed in one look, and so may one that just becomes a program.
         looks = _EMPTY_LOOKS
         while looks:
-            found = await pool.run(_find_marked, self._mark)
-            looks = _EMPTY_LOOKS if found else looks - 1
-            for pid in found:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
+            killed = await pool.run(kill_all, self._is_marked)
+            looks = _EMPTY_LOOKS if killed else looks - 1
             await anyio.sleep(0.005)
+
+    def _is_marked(self, pid: int) -> bool:
+        return f"{_MARK}={self._mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
 
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None
@@ -121,14 +121,3 @@ def _is_on_path(program: str, cwd: Path, path: str) -> bool:
     if program.startswith("-"):
         return False
     return shutil.which(str(cwd / program) if "/" in program else program, path=path) is not None
-
-
-def _find_marked(mark: str) -> list[int]:
-    """Return the processes that carry a mark and have not ended."""
-    variable, found = f"{_MARK}={mark}".encode(), []
-    with suppress(OSError):  # without /proc, none is found
-        for folder in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if variable in (folder / "environ").read_bytes().split(b"\0"):
-                    found.append(int(folder.name))
-    return found

@@ -10,7 +10,7 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from mcp_types import jsonrpc_message_adapter
 
 from ...definitions.toolsets import McpServer
 from ...machine.waiting import wait_shielded
-from ...sandbox.commands.processes import close_all, wait_exit
+from ...sandbox.commands.processes import close_all, kill_all, wait_exit
 
 LARGEST_MESSAGE = 10_000_000
 """The most bytes of one answer, and of all pages of one list of tools."""
@@ -215,20 +215,8 @@ def _end_session(leader: int) -> None:
     """End the processes of a session, which may be in groups of their own. Its leader is not reaped yet."""
     killed = {leader}
     # One that starts another meanwhile is found in the next round.
-    while members := set(_members(leader)) - killed:
-        for pid in members:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        killed |= members
-
-
-def _members(session: int) -> Iterator[int]:
-    """Yield the processes of a session; without /proc, none."""
-    with suppress(FileNotFoundError):
-        for pid in (int(folder.name) for folder in Path("/proc").glob("[0-9]*")):
-            with suppress(ProcessLookupError, PermissionError):
-                if os.getsid(pid) == session:
-                    yield pid
+    while members := kill_all(lambda pid: pid not in killed and os.getsid(pid) == leader):
+        killed.update(members)
 
 
 def _parse(line: bytes) -> SessionMessage | Exception:
