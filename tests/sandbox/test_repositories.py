@@ -23,6 +23,7 @@ from llm_do import (
     WorkerRegistry,
 )
 from llm_do.sandbox.commands.bwrap import find_problem
+from llm_do.sandbox.commands.bwrap_program import BwrapProgram
 from llm_do.sandbox.commands.command_line import parse
 from llm_do.sandbox.commands.mounts import RepositoryGuard, open_mount, plan_mounts
 from llm_do.sandbox.commands.runner import CommandResult, Mount, ShellLimits, Workspace
@@ -273,6 +274,13 @@ async def test_a_repository_that_is_moved_while_a_command_starts_is_not_left_ope
     bwrap.chmod(0o755)
     assert find_problem() is None  # which is found out with the real one
     monkeypatch.setenv("PATH", f"{bwrap.parent}:{os.environ['PATH']}")
+    stop = BwrapProgram.stop
+
+    async def stop_late(program: BwrapProgram) -> None:
+        await asyncio.sleep(0.3)  # as on a busy machine
+        await stop(program)
+
+    monkeypatch.setattr(BwrapProgram, "stop", stop_late)
     with pytest.raises(PathFailed, match="changed while the sandbox was set up"):
         await command(out, script("echo planted >> out/moved/.git/config"))
     assert (out / "moved/.git/config").read_text() == before

@@ -89,6 +89,8 @@ async def start_program(argv: Argv, streams: tuple[int, ...], plan: Plan, limits
     except BaseException:
         await program.stop()
         raise
+    finally:
+        os.close(block)  # which lets a program start that was not stopped before
     return program
 
 
@@ -113,22 +115,19 @@ class BwrapProgram:
 
     async def release(self, block: int, limits: ShellLimits) -> None:
         """Set the limits of the sandbox as soon as it is there, then let the program start."""
-        try:
-            while b"\n" not in self._status_output:
-                await anyio.wait_readable(self._status)
-                if not (chunk := os.read(self._status, 4096)):
-                    return  # bubblewrap failed, and ends
-                self._status_output += chunk
-            pid = int(json.loads(self._status_output.split(b"\n")[0])["child-pid"])
-            with suppress(ProcessLookupError):  # it may have failed meanwhile
-                self._init, self._init_pid = os.pidfd_open(pid), pid
-                _set_limits(pid, limits)
-                await self._check_places()
-                self._watcher = asyncio.ensure_future(self._watch(limits.processes))
-            with suppress(BrokenPipeError):
-                os.write(block, b".")
-        finally:
-            os.close(block)
+        while b"\n" not in self._status_output:
+            await anyio.wait_readable(self._status)
+            if not (chunk := os.read(self._status, 4096)):
+                return  # bubblewrap failed, and ends
+            self._status_output += chunk
+        pid = int(json.loads(self._status_output.split(b"\n")[0])["child-pid"])
+        with suppress(ProcessLookupError):  # it may have failed meanwhile
+            self._init, self._init_pid = os.pidfd_open(pid), pid
+            _set_limits(pid, limits)
+            await self._check_places()
+            self._watcher = asyncio.ensure_future(self._watch(limits.processes))
+        with suppress(BrokenPipeError):
+            os.write(block, b".")
 
     async def _check_places(self) -> None:
         """Wait until all is mounted, and check that it is in its place: a folder on the way may have been moved."""
