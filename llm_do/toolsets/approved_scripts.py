@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from posixpath import join, normpath
 from typing import Any
@@ -34,11 +34,19 @@ def pin_programs(command: Command, manager: SandboxManager, *, unsandboxed: bool
     return Pins({name: _state(root, path) for name, (root, path) in programs.items()}, exact=True)
 
 
-def check_no_others(pins: Pins, command: Command, manager: SandboxManager, *, unsandboxed: bool) -> None:
-    """Refuse to run a file that was not there, or did not look like a program, when the command was approved."""
-    for name in _find_programs(command, manager, unsandboxed=unsandboxed):
-        if name not in pins.files:
-            raise PathChanged(f"{name!r} has changed since it was looked at, and nothing was run.")
+def check_programs(pins: Pins, command: Command, manager: SandboxManager, *, unsandboxed: bool) -> None:
+    """Refuse to run a file that was not there, or did not look like a program, when the command was approved.
+
+    A sandbox has copies of the others. Without one, they must be as they were approved, and can still be replaced right
+    after this.
+    """
+    changed = [name for name in _find_programs(command, manager, unsandboxed=unsandboxed) if name not in pins.files]
+    for path, state in pins.files.items() if unsandboxed else ():
+        root, rest = manager.parse(path)
+        if root.state(rest) != state:
+            changed.append(path)
+    if changed:
+        raise PathChanged(f"{changed[0]!r} has changed since it was looked at, and nothing was run.")
 
 
 def _find_programs(command: Command, manager: SandboxManager, *, unsandboxed: bool) -> dict[str, tuple[Root, str]]:
@@ -57,14 +65,6 @@ def add_programs(view: dict[str, Any], pins: Pins | None) -> dict[str, Any]:
         for path, state in pins.files.items()
     }
     return {**view, "files": files}
-
-
-def check_programs(files: Mapping[str, FileState], manager: SandboxManager) -> None:
-    """Refuse to run files that are not as they were approved. They can still be replaced right after this."""
-    for path, state in files.items():
-        root, rest = manager.parse(path)
-        if root.state(rest) != state:
-            raise PathChanged(f"{path!r} has changed since it was looked at, and nothing was run.")
 
 
 def _in_sandbox(manager: SandboxManager) -> Locate:

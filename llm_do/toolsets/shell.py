@@ -23,7 +23,7 @@ from ..sandbox import Pins, SandboxManager
 from ..sandbox.commands.command_line import WRAPPERS, Command, parse
 from ..sandbox.commands.runner import CommandResult, Mount, ShellLimits, Workspace
 from ..sandbox.commands.selection import select_runner
-from .approved_scripts import add_programs, check_no_others, check_programs, pin_programs
+from .approved_scripts import add_programs, check_programs, pin_programs
 
 _WORD = re.compile(r"[A-Za-z][\w.-]*")
 
@@ -46,9 +46,7 @@ async def _shell(ctx: RunContext[Context], command: str, timeout: Annotated[floa
     programs = frame.pins.files if frame.pins is not None else {}
     make_cleaner = ctx.deps.runtime.recorder.secrets.make_cleaner()
     if frame.pins is not None:
-        check_no_others(frame.pins, parsed, manager, unsandboxed=unsandboxed)
-    if unsandboxed:
-        check_programs(programs, manager)
+        check_programs(frame.pins, parsed, manager, unsandboxed=unsandboxed)
     with _mounts(manager, frame) as (mounts, missing):
         note = f"\n(not available: {'; '.join(missing)})" if missing else ""
         workspace = Workspace(base=manager.base, mounts=mounts, copies=programs)
