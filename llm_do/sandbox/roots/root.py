@@ -164,8 +164,7 @@ class Root:
     @_explained
     def write(self, path: str, data: bytes, expected: FileState | None = None) -> None:
         """Create a file or replace its content; folders on the way are made. With `expected`, only that very file."""
-        self._check_writable(len(data))
-        with CHANGES, self._locate_to_change(path, make=True) as (folder, name):
+        with self._locate_to_change(path, len(data), make=True) as (folder, name):
             mode = None
             with suppress(FileNotFoundError):
                 mode = folder.status(name).st_mode
@@ -174,16 +173,14 @@ class Root:
     @_explained
     def delete(self, path: str, expected: FileState | None = None) -> None:
         """Remove a file. With `expected`, only that very one."""
-        self._check_writable()
-        with CHANGES, self._locate_to_change(path) as (folder, name):
+        with self._locate_to_change(path) as (folder, name):
             folder.status(name)
             folder.remove(name, expected, self.config.max_file_bytes)
 
     @_explained
     def move(self, path: str, other: Root, destination: str, expected: FileState | None = None) -> None:
         """Move a file to a path, in this root or another, where nothing is yet. With `expected`, only that very one."""
-        self._check_writable()
-        with CHANGES, self._locate_to_change(path) as (folder, name):
+        with self._locate_to_change(path) as (folder, name):
             check_size(folder.status(name).st_size, self.config.max_file_bytes)
             if not other._receive(destination, folder, name, expected):
                 raise Changed
@@ -192,8 +189,7 @@ class Root:
     def _receive(self, path: str, source: Folder, source_name: str, expected: FileState | None) -> bool:
         """Take a file over from a folder, and tell whether it was the expected one."""
         status, limit = source.status(source_name), self.config.max_file_bytes
-        self._check_writable(status.st_size)
-        with self._locate_to_change(path, make=True) as (folder, name):
+        with self._locate_to_change(path, status.st_size, make=True) as (folder, name):
             try:
                 source.move(source_name, folder, name, expected, limit)
             except Changed:
@@ -254,11 +250,6 @@ class Root:
         folded = tuple(name.casefold() for name in names)
         return any(folded[: len(protected)] == protected for protected in self._protected_names)
 
-    def _check_writable(self, size: int = 0) -> None:
-        if self.config.mode != "rw":
-            raise Refused(f"root {self.name!r} is read only; roots to write to: {self._writable or 'none'}")
-        check_size(size, self.config.max_file_bytes)
-
     def _locate(self, path: str, *, make: bool = False) -> tuple[Folder, str]:
         """Return the open folder of a file, and the file's name in it."""
         names = self._names(path)
@@ -270,18 +261,22 @@ class Root:
         return self._folder(names[:-1], make=make), names[-1]
 
     @contextmanager
-    def _locate_to_change(self, path: str, *, make: bool = False) -> Iterator[tuple[Folder, str]]:
+    def _locate_to_change(self, path: str, size: int = 0, *, make: bool = False) -> Iterator[tuple[Folder, str]]:
         """Locate a file to create, change or remove: none of a repository, and none that makes one."""
-        names = self._names(path)
-        for depth, name in enumerate(names):
-            with suppress(FileNotFoundError), self._folder(names[:depth]) as above:
-                if is_repository(above.fd) or is_repository(above.fd, also=name):
-                    raise Refused(REPOSITORY)
-        if any(map(is_repository_name, names)):
-            raise Refused(REPOSITORY)
-        folder, name = self._locate(path, make=make)
-        with folder:
-            yield folder, name
+        if self.config.mode != "rw":
+            raise Refused(f"root {self.name!r} is read only; roots to write to: {self._writable or 'none'}")
+        check_size(size, self.config.max_file_bytes)
+        with CHANGES:
+            names = self._names(path)
+            for depth, name in enumerate(names):
+                with suppress(FileNotFoundError), self._folder(names[:depth]) as above:
+                    if is_repository(above.fd) or is_repository(above.fd, also=name):
+                        raise Refused(REPOSITORY)
+            if any(map(is_repository_name, names)):
+                raise Refused(REPOSITORY)
+            folder, name = self._locate(path, make=make)
+            with folder:
+                yield folder, name
 
     def _folder(self, names: tuple[str, ...], *, make: bool = False) -> Folder:
         protected = self._protected.inodes()
