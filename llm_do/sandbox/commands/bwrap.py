@@ -29,7 +29,7 @@ from .command_line import Command
 from .mounts import RepositoryGuard, open_mount, plan_mounts
 from .processes import Argv, run_pipelines
 from .runner import CommandResult, CommandRunner, ShellLimits, Workspace
-from .seccomp import system_call_filter, unsupported_reason
+from .seccomp import MACHINES, system_call_filter
 
 _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "TERM": "dumb"}  # noqa: S108
 _TOP_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -48,8 +48,8 @@ def find_problem() -> str | None:
     """Try once whether commands can be sandboxed here. Return why not, or `None` if they can."""
     if sys.platform != "linux":
         return f"Commands are sandboxed with bubblewrap, which needs Linux; this is {sys.platform}."
-    if problem := unsupported_reason():
-        return problem
+    if (machine := os.uname().machine) not in MACHINES:
+        return f"Commands are sandboxed with a filter of system calls, and there is none for {machine}."
     if (bwrap := shutil.which("bwrap")) is None:
         return f"Commands are sandboxed with bubblewrap, and `bwrap` is not on PATH. {_INSTALL}"
     offers = subprocess.run([bwrap, "--help"], capture_output=True, text=True, check=False)  # noqa: S603

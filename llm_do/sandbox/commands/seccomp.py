@@ -83,13 +83,6 @@ MACHINES = {"x86_64": Machine(0xC000003E, _X86_64), "aarch64": Machine(0xC00000B
 _Code = list[bytes]
 
 
-def unsupported_reason() -> str | None:
-    """Return why there is no filter for this machine; `None` if there is one."""
-    if (name := os.uname().machine) in MACHINES:
-        return None
-    return f"Commands are sandboxed with a filter of system calls, and there is none for {name}."
-
-
 @cache
 def system_call_filter(name: str | None = None) -> bytes:
     """Return the filter for a machine, by default this one, as the kernel takes it."""
