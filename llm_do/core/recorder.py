@@ -119,7 +119,11 @@ class Recorder:
             if frame.caller.key is None:
                 self.key_of(frame.caller)
             arguments = self.redaction.without_declared(frame, frame.original_arguments)
-            text, frame.replayable = digest([arguments, *frame.attachments] if frame.attachments else arguments)
+            configured = self.secrets.configured
+            text, frame.replayable = digest(
+                [arguments, *frame.attachments] if frame.attachments else arguments,
+                None if configured is None else configured.redact,
+            )
             frame.key = key_of_call(frame, text)
         return frame.key
 

@@ -51,14 +51,14 @@ class Redaction:
         return arguments if is_open else self._secrets.arguments(arguments, secret_fields)
 
     def without_declared(self, frame: CallFrame, arguments: Any) -> Any:
-        """Return arguments without the secrets known before the run: declared fields and configured values."""
+        """Return arguments without the fields that are declared secret."""
         secret_fields = self.secret_fields(frame.entry.secret_fields, arguments)
         if secret_fields is not None:
             try:
                 arguments = secret_fields.split(arguments)[0]
             except Exception:  # of a class that cannot be taken apart: what stands for it is equal to nothing
                 arguments = dict.fromkeys(arguments, object())
-        return self.without_configured(arguments)
+        return arguments
 
     def without_configured(self, value: Any) -> Any:
         """Return a value without the secrets of the environment, which no tool's result may bring to a model."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from enum import Enum
 from pathlib import PurePath
 from typing import Any
 
 from pydantic import BaseModel
 
-from .fields import fields_of
+from .fields import Fields, fields_of
 from .snapshots import ATOMS
 
 
@@ -61,16 +61,28 @@ def _key(value: Any) -> Hashable:
         return kind, _key(value.value)
     if isinstance(value, PurePath):
         return kind, str(value)
-    if isinstance(value, BaseModel) and value.__pydantic_private__:
-        raise NoCanonicalForm(f"{kind.__name__} has private attributes")
-    if (fields := fields_of(value)) is not None:
-        if fields.extra and not isinstance(value, BaseModel):
-            raise NoCanonicalForm(f"{kind.__name__} has more than its fields")
-        return kind, _key(fields.declared), _key(fields.extra)
+    if (fields := _exact_fields(value)) is not None:
+        return kind, _key(fields.declared), _key(fields.extra), _set_fields(value)
     raise NoCanonicalForm(kind.__name__)
 
 
 _EQUAL_MEANS_SAME = frozenset({str, int, bool, type(None), bytes})
+
+
+def _exact_fields(value: Any) -> Fields | None:
+    """Return the fields of a model or a dataclass; `None` where the object holds more than these."""
+    make: Any = type(value).__new__
+    if make is not object.__new__:  # that of a list or a text, for instance, whose items are no fields
+        return None
+    fields = fields_of(value)
+    if isinstance(value, BaseModel):
+        return None if value.__pydantic_private__ else fields
+    return None if fields is not None and fields.extra else fields
+
+
+def _set_fields(value: Any) -> tuple[str, ...]:
+    """Return the fields of a model that were set: a patch with `None` is another one than a patch without a value."""
+    return tuple(sorted(value.model_fields_set)) if isinstance(value, BaseModel) else ()
 
 
 def is_same(left: Any, right: Any) -> bool:
@@ -105,18 +117,19 @@ def _text_of_key(key: Any) -> str:
     return repr(key)
 
 
-def digest(value: Any) -> tuple[str, bool]:
+def digest(value: Any, clean: Callable[[Any], Any] | None = None) -> tuple[str, bool]:
     """Return a digest of a value, equal in every process, and whether it tells the value from all others.
 
-    It tells apart what `canonical` tells apart. A part that has no canonical form counts by its type alone.
+    It tells apart what `canonical` tells apart. A part that has no canonical form counts by its type alone. `clean`
+    replaces the texts and numbers that are no part of it.
     """
-    inexact: list[type] = []
+    writer = _Writer(clean)
     try:
-        text = _text(value, inexact)
+        text = writer.text(value)
     except (RecursionError, ValueError):  # it contains itself, or has a number of thousands of digits
-        text = _name(type(value))
-        inexact.append(type(value))
-    return digest_of_text(text), not inexact
+        text = writer.name(type(value))
+        writer.is_exact = False
+    return digest_of_text(text), writer.is_exact
 
 
 def digest_of_text(text: str) -> str:
@@ -124,36 +137,56 @@ def digest_of_text(text: str) -> str:
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=10).hexdigest()
 
 
-def _text(value: Any, inexact: list[type]) -> str:
-    """Return a text that is equal for equal values of the same type. Types without one are noted."""
-    kind = type(value)
-    if kind is bytes:  # they may be those of a large file
-        return f"b'{hashlib.blake2b(value, digest_size=16).hexdigest()}'"
-    if kind in ATOMS:
-        return repr(value)
-    if kind is dict:
-        pairs = [
-            f"{key!r}:{item!r}"
-            if type(key) is str and type(item) in _WRITTEN_AS_REPR
-            else f"{_text(key, inexact)}:{_text(item, inexact)}"
-            for key, item in value.items()
-        ]
-        pairs.sort()
-        return "{" + ",".join(pairs) + "}"
-    if kind is list or kind is tuple:
-        items = ",".join([_text(item, inexact) for item in value])
-        return f"[{items}]" if kind is list else f"({items})"
-    if kind is set or kind is frozenset:
-        return f"{kind.__name__}{sorted(_text(item, inexact) for item in value)}"
-    if isinstance(value, Enum):
-        return f"{_name(kind)}.{value.name or value.value}"  # some flags have no name
-    if isinstance(value, PurePath):
-        return f"path {str(value)!r}"
-    fields = None if isinstance(value, BaseModel) and value.__pydantic_private__ else fields_of(value)
-    if fields is None or (fields.extra and not isinstance(value, BaseModel)):
-        inexact.append(kind)
+class _Writer:
+    """Writes values as texts that are equal for equal values of the same type."""
+
+    __slots__ = ("clean", "is_exact", "plain")
+
+    def __init__(self, clean: Callable[[Any], Any] | None = None) -> None:
+        self.clean = clean
+        self.is_exact = True
+        """Whether no other values have these texts."""
+        self.plain = _WRITTEN_AS_REPR if clean is None else frozenset()
+        """The types that dictionaries write without a call for each."""
+
+    def text(self, value: Any) -> str:
+        if self.clean is not None and type(value) in ATOMS:
+            value = self.clean(value)
+        kind = type(value)
+        if kind is bytes:  # they may be those of a large file
+            return f"b'{hashlib.blake2b(value, digest_size=16).hexdigest()}'"
+        if kind in ATOMS:
+            return repr(value)
+        if kind is dict:
+            plain = self.plain
+            pairs = [
+                f"{key!r}:{item!r}"
+                if type(key) is str and type(item) in plain
+                else f"{self.text(key)}:{self.text(item)}"
+                for key, item in value.items()
+            ]
+            pairs.sort()
+            return "{" + ",".join(pairs) + "}"
+        if kind is list or kind is tuple:
+            items = ",".join([self.text(item) for item in value])
+            return f"[{items}]" if kind is list else f"({items})"
+        if kind is set or kind is frozenset:
+            return f"{kind.__name__}{sorted(self.text(item) for item in value)}"
+        if isinstance(value, Enum):
+            return f"{self.name(kind)}({self.text(value.value)})"
+        if isinstance(value, PurePath):
+            return f"path {self.text(str(value))}"
+        fields = _exact_fields(value)
+        if fields is None:
+            self.is_exact = False
+            return self.name(kind)
+        return f"{self.name(kind)}{self.text(fields.declared)}{self.text(fields.extra)}{_set_fields(value)}"
+
+    def name(self, kind: type) -> str:
+        """Return where a class is. A function may make many of one name."""
+        if "<locals>" in kind.__qualname__:
+            self.is_exact = False
         return _name(kind)
-    return f"{_name(kind)}{_text(fields.declared, inexact)}{_text(fields.extra, inexact)}"
 
 
 def _name(kind: type) -> str:

@@ -202,6 +202,17 @@ async def test_secrets_are_no_part_of_a_key(monkeypatch: pytest.MonkeyPatch) -> 
     assert await keys_of(login, note, make=make_other, secrets=["MY_KEY"]) == [first]
 
 
+async def test_a_configured_secret_in_a_file_is_no_part_of_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, keys = WorkerEntry(name="w", model=scripted(*[says("read")] * 3)), list[str]()
+    for value, text in (("abc-123", "key=abc-123"), ("xyz-789", "key=xyz-789"), ("xyz-789", "key=none")):
+        monkeypatch.setenv("MY_KEY", value)
+        file = BinaryContent(text.encode(), media_type="text/plain")
+        keys += await keys_of(
+            worker, make=lambda runtime, file=file: runtime.call("w", "go", attachments=[file]), secrets=["MY_KEY"]
+        )
+    assert keys[0] == keys[1] != keys[2]
+
+
 async def test_branches_tell_equal_calls_apart_in_any_order() -> None:
     async def run(delays: dict[str, int]) -> dict[str, str]:
         found: dict[str, str] = {}
@@ -229,14 +240,20 @@ async def test_branches_tell_equal_calls_apart_in_any_order() -> None:
         Runtime().context().branch("no/name")
 
 
-async def test_arguments_without_a_canonical_form_are_not_replayable() -> None:
-    class Connection: ...
+@pytest.mark.parametrize("secrets", [[], ["MY_KEY"]])
+async def test_arguments_without_a_canonical_form_are_not_replayable(
+    secrets: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Connection:
+        def __repr__(self) -> str:
+            return "Connection(key=abc-123)"
 
     @entry
     def use(thing: Any) -> None: ...
 
+    monkeypatch.setenv("MY_KEY", "abc-123")
     events = list[Event]()
-    runtime = Runtime([use], message_callback=events.append)
+    runtime = Runtime([use], message_callback=events.append, secrets=secrets)
     await runtime.call("use", Connection())
     await runtime.call("use", Connection())
     await runtime.call("use", [1, 2])
