@@ -303,7 +303,7 @@ async def _recall(session: Session, frame: CallFrame, arguments: dict[str, Any])
     # A call that asks from within was not over yet.
     if recalled is None or isinstance(recalled.error, ApprovalRequired | PathChanged):
         return None
-    return recalled if recalled.is_whole_for(frame) else None
+    return recalled if recalled.is_for(frame) else None
 
 
 async def _begin(session: Session, frame: CallFrame) -> None:

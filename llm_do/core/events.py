@@ -63,7 +63,9 @@ class CallOpened(_CallEvent):
     scope: str | None = None
     """The key of the scope, if the call is a turn of a conversation."""
     replayable: bool = True
-    """Whether the key tells the arguments from all others. It does not where they hold what has no canonical form."""
+    """Whether the key tells the call from others. It does not where its arguments, its entry or a call above it have no
+    canonical form. Calls that differ in declared secrets alone are told apart by their ordinals, in the order in which
+    they start."""
     attachments: Sequence[MultiModalContent] = ()
     """The files that go to a worker beside its arguments."""
     type: Literal["call_opened"] = field(default="call_opened", init=False)

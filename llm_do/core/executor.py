@@ -27,12 +27,18 @@ class Recalled:
     """Whether the error was raised in a nested call: `raised_in_nested_call(error, call.record)` tells it."""
     spent: Sequence[ModelUsage] = ()
     """The usage of the call and of all below it. It is restored, and not spent again."""
+    digest: str | None = None
+    """The `digest` of the call in the earlier run. A call with another one is made again. So is a turn of a
+    conversation where this is not known: its key does not have it."""
     messages: Sequence[ModelMessage] | None = None
     """Of a turn, the conversation as it was after it. A turn that returned is made again where this is not known."""
 
-    def is_whole_for(self, call: CallFrame) -> bool:
-        """Return whether it has all that the call left: a turn that returned leaves a conversation, too."""
-        return call.scope_key is None or self.messages is not None or self.error is not None
+    def is_for(self, call: CallFrame) -> bool:
+        """Return whether it answers this very call, with all that it left: a turn leaves a conversation, too."""
+        is_bound = self.digest is not None or call.scope_key is not None
+        if is_bound and self.digest != call.digest:
+            return False
+        return not call.is_turn or self.messages is not None or self.error is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,6 +101,8 @@ _KEPT_OVER_TURNS = frozenset(
         "parent",
         "branch",
         "variant",
+        "replayable",
+        "history_digest",
         "conversation",
         "scope_key",
         "turn",
@@ -132,8 +134,14 @@ class CallFrame:
     """The call in the words of its events, once there was one."""
     key: str | None = None
     """The key of the call, once it was needed. See `core/keys.py`."""
+    digest = ""
+    """A digest of its arguments and files as it was made, and of the conversation before it: where it has a key."""
+    history_digest = ""
+    """The same of the messages that a worker began with, and of its turns since; empty where it has neither."""
     replayable = True
-    """Whether the key tells the arguments from all others."""
+    """Whether the key tells the call from all others: not where its arguments, its entry, an earlier turn or a call
+    above it has no canonical form. Of calls that differ in declared secrets alone, which are in no key, only the
+    ordinal tells which is which."""
     branch = ""
     """The names of the branches of the context that made the call, which are part of its key."""
     variant = ""
@@ -148,6 +156,8 @@ class CallFrame:
     """The key of the conversation, where the call is a turn of one."""
     turn = 0
     """The number of the turn."""
+    is_turn = False
+    """Whether a `CallScope` makes the call, whose messages are read after it."""
     restored: Sequence[ModelUsage] | None = None
     """The usage in an earlier run, where the answer is one of that run."""
     original_arguments: Any = None
@@ -365,6 +375,11 @@ class WorkerFrame(RequestFrame):
     def end(self) -> None:
         super().end()
         self.model = None
+
+    def go_on(self, messages: Sequence[ModelMessage]) -> None:
+        """Continue the conversation with the messages of a turn."""
+        self.conversation.messages = messages
+        self.history_digest = self.digest
 
     def renew(self) -> None:
         """Begin another turn: of the last one, only the conversation is kept, and what may still be open."""

@@ -2,9 +2,10 @@
 
     key     = parent's key "/" [branch] name [variant] ":" digest [":" request "." position] ["#" ordinal]
     turn    = scope's key "." number of the turn
-    scope   = parent's key "/" [branch] name [variant] "@" ["#" ordinal]
+    scope   = parent's key "/" [branch] name [variant] "@" [digest of its history] ["#" ordinal]
 
-The digest is one of the arguments as the call was made, and of the files that go with them. The request and the
+The digest is one of the arguments as the call was made, of the files that go with them, and of the messages that a
+worker is started with. Turn 0 is the opening of a scope, in which its toolsets may make calls. The request and the
 position tell where the call stands among the responses of the model that asked for it. The ordinal tells equal calls
 apart, in the order in which they start. The variant, a digest of the definition, does so for an entry that was passed
 as an object and that its name does not mean where the call is made: there may be others of that name.
@@ -15,17 +16,17 @@ from __future__ import annotations
 from .frame import CallFrame
 
 
-def key_of_call(frame: CallFrame, digest: str) -> str:
+def key_of_call(frame: CallFrame) -> str:
     """Return the key of a call whose caller has one. Each call is given one once."""
     if frame.scope_key is not None:
         return f"{frame.scope_key}.{frame.turn}"
     place = "" if frame.request_place is None else ":{}.{}".format(*frame.request_place)
-    return _unlike_others(frame, f"{frame.entry.name}{frame.variant}:{digest}{place}")
+    return _unlike_others(frame, f"{frame.entry.name}{frame.variant}:{frame.digest}{place}")
 
 
 def key_of_scope(frame: CallFrame) -> str:
     """Return the key of a conversation, whose turns have keys of their own."""
-    return _unlike_others(frame, f"{frame.entry.name}{frame.variant}@")
+    return _unlike_others(frame, f"{frame.entry.name}{frame.variant}@{frame.history_digest}")
 
 
 def _unlike_others(frame: CallFrame, step: str) -> str:

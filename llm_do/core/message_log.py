@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from pydantic_ai.messages import ModelMessage, ModelRequest
+from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelRequest
 
 from .frame import RequestFrame
+
+_UNLIKE_IN_EACH_RUN = frozenset({"timestamp", "run_id", "conversation_id", "provider_response_id", "metadata"})
+"""Fields of messages that differ from run to run, or that no model is sent."""
 
 
 class MessageLog(list[ModelMessage]):
@@ -48,6 +52,26 @@ def find_new_parts(frame: RequestFrame, request: ModelRequest) -> ModelRequest |
     if len(new) == len(request.parts):
         return request
     return replace(request, parts=new) if new else None
+
+
+def comparable_messages(messages: Sequence[ModelMessage]) -> list[Any]:
+    """Return messages as data, without what differs from run to run: times, and ids, in whose place are numbers."""
+    ids: dict[Any, int] = {}
+    # The lowest supported pydantic warns of the members of a union that it tries first.
+    return [
+        {**_alike(message), "parts": [_alike(part, ids) for part in message["parts"]]}
+        for message in ModelMessagesTypeAdapter.dump_python(
+            list(messages), mode="json", warnings="none", fallback=lambda value: type(value).__qualname__
+        )
+    ]
+
+
+def _alike(data: dict[str, Any], ids: dict[Any, int] | None = None) -> dict[str, Any]:
+    """Return a message or a part of one with its tool call numbered. What a tool got and returned is left as it is."""
+    alike = {key: item for key, item in data.items() if key not in _UNLIKE_IN_EACH_RUN}
+    if ids is not None and "tool_call_id" in alike:
+        alike["tool_call_id"] = ids.setdefault(alike["tool_call_id"], len(ids))
+    return alike
 
 
 def messages_after_last_response(messages: Sequence[ModelMessage]) -> Sequence[ModelMessage]:

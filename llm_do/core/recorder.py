@@ -39,7 +39,7 @@ from .events import (
 )
 from .frame import CallFrame, RequestFrame, WorkerFrame
 from .keys import key_of_call, key_of_scope
-from .message_log import MessageLog, find_new_parts, messages_after_last_response
+from .message_log import MessageLog, comparable_messages, find_new_parts, messages_after_last_response
 from .redaction import Redaction
 from .stream import Stream
 from .trace import BoundedTrace, CallState, ModelUsage, Trace, TraceEntry
@@ -118,14 +118,23 @@ class Recorder:
         if frame.key is None:
             if frame.caller.key is None:
                 self.key_of(frame.caller)
-            arguments = self.redaction.without_declared(frame, frame.original_arguments)
-            configured = self.secrets.configured
-            text, frame.replayable = digest(
-                [arguments, *frame.attachments] if frame.attachments else arguments,
-                None if configured is None else configured.redact,
-            )
-            frame.key = key_of_call(frame, text)
+            content = self.redaction.without_declared(frame, frame.original_arguments)
+            if frame.attachments or frame.history_digest:
+                content = [content, *frame.attachments, frame.history_digest]
+            frame.digest, is_exact = self._digest(content)
+            frame.replayable = is_exact and frame.replayable
+            frame.key = key_of_call(frame)
         return frame.key
+
+    def note_history(self, frame: WorkerFrame) -> None:
+        """Make the messages that a worker begins with a part of its key."""
+        if frame.messages:
+            frame.history_digest, _ = self._digest(comparable_messages(frame.messages))
+
+    def _digest(self, value: Any) -> tuple[str, bool]:
+        """Return a digest of a value without configured secrets, and whether it tells the value from all others."""
+        configured = self.secrets.configured
+        return digest(value, None if configured is None else configured.redact)
 
     def reject(self, caller: CallFrame, name: str, arguments: Any, error: str, tool_call_id: str | None = None) -> None:
         """Record a call that cannot be made: it has no record of its own."""

@@ -18,7 +18,6 @@ from pydantic import ValidationError
 from pydantic_ai.exceptions import ModelHTTPError, UnexpectedModelBehavior, UserError
 from pydantic_ai.messages import (
     ModelMessage,
-    ModelMessagesTypeAdapter,
     ModelResponse,
     NativeToolCallPart,
     NativeToolReturnPart,
@@ -38,14 +37,12 @@ from ..values.texts import json_text, text_of
 from .conversation import AskedCall
 from .events import RequestSetup, RequestStarted
 from .frame import RequestFrame
-from .message_log import messages_after_last_response
+from .message_log import comparable_messages, messages_after_last_response
 from .recorder import Recorder, tags
 from .reserving import OutgoingRequest, ReservedRequest
 from .session import Session
 from .trace import ModelUsage
 
-_UNLIKE_IN_EACH_RUN = frozenset({"timestamp", "run_id", "conversation_id", "provider_response_id", "metadata"})
-"""Fields of messages that differ from run to run, or that no model is sent."""
 _NAMES_A_SECRET = re.compile(
     r"(^|[_-]|(?<=[a-z0-9])(?=[A-Z]))(?i:api_?key|key|token|secret|password|authorization|credentials?)$"
 ).search
@@ -267,26 +264,10 @@ def _is_unchanged(sent: ModelMessage, as_sent: ModelMessage, message: ModelMessa
 
 def request_digest(recorder: Recorder, model: Model, request: OutgoingRequest) -> str:
     """Return a digest of a request, without secrets, and without the times and ids that differ from run to run."""
-    ids: dict[Any, int] = {}
-    # The lowest supported pydantic warns of the members of a union that it tries first.
-    data = [
-        {**_alike(message), "parts": [_alike(part, ids) for part in message["parts"]]}
-        for message in ModelMessagesTypeAdapter.dump_python(
-            request.messages, mode="json", warnings="none", fallback=lambda value: type(value).__qualname__
-        )
-    ]
     native = [_without_keys(asdict(tool)) for tool in request.parameters.native_tools]
     parameters = replace(_without_metadata(request.parameters), native_tools=[])
-    content = [data, settings_sent(model, request.settings), parameters, native]
+    content = [comparable_messages(request.messages), settings_sent(model, request.settings), parameters, native]
     return digest_of_text(json_text(recorder.redaction.without_configured(content)))
-
-
-def _alike(data: dict[str, Any], ids: dict[Any, int] | None = None) -> dict[str, Any]:
-    """Return a message or a part of one with its tool call numbered. What a tool got and returned is left as it is."""
-    alike = {key: item for key, item in data.items() if key not in _UNLIKE_IN_EACH_RUN}
-    if ids is not None and "tool_call_id" in alike:
-        alike["tool_call_id"] = ids.setdefault(alike["tool_call_id"], len(ids))
-    return alike
 
 
 def note_calls(frame: RequestFrame, number: int, response: ModelResponse, parameters: ModelRequestParameters) -> None:

@@ -199,6 +199,7 @@ class CallScope(Generic[T]):
             self._begin_conversation()
             self.frame.renew()
             self.frame.conversation.scope = self
+            self.frame.is_turn = True
             try:
                 arguments = prepare()
             except LlmDoError as exc:
@@ -259,8 +260,8 @@ class CallScope(Generic[T]):
                 if error is exc:
                     raise
                 raise error from exc
-        frame.conversation.messages = result.all_messages()
-        session.recorder.log_rest(frame, frame.conversation.messages)
+        frame.go_on(result.all_messages())
+        session.recorder.log_rest(frame, frame.messages)
         output: T = result.output
         return output
 

@@ -211,8 +211,8 @@ class Session:
         if recalled.error is not None:
             mark_restored(recalled.error, frame.path, frame.record, is_from_below=recalled.is_from_below)
             raise recalled.error
-        if isinstance(frame, WorkerFrame) and frame.scope_key is not None:
-            frame.conversation.messages = list(recalled.messages or ())
+        if isinstance(frame, WorkerFrame) and frame.is_turn:
+            frame.go_on(list(recalled.messages or ()))
         frame.end()
         self.recorder.close(frame, recalled.output)
         return recalled.output

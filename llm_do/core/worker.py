@@ -206,8 +206,6 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
             raise TypeError(f"A scope is started on a Runtime or a Context, got {quote(runtime)}.")
         frame = WorkerFrame(self, parent.frame)
         frame.branch = parent.branches
-        if parent.runtime.recorder.keeps_keys:
-            frame.variant = parent.runtime.variant_of(self, parent.frame)
         messages = list(message_history or ())
         if not all(isinstance(message, ModelRequest | ModelResponse) for message in messages):
             raise TypeError("message_history must be a list of PydanticAI messages, such as scope.messages.")
@@ -216,6 +214,9 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
             frame.conversation.sent_messages, frame.conversation.recorded_messages = messages, snapshot(messages)
         if messages and isinstance(messages[-1], ModelRequest):
             frame.conversation.logged_parts = list(messages[-1].parts)
+        if parent.runtime.recorder.keeps_keys:
+            frame.variant = parent.runtime.variant_of(self, parent.frame)
+            parent.runtime.recorder.note_history(frame)
         return CallScope(self, Context(parent.runtime, frame), is_conversation=is_conversation)
 
     async def call(

@@ -52,7 +52,7 @@ class Memory(Executor):
 
     def __init__(self) -> None:
         self.finished: dict[str, Recalled] = {}
-        self.responses: dict[tuple[str | None, int], tuple[str, ModelResponse]] = {}
+        self.responses: dict[tuple[str | None, int, str], ModelResponse] = {}
         self.decisions: dict[tuple[str | None, str], Answer] = {}
         self.intents: list[str | None] = []
         self.sent: list[str] = []
@@ -79,21 +79,19 @@ class Memory(Executor):
             output = await entry.call(arguments, ctx, run_ctx)
         except Exception as exc:
             is_from_below = raised_in_nested_call(exc, call.record)
-            self.finished[str(call.key)] = Recalled(error=exc, is_from_below=is_from_below)
+            self.finished[str(call.key)] = Recalled(error=exc, is_from_below=is_from_below, digest=call.digest)
             raise
         assert call.record is not None
         spent = [ModelUsage("tree", "function", usage) for usage in call.record.requests]
-        self.finished[str(call.key)] = Recalled(output=output, spent=spent)
+        self.finished[str(call.key)] = Recalled(output=output, spent=spent, digest=call.digest)
         return output
 
     async def request(self, request: PendingRequest, send: Callable[[], Awaitable[ModelResponse]]) -> ModelResponse:
-        place = request.call.key, request.number
+        place = request.call.key, request.number, request.digest
         if place not in self.responses:
             self.sent.append(request.digest)
-            self.responses[place] = request.digest, await send()
-        digest, response = self.responses[place]
-        assert digest == request.digest
-        return response
+            self.responses[place] = await send()
+        return self.responses[place]
 
     def forget_sent(self) -> None:
         self.sent, self.asked, self.intents = [], [], []
