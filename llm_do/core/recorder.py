@@ -122,7 +122,8 @@ class Recorder:
             if frame.attachments or frame.history_digest:
                 content = [content, *frame.attachments, frame.history_digest]
             frame.digest, is_exact = self._digest(content)
-            frame.replayable = is_exact and frame.replayable
+            if not (is_exact and frame.caller.replayable):
+                frame.replayable = False
             frame.key = key_of_call(frame)
         return frame.key
 

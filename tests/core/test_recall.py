@@ -5,10 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic_ai import RunContext
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, UserPromptPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from llm_do import Runtime, WorkerEntry
+from llm_do import Context, Runtime, WorkerEntry, entry
 
 from ..scripted import says
 from .test_executor import Memory
@@ -113,6 +114,31 @@ async def test_a_lone_run_whose_conversation_is_not_known_is_made_again() -> Non
 class Account:
     def __init__(self, owner: str) -> None:
         self.owner = owner
+
+
+async def test_calls_below_one_whose_arguments_have_no_canonical_form_are_not_recalled() -> None:
+    memory = Memory()
+
+    async def run(slower: str) -> list[Any]:
+        current = list[str]()
+
+        @entry
+        async def confirm(question: str) -> str:
+            return f"yes, {current[-1]}"
+
+        @entry
+        async def handle(ctx: RunContext[Context], account: Any) -> str:
+            current.append(account.owner)
+            return str(await ctx.deps.call("confirm", "may I?"))
+
+        @entry
+        async def top(ctx: RunContext[Context]) -> list[Any]:
+            return await side_by_side(lambda name: ctx.deps.call("handle", Account(name)), slower)
+
+        memory.finished = {key: known for key, known in memory.finished.items() if key.count("/") > 1}
+        return list(await Runtime([confirm, handle, top], executor=memory).call("top"))
+
+    assert await run("Bob") == await run("Ann") == ["yes, Ann", "yes, Bob"]
 
 
 async def test_turns_after_one_whose_arguments_have_no_canonical_form_are_not_recalled() -> None:
