@@ -381,13 +381,18 @@ class WorkerFrame(RequestFrame):
         self.conversation.messages = messages
         self.history_digest = self.digest
 
-    def renew(self) -> None:
-        """Begin another turn: of the last one, only the conversation is kept, and what may still be open."""
-        kept = {name: value for name, value in self.__dict__.items() if name in _KEPT_OVER_TURNS}
-        self.__dict__.clear()
+    def renew(self) -> dict[str, Any]:
+        """Begin another turn: of the last one, only the conversation is kept, and what may be open. Return all."""
+        before, self.__dict__ = self.__dict__, {}
+        kept = {name: value for name, value in before.items() if name in _KEPT_OVER_TURNS}
         WorkerFrame.__init__(self, kept.pop("entry"), kept.pop("parent"))
         self.__dict__.update(kept)
         self.turn += 1
+        return before
+
+    def go_back(self, before: dict[str, Any]) -> None:
+        """Take back a turn that could not be made: it has no call, and the next one gets its number."""
+        self.__dict__ = before
 
 
 def make_frame(entry: EntryBase, parent: CallFrame) -> CallFrame:

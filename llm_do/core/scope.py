@@ -197,13 +197,15 @@ class CallScope(Generic[T]):
         idle = self._idle = asyncio.Event()
         try:
             self._begin_conversation()
-            self.frame.renew()
+            before = self.frame.renew()
             self.frame.conversation.scope = self
             self.frame.is_turn = True
             try:
                 arguments = prepare()
-            except LlmDoError as exc:
-                self._context.runtime.reject(self.frame.caller, self._worker, args, kwargs, exc)
+            except BaseException as exc:
+                self.frame.go_back(before)
+                if isinstance(exc, LlmDoError):
+                    self._context.runtime.reject(self.frame.caller, self._worker, args, kwargs, exc)
                 raise
             parent = Context(self._context.runtime, self.frame.caller, self.frame.branch)
             output: T = await dispatch(parent, self._worker, arguments, frame=self.frame)

@@ -9,9 +9,10 @@ from pydantic_ai import RunContext
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, UserPromptPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from llm_do import Context, Runtime, WorkerEntry, entry
+from llm_do import CallOpened, Context, Event, Runtime, WorkerEntry, entry
+from llm_do.errors import LlmDoError
 
-from ..scripted import says
+from ..scripted import says, scripted
 from .test_executor import Memory
 
 
@@ -109,6 +110,25 @@ async def test_a_lone_run_whose_conversation_is_not_known_is_made_again() -> Non
         assert await scope.run_turn("go") == "go"
         assert len(scope.messages) == 2 and len(memory.intents) == 1
         await scope.close()
+
+
+async def test_a_turn_that_cannot_be_made_takes_no_number() -> None:
+    """A conversation that is taken up from its record has the same keys."""
+    keys = list[list[str]]()
+    for turns in (("one", "missing", "two"), ("one", "two")):
+        events = list[Event]()
+        worker = WorkerEntry(name="w", model=scripted(*map(says, turns)))
+        async with worker.start(Runtime([worker], message_callback=events.append)) as scope:
+            for turn in turns:
+                files = ["/missing.txt"] if turn == "missing" else []
+                if files:
+                    with pytest.raises(LlmDoError):
+                        await scope.run_turn(turn, attachments=files)
+                    assert scope.frame.ended and scope.frame.record is not None
+                else:
+                    await scope.run_turn(turn)
+        keys.append([str(event.key) for event in events if isinstance(event, CallOpened)])
+    assert keys[0] == keys[1] == ["/w@.1", "/w@.2"]
 
 
 class Account:
