@@ -94,7 +94,7 @@ class Context:
             raise
         if not isinstance(entry, str) and self.runtime.recorder.keeps_keys:
             frame = frame or make_frame(target, self.frame)
-            frame.variant = self.runtime.variant_of(target, self.frame)
+            self.runtime.tell_from_namesakes(frame)
         return await dispatch(self, target, arguments, frame=frame)
 
     @overload

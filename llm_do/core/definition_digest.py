@@ -5,17 +5,23 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Hashable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
-from ..values.canonical import NoCanonicalForm, SameObject, canonical, digest, digest_of_text
+from ..privacy.credentials import hide_credentials
+from ..values.canonical import NoCanonicalForm, SameObject, canonical, digest, digest_of_key, digest_of_text
 from ..values.texts import json_text
+from .adapt import adapt
 from .entry import EntryBase
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 """The place of an object in memory, which is another one in each process."""
+
+_NAMED_AT_RANDOM = re.compile(f"{_ADDRESS.pattern}|<locals>")
+"""Texts of types and functions that may be equal for two of them."""
 
 _WORKER_FIELDS = (
     *("instructions", "description", "model", "compatible_models", "output_schema", "model_settings", "limits"),
@@ -43,21 +49,55 @@ class ToolOfToolset(NamedTuple):
     """A digest of its description. With another one it is another tool."""
 
 
-def definition_of(entry: EntryBase) -> str:
+class DefinitionDigest(NamedTuple):
+    """A digest of an entry's definition."""
+
+    text: str
+    is_exact: bool
+    """Whether it tells the entry from all others of its name."""
+
+
+def definition_of(entry: EntryBase) -> DefinitionDigest:
     """Return the digest of an entry's definition, which is made once."""
-    if (definition := vars(entry).get("_definition_digest")) is None:
+    definition: DefinitionDigest | None = vars(entry).get("_definition_digest")
+    if definition is None:
         definition = definition_digest(entry)
         object.__setattr__(entry, "_definition_digest", definition)
-    return str(definition)
+    return definition
 
 
-def definition_digest(entry: EntryBase) -> str:
-    """Return a digest of an entry's definition. Parts that can be told by their type alone count by that."""
+def definition_digest(entry: EntryBase) -> DefinitionDigest:
+    """Return a digest of an entry's definition. If that cannot be told, its parts count by name, type and code."""
+    with suppress(Exception):  # there is code of the user's own in definitions
+        key = definition_key(SameObject(entry)), _key_beside_grants(entry)
+        return DefinitionDigest(digest_of_text(digest_of_key(key)), is_exact=True)
+    return DefinitionDigest(_inexact_digest(entry), is_exact=False)
+
+
+def _key_beside_grants(entry: EntryBase) -> Hashable:
+    """Return a key of what tells the answer of a worker from that of another one, and matters for no grant."""
+    tools, output = _definitions_of_tools(entry), str(entry.output_type)
+    has_secrets = any(getattr(toolset, "has_secrets", False) for toolset in entry.toolsets)
+    if has_secrets or not all(tool.is_exact for tool in tools) or _NAMED_AT_RANDOM.search(output):
+        raise NoCanonicalForm(entry.name)
+    return output, tuple(tool.text for tool in tools), _key_of([entry.toolsets, entry.capabilities])
+
+
+def _definitions_of_tools(entry: EntryBase) -> list[DefinitionDigest]:
+    """Return the definitions of a worker's tools. Those of the project count by their names."""
+    return [
+        DefinitionDigest(tool, is_exact=True) if isinstance(tool, str) else definition_of(adapt(tool))
+        for tool in entry.tools
+    ]
+
+
+def _inexact_digest(entry: EntryBase) -> str:
     schema = json_text(entry.parameters.json_schema)
     if entry.kind == "worker":
-        fields = {name: getattr(entry, name, None) for name in _WORKER_FIELDS}
+        fields = {name: _field(entry, name) for name in _WORKER_FIELDS}
         output_type = _ADDRESS.sub("", str(getattr(entry, "output_type", None)))
-        return digest([entry.name, schema, fields, _tool_names(entry), output_type])[0]
+        tools = [tool.text for tool in _definitions_of_tools(entry)]
+        return digest([entry.name, schema, fields, tools, output_type])[0]
     function = getattr(getattr(entry, "tool", None), "function", None)
     code = getattr(inspect.unwrap(function), "__code__", None) if function is not None else None
     return digest_of_text(f"{entry.kind} {qualified_name_of(entry)} {schema} {_text_of_code(code)}")
@@ -89,7 +129,7 @@ def _parts_of(entry: EntryBase) -> list[Any]:
         paths = {} if worker.sandbox is None else worker.sandbox.paths
         roots = {name: [root.folder(worker.base.absolute()), dict(root)] for name, root in paths.items()}
         prompt = entry.input_type.to_prompt if entry.writes_prompt else None
-        return [entry.name, model, prompt, _tool_names(entry), [getattr(entry, name) for name in _WORKER_PARTS], roots]
+        return [entry.name, model, prompt, _tool_names(entry), [_field(entry, name) for name in _WORKER_PARTS], roots]
     tool: Any = vars(entry)["tool"]
     declared = [entry.rule, entry.effects, entry.requires_approval, entry.plan]
     return [entry.name, entry.description, tool.function, tool.args_validator, declared]
@@ -117,6 +157,12 @@ def _key_of(value: Any) -> Hashable:
         return type, value
     # An object that can be called: of its fields, and of the code of its class.
     return (canonical(value), _key_of(type(value).__call__)) if callable(value) else canonical(value)
+
+
+def _field(entry: EntryBase, name: str) -> Any:
+    """Return a field of a worker, without credentials: a new key is no other definition."""
+    value = getattr(entry, name, None)
+    return hide_credentials(value) if name == "model_settings" and value else value
 
 
 def _tool_names(entry: EntryBase) -> list[str]:

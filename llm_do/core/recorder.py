@@ -147,7 +147,7 @@ class Recorder:
         """Record that the entry of a call begins to run, where anything listens."""
         record = frame.recorded
         fields = {"arguments": snapshot(record.input_data), "model": record.model}
-        self.stream.emit(CallStarted, tags(frame), **fields, definition=definition_of(frame.entry))
+        self.stream.emit(CallStarted, tags(frame), **fields, definition=definition_of(frame.entry).text)
 
     def decide(self, frame: CallFrame, outcome: ApprovalOutcome, cases: Sequence[Case] = ()) -> ApprovalOutcome:
         """Record how the approval of a call was decided."""

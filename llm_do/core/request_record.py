@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
@@ -30,7 +29,7 @@ from pydantic_ai.settings import ModelSettings, merge_model_settings
 
 from ..budgets.limits import full_name
 from ..budgets.prices import is_plausible, was_reported
-from ..privacy.secret_fields import HIDDEN
+from ..privacy.credentials import hide_credentials, hide_keys
 from ..values.canonical import digest_of_text
 from ..values.snapshots import snapshot
 from ..values.texts import json_text, text_of
@@ -42,10 +41,6 @@ from .recorder import Recorder, tags
 from .reserving import OutgoingRequest, ReservedRequest
 from .session import Session
 from .trace import ModelUsage
-
-_NAMES_A_SECRET = re.compile(
-    r"(^|[_-]|(?<=[a-z0-9])(?=[A-Z]))(?i:api_?key|key|token|secret|password|authorization|credentials?)$"
-).search
 
 _TURNED_AWAY = frozenset({*range(400, 500), 501, 503, 529})
 """HTTP codes of servers that refuse a request. No provider charges for one."""
@@ -212,23 +207,8 @@ def _without_metadata(parameters: ModelRequestParameters) -> ModelRequestParamet
 
 
 def settings_sent(model: Model, settings: ModelSettings | None) -> dict[str, Any]:
-    """Return the settings of a request as they may be written down: headers, and what is named like a key, are hidden.
-
-    So a new key makes no other request of one that was recorded with the old one.
-    """
-    sent: dict[str, Any] = dict(merge_model_settings(model.settings, settings) or {})
-    if isinstance(headers := sent.get("extra_headers"), dict):
-        sent["extra_headers"] = dict.fromkeys(headers, HIDDEN)
-    for name in ("extra_body", "extra_query"):
-        if name in sent:
-            sent[name] = _without_keys(sent[name])
-    return sent
-
-
-def _without_keys(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {key: HIDDEN if _NAMES_A_SECRET(str(key)) else _without_keys(item) for key, item in data.items()}
-    return [_without_keys(item) for item in data] if isinstance(data, list) else data
+    """Return the settings of a request as they may be written down."""
+    return hide_credentials(merge_model_settings(model.settings, settings) or {})
 
 
 def describe_start(recorder: Recorder, frame: RequestFrame, model: Model, request: OutgoingRequest) -> dict[str, Any]:
@@ -264,7 +244,7 @@ def _is_unchanged(sent: ModelMessage, as_sent: ModelMessage, message: ModelMessa
 
 def request_digest(recorder: Recorder, model: Model, request: OutgoingRequest) -> str:
     """Return a digest of a request, without secrets, and without the times and ids that differ from run to run."""
-    native = [_without_keys(asdict(tool)) for tool in request.parameters.native_tools]
+    native = [hide_keys(asdict(tool)) for tool in request.parameters.native_tools]
     parameters = replace(_without_metadata(request.parameters), native_tools=[])
     content = [comparable_messages(request.messages), settings_sent(model, request.settings), parameters, native]
     return digest_of_text(json_text(recorder.redaction.without_configured(content)))

@@ -153,9 +153,11 @@ class Session:
         name = entry if isinstance(entry, str) else entry.name
         self.recorder.reject(caller, name, arguments, str(error))
 
-    def variant_of(self, entry: EntryBase, frame: CallFrame) -> str:
-        """Return what tells an entry that was passed as an object from others of its name, in keys."""
-        return "" if self.find(entry.name, frame) is entry else f"~{definition_of(entry)}"
+    def tell_from_namesakes(self, frame: CallFrame) -> None:
+        """Note what tells an entry that was passed as an object from others of its name, and whether anything does."""
+        if self.find(frame.entry.name, frame.caller) is not frame.entry:
+            definition = definition_of(frame.entry)
+            frame.variant, frame.replayable = f"~{definition.text}", definition.is_exact
 
     def _explain_unknown(self, name: str, frame: CallFrame) -> str:
         # A registry would have to read every file to tell, and says itself what it has.

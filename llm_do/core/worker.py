@@ -215,7 +215,7 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         if messages and isinstance(messages[-1], ModelRequest):
             frame.conversation.logged_parts = list(messages[-1].parts)
         if parent.runtime.recorder.keeps_keys:
-            frame.variant = parent.runtime.variant_of(self, parent.frame)
+            parent.runtime.tell_from_namesakes(frame)
             parent.runtime.recorder.note_history(frame)
         return CallScope(self, Context(parent.runtime, frame), is_conversation=is_conversation)
 

@@ -109,6 +109,8 @@ def digest_of_key(key: Hashable) -> str:
 
 def _text_of_key(key: Any) -> str:
     if isinstance(key, type):
+        if "<locals>" in key.__qualname__:  # a function may make many of one name
+            raise NoCanonicalForm(_name(key))
         return f"<{_name(key)}>"
     if isinstance(key, tuple):
         return f"({','.join([_text_of_key(item) for item in key])})"
