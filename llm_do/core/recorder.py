@@ -130,7 +130,8 @@ class Recorder:
     def note_history(self, frame: WorkerFrame) -> None:
         """Make the messages that a worker begins with a part of its key."""
         if frame.messages:
-            frame.history_digest, _ = self._digest(comparable_messages(frame.messages))
+            frame.history_digest, is_exact = self._digest(comparable_messages(frame.messages))
+            frame.replayable = frame.replayable and is_exact
 
     def _digest(self, value: Any) -> tuple[str, bool]:
         """Return a digest of a value without configured secrets, and whether it tells the value from all others."""
