@@ -265,7 +265,8 @@ async def dispatch(
     recorder = session.recorder
     try:
         recorder.open(frame, arguments)
-        session.admit(frame)
+        session.check_may_run(frame)
+        session.spending.count_call(frame)
         if session.executor is not None and (recalled := await _recall(session, frame, arguments)) is not None:
             return session.restore(frame, recalled)
         if entry.requires_approval or ctx.frame.inherited.rules:
@@ -306,15 +307,10 @@ async def _recall(session: Session, frame: CallFrame, arguments: dict[str, Any])
     return recalled if recalled.is_for(frame) else None
 
 
-async def _begin(session: Session, frame: CallFrame) -> None:
-    """Prepare a call that may run, and tell those who listen that it begins."""
-    if isinstance(frame, WorkerFrame):
+async def _begin(session: Session, frame: CallFrame, *, is_again: bool = False) -> None:
+    """Prepare a call that is approved, tell the sinks and the executor that it begins, and check that it still may."""
+    if isinstance(frame, WorkerFrame) and not is_again:
         await prepare_worker(session, frame)
-    await _tell_start(session, frame)
-
-
-async def _tell_start(session: Session, frame: CallFrame) -> None:
-    """Tell the sinks and the executor that an approved call begins to run, and check that it still may."""
     if session.recorder.observed:
         session.recorder.start(frame)
     if session.executor is not None:
@@ -357,7 +353,7 @@ async def _ask_and_run(ctx: Context, child: Context, run_ctx: Any, reason: Appro
             frame, snapshot(frame.original_arguments), check, asked_from_within=from_within
         )
         frame.deadline = ctx.frame.live_deadline
-        await _tell_start(ctx.runtime, frame)  # it begins again, perhaps with other arguments
+        await _begin(ctx.runtime, frame, is_again=True)  # perhaps with other arguments
         again = run_ctx and run_context(child, frame.entry, run_ctx)
         try:
             return await run_in_time(ctx.runtime, frame, partial(_start, child, again))

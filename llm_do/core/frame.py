@@ -213,8 +213,9 @@ class CallFrame:
             self.parent = self.caller = parent
             self.depth = parent.depth + 1
             self.inherited = parent.inherited
-            # No frame points to itself: what counts references frees a call's data when the call is over.
-            self._worker_above = parent.worker
+            if parent.depth >= 0:
+                # No frame points to itself: what counts references frees a call's data when the call is over.
+                self._worker_above = parent.worker
             if parent.deadline is not None:
                 self.deadline = parent.live_deadline
 

@@ -118,7 +118,9 @@ class Recorder:
         if frame.key is None:
             if frame.caller.key is None:
                 self.key_of(frame.caller)
-            content = self.redaction.without_declared(frame, frame.original_arguments)
+            content = frame.original_arguments
+            if frame.entry.secret_fields is not None:
+                content = self.redaction.without_declared(frame, content)
             if frame.attachments or frame.history_digest:
                 content = [content, *frame.attachments, frame.history_digest]
             frame.digest, is_exact = self._digest(content)
@@ -169,14 +171,34 @@ class Recorder:
         visible = self.redaction.visible_arguments(frame, frame.original_arguments)
         self._write(frame.recorded, input_data=visible, attachments=snapshot(frame.attachments))
 
-    def close(self, frame: CallFrame, output: Any) -> None:
-        """Close the record of a call that returned."""
+    def close(
+        self,
+        frame: CallFrame,
+        output: Any,
+        state: CallState = "ok",
+        error: str | None = None,
+        error_type: str | None = None,
+    ) -> None:
+        """Close the record of a call that returned, or that ended in another state."""
+        record = frame.record
+        if record is None:  # it could not even be opened
+            return
         if type(output) not in ATOMS:
             output = snapshot(output)
             # A tool's own word for it. An output may lie about its class, or refuse to tell it.
             if issubclass(type(output), ToolDenied) and frame.failure is None:
                 frame.failure = f"denied: {output.message}"
-        self._close(frame, "ok", output)
+        duration, waited = perf_counter() - frame.clock, 0.0
+        if frame.asked_at:
+            waited = frame.seconds_waited()
+            duration = max(0.0, duration - waited)
+        self.trace.close(record)
+        failure = frame.failure
+        if self.secrets.active:
+            output, error, failure = self.secrets.redact((output, error, failure))
+        record.close(state, duration, output, error, failure, error_type, waited)
+        if self.observed:
+            self._emit_closed(tags(frame), record, frame.restored)
 
     def fail(self, frame: CallFrame, exc: BaseException) -> None:
         """Close the record of a call that did not return."""
@@ -208,30 +230,7 @@ class Recorder:
         else:
             state = "refused" if refused else "dropped" if frame.thread_dropped else "failed"
             error = f"{error_type}: {text_of(exc)}"
-        self._close(frame, state, None, error, error_type)
-
-    def _close(
-        self,
-        frame: CallFrame,
-        state: CallState,
-        output: Any,
-        error: str | None = None,
-        error_type: str | None = None,
-    ) -> None:
-        record = frame.record
-        if record is None:  # it could not even be opened
-            return
-        duration, waited = perf_counter() - frame.clock, 0.0
-        if frame.asked_at:
-            waited = frame.seconds_waited()
-            duration = max(0.0, duration - waited)
-        self.trace.close(record)
-        outcome = output, error, frame.failure
-        if self.secrets.active:
-            outcome = self.secrets.redact(outcome)
-        record.close(state, *outcome, error_type, duration, waited)
-        if self.observed:
-            self._emit_closed(tags(frame), record, frame.restored)
+        self.close(frame, None, state, error, error_type)
 
     def _write(self, record: TraceEntry, **fields: Any) -> None:
         """Write fields of a record, without secrets."""

@@ -69,9 +69,7 @@ class Session:
         session_id: str | None = None,
     ) -> None:
         if max_depth < 1 or max_concurrency < 1:
-            raise ValueError(
-                f"max_depth and max_concurrency must be at least 1, got {max_depth} and {max_concurrency}."
-            )
+            raise ValueError(f"max_depth and max_concurrency must be at least 1, got {max_depth}, {max_concurrency}.")
         if limits is not None and not isinstance(limits, Limits):
             raise TypeError(f"limits must be Limits(...), got {quote(limits)}.")
         is_count = isinstance(max_records, int) and not isinstance(max_records, bool) and max_records >= 0
@@ -176,18 +174,13 @@ class Session:
 
     # -- whether a call may run --------------------------------------------------------------------
 
-    def admit(self, frame: CallFrame) -> None:
-        """Check depth, cancellation, deadline and budget."""
+    def check_may_run(self, frame: CallFrame) -> None:
+        """Check depth, that nothing above a call has ended, and that there is time left: again after each wait."""
         if frame.depth >= self.max_depth:
             raise DepthLimitError(
                 f"Calls are nested deeper than max_depth={self.max_depth} allows: {frame.path}. "
                 "Raise Runtime(max_depth=...), or look for a recursion that does not end."
             )
-        self.check_may_run(frame)
-        self.spending.count_call(frame)
-
-    def check_may_run(self, frame: CallFrame) -> None:
-        """Check that nothing above a call has ended, and that there is time left: again after each wait."""
         if frame.caller.cancelled or (self.gate.ended_runs and self.gate.has_ended(frame)):
             raise CallCancelled(f"{frame.path} does not run: the call that makes it was cancelled.")
         if frame.depth:

@@ -42,7 +42,7 @@ class Spending:
         above = frame.caller.inherited.meters
         meters = (self.meter, *above) if above else (self.meter,)
         for meter in meters:
-            if (problem := meter.no_more_calls()) is not None:
+            if meter.limits.max_calls is not None and (problem := meter.no_more_calls()) is not None:
                 raise LimitExceeded(
                     f"{frame.path} does not run: {problem}.", problem=problem, limit="max_calls", worker=meter.worker
                 )

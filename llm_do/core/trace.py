@@ -101,16 +101,17 @@ class TraceEntry:
     def close(
         self,
         state: CallState,
+        duration: float = 0.0,
         output: Any = None,
         error: str | None = None,
         failure: str | None = None,
         error_type: str | None = None,
-        duration: float = 0.0,
         waited: float = 0.0,
     ) -> None:
         """Write how the call ended."""
-        self.state, self.output_data, self.error, self.failure = state, output, error, failure
-        self.error_type, self.duration, self.waited = error_type, duration, waited
+        self.state, self.duration, self.output_data = state, duration, output
+        if error is not None or failure is not None or waited:  # else it costs more than all the rest
+            self.error, self.failure, self.error_type, self.waited = error, failure, error_type, waited
 
     def add_requests(self, spent: Sequence[ModelUsage], cut_off: str | None) -> None:
         """Write what a request of the call used."""

@@ -47,8 +47,8 @@ def fold(events: Iterable[Event]) -> Folded:
                 record = records[event.call_id]
                 record.add_requests(event.spent, None)
                 _count(folded.meter, event.spent)
-                outcome = (event.output, event.error, event.failure, event.error_type, event.duration, event.waited)
-                record.close(event.state, *outcome)
+                outcome = (event.output, event.error, event.failure, event.error_type, event.waited)
+                record.close(event.state, event.duration, *outcome)
             case _:
                 pass
     return folded

@@ -7,7 +7,7 @@ import pickle
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote, quote_plus
@@ -35,6 +35,7 @@ from llm_do import (
     ApprovalDecision,
     ApprovalDenied,
     ArgumentError,
+    CallClosed,
     Context,
     Event,
     RootConfig,
@@ -588,8 +589,8 @@ async def test_a_delegation_hides_what_the_other_worker_marks(caplog: pytest.Log
     assert await witness.runtime.call("boss", "go") == "done"
     assert len(witness.asked) == 1
     for event in witness.events:
-        assert VALUE not in repr(event)
-        assert "4711" not in repr(event)
+        payload = replace(event, at=0, **({"duration": 0, "waited": 0} if isinstance(event, CallClosed) else {}))
+        assert VALUE not in repr(payload) and "4711" not in repr(payload)
     assert "4711" not in repr(witness.asked)
 
 
