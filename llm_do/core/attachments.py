@@ -115,7 +115,7 @@ def attach(frame: WorkerFrame, arguments: dict[str, Any], files: Sequence[Attach
         try:
             prompt = write_prompt(worker.input_type, arguments, judge.visible_arguments(frame, arguments))
         except LlmDoError as exc:
-            frame.problem = exc
+            frame.input_error = exc
             return
     in_prompt = [item for item in prompt or () if not isinstance(item, str)]
     if not files and not in_prompt:
@@ -125,22 +125,22 @@ def attach(frame: WorkerFrame, arguments: dict[str, Any], files: Sequence[Attach
     checks = list(_checks(frame))
     for check in checks:
         check.names(located)
-    if frame.shared and judge.refuses(frame, arguments):
-        frame.problem = PathDenied(f"{frame.path} was refused, so no file was read for it.")
+    if frame.shared_files and judge.refuses(frame, arguments):
+        frame.input_error = PathDenied(f"{frame.path} was refused, so no file was read for it.")
         return
     try:
         contents = [_read_file(frame, file, judge) for file in located]
         for check in checks:
             check.bytes(contents)
     except LlmDoError as exc:
-        if not frame.shared:
+        if not frame.shared_files:
             raise
-        frame.problem = exc
+        frame.input_error = exc
         return
-    frame.attachments, frame.handed = contents, contents[len(in_prompt) :]
+    frame.attachments, frame.caller_files = contents, contents[len(in_prompt) :]
     if prompt is not None:
         here = iter(contents)
-        frame.prompt = [*(item if isinstance(item, str) else next(here) for item in prompt), *frame.handed]
+        frame.prompt = [*(item if isinstance(item, str) else next(here) for item in prompt), *frame.caller_files]
 
 
 def check_names(frame: CallFrame, files: Sequence[AttachmentInput]) -> None:
@@ -159,7 +159,7 @@ def check_handed_on(frame: CallFrame, paths: Sequence[str]) -> None:
 def share(frame: CallFrame, files: Sequence[Any]) -> list[Any]:
     """Note for the rules which files of its caller's roots go with a call, and return where each file is."""
     located = [_place(frame, item) for item in files]
-    frame.shared = {file.path: file.place for file in located if isinstance(file, _RootFile)}
+    frame.shared_files = {file.path: file.place for file in located if isinstance(file, _RootFile)}
     return located
 
 
@@ -179,9 +179,11 @@ def shared_cases(frame: CallFrame) -> list[Case]:
     """Return the files of the caller's roots that go along, as rules judge them: each is read, and handed over."""
     handed_over = [
         Case({"worker": frame.entry.name, "attachments": place}, path, name="worker.call")
-        for path, place in frame.shared.items()
+        for path, place in frame.shared_files.items()
     ]
-    return handed_over + [Case({"path": place}, path, name="sandbox.read") for path, place in frame.shared.items()]
+    return handed_over + [
+        Case({"path": place}, path, name="sandbox.read") for path, place in frame.shared_files.items()
+    ]
 
 
 def load(attachments: Sequence[AttachmentInput], policy: AttachmentPolicy, worker: str) -> list[Any]:

@@ -57,7 +57,7 @@ class DefinitionDigest(NamedTuple):
     """Whether it tells the entry from all others of its name."""
 
 
-def definition_of(entry: EntryBase) -> DefinitionDigest:
+def digest_of_definition(entry: EntryBase) -> DefinitionDigest:
     """Return the digest of an entry's definition, which is made once."""
     definition: DefinitionDigest | None = vars(entry).get("_definition_digest")
     if definition is None:
@@ -86,7 +86,7 @@ def _key_beside_grants(entry: EntryBase) -> Hashable:
 def _definitions_of_tools(entry: EntryBase) -> list[DefinitionDigest]:
     """Return the definitions of a worker's tools. Those of the project count by their names."""
     return [
-        DefinitionDigest(tool, is_exact=True) if isinstance(tool, str) else definition_of(adapt(tool))
+        DefinitionDigest(tool, is_exact=True) if isinstance(tool, str) else digest_of_definition(adapt(tool))
         for tool in entry.tools
     ]
 

@@ -72,7 +72,7 @@ def check_servers(tools: Mapping[str, ToolsetTool[Any]], books: Iterable[RuleBoo
             raise RuleError(f"{rule}: there are two servers named {server!r}. Give them names, or an id, of their own.")
 
 
-def check_tools(tools: Mapping[str, ToolsetTool[Any]], ctx: Context, own_names: Collection[str] = ()) -> None:
+def check_names(tools: Mapping[str, ToolsetTool[Any]], ctx: Context, own_names: Collection[str] = ()) -> None:
     """Raise `ToolsetError` for a tool whose name means something else, or that cannot be a tool at all."""
     worker = ctx.frame.entry
     if len(tools) > MOST_TOOLS:

@@ -122,11 +122,11 @@ class CallFrame:
     """The rules and budgets of the calls made from here."""
     attachments: Sequence[MultiModalContent] = ()
     """The files that go to a worker beside its arguments."""
-    shared: Mapping[str, Path] = MappingProxyType({})
+    shared_files: Mapping[str, Path] = MappingProxyType({})
     """Files of the caller's roots that go along: the paths that the caller wrote, and their places on this machine."""
     model: Model | None = None
     """The model of a worker, as its requests go through it."""
-    problem: Exception | None = None
+    input_error: Exception | None = None
     """Why the files or the prompt of the call cannot be had. It is raised when the rules have agreed to the call."""
     partial_messages: Sequence[ModelMessage] = ()
     """The messages of a worker up to its failure or cancellation."""
@@ -158,11 +158,11 @@ class CallFrame:
     """The number of the turn."""
     is_turn = False
     """Whether a `CallScope` makes the call, whose messages are read after it."""
-    restored: Sequence[ModelUsage] | None = None
+    restored_usage: Sequence[ModelUsage] | None = None
     """The usage in an earlier run, where the answer is one of that run."""
     original_arguments: Any = None
     """A copy of the arguments before the entry runs, with their secrets: those of the call, or the edited ones."""
-    clock = 0.0
+    made_at = 0.0
     """When the call was made, on the clock that durations are measured with."""
     failure: str | None = None
     """The failure that a result reports without an exception: the exit code of a command."""
@@ -289,7 +289,7 @@ class CallFrame:
         return " > ".join(self.names)
 
     @contextmanager
-    def asking(self) -> Iterator[None]:
+    def stop_clocks(self) -> Iterator[None]:
         """Stop the clocks of this call, and of those above it, while a person is asked."""
         calls, deadline = self.chain, self.deadline
         if deadline is not None:
@@ -357,7 +357,7 @@ class RequestFrame(CallFrame):
 class WorkerFrame(RequestFrame):
     """The data of one call of a worker. In a chat it lives over all turns."""
 
-    handed: Sequence[MultiModalContent] = ()
+    caller_files: Sequence[MultiModalContent] = ()
     """Those of its files that the caller gave. Others are part of `prompt`."""
     prompt: Sequence[UserContent] | None = None
     """The prompt, where the worker's input type writes it itself."""

@@ -105,7 +105,7 @@ class Gate:
         except CallCancelled:
             if outcome.approved:
                 outcome = replace(outcome, approved=False, by="error", note="it was approved when the run was ended")
-            self._recorder.decide(frame, replace(outcome, rule=ruling.because), call.cases)
+            self._recorder.record_approval(frame, replace(outcome, rule=ruling.because), call.cases)
             raise
         if outcome.approved and _fingerprint(arguments) != before:
             outcome = replace(outcome, approved=False, by="error", note="the arguments changed while it was asked")
@@ -153,7 +153,7 @@ class Gate:
             plan = entry.plan(arguments, frame)
         elif any(name in book.rules or qualified in book.rules for book in caller.inherited.rules):
             plan = Plan(cases=(Case(entry.parameters.vocabulary.facts(arguments)),))
-        cases = [*plan.cases, *shared_cases(frame)] if frame.shared else plan.cases
+        cases = [*plan.cases, *shared_cases(frame)] if frame.shared_files else plan.cases
         call = call_of(frame, name, cases, qualified)
         worker = caller.worker_entry
         book = worker.rule_book if worker is not None else None
@@ -206,7 +206,7 @@ class Gate:
         files = None if frame.pins is None else canonical(frame.pins.digests)
         self.asking += 1
         try:
-            with frame.asking():
+            with frame.stop_clocks():
                 ask = partial(
                     self.approvals.decide, request, all_arguments, call, subject=subject, evidence=files, on_ask=on_ask
                 )
@@ -265,12 +265,12 @@ class Gate:
 
     def _attach_again(self, frame: WorkerFrame, arguments: dict[str, Any]) -> None:
         """Give an edited call its files and its prompt anew."""
-        handed, shared = frame.handed, frame.shared
-        frame.attachments, frame.handed, frame.prompt, frame.problem = (), (), None, None
+        handed, shared = frame.caller_files, frame.shared_files
+        frame.attachments, frame.caller_files, frame.prompt, frame.input_error = (), (), None, None
         attach(frame, arguments, handed, self)
-        frame.shared = {**shared, **frame.shared}
-        if frame.problem is not None:
-            raise frame.problem
+        frame.shared_files = {**shared, **frame.shared_files}
+        if frame.input_error is not None:
+            raise frame.input_error
 
     def _subject(self, frame: CallFrame, ruling: Ruling) -> Subject:
         """Return the subject of a grant: the calling worker, the entry, the rule and the programs."""
@@ -295,7 +295,7 @@ class Gate:
         ruling = frame.ruling
         assert ruling is not None
         cases = () if frame.call is None else frame.call.cases
-        outcome = self._recorder.decide(frame, replace(outcome, rule=ruling.because), cases)
+        outcome = self._recorder.record_approval(frame, replace(outcome, rule=ruling.because), cases)
         frame.approved = outcome.approved
         if outcome.approved:
             return

@@ -38,8 +38,8 @@ from .stream_in_task import StreamInTask
 
 async def prepare_worker(session: Session, frame: WorkerFrame) -> None:
     """Give the call of a worker its model and its own budget, or raise the problem with its files."""
-    if frame.problem is not None:
-        raise frame.problem
+    if frame.input_error is not None:
+        raise frame.input_error
     await session.models.prepare_default(frame)
     if (model := session.models.choose(frame)) is not None:
         frame.model = metered(model, session, frame)
@@ -283,7 +283,7 @@ class MeteredModel(WrapperModel):
             raise
         frame.open_requests += (request.reservation,)
         self._session.loop.requests_in_flight += 1
-        request.clock = perf_counter()
+        request.sent_at = perf_counter()
         try:
             try:
                 self._requests.start(request)

@@ -44,7 +44,7 @@ from .attachments import attach
 from .context import Context, dispatch
 from .definition_digest import ToolOfToolset
 from .entry import EntryBase
-from .foreign import check_tools, fingerprint, qualified_name, shapes_of
+from .foreign import check_names, fingerprint, qualified_name, shapes_of
 from .frame import CallFrame, RequestFrame, WorkerFrame, make_frame
 from .metering import metered
 from .threads import ThreadsOfCall
@@ -93,7 +93,7 @@ async def _answer(
             raise
         raise ModelRetry(str(timeout)) from timeout
     except LlmDoError as problem:
-        if problem is frame.problem and not isinstance(problem, PromptError):
+        if problem is frame.input_error and not isinstance(problem, PromptError):
             raise ToolFailed(_error_for_model(problem, ctx.frame)) from problem
         errors_for_model = entry.errors_for_model
         if not isinstance(problem, errors_for_model) or not was_raised_at(problem, frame.path):
@@ -256,7 +256,7 @@ class GovernedToolset(WrapperToolset[Context]):
     async def get_tools(self, ctx: RunContext[Context]) -> dict[str, ToolsetTool[Context]]:
         tools = await super().get_tools(ctx)
         foreign = {name: tool for name, tool in tools.items() if not self._is_ours(name, tool)}
-        check_tools(foreign, ctx.deps, self.own_names)
+        check_names(foreign, ctx.deps, self.own_names)
         self._check_rules(foreign, ctx.deps)
         for name, tool in list(tools.items()):
             if tool.tool_def.kind == "unapproved":
@@ -277,7 +277,7 @@ class GovernedToolset(WrapperToolset[Context]):
         fingerprints = {name: fingerprint(tool.tool_def) for name, tool in tools.items()}
         changed = {name: tool for name, tool in tools.items() if self.checked.get(name) != fingerprints[name]}
         if changed:
-            ctx.runtime.rule_checks.check_tools(shapes_of(changed), ctx.frame.inherited.rules)
+            ctx.runtime.rule_checks.check_rules_for(shapes_of(changed), ctx.frame.inherited.rules)
             self.checked.update(fingerprints)
 
     async def call_tool(

@@ -23,7 +23,7 @@ from ..privacy.secrets import Secrets
 from ..values.canonical import digest
 from ..values.snapshots import ATOMS, snapshot
 from ..values.texts import text_of
-from .definition_digest import definition_of
+from .definition_digest import digest_of_definition
 from .entry import Entry, MessageCallback, Sink
 from .events import (
     ApprovalDecided,
@@ -41,7 +41,7 @@ from .frame import CallFrame, RequestFrame, WorkerFrame
 from .keys import key_of_call, key_of_scope
 from .message_log import MessageLog, comparable_messages, find_new_parts, messages_after_last_response
 from .redaction import Redaction
-from .stream import Stream
+from .stream import EventStream
 from .trace import BoundedTrace, CallState, ModelUsage, Trace, TraceEntry
 
 logger = logging.getLogger("llm_do")
@@ -68,7 +68,7 @@ class Recorder:
         self.trace = Trace() if max_records is None else BoundedTrace(max_records)
         self.messages = MessageLog(max_records)
         self.secrets = secrets or Secrets()
-        self.stream = Stream(sinks, message_callback, journal, self.secrets, session_id)
+        self.stream = EventStream(sinks, message_callback, journal, self.secrets, session_id)
         self.observed = self.stream.observed
         """Whether anything listens. Events are made only then."""
         self.keeps_keys = keeps_keys or self.observed
@@ -91,7 +91,7 @@ class Recorder:
         )
         if frame.attachments:
             self._write(record, attachments=snapshot(frame.attachments))
-        frame.clock = perf_counter()
+        frame.made_at = perf_counter()
         self.trace.append(record)
         if self.keeps_keys or entry.repeat == "keyed":
             record.key = self.key_of(frame)
@@ -150,9 +150,11 @@ class Recorder:
         """Record that the entry of a call begins to run, where anything listens."""
         record = frame.recorded
         fields = {"arguments": snapshot(record.input_data), "model": record.model}
-        self.stream.emit(CallStarted, tags(frame), **fields, definition=definition_of(frame.entry).text)
+        self.stream.emit(CallStarted, tags(frame), **fields, definition=digest_of_definition(frame.entry).text)
 
-    def decide(self, frame: CallFrame, outcome: ApprovalOutcome, cases: Sequence[Case] = ()) -> ApprovalOutcome:
+    def record_approval(
+        self, frame: CallFrame, outcome: ApprovalOutcome, cases: Sequence[Case] = ()
+    ) -> ApprovalOutcome:
         """Record how the approval of a call was decided."""
         record = frame.recorded
         outcome = record.approval = self.secrets.redact(replace(outcome, at=time()))
@@ -188,7 +190,7 @@ class Recorder:
             # A tool's own word for it. An output may lie about its class, or refuse to tell it.
             if issubclass(type(output), ToolDenied) and frame.failure is None:
                 frame.failure = f"denied: {output.message}"
-        duration, waited = perf_counter() - frame.clock, 0.0
+        duration, waited = perf_counter() - frame.made_at, 0.0
         if frame.asked_at:
             waited = frame.seconds_waited()
             duration = max(0.0, duration - waited)
@@ -198,7 +200,7 @@ class Recorder:
             output, error, failure = self.secrets.redact((output, error, failure))
         record.close(state, duration, output, error, failure, error_type, waited)
         if self.observed:
-            self._emit_closed(tags(frame), record, frame.restored)
+            self._emit_closed(tags(frame), record, frame.restored_usage)
 
     def fail(self, frame: CallFrame, exc: BaseException) -> None:
         """Close the record of a call that did not return."""
@@ -218,7 +220,7 @@ class Recorder:
         record = frame.record
         refused = isinstance(exc, ApprovalDenied | RunEnded) and not raised_in_nested_call(exc, record)
         if refused and record is not None and record.approval is None:  # by the entry's own code
-            self.decide(frame, ApprovalOutcome(approved=False, by="rule", note=str(exc)))
+            self.record_approval(frame, ApprovalOutcome(approved=False, by="rule", note=str(exc)))
         note_path(exc, frame.path, record, None if frame.parent is None else frame.parent.record)
         error_type = type(exc).__name__
         if isinstance(exc, asyncio.CancelledError):
@@ -261,7 +263,7 @@ class Recorder:
 
     def restore_usage(self, frame: CallFrame, spent: Sequence[ModelUsage]) -> None:
         """Record that the answer of a call is one of an earlier run, and its usage there."""
-        frame.restored = tuple(spent)
+        frame.restored_usage = tuple(spent)
         frame.recorded.add_requests(spent, None)
 
     def add_native(self, frame: CallFrame, name: str, arguments: Any, output: Any) -> None:

@@ -29,7 +29,7 @@ class Redaction:
     """Hides the secrets of calls: the fields that their entries declare secret, and values known as secret.
 
     Inside of a session values stay whole: a tool gets its secret. They are filtered at three doors: on the way into the
-    record (`Recorder`, `Stream`), to a person (`question`), and to a model (`for_model`, `without_configured`).
+    record (`Recorder`, `EventStream`), to a person (`question`), and to a model (`for_model`, `without_configured`).
     """
 
     def __init__(self, secrets: Secrets, entries: Mapping[str, Entry[Any]]) -> None:

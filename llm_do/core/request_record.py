@@ -79,7 +79,7 @@ class RequestRecorder:
                 (),
                 model=self.model_name,
                 number=request.number,
-                duration=perf_counter() - request.clock,
+                duration=perf_counter() - request.sent_at,
                 error=_error_text(exc),
             )
 
@@ -114,7 +114,7 @@ class RequestRecorder:
             # Sinks learn it from the end of the request.
             session.recorder.notice(self._frame, f"An answer of model {self.model_name!r} was cut off: {cut_off}.")
         error = None if failed is None else _error_text(failed)
-        took = perf_counter() - request.clock
+        took = perf_counter() - request.sent_at
         with nullcontext() if failed is None else session.recorder.keep_error(failed):
             self._record_response(request, response, spent, took, error, cut_off)
 

@@ -43,7 +43,7 @@ class ReservedRequest(OutgoingRequest):
     """Whether the budget, and not the user, set `max_tokens`."""
     max_tokens: int | None
     """The bound of the output that is sent, if any."""
-    clock: float = 0.0
+    sent_at: float = 0.0
     """When it was sent, on the clock that durations are measured with."""
 
     def describe_cutoff(self, response: ModelResponse) -> str | None:

@@ -46,7 +46,7 @@ from .attachments import attach, bind_call
 from .context import Context, dispatch
 from .entry import EntryBase
 from .events import TextDelta
-from .foreign import check_servers, check_tools, shapes_of
+from .foreign import check_names, check_servers, shapes_of
 from .plane import Governor
 from .recorder import logger, tags
 from .request_record import reject_unmade_calls
@@ -146,7 +146,7 @@ class CallScope(Generic[T]):
     async def _check_rules(self, toolsets: ToolsetOwner) -> None:
         """Check the tools of the toolsets, and the rules of the worker and those above it against them."""
         tools = await toolsets.tools()
-        check_tools(tools, self._context, self._worker.own_entries)
+        check_names(tools, self._context, self._worker.own_entries)
         if self.frame.inherited.rules:
             check_servers(tools, self.frame.inherited.rules)
             self._context.runtime.rule_checks.check_worker(self._worker, shapes_of(tools), self.frame.inherited.rules)

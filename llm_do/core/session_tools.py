@@ -50,9 +50,9 @@ class RuleChecks:
         if book is not None and (foreign or SameObject(book) not in self._checked):
             check_rules(book, SessionTools(self._entries, worker, foreign))
             self._checked.add(SameObject(book))
-        self.check_tools(foreign, [other for other in above if other is not book])
+        self.check_rules_for(foreign, [other for other in above if other is not book])
 
-    def check_tools(self, foreign: Mapping[str, Shape], books: Iterable[RuleBook]) -> None:
+    def check_rules_for(self, foreign: Mapping[str, Shape], books: Iterable[RuleBook]) -> None:
         """Check the rules on these tools, and no others."""
         for book in books:
             check_rules(book, SessionTools({}, None, foreign), only=foreign)

@@ -61,7 +61,7 @@ class Spending:
         """
         if self._callback is None:
             return False
-        with frame.asking():
+        with frame.stop_clocks():
             while self.question is not None:
                 limit, question, asker = self.question
                 if frame.is_below(asker):  # the callback itself makes this call, and would wait for its own answer

@@ -17,7 +17,7 @@ from .events import PAYLOAD, Event
 logger = logging.getLogger("llm_do")
 
 
-class Stream:
+class EventStream:
     """Hands on what happens, when it happens."""
 
     def __init__(

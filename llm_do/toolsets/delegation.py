@@ -93,7 +93,7 @@ async def _worker_call(
     try:
         return await dispatch(context, target, arguments, frame=frame)
     except LlmDoError as exc:
-        if exc is frame.problem:  # what this call was made with is wrong, so it is this call that failed
+        if exc is frame.input_error:  # what this call was made with is wrong, so it is this call that failed
             failed = type(exc)(str(exc))
             if isinstance(exc, PathMissing | PathDenied) and isinstance(failed, PathMissing | PathDenied):
                 failed.brief = exc.brief
