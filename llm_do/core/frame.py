@@ -17,8 +17,8 @@ from pydantic_ai.models import Model
 from ..budgets.ledger import Reservation
 from ..budgets.limits import UsageMeter
 from ..errors import NoSandboxError
-from ..policy.plan import Plan
-from ..policy.rules import Call, RuleBook, Ruling
+from ..policy.plan import Judgement
+from ..policy.rules import RuleBook
 from ..sandbox import Pins, SandboxToolset
 from .conversation import AskedCall, Conversation
 from .entry import EntryBase
@@ -172,12 +172,8 @@ class CallFrame:
     asked_at = 0.0
     """When a person was asked last, on the clock that durations are measured with; 0 where none was."""
     approved = False
-    ruling: Ruling | None = None
-    """The decision of the rules about the call, where there were any."""
-    call: Call | None = None
-    """The call as the rules saw it."""
-    plan: Plan | None = None
-    """The plan of the call, where rules judged it."""
+    judgement: Judgement | None = None
+    """The plan of the call and the decision of the rules about it, where there were any."""
     pins: Pins | None = None
     """The files in the question about the call, as they were then."""
     cancelled = False

@@ -14,7 +14,7 @@ from ..errors import ApprovalDenied, CallCancelled, LlmDoError, RunEnded
 from ..machine import pool
 from ..policy.approvals import Answer, ApprovalController, copy_arguments
 from ..policy.grants import Member, Subject
-from ..policy.plan import UNPLANNED, Plan
+from ..policy.plan import UNPLANNED, Judgement, Plan
 from ..policy.requests import ApprovalOutcome, ApprovalRequest
 from ..policy.rules import Call, Case, Ruling, default_ruling, judge
 from ..values.canonical import NoCanonicalForm, SameObject, canonical
@@ -77,7 +77,7 @@ class Gate:
         arguments, files = files_apart(frame, arguments)
         named = frame.entry.parameters.bind_named(arguments, has_files=bool(files))
         share(frame, files)
-        return self.judge(frame, named)[-1]
+        return self.judge(frame, named).ruling
 
     async def approve(
         self,
@@ -88,8 +88,8 @@ class Gate:
         asked_from_within: bool = False,
     ) -> dict[str, Any]:
         """Return the approved arguments, which no other code can change, or raise `ApprovalDenied`."""
-        plan, call, ruling = await self._judge(frame, arguments, asked_from_within)
-        frame.ruling, frame.plan, frame.call, frame.pins = ruling, plan, call, None
+        plan, call, ruling = frame.judgement = await self._judge(frame, arguments, asked_from_within)
+        frame.pins = None
         if ruling.disposition != "ask":
             if ruling.explicit or ruling.disposition == "deny":
                 self._decided(frame, ApprovalOutcome(approved=ruling.disposition == "allow", by="rule"))
@@ -98,7 +98,7 @@ class Gate:
         arguments = snapshot(arguments)
         before = _fingerprint(arguments)
         frame.pins = plan.pins(ruling)
-        answer = await self._ask(frame, arguments, plan, call, ruling)
+        answer = await self._ask(frame, arguments, frame.judgement)
         outcome = answer.outcome
         try:
             self.check_not_ended(frame, answer)
@@ -132,17 +132,13 @@ class Gate:
             self._recorder.fail(frame, exc)
             raise
 
-    async def _judge(
-        self, frame: CallFrame, arguments: dict[str, Any], asked_from_within: bool
-    ) -> tuple[Plan, Call, Ruling]:
+    async def _judge(self, frame: CallFrame, arguments: dict[str, Any], asked_from_within: bool) -> Judgement:
         """Judge a call: beside the event loop where planning it walks through folders."""
         judge_it = partial(self.judge, frame, arguments, asked_from_within=asked_from_within)
         return await pool.run(judge_it) if frame.entry.plans_in_thread else judge_it()
 
-    def judge(
-        self, frame: CallFrame, arguments: dict[str, Any], *, asked_from_within: bool = False
-    ) -> tuple[Plan, Call, Ruling]:
-        """Return the plan of a call, the call as rules see it, and what they say."""
+    def judge(self, frame: CallFrame, arguments: dict[str, Any], *, asked_from_within: bool = False) -> Judgement:
+        """Plan a call, and judge it by the rules."""
         entry, caller = frame.entry, frame.caller
         name, qualified = rule_name(entry), entry.qualified_name
         default = default_ruling(name)
@@ -158,11 +154,11 @@ class Gate:
         worker = caller.worker_entry
         book = worker.rule_book if worker is not None else None
         session, path = self.approvals.rule_book, caller.inherited.rules
-        return plan, call, judge(call, own=book, session=session, path=path, default=default)
+        return Judgement(plan, call, judge(call, own=book, session=session, path=path, default=default))
 
     def refuses(self, frame: CallFrame, arguments: dict[str, Any]) -> bool:
         """Return whether the rules refuse a call, without a question and without a record."""
-        return bool(frame.caller.inherited.rules) and self.judge(frame, arguments)[-1].disposition == "deny"
+        return bool(frame.caller.inherited.rules) and self.judge(frame, arguments).ruling.disposition == "deny"
 
     def visible_arguments(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call without secrets."""
@@ -172,9 +168,9 @@ class Gate:
         """Return a value without secrets, for a model that is sent it by another one."""
         return self._recorder.redaction.for_model(value)
 
-    async def _ask(self, frame: CallFrame, arguments: dict[str, Any], plan: Plan, call: Call, ruling: Ruling) -> Answer:
+    async def _ask(self, frame: CallFrame, arguments: dict[str, Any], judgement: Judgement) -> Answer:
         """Ask for an approval, while no clock runs."""
-        entry = frame.entry
+        entry, (plan, call, ruling) = frame.entry, judgement
         all_arguments = add_attachments(arguments, frame.attachments)
         view = plan.view(ruling, frame.pins)
         visible = self._recorder.redaction.visible_arguments(frame, all_arguments if view is None else view)
@@ -239,15 +235,14 @@ class Gate:
                 await check(arguments)
             if isinstance(frame, WorkerFrame) and entry.attachment_policy is not None:
                 self._attach_again(frame, arguments)
-            plan, call, ruling = await self._judge(frame, arguments, from_within)
-            pins = plan.pins(ruling)
-            frame.plan, frame.call = plan, call
+            judgement = await self._judge(frame, arguments, from_within)
+            pins = judgement.plan.pins(judgement.ruling)
             frame.pins = pins if pins is None or frame.pins is None else frame.pins.updated(pins)
         except LlmDoError as exc:
             return replace(outcome, approved=False, by="error", note=f"the edited arguments: {exc}"), edited
-        frame.ruling = ruling
+        frame.judgement = judgement
         self._recorder.rewrite(frame, arguments)
-        return replace(outcome, approved=ruling.disposition != "deny", edited=True), arguments
+        return replace(outcome, approved=judgement.ruling.disposition != "deny", edited=True), arguments
 
     def _without_attachments(
         self, frame: CallFrame, original: dict[str, Any], edited: dict[str, Any]
@@ -292,10 +287,9 @@ class Gate:
         return Member(identity, qualified_name_of(entry), lambda: definition_key(identity), redact)
 
     def _decided(self, frame: CallFrame, outcome: ApprovalOutcome, *, end_run: bool = False) -> None:
-        ruling = frame.ruling
-        assert ruling is not None
-        cases = () if frame.call is None else frame.call.cases
-        outcome = self._recorder.record_approval(frame, replace(outcome, rule=ruling.because), cases)
+        assert frame.judgement is not None
+        _, call, ruling = frame.judgement
+        outcome = self._recorder.record_approval(frame, replace(outcome, rule=ruling.because), call.cases)
         frame.approved = outcome.approved
         if outcome.approved:
             return

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import LlmDoError
 from ..sandbox import FileState, Pins, SandboxManager
-from .rules import Case, Grant, Ruling
+from .rules import Call, Case, Grant, Ruling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +38,15 @@ class Plan:
     def offers(self, ruling: Ruling) -> Sequence[Grant]:
         """Return grants for the session that are wider than one for these arguments."""
         return ()
+
+
+class Judgement(NamedTuple):
+    """A call that the rules have judged."""
+
+    plan: Plan
+    call: Call
+    """The call as the rules saw it."""
+    ruling: Ruling
 
 
 def pin_files(manager: SandboxManager, paths: Iterable[str], *, exact: bool = False) -> Pins:

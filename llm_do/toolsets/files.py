@@ -154,7 +154,8 @@ def _readable(root: Root, frame: CallFrame) -> Callable[[str], bool]:
 def _planned(ctx: RunContext[Context], root: str) -> Callable[[str], bool]:
     """Return a test of paths in a root: that rules judged them, so that files made since then are not looked into."""
     frame = ctx.deps.frame
-    paths = {case.facts.get("path") for case in frame.call.cases} if frame.call is not None else {None}
+    judgement = frame.judgement
+    paths = {None} if judgement is None else {case.facts.get("path") for case in judgement.call.cases}
     folder = frame.files.manager.root(root).folder
     return lambda path: None in paths or folder / path in paths  # a path drops the slash of a folder
 

@@ -39,7 +39,8 @@ async def _shell(ctx: RunContext[Context], command: str, timeout: Annotated[floa
         timeout: Seconds after which the command is stopped.
     """
     frame = ctx.deps.frame
-    plan, manager, unsandboxed = frame.plan, frame.files.manager, _is_unsandboxed(frame)
+    plan = None if frame.judgement is None else frame.judgement.plan
+    manager, unsandboxed = frame.files.manager, _is_unsandboxed(frame)
     # What was judged is what runs: the line is not read a second time.
     parsed = plan.command if isinstance(plan, _ShellPlan) and plan.command.text == command else parse(command)
     limits = ShellLimits(seconds=timeout, file_bytes=_file_bytes(manager))
@@ -55,7 +56,7 @@ async def _shell(ctx: RunContext[Context], command: str, timeout: Annotated[floa
 
 
 def _is_unsandboxed(frame: CallFrame) -> bool:
-    return frame.ruling is not None and frame.ruling.unsandboxed
+    return frame.judgement is not None and frame.judgement.ruling.unsandboxed
 
 
 def _file_bytes(manager: SandboxManager) -> int:
