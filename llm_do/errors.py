@@ -258,11 +258,11 @@ def raised_in_nested_call(error: BaseException, call: object) -> bool:
     return call is not None and getattr(error, _REACHES, None) is call
 
 
-def mark_restored(error: BaseException, path: str, call: object, *, is_from_below: bool) -> None:
+def mark_restored(error: BaseException, path: str, call: object, *, is_from_nested_call: bool) -> None:
     """Mark an error of an earlier run as raised in a call, or as one that reached it from a nested call."""
     with suppress(Exception):  # an exception may refuse attributes
-        setattr(error, _PATH, f"{path} > " if is_from_below else path)
-        setattr(error, _REACHES, call if is_from_below else None)
+        setattr(error, _PATH, f"{path} > " if is_from_nested_call else path)
+        setattr(error, _REACHES, call if is_from_nested_call else None)
 
 
 def was_raised_at(error: BaseException, path: str) -> bool:

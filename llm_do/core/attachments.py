@@ -77,7 +77,7 @@ def _means_files(worker: Any, kwargs: Mapping[str, Any]) -> bool:
         is_alone = kwargs.keys() <= {"input", "attachments"}
         has_only_files = isinstance(attachments, list | tuple) and bool(attachments) and all(map(_is_file, attachments))
         return is_alone or has_only_files
-    if not takes_files_apart(worker):
+    if not takes_separate_files(worker):
         return False
     if len(kwargs) > 1 and any(isinstance(item, str) for item in _as_files(attachments, worker.name)):
         raise ArgumentError(
@@ -93,7 +93,7 @@ def takes_files(worker: EntryBase) -> bool:
     return policy is not None and policy.max_attachments > 0 and policy.suffixes != ()
 
 
-def takes_files_apart(worker: EntryBase) -> bool:
+def takes_separate_files(worker: EntryBase) -> bool:
     """Return whether a keyword `attachments` means files beside the input that a worker declares."""
     if worker.input_type is None:
         return False
@@ -163,12 +163,12 @@ def share(frame: CallFrame, files: Sequence[Any]) -> list[Any]:
     return located
 
 
-def files_apart(frame: CallFrame, arguments: Mapping[str, Any]) -> tuple[Mapping[str, Any], Sequence[str]]:
+def separate_files(frame: CallFrame, arguments: Mapping[str, Any]) -> tuple[Mapping[str, Any], Sequence[str]]:
     """Return the arguments and the paths of files that the model of a worker gives to another one in one mapping."""
     worker = frame.entry
     if frame.parent is None or frame.parent.worker is None or not takes_files(worker):
         return arguments, ()
-    is_path = takes_files_apart(worker) or arguments.keys() <= {"input", "attachments"}
+    is_path = takes_separate_files(worker) or arguments.keys() <= {"input", "attachments"}
     if "attachments" not in arguments or not is_path:
         return arguments, ()
     rest = {name: value for name, value in arguments.items() if name != "attachments"}

@@ -34,7 +34,7 @@ _WORKER_PARTS = (
 )
 """The fields that tell a worker from a changed one in grants."""
 
-_TOLD_BY_FIELDS = (f"{__package__}.worker", f"{__package__}.tool")
+_DEFINED_BY_FIELDS = (f"{__package__}.worker", f"{__package__}.tool")
 """The modules of the classes of entries that have nothing to them but their fields."""
 
 
@@ -115,7 +115,7 @@ def definition_key(identity: Hashable) -> Hashable:
             raise NoCanonicalForm("the toolset is made with secrets")
         return identity[1:], _key_of(factory)
     entry = identity.target if isinstance(identity, SameObject) else None
-    if isinstance(entry, EntryBase) and type(entry).__module__ in _TOLD_BY_FIELDS:
+    if isinstance(entry, EntryBase) and type(entry).__module__ in _DEFINED_BY_FIELDS:
         return entry.kind, json_text(entry.parameters.json_schema), _key_of(_parts_of(entry))
     raise NoCanonicalForm(type(identity).__name__)
 

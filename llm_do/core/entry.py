@@ -78,7 +78,7 @@ class Entry(Protocol[OutputT_co]):
         """The model of a worker; `None` means the session's default, and is right for everything else."""
 
     async def call(self, input_data: Any, ctx: Context, run_ctx: RunContext[Context]) -> OutputT_co:
-        """Do it. `input_data` maps parameter names to values; `ctx` makes calls on behalf of this one."""
+        """Run the entry. `input_data` maps parameter names to values; `ctx` makes calls on behalf of this one."""
 
 
 class EntryBase:
@@ -185,7 +185,7 @@ class EntryBase:
 
 
 @runtime_checkable
-class StartsBeside(Protocol):
+class StartsConcurrently(Protocol):
     """A toolset that begins to start when it is entered, so that several of a worker start side by side."""
 
     async def started(self) -> None:

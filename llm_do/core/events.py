@@ -218,7 +218,7 @@ class TextDelta(_CallEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Notice(_CallEvent):
-    """Something that a person should know about a call, and that stops nothing. Each is given once in a session."""
+    """A warning about a call, which goes on. Each text is sent once in a session."""
 
     text: str
     type: Literal["notice"] = field(default="notice", init=False)
@@ -226,7 +226,7 @@ class Notice(_CallEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class CallProgress(_CallEvent):
-    """The server that works on a call says how far it is. It wrote the text, which is cut and cannot be trusted."""
+    """A server reports the progress of a call. The text is the server's own: truncated, and not to be trusted."""
 
     progress: float
     total: float | None = None

@@ -23,7 +23,7 @@ class Recalled:
     output: Any = None
     error: Exception | None = None
     """Raised in place of an output: a failure from which the caller went on is an answer too."""
-    is_from_below: bool = False
+    is_from_nested_call: bool = False
     """Whether the error was raised in a nested call: `raised_in_nested_call(error, call.record)` tells it."""
     spent: Sequence[ModelUsage] = ()
     """The usage of the call and of all below it. It is restored, and not spent again."""

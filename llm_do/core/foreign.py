@@ -20,9 +20,9 @@ from ..policy.rules import RuleBook, Shape, is_tool_name, shape_of
 from ..values.json_schema import MOST_TOOL_PARTS, subschemas
 from .context import Context
 
-WAY_OUT = "Give its tools a prefix: `prefix:` in a worker file, toolset.prefixed(...) in Python."
+PREFIX_HINT = "Give its tools a prefix: `prefix:` in a worker file, toolset.prefixed(...) in Python."
 
-LEAVE_OUT = "Change it at the server, or leave it out with toolset.filtered(...) in Python."
+OMIT_HINT = "Change it at the server, or leave it out with toolset.filtered(...) in Python."
 MOST_TOOLS = 1_000
 
 
@@ -87,20 +87,20 @@ def _problem(name: str, tool: ToolsetTool[Any], ctx: Context, own_names: Collect
         safe_name = ascii(name) if len(name) <= 128 else f"<text of {len(name):,} characters>"
         return (
             f"a tool with a name that models and rules cannot use: {safe_name}. A name has letters, digits, '_', '-' "
-            f"and '.', 128 at most. {LEAVE_OUT}"
+            f"and '.', 128 at most. {OMIT_HINT}"
         )
     if name in own_names:
-        return f"a tool that it has itself: {name}. {WAY_OUT}"
+        return f"a tool that it has itself: {name}. {PREFIX_HINT}"
     if (meaning := ctx.runtime.rule_checks.meaning_of(name, ctx.frame.inherited.rules)) is not None:
-        return f"a tool named {name!r}, and that name means {meaning}. {WAY_OUT}"
+        return f"a tool named {name!r}, and that name means {meaning}. {PREFIX_HINT}"
     return _schema_problem(name, tool.tool_def.parameters_json_schema)
 
 
 def _schema_problem(name: str, schema: Any) -> str | None:
     if len(list(islice(subschemas(schema), MOST_TOOL_PARTS + 1))) > MOST_TOOL_PARTS:
-        return f"the tool {name!r}, whose schema has more than {MOST_TOOL_PARTS} parts. {LEAVE_OUT}"
+        return f"the tool {name!r}, whose schema has more than {MOST_TOOL_PARTS} parts. {OMIT_HINT}"
     kinds: Iterable[tuple[str, type]] = (("properties", dict), ("$defs", dict), ("required", list))
     for key, kind in kinds if isinstance(schema, dict) else ():
         if not isinstance(schema.get(key, kind()), kind):
-            return f"the tool {name!r}, whose schema is not valid: {key!r} is no {kind.__name__}. {LEAVE_OUT}"
+            return f"the tool {name!r}, whose schema is not valid: {key!r} is no {kind.__name__}. {OMIT_HINT}"
     return None

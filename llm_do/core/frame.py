@@ -373,12 +373,12 @@ class WorkerFrame(RequestFrame):
         super().end()
         self.model = None
 
-    def go_on(self, messages: Sequence[ModelMessage]) -> None:
+    def continue_with(self, messages: Sequence[ModelMessage]) -> None:
         """Continue the conversation with the messages of a turn."""
         self.conversation.messages = messages
         self.history_digest = self.digest
 
-    def renew(self) -> dict[str, Any]:
+    def begin_turn(self) -> dict[str, Any]:
         """Begin another turn: of the last one, only the conversation is kept, and what may be open. Return all."""
         before, self.__dict__ = self.__dict__, {}
         kept = {name: value for name, value in before.items() if name in _KEPT_OVER_TURNS}
@@ -387,7 +387,7 @@ class WorkerFrame(RequestFrame):
         self.turn += 1
         return before
 
-    def go_back(self, before: dict[str, Any]) -> None:
+    def take_back_turn(self, before: dict[str, Any]) -> None:
         """Take back a turn that could not be made: it has no call, and the next one gets its number."""
         self.__dict__ = before
 

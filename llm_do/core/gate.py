@@ -21,7 +21,7 @@ from ..values.canonical import NoCanonicalForm, SameObject, canonical
 from ..values.snapshots import snapshot
 from ..values.texts import safe_repr
 from .adapt import rule_name
-from .attachments import attach, files_apart, share, shared_cases
+from .attachments import attach, separate_files, share, shared_cases
 from .definition_digest import definition_key, qualified_name_of
 from .entry import EntryBase
 from .events import ApprovalRequested
@@ -74,7 +74,7 @@ class Gate:
 
     def explain(self, frame: CallFrame, arguments: Mapping[str, Any]) -> Ruling:
         """Return the decision about a call, and its rule. Nothing runs, nothing is read, and no question is asked."""
-        arguments, files = files_apart(frame, arguments)
+        arguments, files = separate_files(frame, arguments)
         named = frame.entry.parameters.bind_named(arguments, has_files=bool(files))
         share(frame, files)
         return self.judge(frame, named).ruling
@@ -92,7 +92,7 @@ class Gate:
         frame.pins = None
         if ruling.disposition != "ask":
             if ruling.explicit or ruling.disposition == "deny":
-                self._decided(frame, ApprovalOutcome(approved=ruling.disposition == "allow", by="rule"))
+                self._enforce(frame, ApprovalOutcome(approved=ruling.disposition == "allow", by="rule"))
             return arguments
         # No other code may change the arguments while a person reads them.
         arguments = snapshot(arguments)
@@ -116,7 +116,7 @@ class Gate:
                 outcome = replace(outcome, approved=False, by="error", note=note)
             else:
                 outcome, arguments = await self._judge_edit(check, frame, outcome, arguments, edited, asked_from_within)
-        self._decided(frame, outcome, end_run=answer.end_run)
+        self._enforce(frame, outcome, end_run=answer.end_run)
         return arguments
 
     async def approve_native(self, worker: CallFrame, kind: str) -> None:
@@ -286,7 +286,8 @@ class Gate:
         redact = self._recorder.secrets.redact
         return Member(identity, qualified_name_of(entry), lambda: definition_key(identity), redact)
 
-    def _decided(self, frame: CallFrame, outcome: ApprovalOutcome, *, end_run: bool = False) -> None:
+    def _enforce(self, frame: CallFrame, outcome: ApprovalOutcome, *, end_run: bool = False) -> None:
+        """Record how a call was decided, and raise if it was refused."""
         assert frame.judgement is not None
         _, call, ruling = frame.judgement
         outcome = self._recorder.record_approval(frame, replace(outcome, rule=ruling.because), call.cases)

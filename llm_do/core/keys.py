@@ -21,15 +21,15 @@ def key_of_call(frame: CallFrame) -> str:
     if frame.scope_key is not None:
         return f"{frame.scope_key}.{frame.turn}"
     place = "" if frame.request_place is None else ":{}.{}".format(*frame.request_place)
-    return _unlike_others(frame, f"{frame.entry.name}{frame.variant}:{frame.digest}{place}")
+    return _with_ordinal(frame, f"{frame.entry.name}{frame.variant}:{frame.digest}{place}")
 
 
 def key_of_scope(frame: CallFrame) -> str:
     """Return the key of a conversation, whose turns have keys of their own."""
-    return _unlike_others(frame, f"{frame.entry.name}{frame.variant}@{frame.history_digest}")
+    return _with_ordinal(frame, f"{frame.entry.name}{frame.variant}@{frame.history_digest}")
 
 
-def _unlike_others(frame: CallFrame, step: str) -> str:
+def _with_ordinal(frame: CallFrame, step: str) -> str:
     caller = frame.caller
     step = f"{frame.branch}{step}"
     if caller.ordinals is None:

@@ -59,14 +59,14 @@ def comparable_messages(messages: Sequence[ModelMessage]) -> list[Any]:
     ids: dict[Any, int] = {}
     # The lowest supported pydantic warns of the members of a union that it tries first.
     return [
-        {**_alike(message), "parts": [_alike(part, ids) for part in message["parts"]]}
+        {**_comparable(message), "parts": [_comparable(part, ids) for part in message["parts"]]}
         for message in ModelMessagesTypeAdapter.dump_python(
             list(messages), mode="json", warnings="none", fallback=lambda value: type(value).__qualname__
         )
     ]
 
 
-def _alike(data: dict[str, Any], ids: dict[Any, int] | None = None) -> dict[str, Any]:
+def _comparable(data: dict[str, Any], ids: dict[Any, int] | None = None) -> dict[str, Any]:
     """Return a message or a part of one with its tool call numbered. What a tool got and returned is left as it is."""
     alike = {key: item for key, item in data.items() if key not in _UNLIKE_IN_EACH_RUN}
     if ids is not None and "tool_call_id" in alike:

@@ -335,7 +335,7 @@ class Recorder:
             self.log_message(frame, message)
 
     def notice(self, frame: CallFrame, text: str) -> None:
-        """Tell something once: to the sinks, or to the log where there are none, or no call that they know of."""
+        """Send a notice once: to the sinks, or to the log where there are none, or no call that they know of."""
         if text in self._noticed:
             return
         self._noticed.add(text)

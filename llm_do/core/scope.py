@@ -121,7 +121,7 @@ class CallScope(Generic[T]):
         if not worker.toolsets:
             self._context.runtime.rule_checks.check_worker(worker, {})
             return
-        if self._toolsets is not None and self._toolsets.gone:
+        if self._toolsets is not None and self._toolsets.is_over:
             logger.error("The toolsets of worker %r are gone, and are built anew.", worker.name)
             self._toolsets = None
         toolsets = self._toolsets = self._toolsets or ToolsetOwner(self._worker, self._context)
@@ -133,7 +133,7 @@ class CallScope(Generic[T]):
                 await self._check_rules(toolsets)
                 self._checked_toolsets = toolsets
         except BaseException:
-            if toolsets.gone and self._toolsets is toolsets:
+            if toolsets.is_over and self._toolsets is toolsets:
                 self._toolsets = None  # the next attempt builds them anew
             raise
         finally:
@@ -197,13 +197,13 @@ class CallScope(Generic[T]):
         idle = self._idle = asyncio.Event()
         try:
             self._begin_conversation()
-            before = self.frame.renew()
+            before = self.frame.begin_turn()
             self.frame.conversation.scope = self
             self.frame.is_turn = True
             try:
                 arguments = prepare()
             except BaseException as exc:
-                self.frame.go_back(before)
+                self.frame.take_back_turn(before)
                 if isinstance(exc, LlmDoError):
                     self._context.runtime.reject(self.frame.caller, self._worker, args, kwargs, exc)
                 raise
@@ -262,7 +262,7 @@ class CallScope(Generic[T]):
                 if error is exc:
                     raise
                 raise error from exc
-        frame.go_on(result.all_messages())
+        frame.continue_with(result.all_messages())
         session.recorder.log_rest(frame, frame.messages)
         output: T = result.output
         return output
@@ -304,9 +304,9 @@ class CallScope(Generic[T]):
     async def _stream(self, run_ctx: RunContext[Context], stream: AsyncIterable[AgentStreamEvent]) -> None:
         """Send the sinks the text as it comes."""
         recorder = self._context.runtime.recorder
-        said = {thinking: StreamedText(recorder.secrets) for thinking in (False, True)}
+        texts = {thinking: StreamedText(recorder.secrets) for thinking in (False, True)}
 
-        def tell(text: str, thinking: bool) -> None:
+        def send(text: str, thinking: bool) -> None:
             if text:
                 recorder.stream.emit(TextDelta, tags(self.frame), text=text, thinking=thinking)
 
@@ -322,6 +322,6 @@ class CallScope(Generic[T]):
                     thinking = True
                 case _:
                     continue
-            tell(said[thinking].add(text), thinking)
-        for thinking, held in said.items():
-            tell(held.rest(), thinking)
+            send(texts[thinking].add(text), thinking)
+        for thinking, held in texts.items():
+            send(held.rest(), thinking)

@@ -204,10 +204,10 @@ class Session:
         self.spending.restore(recalled.spent)
         self.recorder.restore_usage(frame, recalled.spent)
         if recalled.error is not None:
-            mark_restored(recalled.error, frame.path, frame.record, is_from_below=recalled.is_from_below)
+            mark_restored(recalled.error, frame.path, frame.record, is_from_nested_call=recalled.is_from_nested_call)
             raise recalled.error
         if isinstance(frame, WorkerFrame) and frame.is_turn:
-            frame.go_on(list(recalled.messages or ()))
+            frame.continue_with(list(recalled.messages or ()))
         frame.end()
         self.recorder.close(frame, recalled.output)
         return recalled.output
@@ -215,7 +215,7 @@ class Session:
     def timed_out(self, deadline: Deadline, path: str) -> CallTimeout:
         """Return the error of a call whose time is up, with the functions that go on running in threads."""
         where = f"Time is up after {deadline.seconds:g} s (Limits.timeout), in {deadline.interrupted or path}."
-        still_running = self.loop.threads.tell_left_running(deadline)
+        still_running = self.loop.threads.describe_left_running(deadline)
         return CallTimeout(f"{where} {still_running}".rstrip(), limit="timeout")
 
 

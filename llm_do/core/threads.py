@@ -77,7 +77,7 @@ class Threads:
             job = thread.job = pool.Job(function, partial(pool.deliver_to, future), partial(self.finish, thread))
             job.serve(current_token(), scope)
             if not self.submit(thread):
-                timer = loop.call_later(SECONDS_BEFORE_NOTICE, self.tell_wait, thread)
+                timer = loop.call_later(SECONDS_BEFORE_NOTICE, self.report_wait, thread)
             try:
                 return await future
             except (asyncio.CancelledError, GeneratorExit) as exc:
@@ -175,7 +175,7 @@ class Threads:
             elif thread.abandoned and cancelled is not None:
                 cancelled.add_note(f"llm-do left {frame.path} running: its thread cannot be stopped.")
 
-    def tell_wait(self, thread: CallThread) -> None:
+    def report_wait(self, thread: CallThread) -> None:
         """Tell once in a session that a function waits for a place, and who holds them."""
         with self._lock:
             waits = thread in self._waiting.get(thread.depth, ())
@@ -199,7 +199,7 @@ class Threads:
             threads = [thread for thread in threads if deadline.covers(thread.frame.deadline)]
         return _count_paths(threads)
 
-    def tell_left_running(self, deadline: Deadline | None = None) -> str:
+    def describe_left_running(self, deadline: Deadline | None = None) -> str:
         """Return a sentence that names them, or nothing if there are none."""
         names = self.left_running(deadline)
         return f"Left running, since threads cannot be stopped: {names}." if names else ""
@@ -239,7 +239,7 @@ class ThreadsOfCall(Executor):
         future.add_done_callback(self._forget)
         if not self._threads.submit(thread):
             # It may be submitted from another thread, and only the loop may tell of it.
-            tell = partial(self._loop.call_later, SECONDS_BEFORE_NOTICE, self._threads.tell_wait, thread)
+            tell = partial(self._loop.call_later, SECONDS_BEFORE_NOTICE, self._threads.report_wait, thread)
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(tell)
         return future

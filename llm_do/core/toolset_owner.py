@@ -21,7 +21,7 @@ from ..values.canonical import SameObject
 from ..values.texts import quote
 from . import tasks
 from .context import Context, run_context
-from .entry import EntryBase, StartsBeside
+from .entry import EntryBase, StartsConcurrently
 from .plane import GovernedToolset, HeldToolset
 from .recorder import logger
 
@@ -61,7 +61,7 @@ class ToolsetOwner:
             owner.exception()  # told to those who open and close, if there are any
 
     @property
-    def gone(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the toolsets are closed, or never were open."""
         return self._owner.done()
 
@@ -187,9 +187,9 @@ async def _wait_for_starts(toolsets: Sequence[AbstractToolset[Any]]) -> None:
     """Wait for toolsets that start side by side. When one fails, its error ends the wait for the others."""
     starting: list[asyncio.Task[None]] = []
     for toolset in toolsets:
-        while isinstance(toolset, WrapperToolset) and not isinstance(toolset, StartsBeside):
+        while isinstance(toolset, WrapperToolset) and not isinstance(toolset, StartsConcurrently):
             toolset = toolset.wrapped
-        if isinstance(toolset, StartsBeside):
+        if isinstance(toolset, StartsConcurrently):
             starting.append(asyncio.create_task(toolset.started(), name=f"start of {toolset.label}"))
     if not starting:
         return

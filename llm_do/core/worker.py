@@ -37,7 +37,7 @@ from ..values.names import check_name
 from ..values.snapshots import snapshot
 from ..values.texts import quote
 from .adapt import adapt
-from .attachments import takes_files, takes_files_apart
+from .attachments import takes_files, takes_separate_files
 from .context import Context
 from .entry import Entry, EntryBase, Repeat, ToolsetFactory
 from .frame import WorkerFrame
@@ -172,7 +172,7 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
 
     @cached_property
     def proxy_with_files(self) -> Tool[Context] | None:  # type: ignore[override]
-        if not takes_files(self) or (self.input_type is not None and not takes_files_apart(self)):
+        if not takes_files(self) or (self.input_type is not None and not takes_separate_files(self)):
             return None
         return proxy_tool(self, with_files=True)
 

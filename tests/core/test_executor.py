@@ -78,8 +78,8 @@ class Memory(Executor):
         try:
             output = await entry.call(arguments, ctx, run_ctx)
         except Exception as exc:
-            is_from_below = raised_in_nested_call(exc, call.record)
-            self.finished[str(call.key)] = Recalled(error=exc, is_from_below=is_from_below, digest=call.digest)
+            is_nested = raised_in_nested_call(exc, call.record)
+            self.finished[str(call.key)] = Recalled(error=exc, is_from_nested_call=is_nested, digest=call.digest)
             raise
         assert call.record is not None
         spent = [ModelUsage("tree", "function", usage) for usage in call.record.requests]

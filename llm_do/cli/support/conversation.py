@@ -123,7 +123,7 @@ class Conversation:
 
     def describe_cancelled(self) -> str:
         """Return the message about a cancelled turn."""
-        left = self.runtime.loop.threads.tell_left_running()
+        left = self.runtime.loop.threads.describe_left_running()
         return f"The turn was cancelled. The worker does not remember it. {visible(left)}".rstrip()
 
     def describe_error(self, exc: BaseException) -> str:

@@ -193,7 +193,7 @@ class Reporter:
 
     def _report_left_running(self) -> None:
         """Name the synchronous functions whose threads end with the process. A timeout error names them itself."""
-        left = "" if self._runtime is None else self._runtime.loop.threads.tell_left_running()
+        left = "" if self._runtime is None else self._runtime.loop.threads.describe_left_running()
         if left:
             click.echo(visible(left), err=True)
 
