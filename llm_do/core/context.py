@@ -27,7 +27,6 @@ from ..values.snapshots import snapshot
 from .adapt import adapt
 from .attachments import bind_call
 from .bound import BoundEntry, ToolsProxy
-from .bridge import call_sync
 from .entry import Entry, EntryBase, MessageCallback
 from .executor import Recalled
 from .frame import CallFrame, WorkerFrame, make_frame
@@ -103,7 +102,7 @@ class Context:
     def call_sync(self, entry: Entry[T], /, *args: Any, **kwargs: Any) -> T: ...
     def call_sync(self, entry: str | Entry[Any], /, *args: Any, **kwargs: Any) -> Any:
         """`call` for synchronous code: at the top level, or in a synchronous entry, which runs in a thread."""
-        return call_sync(self.runtime.loop, self.frame, partial(self.call, entry, *args, **kwargs))
+        return self.runtime.loop.call_sync(self.frame, partial(self.call, entry, *args, **kwargs))
 
     @overload
     def bind(self, entry: str, /) -> BoundEntry[Any]: ...

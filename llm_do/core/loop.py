@@ -1,12 +1,14 @@
-"""The event loop that serves a session: one at a time, and what may run in it side by side."""
+"""The event loop that serves a session, one at a time: what may run in it side by side, and calls from threads."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError, Future, wait
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 import anyio
 from pydantic_ai._run_context import get_current_run_context
@@ -18,6 +20,11 @@ from .slots import WorkerSlots
 from .threads import Threads
 
 T = TypeVar("T")
+
+_Outcome: TypeAlias = tuple[Any, SystemExit | None]
+"""The output of a call, or the `SystemExit` that is meant for the thread that made it: a task would end the loop."""
+
+_LOOP_ENDED = "The event loop that served the call ended before the call did. Keep it running until its calls are over."
 
 
 class SessionLoop:
@@ -136,3 +143,104 @@ class SessionLoop:
 
     def _is_inner_task(self) -> bool:
         return asyncio.current_task() in self._inner_tasks
+
+    # -- calls from synchronous code ---------------------------------------------------------------
+
+    def call_sync(self, frame: CallFrame, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Make a call on behalf of `frame`, and wait for it."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            raise EventLoopError(
+                "call_sync would block the event loop that has to serve the call. Use `await ctx.call(...)` here."
+            )
+        if frame.parent is not None:
+            loop = self.find_running()
+            if loop is None:
+                raise EventLoopError(f"The event loop that {frame.path} ran in has ended, and so have its calls.")
+            return self._call_in(loop, frame, call)
+        loop = self.shared.find(self.find_running)
+        if loop is None:
+            return self.shared.run(self._open(call))
+        with self.shared.guest():
+            return self._call_in(loop, frame, call)
+
+    async def _open(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Make a call in a loop of its own, which other threads may use from now on."""
+        self.enter()
+        self.shared.is_open = True
+        return await call()
+
+    def _call_in(self, loop: asyncio.AbstractEventLoop, frame: CallFrame, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Make a call from a thread in a loop that runs in another one."""
+        coroutine = self._call_for_thread(frame, call)
+        future: Future[_Outcome] = Future()
+        tasks: list[asyncio.Task[_Outcome]] = []
+
+        def start() -> None:
+            tasks.append(task := loop.create_task(coroutine))
+            task.add_done_callback(partial(_deliver, future))
+
+        def cancel() -> None:
+            for task in tasks:
+                task.cancel()
+            if not tasks:
+                coroutine.close()
+
+        try:
+            loop.call_soon_threadsafe(start)
+            while not wait([future], timeout=0.5).done:
+                if self.find_running() is not loop and not future.done():
+                    raise EventLoopError(_LOOP_ENDED)
+        except KeyboardInterrupt:  # it ends the wait of this thread, and has to end the call in the other one
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(cancel)  # after `start`, if that was called at all
+            raise
+        except RuntimeError:  # the loop is closed
+            if tasks:
+                raise
+            coroutine.close()
+            raise EventLoopError(_LOOP_ENDED) from None
+        return _output_of(future, frame)
+
+    async def _call_for_thread(self, frame: CallFrame, call: Callable[[], Awaitable[Any]]) -> _Outcome:
+        """Make the call of a thread, in a task that its caller can find."""
+        task = asyncio.current_task()
+        assert task is not None
+        if frame.thread_calls is None:
+            frame.thread_calls = set()
+        frame.thread_calls.add(task)
+        try:
+            with self.inner_task():
+                return await call(), None
+        except SystemExit as exc:
+            return None, exc
+        finally:
+            frame.thread_calls.discard(task)
+
+
+def _output_of(future: Future[_Outcome], frame: CallFrame) -> Any:
+    """Return the output of a call that is over, or raise its error."""
+    try:
+        output, stop = future.result()
+    except CancelledError:
+        if frame.parent is not None:  # the call whose thread this is was cancelled
+            raise
+        raise EventLoopError(f"The call was cancelled. {_LOOP_ENDED}") from None
+    if stop is not None:
+        raise stop
+    return output
+
+
+def _deliver(future: Future[_Outcome], task: asyncio.Task[_Outcome]) -> None:
+    """Give the outcome of a task to the thread that waits for it."""
+    if task.cancelled():
+        future.cancel()
+    if not future.set_running_or_notify_cancel():
+        return
+    if (error := task.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(task.result())
