@@ -114,66 +114,49 @@ class EntryBase:
         requires_approval = False
     input_type: Any = None
     """The type whose fields are its parameters, where it declares one."""
-    definition: WorkerDefinition | None = None
-    """The worker file that it was made from."""
-    custom_tools_path: Path | None = None
-    """The file with its own tools."""
-    tools: Sequence[Entry[Any] | str] = ()
-    """The tools of a worker: entries, or names of entries of the project."""
-    toolsets: Sequence[Any] = ()
-    """The factories, or names, of a worker's toolsets."""
-    capabilities: Sequence[Any] = ()
-    """The PydanticAI capabilities of a worker."""
-    allow_workers: Sequence[str] = ()
-    """The workers that a worker's model may delegate to."""
     own_entries: Mapping[str, Entry[Any]] = MappingProxyType({})
     """The tools that belong to a worker, by name."""
     proxy: Tool[Context] | None = None
     """The tool that a worker's model sees, where it is made once and for all."""
     proxy_with_files: Tool[Context] | None = None
     """The same for a worker that has files to hand on, where this one takes any."""
-    attachment_policy: AttachmentPolicy | None = None
-    """Which files a worker may be given, and may hand on."""
-    compatible_models: Sequence[str] = ()
-    """Which models a worker can use; all, where it does not say."""
     writes_prompt: bool = False
     """Whether a worker's input type writes its prompt."""
     check_arguments: Callable[[dict[str, Any], Context], Awaitable[None]] | None = None
     """Checks the bound arguments of a call that Python makes."""
-    plan: Callable[[dict[str, Any], Any], Plan] | None = None
-    """Returns the plan of a call from its arguments and its frame, where the arguments do not tell what it would do."""
-    plans_in_thread: bool = False
-    """Whether planning walks through folders, so that calls are planned and judged in a thread."""
-    errors_for_model: tuple[type[Exception], ...] = ()
-    """Exceptions reported to the calling model as a failed tool result instead of ending the run."""
-    effects: Collection[Effect] | None = None
-    """Its effects beyond computing; `None` where they are not declared, which is not the same as none."""
-    repeat: Repeat = "never"
-    """How a resumed run treats a call of it that had begun."""
     identity: Hashable = None
     """Its identity in grants, where the object itself is made anew for each call."""
     source: str | None = None
     """Where it comes from, for error messages."""
-    rule: str | None = None
-    """The name by which rules speak of it, where that is not its own."""
     qualified_name: str | None = None
     """`server/tool`, by which rules can speak of a tool of a server as well."""
-    generated: bool = False
-    """Whether a model made it."""
-    creators: Sequence[str] = ()
-    """The worker that created it, the creator of that one, and so on."""
-    output_type: Any = str
-    """The type of a worker's output."""
-    retries: int = 1
-    """How often a worker's model may try again."""
-    limits: Limits | None = None
-    """Budgets for each call of a worker, over everything below it."""
-    on_cut_off: Literal["note", "error"] = "note"
-    """The reaction to an answer of a worker's model that is cut off."""
-    secret_fields: SecretFields | None = None
-    """Which of its arguments are secret, if any are."""
     rule_book: RuleBook | None = None
     """The rules that a worker brings along, for its calls and for everything below them."""
+
+    # The fields of a tool, which `ToolEntry` describes.
+    plan: Callable[[dict[str, Any], Any], Plan] | None = None
+    plans_in_thread: bool = False
+    errors_for_model: tuple[type[Exception], ...] = ()
+    effects: Collection[Effect] | None = None
+    repeat: Repeat = "never"
+    rule: str | None = None
+    secret_fields: SecretFields | None = None
+
+    # The fields of a worker, which `WorkerEntry` describes.
+    definition: WorkerDefinition | None = None
+    custom_tools_path: Path | None = None
+    tools: Sequence[Entry[Any] | str] = ()
+    toolsets: Sequence[Any] = ()
+    capabilities: Sequence[Any] = ()
+    allow_workers: Sequence[str] = ()
+    attachment_policy: AttachmentPolicy | None = None
+    compatible_models: Sequence[str] = ()
+    generated: bool = False
+    creators: Sequence[str] = ()
+    output_type: Any = str
+    retries: int = 1
+    limits: Limits | None = None
+    on_cut_off: Literal["note", "error"] = "note"
 
     def open_sandbox(self) -> SandboxToolset | None:
         """Open the files of a worker for one call of it, which closes them."""
