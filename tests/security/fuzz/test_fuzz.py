@@ -208,7 +208,8 @@ def test_no_value_of_a_tool_tells_a_model_a_key(data: st.DataObject, key: str) -
         finally:
             del os.environ["FUZZED_KEY"]
         assert key not in " ".join(world.sent[1:]).replace(world.sent[0], "")
-        assert key not in everything(list(runtime.trace))
+        told = [(each.input_data, each.output_data, each.error, each.failure) for each in runtime.trace]
+        assert key not in everything(told)  # times and usage have digits of their own
 
 
 TOOLS = ["wipe", "pay", "anything", "worker_call", "worker_create", "shell", "write_file"]
