@@ -20,9 +20,11 @@ from ..errors import CommandError, PathChanged, PathDenied, PathFailed, PathMiss
 from ..policy.plan import Plan
 from ..policy.rules import Case, Grant, Places, Ruling
 from ..sandbox import Pins, SandboxManager
+from ..sandbox.commands.bwrap import find_sandbox_problem, run_sandboxed
 from ..sandbox.commands.command_line import WRAPPERS, Command, parse
-from ..sandbox.commands.runner import CommandResult, Mount, ShellLimits, Workspace
-from ..sandbox.commands.selection import select_runner
+from ..sandbox.commands.mounts import Mount
+from ..sandbox.commands.processes import CommandResult, ShellLimits
+from ..sandbox.commands.unsandboxed import run_unsandboxed
 from .approved_scripts import add_programs, check_programs, pin_programs
 
 _WORD = re.compile(r"[A-Za-z][\w.-]*")
@@ -50,8 +52,10 @@ async def _shell(ctx: RunContext[Context], command: str, timeout: Annotated[floa
         check_programs(frame.pins, parsed, manager, unsandboxed=unsandboxed)
     with _mounts(manager, frame) as (mounts, missing):
         note = f"\n(not available: {'; '.join(missing)})" if missing else ""
-        workspace = Workspace(base=manager.base, mounts=mounts, copies=programs)
-        result = await select_runner(sandboxed=not unsandboxed).run(parsed, workspace, limits, make_cleaner)
+        if unsandboxed:
+            result = await run_unsandboxed(parsed, manager.base, limits, make_cleaner)
+        else:
+            result = await run_sandboxed(parsed, mounts, limits, programs, make_cleaner)
         return _result_text(result, note, frame, next((mount.name for mount in mounts if mount.writable), None))
 
 
@@ -152,7 +156,7 @@ class _ShellPlan(Plan):
     def _runs(self, ruling: Ruling) -> dict[str, Any]:
         if ruling.unsandboxed:
             return {"runs": "OUTSIDE of the sandbox, with all that you may do"}
-        if problem := select_runner(sandboxed=True).unavailable_reason():
+        if problem := find_sandbox_problem():
             raise PathDenied(
                 f"{problem} Without a sandbox no command runs, unless a rule allows that very command unsandboxed."
             )

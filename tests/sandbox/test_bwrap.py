@@ -23,11 +23,12 @@ from types import SimpleNamespace
 import pytest
 
 from llm_do.errors import PathDenied, PathFailed
-from llm_do.sandbox.commands import bwrap
+from llm_do.sandbox.commands.bwrap import find_sandbox_problem, run_sandboxed
 from llm_do.sandbox.commands.command_line import parse
-from llm_do.sandbox.commands.runner import CommandResult, Mount, ShellLimits, Workspace
+from llm_do.sandbox.commands.mounts import Mount
+from llm_do.sandbox.commands.processes import CommandResult, ShellLimits
 from llm_do.sandbox.commands.seccomp import MACHINES, system_call_filter
-from llm_do.sandbox.commands.selection import select_runner
+from llm_do.sandbox.commands.unsandboxed import run_unsandboxed
 
 from ..processes import PATIENCE, start_interruptible
 
@@ -71,12 +72,11 @@ def having(word: str) -> list[int]:
 
 
 async def sandboxed(text: str, *mounts: Mount, limits: ShellLimits = LIMITS) -> CommandResult:
-    workspace = Workspace(base=Path("/nowhere"), mounts=mounts)
-    return await select_runner(sandboxed=True).run(parse(text), workspace, limits)
+    return await run_sandboxed(parse(text), mounts, limits)
 
 
 async def unsandboxed(text: str, folder: Path, limits: ShellLimits = LIMITS) -> CommandResult:
-    return await select_runner(sandboxed=False).run(parse(text), Workspace(base=folder), limits)
+    return await run_unsandboxed(parse(text), folder, limits)
 
 
 def ro(path: Path, *protected: Path, name: str = "data", fd: int | None = None) -> Mount:
@@ -88,12 +88,11 @@ def rw(path: Path, *protected: Path, name: str = "data", fd: int | None = None) 
 
 
 def test_it_works_here() -> None:
-    for sandboxed in (True, False):
-        assert select_runner(sandboxed=sandboxed).unavailable_reason() is None
+    assert find_sandbox_problem() is None
 
 
 def test_unavailable_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    check = bwrap.find_problem.__wrapped__
+    check = find_sandbox_problem.__wrapped__
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "`bwrap` is not on PATH" in check() and "apt-get install" in check()
     fake = tmp_path / "bwrap"
@@ -114,7 +113,7 @@ def test_unavailable_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 async def test_a_sandbox_that_cannot_be_set_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says what bubblewrap says."""
-    assert bwrap.find_problem() is None  # with the real one
+    assert find_sandbox_problem() is None  # with the real one
     fake = tmp_path / "bwrap"
     fake.write_text("#!/bin/sh\necho 'bwrap: no room' >&2\nexit 1\n")
     fake.chmod(0o755)
@@ -825,10 +824,9 @@ async def test_cancelled_at_any_moment(folder: Path) -> None:
 def test_an_interrupt(folder: Path) -> None:
     mark = f"8{os.getpid()}.8"
     program = (
-        "import asyncio\nfrom pathlib import Path\nfrom llm_do.sandbox.commands.command_line import parse\n"
-        "from llm_do.sandbox.commands.runner import *\nfrom llm_do.sandbox.commands.selection import select_runner\n"
-        f"command, workspace = parse('sleep {mark} | cat'), Workspace(base=Path('/nowhere'))\n"
-        "asyncio.run(select_runner(sandboxed=True).run(command, workspace, ShellLimits()), debug=True)"
+        "import asyncio\nfrom llm_do.sandbox.commands.command_line import parse\n"
+        "from llm_do.sandbox.commands.bwrap import ShellLimits, run_sandboxed\n"
+        f"asyncio.run(run_sandboxed(parse('sleep {mark} | cat'), [], ShellLimits()), debug=True)"
     )
     process = start_interruptible([sys.executable, "-X", "dev", "-c", program], stderr=subprocess.PIPE)
     while not any(Path(f"/proc/{pid}/comm").read_text() == "sleep\n" for pid in having(mark)):

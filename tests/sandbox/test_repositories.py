@@ -22,12 +22,11 @@ from llm_do import (
     WorkerFileError,
     WorkerRegistry,
 )
-from llm_do.sandbox.commands.bwrap import find_problem
+from llm_do.sandbox.commands.bwrap import find_sandbox_problem, run_sandboxed
 from llm_do.sandbox.commands.bwrap_program import BwrapProgram
 from llm_do.sandbox.commands.command_line import parse
-from llm_do.sandbox.commands.mounts import RepositoryGuard, open_mount, plan_mounts
-from llm_do.sandbox.commands.runner import CommandResult, Mount, ShellLimits, Workspace
-from llm_do.sandbox.commands.selection import select_runner
+from llm_do.sandbox.commands.mounts import Mount, RepositoryGuard, open_mount, plan_mounts
+from llm_do.sandbox.commands.processes import CommandResult, ShellLimits
 from llm_do.sandbox.roots import renames
 from llm_do.sandbox.roots.repositories import DISABLED, disable_new, is_repository_name, repository_around
 
@@ -57,8 +56,7 @@ def git(folder: Path, *words: str) -> str:
 
 async def command(out: Path, text: str, **limits: Any) -> CommandResult:
     mounts = [Mount(name="out", folder=out, writable=True)]
-    workspace = Workspace(base=Path("/nowhere"), mounts=mounts)
-    return await select_runner(sandboxed=True).run(parse(text), workspace, ShellLimits(**limits))
+    return await run_sandboxed(parse(text), mounts, ShellLimits(**limits))
 
 
 def script(*lines: str) -> str:
@@ -272,7 +270,7 @@ async def test_a_repository_that_is_moved_while_a_command_starts_is_not_left_ope
     bwrap.parent.mkdir()
     bwrap.write_text(f'#!/bin/sh\nif [ -e {out}/repo ]; then /bin/mv {out}/repo {out}/moved; fi\nexec {real} "$@"\n')
     bwrap.chmod(0o755)
-    assert find_problem() is None  # which is found out with the real one
+    assert find_sandbox_problem() is None  # which is found out with the real one
     monkeypatch.setenv("PATH", f"{bwrap.parent}:{os.environ['PATH']}")
     stop = BwrapProgram.stop
 

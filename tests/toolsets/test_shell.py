@@ -218,13 +218,13 @@ def test_a_grant_for_commands_in_the_sandbox_is_for_none_outside_of_it(shell: Sh
 def test_without_bubblewrap_nothing_runs_and_no_one_is_asked(
     shell: Shell, project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    from llm_do.sandbox.commands.bwrap import find_problem
+    from llm_do.sandbox.commands.bwrap import find_sandbox_problem
 
     programs = tmp_path_factory.mktemp("bin")
     for name in ("cat", "env"):
         (programs / name).symlink_to(f"/bin/{name}")
     monkeypatch.setenv("PATH", str(programs))
-    find_problem.cache_clear()
+    find_sandbox_problem.cache_clear()
     try:
         person = Person(*[ApprovalDecision(approved=True)] * 3)
         rules = rule("[{rule: allow, when: {command: 'cat in/names.txt'}, unsandboxed: true}]")
@@ -235,7 +235,7 @@ def test_without_bubblewrap_nothing_runs_and_no_one_is_asked(
         assert not (project / "out" / "x").exists()
         assert printed(result)[1] == "b\na\nb\n"
     finally:
-        find_problem.cache_clear()
+        find_sandbox_problem.cache_clear()
 
 
 def test_a_grant_for_a_command_shows_what_it_covers(shell: Shell) -> None:

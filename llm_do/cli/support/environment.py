@@ -23,7 +23,7 @@ from ...models.local.files import ModelFile
 from ...models.local.store import cached_models, models_folder
 from ...projects.config import read_config
 from ...projects.layout import CONFIG
-from ...sandbox.commands.selection import select_runner
+from ...sandbox.commands.bwrap import find_sandbox_problem
 
 Row: TypeAlias = tuple[str, str, str]
 """The thing that was examined, its state (`ok` or `missing`), and details."""
@@ -31,7 +31,7 @@ Row: TypeAlias = tuple[str, str, str]
 
 def inspect_environment(root: Path | None) -> Iterator[Row]:
     """Yield the state of all that a project in `root` may need from this machine."""
-    problem = select_runner(sandboxed=True).unavailable_reason()
+    problem = find_sandbox_problem()
     found = f"{shutil.which('bwrap')}: commands are sandboxed"
     yield "bubblewrap", "ok" if problem is None else "missing", problem or found
     yield from _keys()

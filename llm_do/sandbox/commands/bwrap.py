@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
@@ -24,11 +25,11 @@ from ...machine import pool
 from ...machine.files import closing_fd
 from ...machine.waiting import wait_shielded
 from ..excerpts import MakeCleaner
+from ..roots.states import FileState
 from .bwrap_program import WORK, BwrapProgram, in_memory, start_program
 from .command_line import Command
-from .mounts import RepositoryGuard, open_mount, plan_mounts
-from .processes import Argv, run_pipelines
-from .runner import CommandResult, CommandRunner, ShellLimits, Workspace
+from .mounts import Mount, RepositoryGuard, open_mount, plan_mounts
+from .processes import Argv, CommandResult, ShellLimits, run_pipelines
 from .seccomp import MACHINES, system_call_filter
 
 _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "TERM": "dumb"}  # noqa: S108
@@ -44,7 +45,7 @@ _INSTALL = "Install it (Debian, Ubuntu: apt-get install bubblewrap; Fedora: dnf 
 
 
 @cache
-def find_problem() -> str | None:
+def find_sandbox_problem() -> str | None:
     """Try once whether commands can be sandboxed here. Return why not, or `None` if they can."""
     if sys.platform != "linux":
         return f"Commands are sandboxed with bubblewrap, which needs Linux; this is {sys.platform}."
@@ -71,34 +72,36 @@ def find_problem() -> str | None:
     return None
 
 
-class BwrapRunner(CommandRunner):
-    """Runs commands in /work, where each mount has its name. A command that needs a shell has one inside."""
+async def run_sandboxed(
+    command: Command,
+    mounts: Sequence[Mount],
+    limits: ShellLimits,
+    copies: Mapping[str, FileState] | None = None,
+    make_cleaner: MakeCleaner | None = None,
+) -> CommandResult:
+    """Run a command in /work, where each mount has its name. A command that needs a shell has one inside.
 
-    def unavailable_reason(self) -> str | None:
-        return find_problem()
+    `copies` are files, by their path below /work, in whose place there is a private copy of that content.
+    """
+    if problem := find_sandbox_problem():
+        raise PathFailed(problem)
+    if len({mount.name for mount in mounts}) < len(mounts):
+        raise PathDenied("Two mounts have one name.")
+    with ExitStack() as stack:
+        open_mounts = [open_mount(mount, stack) for mount in mounts]
+        guard = await wait_shielded(pool.run(RepositoryGuard, open_mounts))
+        plan = plan_mounts(open_mounts, guard, stack, copies or {})
+        options = [*_base_options(limits), *plan.options, "--chdir", WORK, "--remount-ro", "/"]
 
-    async def run(
-        self, command: Command, workspace: Workspace, limits: ShellLimits, make_cleaner: MakeCleaner | None = None
-    ) -> CommandResult:
-        if problem := self.unavailable_reason():
-            raise PathFailed(problem)
-        if len({mount.name for mount in workspace.mounts}) < len(workspace.mounts):
-            raise PathDenied("Two mounts have one name.")
-        with ExitStack() as stack:
-            open_mounts = [open_mount(mount, stack) for mount in workspace.mounts]
-            guard = await wait_shielded(pool.run(RepositoryGuard, open_mounts))
-            plan = plan_mounts(open_mounts, guard, stack, workspace.copies)
-            options = [*_base_options(limits), *plan.options, "--chdir", WORK, "--remount-ro", "/"]
+        async def start(argv: Argv, *streams: int) -> BwrapProgram:
+            return await start_program(argv, streams, replace(plan, options=options), limits)
 
-            async def start(argv: Argv, *streams: int) -> BwrapProgram:
-                return await start_program(argv, streams, replace(plan, options=options), limits)
-
-            try:
-                result = await run_pipelines(command, start, limits, make_cleaner)
-            finally:
-                # Also when time is up or the run is cancelled: all processes are gone by now.
-                disabled = await wait_shielded(pool.run(guard.disable_new))
-            return replace(result, disabled=disabled)
+        try:
+            result = await run_pipelines(command, start, limits, make_cleaner)
+        finally:
+            # Also when time is up or the run is cancelled: all processes are gone by now.
+            disabled = await wait_shielded(pool.run(guard.disable_new))
+        return replace(result, disabled=disabled)
 
 
 def _base_options(limits: ShellLimits) -> list[str]:

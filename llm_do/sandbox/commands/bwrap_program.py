@@ -22,8 +22,7 @@ from ...machine.files import closing_fd, write_all
 from ..roots.openat import FOLDER_FLAGS
 from ..roots.states import FileState
 from .masks import find_self_mounts, host_mounts
-from .processes import Argv, close_all, exit_code, wait_exit
-from .runner import ShellLimits
+from .processes import Argv, ShellLimits, close_all, exit_code, wait_exit
 from .seccomp import system_call_filter
 
 WORK = "/work"

@@ -18,11 +18,23 @@ from ..roots.repositories import Identity, Names, disable_new, find_repositories
 from ..roots.states import FileState
 from .bwrap_program import WORK, Plan
 from .masks import find_masks, host_mounts
-from .runner import Mount
 
 logger = logging.getLogger("llm_do")
 
 _MAX_REPOSITORIES = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A folder that commands see as /work/NAME."""
+
+    name: str
+    folder: Path
+    writable: bool
+    fd: int | None = None
+    """The folder, if it is open already. Then it is this one, whatever its path means by now."""
+    protected: Sequence[Path] = ()
+    """Absolute paths that commands must not see, in whichever mount they would show up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -16,13 +17,40 @@ from ...errors import LlmDoError, PathFailed
 from ...machine.waiting import wait_shielded
 from ..excerpts import HeadAndTail, MakeCleaner
 from .command_line import Command
-from .runner import CommandResult, ShellLimits
 
 Argv = tuple[str, ...]
 
 TIMED_OUT, NOT_FOUND = 124, 127
 _CHUNK = 65536
 _DRAIN_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellLimits:
+    """Limits of one command: time and output for all of it, processes for each program of a pipeline, memory and files
+    for each process.
+    """
+
+    seconds: float = 60
+    memory_bytes: int = 1 << 30
+    processes: int = 64
+    output_characters: int = 50_000
+    """Of standard output and of standard error, each."""
+    file_bytes: int = 100_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandResult:
+    """The exit code and the output of a command."""
+
+    exit_code: int
+    """Of the last program. 124 when time was up, 127 when the program was not found, 128 + n for signal n."""
+    stdout: str
+    stderr: str
+    truncated: bool
+    timed_out: bool
+    disabled: tuple[str, ...] = ()
+    """The repositories that it left in folders that it could write, and what was done about each."""
 
 
 class RunningProgram(Protocol):

@@ -19,8 +19,7 @@ import anyio
 from ...machine import pool
 from ..excerpts import MakeCleaner
 from .command_line import Command
-from .processes import Argv, close_all, exit_code, kill_all, run_pipelines, wait_exit
-from .runner import CommandResult, CommandRunner, ShellLimits, Workspace
+from .processes import Argv, CommandResult, ShellLimits, close_all, exit_code, kill_all, run_pipelines, wait_exit
 
 _INHERITED = ("PATH", "HOME", "LANG")
 _MARK = "LLM_DO_COMMAND"
@@ -31,19 +30,15 @@ _EMPTY_LOOKS = 3
 _LIMIT_SCRIPT = 'for limit in $1; do ulimit "${limit%=*}" "${limit#*=}" 2>/dev/null; done; shift; exec "$@"'
 
 
-class UnsandboxedRunner(CommandRunner):
-    """Runs commands in the base folder of a workspace. Their number of processes is not limited."""
+async def run_unsandboxed(
+    command: Command, folder: Path, limits: ShellLimits, make_cleaner: MakeCleaner | None = None
+) -> CommandResult:
+    """Run a command in a folder of the host. Its number of processes is not limited."""
 
-    def unavailable_reason(self) -> None:
-        return None
+    async def start(argv: Argv, *streams: int) -> UnsandboxedProgram:
+        return UnsandboxedProgram(argv, folder, streams, limits)
 
-    async def run(
-        self, command: Command, workspace: Workspace, limits: ShellLimits, make_cleaner: MakeCleaner | None = None
-    ) -> CommandResult:
-        async def start(argv: Argv, *streams: int) -> UnsandboxedProgram:
-            return UnsandboxedProgram(argv, workspace.base, streams, limits)
-
-        return await run_pipelines(command, start, limits, make_cleaner)
+    return await run_pipelines(command, start, limits, make_cleaner)
 
 
 class UnsandboxedProgram:

@@ -21,7 +21,7 @@ from ....errors import did_you_mean
 from ....machine.installation import install_extra
 from ....policy.rules import RuleBook, check_rules
 from ....projects.rule_names import ProjectTools
-from ....sandbox.commands.selection import select_runner
+from ....sandbox.commands.bwrap import find_sandbox_problem
 from .project import CheckedProject, Problem, line_of
 
 _MOST_MISSING = 100
@@ -102,7 +102,7 @@ def _check_surroundings(project: CheckedProject, entry: WorkerEntry[Any]) -> Ite
             yield project.problem("note", "no-folder", message, path, root.root, "sandbox", names=names)
     if definition is None:
         return
-    if "shell" in definition.toolsets and (problem := select_runner(sandboxed=True).unavailable_reason()):
+    if "shell" in definition.toolsets and (problem := find_sandbox_problem()):
         yield project.problem("warning", "no-sandbox", problem, path, "shell", "toolsets", names=names)
     for toolset in definition.toolsets:
         if isinstance(toolset, McpToolset) and (reason := _why_unreachable(toolset)):
