@@ -26,9 +26,9 @@ from ...machine.files import closing_fd
 from ...machine.waiting import wait_shielded
 from ..excerpts import MakeCleaner
 from ..roots.states import FileState
-from .bwrap_program import WORK, BwrapProgram, in_memory, start_program
+from .bwrap_program import BwrapProgram, in_memory, start_program
 from .command_line import Command
-from .mounts import Mount, RepositoryGuard, open_mount, plan_mounts
+from .mounts import WORK, Mount, RepositoryGuard, open_mount, plan_mounts
 from .processes import Argv, CommandResult, ShellLimits, run_pipelines
 from .seccomp import MACHINES, system_call_filter
 

@@ -11,42 +11,22 @@ import select
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 import anyio
 
 from ...errors import PathFailed
 from ...machine.files import closing_fd, write_all
 from ..roots.openat import FOLDER_FLAGS
-from ..roots.states import FileState
-from .masks import find_self_mounts, host_mounts
+from .mounts import WORK, Plan, find_self_mounts, host_mounts
 from .processes import Argv, ShellLimits, close_all, exit_code, wait_exit
 from .seccomp import system_call_filter
 
-WORK = "/work"
 _OPEN_FILES = 1024
 _WATCH = 0.01
 _PER_NAMESPACE = (5, 14)
 """The kernel since which processes are counted in each user namespace, and not for a user as a whole."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The options of a sandbox, and the descriptors and files that they need."""
-
-    options: Sequence[str]
-    fds: Sequence[int]
-    """Descriptors that the options name."""
-    files: Sequence[str]
-    """Files that an empty one masks."""
-    places: Sequence[str]
-    """Where something must be mounted before the program starts."""
-    self_mounts: Sequence[str]
-    """Those of them where a file or folder is mounted on itself, with other rights."""
-    copies: Mapping[str, FileState] = field(default_factory=dict)
-    """Files in whose place a private copy with this content is mounted."""
 
 
 async def start_program(argv: Argv, streams: tuple[int, ...], plan: Plan, limits: ShellLimits) -> BwrapProgram:

@@ -1,14 +1,18 @@
-"""Folders as commands see them: protected paths in them are masked, and their repositories are read only."""
+"""Folders as commands see them: protected paths in them are masked, and their repositories are read only.
+
+A mask covers each place where a protected path shows up, by any name that a mount of the host gives.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 
 from ...errors import PathChanged, PathDenied, PathFailed
 from ...machine.files import closing_fd
@@ -16,12 +20,12 @@ from ...privacy.display import visible
 from ..roots.openat import FOLDER_FLAGS, best_opener
 from ..roots.repositories import Identity, Names, disable_new, find_repositories
 from ..roots.states import FileState
-from .bwrap_program import WORK, Plan
-from .masks import find_masks, host_mounts
 
 logger = logging.getLogger("llm_do")
 
+WORK = "/work"
 _MAX_REPOSITORIES = 200
+_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,23 @@ class OpenMount:
     def to(self) -> str:
         """The path at which commands see it."""
         return f"{WORK}/{self.mount.name}"
+
+
+@dataclass(slots=True)
+class Plan:
+    """The options of a sandbox, and the descriptors and files that they need."""
+
+    options: list[str] = field(default_factory=list)
+    fds: list[int] = field(default_factory=list)
+    """Descriptors that the options name."""
+    files: list[str] = field(default_factory=list)
+    """Files that an empty one masks."""
+    places: list[str] = field(default_factory=list)
+    """Where something must be mounted before the program starts."""
+    self_mounts: list[str] = field(default_factory=list)
+    """Those of them where a file or folder is mounted on itself, with other rights."""
+    copies: dict[str, FileState] = field(default_factory=dict)
+    """Files in whose place a private copy with this content is mounted."""
 
 
 class RepositoryGuard:
@@ -97,21 +118,19 @@ def plan_mounts(
     mounts: Sequence[OpenMount], guard: RepositoryGuard, stack: ExitStack, copies: Mapping[str, FileState]
 ) -> Plan:
     """Return the options for the mounts, the descriptors that they name, and the files to mask."""
-    options, fds, files, places = list[str](), list[int](), list[str](), list[str]()
-    mounted_copies, self_mounts = dict[str, FileState](), list[str]()
-    mounts_of_host = host_mounts()
+    plan, mounts_of_host = Plan(), host_mounts()
 
     def bind(fd: int, to: str, writable: bool) -> None:
         stack.callback(os.close, fd)
-        fds.append(fd)
-        places.append(to)
-        options.extend(["--bind-fd" if writable else "--ro-bind-fd", str(fd), to])
+        plan.fds.append(fd)
+        plan.places.append(to)
+        plan.options += ["--bind-fd" if writable else "--ro-bind-fd", str(fd), to]
 
     for each in mounts:
         mount, to = each.mount, each.to
         masks = find_masks(each.folder, _protected_paths(mounts, each), mounts_of_host, writable=mount.writable)
         if Path() in masks:
-            options += _empty_folder(to)
+            plan.options += _empty_folder(to)
             continue
         bind(os.dup(each.fd), to, mount.writable)
         # A folder around a mask must not be moved away, for another could take its place. A mount point cannot be.
@@ -123,20 +142,20 @@ def plan_mounts(
             if not _is_masked(name, masks):
                 for fd, below in _open_place(each.fd, names, identity):
                     bind(fd, "/".join((to, *below)), False)
-                    self_mounts.append(places[-1])
+                    plan.self_mounts.append(plan.places[-1])
         for path, state in copies.items():
             name, at = Path(*path.split("/")[1:]), f"{WORK}/{path}"
             if path.partition("/")[0] == mount.name and not _is_masked(name, masks):
                 _check_file(each.fd, name, path)
-                mounted_copies[at] = state
-                places.append(at)
+                plan.copies[at] = state
+                plan.places.append(at)
         for name in sorted(masks):
-            places.append(f"{to}/{name}")
+            plan.places.append(f"{to}/{name}")
             if (each.folder / name).is_dir():
-                options += _empty_folder(f"{to}/{name}")
+                plan.options += _empty_folder(f"{to}/{name}")
             else:
-                files.append(f"{to}/{name}")
-    return Plan(options, fds, files, places, self_mounts, mounted_copies)
+                plan.files.append(f"{to}/{name}")
+    return plan
 
 
 def _is_masked(name: Path, masks: Iterable[Path]) -> bool:
@@ -207,3 +226,97 @@ def _protected_paths(mounts: Sequence[OpenMount], mount: OpenMount) -> set[Path]
 
 def _empty_folder(folder: str) -> list[str]:
     return ["--size", "4096", "--tmpfs", folder, "--remount-ro", folder]
+
+
+@dataclass(frozen=True, slots=True)
+class HostMount:
+    """A mount of the host: the path `inside` a disk, and the path `at` which it is mounted."""
+
+    disk: str
+    inside: PurePosixPath
+    at: PurePosixPath
+    number: int
+    parent: int
+    """The number of the mount around it."""
+
+
+def host_mounts(pid: int | str = "self") -> list[HostMount]:
+    """Return the mounts of a process, the topmost last."""
+    found = []
+    # Only at "\n": names may have other characters in them that Python takes for the end of a line.
+    for line in Path(f"/proc/{pid}/mountinfo").read_bytes().decode(errors="surrogateescape").rstrip("\n").split("\n"):
+        number, parent, disk, inside, at, *_ = line.split(" ")
+        paths = PurePosixPath(_unescape(inside)), PurePosixPath(_unescape(at))
+        found.append(HostMount(disk, *paths, int(number), int(parent)))
+    return found
+
+
+def find_self_mounts(mounts: Sequence[HostMount]) -> set[str]:
+    """Return where a file or a folder is mounted on itself, and not on another that has taken its path."""
+    numbered = {mount.number: mount for mount in mounts}
+    found = set()
+    for mount in mounts:
+        around = numbered.get(mount.parent)
+        if around is None or around.disk != mount.disk or not mount.at.is_relative_to(around.at):
+            continue
+        if mount.inside == around.inside / mount.at.relative_to(around.at):
+            found.add(str(mount.at))
+    return found
+
+
+def find_masks(folder: Path, protected: Iterable[Path], mounts: Sequence[HostMount], *, writable: bool) -> set[Path]:
+    """Return the paths below a folder, relative to it, that lead to protected ones. `.` is the folder as a whole.
+
+    A missing path cannot be masked. A command could create it in a folder that it can write, so that is refused; and
+    so is a symlink, which it could replace.
+    """
+    found: set[Path] = set()
+    for path in protected:
+        link = path.parent.resolve() / path.name
+        if writable and link.is_symlink() and link.is_relative_to(folder):
+            link_name = str(link.relative_to(folder))
+            raise PathDenied(f"No command can run here: {link_name!r} is protected, and a symlink cannot be covered.")
+        for name in _visible_names(path.resolve(), folder, mounts):
+            if os.path.lexists(folder / name):
+                found.add(name)
+            elif writable:
+                raise PathDenied(
+                    f"No command can run here: {str(name)!r} is protected and does not exist, so a command could "
+                    "create it. Create it, or make the root read only."
+                )
+    # What is below a mask is gone with it.
+    return {name for name in found if not any(other in name.parents for other in found)}
+
+
+def _visible_names(real: Path, folder: Path, mounts: Sequence[HostMount]) -> set[Path]:
+    """Return the names of a path in a folder: its own, and that in every mount which has it too."""
+    home = _mount_of(real, mounts)
+    if home is None:
+        return {real.relative_to(folder)} if real.is_relative_to(folder) else set()
+    inside = home.inside / real.relative_to(home.at)
+    found = set()
+    for mount in mounts:
+        if mount.disk != home.disk:
+            continue
+        if inside.is_relative_to(mount.inside):
+            place = Path(mount.at / inside.relative_to(mount.inside))
+        elif mount.inside.is_relative_to(inside):
+            place = Path(mount.at)  # the mount shows a part of it
+        else:
+            continue
+        if folder.is_relative_to(place):
+            if folder == place or _mount_of(folder, mounts) == mount:
+                found.add(Path())
+        elif place.is_relative_to(folder) and _mount_of(place, mounts) == mount:
+            found.add(place.relative_to(folder))
+    return found
+
+
+def _mount_of(path: Path, mounts: Sequence[HostMount]) -> HostMount | None:
+    """Return the mount that a path is on: the deepest, and of two in one place the later."""
+    around = [mount for mount in mounts if path.is_relative_to(mount.at)]
+    return max(enumerate(around), key=lambda item: (len(item[1].at.parts), item[0]))[1] if around else None
+
+
+def _unescape(text: str) -> str:
+    return _OCTAL.sub(lambda found: chr(int(found[1], 8)), text)
