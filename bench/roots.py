@@ -10,7 +10,7 @@ from statistics import median
 from time import process_time
 
 from llm_do.sandbox import RootConfig, SandboxConfig, SandboxManager, SandboxToolset
-from llm_do.sandbox.roots.openat import best_opener, walk
+from llm_do.sandbox.roots.system_calls import best_opener, walk
 
 TARGET = 3.0
 TEXT = "a line of text\n" * 60

@@ -27,7 +27,7 @@ from llm_do.sandbox.commands.bwrap_program import BwrapProgram
 from llm_do.sandbox.commands.command_line import parse
 from llm_do.sandbox.commands.mounts import Mount, RepositoryGuard, open_mount, plan_mounts
 from llm_do.sandbox.commands.processes import CommandResult, ShellLimits
-from llm_do.sandbox.roots import renames
+from llm_do.sandbox.roots import system_calls
 from llm_do.sandbox.roots.repositories import DISABLED, disable_new, is_repository_name, repository_around
 
 SETTINGS = "[core]\n\trepositoryformatversion = 0\n\tfsmonitor = touch {}\n"
@@ -216,7 +216,7 @@ def test_a_new_repository_is_disabled_whatever_the_system_lacks(
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
     if missing != "nothing":
-        monkeypatch.setattr(renames, "_renameat2", None)
+        monkeypatch.setattr(system_calls, "_renameat2", None)
     if missing == "flags and hard links":
         monkeypatch.setattr(os, "link", no_hard_links)
     mark, elsewhere = tmp_path / "mark", tmp_path / "elsewhere"

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from llm_do.errors import ContentError, PathDenied, PathFailed, PathMissing
 from llm_do.sandbox import RootConfig, SandboxConfig, SandboxManager, SandboxToolset
-from llm_do.sandbox.roots.openat import Opener, best_opener, openat2, walk
+from llm_do.sandbox.roots.system_calls import Opener, best_opener, openat2, walk
 
 from ..processes import PATIENCE
 
@@ -492,7 +492,7 @@ class TestRefusals:
             from pathlib import Path
             from llm_do.errors import PathFailed
             from llm_do.sandbox import *
-            from llm_do.sandbox.roots.openat import openat2, walk
+            from llm_do.sandbox.roots.system_calls import openat2, walk
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
             config = SandboxConfig(paths={{"out": RootConfig(root="out", mode="rw")}})

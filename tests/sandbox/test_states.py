@@ -1,7 +1,7 @@
 """A change that is meant for one very file is made to that one, or not at all, whatever happens at the last moment."""
 
+import ctypes
 import errno
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import pytest
 
 from llm_do.errors import PathChanged, PathDenied
 from llm_do.sandbox import RootConfig, SandboxConfig, SandboxManager, SandboxToolset
-from llm_do.sandbox.roots import folders, renames
+from llm_do.sandbox.roots import folders, system_calls
 from llm_do.sandbox.roots.states import ABSENT, FileState
 
 ACTIONS: dict[str, Callable[[SandboxToolset, FileState], None]] = {
@@ -56,8 +56,8 @@ def just_before(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], None]) -> 
 
         return call
 
-    monkeypatch.setattr(folders, "exchange", interposed(renames.exchange))
-    monkeypatch.setattr(folders, "rename_to_free_name", interposed(renames.rename_to_free_name))
+    monkeypatch.setattr(folders, "exchange", interposed(system_calls.exchange))
+    monkeypatch.setattr(folders, "rename_to_free_name", interposed(system_calls.rename_to_free_name))
 
 
 @pytest.mark.parametrize("action", ACTIONS)
@@ -118,10 +118,11 @@ def test_a_move_overwrites_nothing_that_comes_at_the_last_moment(
 def test_a_system_without_renameat2_compares_before_it_acts(
     files: SandboxToolset, out: Path, action: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def missing(*args: Any) -> None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    def missing(*args: Any) -> int:
+        ctypes.set_errno(errno.ENOSYS)
+        return -1
 
-    monkeypatch.setattr(renames, "_rename", missing)
+    monkeypatch.setattr(system_calls, "_renameat2", missing)
     (out / "a").write_text("old")
     expected = files.state("out", "a")
     put(out / "a", "theirs")

@@ -18,7 +18,7 @@ import anyio
 
 from ...errors import PathFailed
 from ...machine.files import closing_fd, write_all
-from ..roots.openat import FOLDER_FLAGS
+from ..roots.system_calls import FOLDER_FLAGS
 from .mounts import WORK, Plan, find_self_mounts, host_mounts
 from .processes import Argv, ShellLimits, close_all, exit_code, wait_exit
 from .seccomp import system_call_filter

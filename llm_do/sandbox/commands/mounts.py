@@ -17,9 +17,9 @@ from pathlib import Path, PurePosixPath
 from ...errors import PathChanged, PathDenied, PathFailed
 from ...machine.files import closing_fd
 from ...privacy.display import visible
-from ..roots.openat import FOLDER_FLAGS, best_opener
 from ..roots.repositories import Identity, Names, disable_new, find_repositories
 from ..roots.states import FileState
+from ..roots.system_calls import FOLDER_FLAGS, best_opener
 
 logger = logging.getLogger("llm_do")
 

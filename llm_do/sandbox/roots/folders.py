@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from ...machine.files import closing_fd, write_all
-from .renames import exchange, rename_to_free_name
 from .states import ABSENT, FileState
+from .system_calls import CREATE_FLAGS, exchange, rename_to_free_name
 
 Inode = tuple[int, int]
 _T = TypeVar("_T")
@@ -30,7 +30,6 @@ _CHUNK = 1 << 20
 
 # O_NONBLOCK: opening a pipe must not wait for its other end.
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 # Control characters, line separators, marks of text direction, bytes that are not UTF-8: with them, a person would not
 # read what they approve.
@@ -189,7 +188,7 @@ class Folder:
     def replace(self, name: str, data: bytes, mode: int | None, expected: FileState | None, limit: int) -> None:
         """Write a file atomically. With `expected`, replace only that very one."""
         temporary = _temporary_name()
-        fd = os.open(temporary, _CREATE_FLAGS, 0o644 if mode is None else 0o600, dir_fd=self.fd)
+        fd = os.open(temporary, CREATE_FLAGS, 0o644 if mode is None else 0o600, dir_fd=self.fd)
         try:
             with closing_fd(fd):
                 write_all(fd, data)

@@ -10,8 +10,8 @@ from ...machine.remembered import state_folder
 from ...values.texts import quote
 from .config import RootConfig, SandboxConfig
 from .folders import Protected
-from .openat import Opener, best_opener
 from .root import Root
+from .system_calls import Opener, best_opener
 
 
 class SandboxManager:

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...machine.files import closing_fd
-from .openat import FOLDER_FLAGS, best_opener
-from .renames import rename_to_free_name
+from .system_calls import FOLDER_FLAGS, best_opener, rename_to_free_name
 
 Names = tuple[str, ...]
 

@@ -34,9 +34,9 @@ from .folders import (
     check_size,
     split_path,
 )
-from .openat import FOLDER_FLAGS, Opener, open_in, walk
 from .repositories import is_repository, is_repository_name, repository_around
 from .states import ABSENT, FileState
+from .system_calls import FOLDER_FLAGS, Opener, open_in, walk
 
 _MAX_PATH = 4096
 _P = ParamSpec("_P")
