@@ -9,7 +9,9 @@ from __future__ import annotations
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
+
+from ..privacy.secrets import StreamedText
 
 MAX_LINES = 2_000
 """The number of lines that are read at once by default."""
@@ -21,17 +23,8 @@ _MAX_LOOKAHEAD = 64_000_000
 """The number of bytes behind a range in which lines are counted."""
 
 
-class Cleaner(Protocol):
-    """Removes secrets from a text that comes in pieces, and keeps its line ends."""
-
-    def add(self, piece: str) -> str:
-        """Return as much of the text so far as cannot be the start of a secret."""
-
-    def rest(self) -> str:
-        """Return the rest at the end of the text."""
-
-
-MakeCleaner: TypeAlias = Callable[[], Cleaner]
+MakeCleaner: TypeAlias = Callable[[], StreamedText]
+"""Makes what removes secrets from a text that comes in pieces, and keeps its line ends."""
 
 
 def clean(text: str, make_cleaner: MakeCleaner | None) -> str:
