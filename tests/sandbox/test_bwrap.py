@@ -27,7 +27,7 @@ from llm_do.sandbox.commands.bwrap import find_sandbox_problem, run_sandboxed
 from llm_do.sandbox.commands.command_line import parse
 from llm_do.sandbox.commands.mounts import Mount
 from llm_do.sandbox.commands.processes import CommandResult, ShellLimits
-from llm_do.sandbox.commands.seccomp import MACHINES, system_call_filter
+from llm_do.sandbox.commands.seccomp import ARCHITECTURES, call_numbers, system_call_filter
 from llm_do.sandbox.commands.unsandboxed import run_unsandboxed
 
 from ..processes import PATIENCE, start_interruptible
@@ -213,7 +213,7 @@ async def test_no_network() -> None:
 def answers(machine: str, number: int, *arguments: int, architecture: int | None = None) -> str:
     """What the filter of a machine says to a call: as the kernel would, but also for machines that this is not."""
     program = [*struct.iter_unpack("<HBBI", system_call_filter(machine))]
-    architecture = MACHINES[machine].architecture if architecture is None else architecture
+    architecture = ARCHITECTURES[machine] if architecture is None else architecture
     values = [*arguments, *[0] * (6 - len(arguments))]
     data = struct.pack("<IIQ6Q", number & 0xFFFFFFFF, architecture, 0, *(value & (1 << 64) - 1 for value in values))
     at = loaded = 0
@@ -238,9 +238,9 @@ def answers(machine: str, number: int, *arguments: int, architecture: int | None
 HIGH = 1 << 32  # the kernel does not look at this half of the arguments
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("machine", ARCHITECTURES)
 def test_the_filter_of_each_machine(machine: str) -> None:
-    calls = MACHINES[machine].numbers()
+    calls = call_numbers(machine)
 
     def says(call: str, *arguments: int) -> str:
         return answers(machine, calls[call], *arguments)
@@ -275,8 +275,8 @@ def test_the_filter_of_each_machine(machine: str) -> None:
 
 def test_no_machine_lacks_a_rule() -> None:
     old = {"open", "creat", "chmod", "mkdir", "mknod"}  # those that are not everywhere
-    assert MACHINES["x86_64"].numbers().keys() - MACHINES["aarch64"].numbers().keys() == old
-    assert not MACHINES["aarch64"].numbers().keys() - MACHINES["x86_64"].numbers().keys()
+    assert call_numbers("x86_64").keys() - call_numbers("aarch64").keys() == old
+    assert not call_numbers("aarch64").keys() - call_numbers("x86_64").keys()
     for call, arguments in {
         "open": (0, os.O_CREAT),
         "creat": (0,),
@@ -284,7 +284,7 @@ def test_no_machine_lacks_a_rule() -> None:
         "mkdir": (0,),
         "mknod": (0,),
     }.items():
-        assert answers("x86_64", MACHINES["x86_64"].numbers()[call], *arguments, 0o4755) == "EPERM"
+        assert answers("x86_64", call_numbers("x86_64")[call], *arguments, 0o4755) == "EPERM"
 
 
 RUN_AS_OWNER = """
@@ -321,7 +321,7 @@ def special(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize("mode", ["4755", "2755", "6711"])
 async def test_no_file_that_runs_as_its_owner(folder: Path, mode: str) -> None:
-    program = RUN_AS_OWNER.replace("CALLS", str(MACHINES[os.uname().machine].numbers()))
+    program = RUN_AS_OWNER.replace("CALLS", str(call_numbers(os.uname().machine)))
     (folder / "attack.py").write_text(program)
     done = await sandboxed(f"cd data && {PYTHON} attack.py {mode}", rw(folder))
     assert (done.exit_code, done.stdout) == (0, "ENOSYS EPERM\n"), done.stderr
@@ -442,7 +442,7 @@ async def test_calls_that_are_not_for_programs(folder: Path) -> None:
         " print(errno.errorcode.get(libc.syscall(number, 0, 0, 0, 0, 0, 0) < 0 and ctypes.get_errno()))\n"
     )
     (folder / "call.py").write_text(program)
-    numbers = MACHINES[os.uname().machine].numbers()
+    numbers = call_numbers(os.uname().machine)
     missing = ("io_uring_setup", "io_uring_enter", "openat2", "clone3", "open_tree", "fsopen", "mount_setattr")
     denied = (
         *("mount", "umount2", "unshare", "setns", "ptrace", "process_vm_readv", "pidfd_getfd", "keyctl", "add_key"),

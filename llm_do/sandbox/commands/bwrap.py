@@ -30,7 +30,7 @@ from .bwrap_program import BwrapProgram, in_memory, start_program
 from .command_line import Command
 from .mounts import WORK, Mount, RepositoryGuard, open_mount, plan_mounts
 from .processes import Argv, CommandResult, ShellLimits, run_pipelines
-from .seccomp import MACHINES, system_call_filter
+from .seccomp import ARCHITECTURES, system_call_filter
 
 _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "TERM": "dumb"}  # noqa: S108
 _TOP_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -49,7 +49,7 @@ def find_sandbox_problem() -> str | None:
     """Try once whether commands can be sandboxed here. Return why not, or `None` if they can."""
     if sys.platform != "linux":
         return f"Commands are sandboxed with bubblewrap, which needs Linux; this is {sys.platform}."
-    if (machine := os.uname().machine) not in MACHINES:
+    if (machine := os.uname().machine) not in ARCHITECTURES:
         return f"Commands are sandboxed with a filter of system calls, and there is none for {machine}."
     if (bwrap := shutil.which("bwrap")) is None:
         return f"Commands are sandboxed with bubblewrap, and `bwrap` is not on PATH. {_INSTALL}"

@@ -18,7 +18,6 @@ import os
 import socket
 import stat
 import struct
-from dataclasses import dataclass
 from functools import cache
 
 _KILL, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
@@ -52,45 +51,39 @@ _EVERYWHERE = """
     io_uring_setup 425 io_uring_enter 426 io_uring_register 427 open_tree 428 move_mount 429 fsopen 430 fsconfig 431
     fsmount 432 fspick 433 clone3 435 openat2 437 pidfd_getfd 438 mount_setattr 442 fchmodat2 452 open_tree_attr 467
 """
-_X86_64 = """
-    open 2 socket 41 socketpair 53 clone 56 mkdir 83 creat 85 chmod 90 fchmod 91 ptrace 101 syslog 103 mknod 133
-    pivot_root 155 chroot 161 mount 165 umount2 166 add_key 248 request_key 249 keyctl 250 openat 257 mkdirat 258
-    mknodat 259 fchmodat 268 unshare 272 perf_event_open 298 open_by_handle_at 304 setns 308 process_vm_readv 310
-    process_vm_writev 311 bpf 321 userfaultfd 323
-"""
-_AARCH64 = """
-    mknodat 33 mkdirat 34 umount2 39 mount 40 pivot_root 41 chroot 51 fchmod 52 fchmodat 53 openat 56 unshare 97
-    syslog 116 ptrace 117 socket 198 socketpair 199 add_key 217 request_key 218 keyctl 219 clone 220
-    perf_event_open 241 open_by_handle_at 265 setns 268 process_vm_readv 270 process_vm_writev 271 bpf 280
-    userfaultfd 282
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """A machine: its architecture as the kernel names it, and the numbers of its system calls."""
-
-    architecture: int
-    table: str
-
-    def numbers(self) -> dict[str, int]:
-        """Return the number of each call. Some machines have no `open`, but only `openat`."""
-        words = (self.table + _EVERYWHERE).split()
-        return dict(zip(words[::2], map(int, words[1::2]), strict=True))
-
-
-MACHINES = {"x86_64": Machine(0xC000003E, _X86_64), "aarch64": Machine(0xC00000B7, _AARCH64)}
+_ON_MACHINE = {
+    "x86_64": """
+        open 2 socket 41 socketpair 53 clone 56 mkdir 83 creat 85 chmod 90 fchmod 91 ptrace 101 syslog 103 mknod 133
+        pivot_root 155 chroot 161 mount 165 umount2 166 add_key 248 request_key 249 keyctl 250 openat 257 mkdirat 258
+        mknodat 259 fchmodat 268 unshare 272 perf_event_open 298 open_by_handle_at 304 setns 308 process_vm_readv 310
+        process_vm_writev 311 bpf 321 userfaultfd 323
+    """,
+    "aarch64": """
+        mknodat 33 mkdirat 34 umount2 39 mount 40 pivot_root 41 chroot 51 fchmod 52 fchmodat 53 openat 56 unshare 97
+        syslog 116 ptrace 117 socket 198 socketpair 199 add_key 217 request_key 218 keyctl 219 clone 220
+        perf_event_open 241 open_by_handle_at 265 setns 268 process_vm_readv 270 process_vm_writev 271 bpf 280
+        userfaultfd 282
+    """,
+}
+ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+"""The machines for which there is a filter, as the kernel names them."""
 _Code = list[bytes]
 
 
+def call_numbers(machine: str) -> dict[str, int]:
+    """Return the numbers of the system calls of a machine. Some have no `open`, but only `openat`."""
+    words = (_ON_MACHINE[machine] + _EVERYWHERE).split()
+    return dict(zip(words[::2], map(int, words[1::2]), strict=True))
+
+
 @cache
-def system_call_filter(name: str | None = None) -> bytes:
+def system_call_filter(machine: str | None = None) -> bytes:
     """Return the filter for a machine, by default this one, as the kernel takes it."""
-    machine = MACHINES[name or os.uname().machine]
-    code = [_op(_LOAD, _ARCHITECTURE), _op(_EQUAL, machine.architecture, yes=1), _op(_RETURN, _KILL)]
+    machine = machine or os.uname().machine
+    code = [_op(_LOAD, _ARCHITECTURE), _op(_EQUAL, ARCHITECTURES[machine], yes=1), _op(_RETURN, _KILL)]
     code += [_op(_LOAD, _NUMBER), _op(_AT_LEAST, _FIRST_UNKNOWN, no=1), _error(errno.ENOSYS)]
     rules = _rules()
-    for call, number in machine.numbers().items():
+    for call, number in call_numbers(machine).items():
         code += _if_equal(number, rules[call])
     return b"".join([*code, _op(_RETURN, _ALLOW)])
 
