@@ -50,11 +50,6 @@ class OpenMount:
     folder: Path
     """The path of the open folder now: it may have been moved, with the protected paths in it."""
 
-    @property
-    def to(self) -> str:
-        """The path at which commands see it."""
-        return f"{WORK}/{self.mount.name}"
-
 
 @dataclass(slots=True)
 class Plan:
@@ -81,21 +76,22 @@ class RepositoryGuard:
         self.places: dict[str, Mapping[Names, Identity | None]] = {}
         """The repositories in each mount by their path."""
         for mount in self._mounts:
-            name, found = mount.mount.name, find_repositories(mount.fd)
-            self.places[name] = found.places
-            if len(found.places) > _MAX_REPOSITORIES:
+            name = mount.mount.name
+            places, with_commondir = find_repositories(mount.fd)
+            self.places[name] = places
+            if len(places) > _MAX_REPOSITORIES:
                 raise PathDenied(
-                    f"No command can run here: {name!r} has {len(found.places)} repositories, and {_MAX_REPOSITORIES} "
+                    f"No command can run here: {name!r} has {len(places)} repositories, and {_MAX_REPOSITORIES} "
                     "can be kept read only. Make the root read only, or a smaller one."
                 )
-            for place in found.with_commondir:
+            for place in with_commondir:
                 raise PathDenied(
                     f"No command can run here: {'/'.join((name, *place))!r} is a repository whose file 'commondir' "
                     "names another folder for its settings, and a command could put one there. Remove that file, or "
                     "make the root read only."
                 )
         # By identity, to know them also where they are moved to.
-        identities = (each for places in self.places.values() for each in places.values())
+        identities = (identity for found in self.places.values() for identity in found.values())
         self._known = frozenset(filter(None, identities))
 
     def disable_new(self) -> tuple[str, ...]:
@@ -127,7 +123,7 @@ def plan_mounts(
         plan.options += ["--bind-fd" if writable else "--ro-bind-fd", str(fd), to]
 
     for each in mounts:
-        mount, to = each.mount, each.to
+        mount, to = each.mount, f"{WORK}/{each.mount.name}"
         masks = find_masks(each.folder, _protected_paths(mounts, each), mounts_of_host, writable=mount.writable)
         if Path() in masks:
             plan.options += _empty_folder(to)

@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -82,18 +81,12 @@ def repository_around(folder: Path) -> Path | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Repositories:
-    """The repositories below a folder."""
+def find_repositories(top: int) -> tuple[dict[Names, Identity | None], list[Names]]:
+    """Return the repositories below an open folder by path, and the paths of those with a file `commondir`.
 
-    places: Mapping[Names, Identity | None]
-    """By path. An unreadable folder counts as one; `None` stands for one of which only the path is known."""
-    with_commondir: Sequence[Names]
-    """Those with a file `commondir`, which names another folder for their settings."""
-
-
-def find_repositories(top: int) -> Repositories:
-    """Find the repositories below an open folder."""
+    That file names another folder for their settings. An unreadable folder counts as a repository; `None` stands for
+    one of which only the path is known.
+    """
     places, unreadable, with_commondir = dict[Names, Identity | None](), list[Names](), list[Names]()
     for names, fd, entries in _walk(top, frozenset(), unreadable, repair=False):
         if names and makes_repository(entries):
@@ -111,7 +104,7 @@ def find_repositories(top: int) -> Repositories:
         places[names] = None
         with suppress(OSError):
             places[names] = _identity(top, "/".join(names))
-    return Repositories(places, with_commondir)
+    return places, with_commondir
 
 
 def disable_new(top: int, known: frozenset[Identity]) -> tuple[list[str], dict[str, str]]:
