@@ -511,7 +511,7 @@ def test_no_root_reaches_the_answers(answers: Path, path: str) -> None:
     config = SandboxConfig.model_validate({"paths": {"home": {"root": str(answers), "mode": "rw"}}})
     with SandboxManager(config, base=answers) as manager:
         with pytest.raises(PathDenied):
-            manager.root("home").read(path)
+            manager.root("home").scan(path, b"".join)
         with pytest.raises(PathDenied):
             manager.root("home").write(path, b"{}")
     assert Remembered.load().subjects("project") == ["/somewhere"]

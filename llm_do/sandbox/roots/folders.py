@@ -148,8 +148,8 @@ class Folder:
             raise Refused("it is a pipe, a device or a socket, not a regular file")
         return status
 
-    def entries(self) -> list[tuple[str, os.stat_result]]:
-        """Return the files and folders in it, by name, without symlinks, devices and the like."""
+    def entries(self) -> list[tuple[str, bool]]:
+        """Return the names in it, and whether each is a folder, without symlinks, devices and the like."""
         found = []
         with os.scandir(self.fd) as entries:
             for entry in entries:
@@ -157,9 +157,10 @@ class Folder:
                     status = entry.stat(follow_symlinks=False)
                 except OSError:  # removed meanwhile
                     continue
-                usual = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+                is_folder = stat.S_ISDIR(status.st_mode)
+                usual = is_folder or stat.S_ISREG(status.st_mode)
                 if usual and _inode(status) not in self.protected and _problem(entry.name) is None:
-                    found.append((entry.name, status))
+                    found.append((entry.name, is_folder))
         return sorted(found, key=itemgetter(0))  # a thread that compares more keeps all others waiting
 
     def scan(self, name: str, limit: int, consume: Callable[[Iterator[bytes]], _T]) -> _T:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
@@ -49,7 +50,7 @@ class SandboxToolset:
 
     def read_bytes(self, root: str, path: str) -> bytes:
         """Return the content of a file."""
-        return self.manager.root(root).read(path)
+        return self.manager.root(root).scan(path, b"".join)
 
     def read_text(self, root: str, path: str) -> str:
         """Return the content of a UTF-8 text file, with its line ends as they are."""
@@ -84,10 +85,7 @@ class SandboxToolset:
             make_cleaner: Removes secrets before the text is truncated.
         """
         file = self.manager.root(root).quoted_path(path)
-
-        def read(chunks: Iterator[bytes]) -> LineRange:
-            return read_range(chunks, offset=offset, limit=limit, column=column, make_cleaner=make_cleaner)
-
+        read = partial(read_range, offset=offset, limit=limit, column=column, make_cleaner=make_cleaner)
         try:
             found = self.manager.root(root).scan(path, read)
         except NotText as exc:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -123,11 +122,6 @@ class Root:
         return self._folder(self._names(path), make=self.config.mode == "rw")
 
     @_explained
-    def read(self, path: str) -> bytes:
-        """Return the content of a file."""
-        return self.scan(path, b"".join)
-
-    @_explained
     def scan(self, path: str, consume: Callable[[Iterator[bytes]], _T]) -> _T:
         """Return the result of a function that gets the content of a file piece by piece."""
         folder, name = self._locate(path)
@@ -230,10 +224,9 @@ class Root:
 
     def _visible(self, folder: Folder) -> list[tuple[str, bool]]:
         """Return the visible names in a folder, and whether each is a folder."""
-        entries_here = ((name, stat.S_ISDIR(status.st_mode)) for name, status in folder.entries())
         return [
             (name, is_folder)
-            for name, is_folder in entries_here
+            for name, is_folder in folder.entries()
             if (is_folder or self.config.allows_name(name)) and not self._is_protected((*folder.names, name))
         ]
 
