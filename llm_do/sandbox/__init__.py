@@ -1,8 +1,7 @@
 """Named folders of workers, and the commands that run in them: `input/deck.pdf` is `deck.pdf` in the root `input`."""
 
 from .roots.config import RootConfig, SandboxConfig
-from .roots.manager import SandboxManager
-from .roots.operations import FoundLine, Listing, SandboxToolset
+from .roots.manager import FoundLine, Listing, SandboxManager, SandboxToolset
 from .roots.root import Root
 from .roots.states import FileState, Pins
 
