@@ -91,10 +91,10 @@ async def run_sandboxed(
         open_mounts = [open_mount(mount, stack) for mount in mounts]
         guard = await wait_shielded(pool.run(RepositoryGuard, open_mounts))
         plan = plan_mounts(open_mounts, guard, stack, copies or {})
-        options = [*_base_options(limits), *plan.options, "--chdir", WORK, "--remount-ro", "/"]
+        plan.options = [*_base_options(limits), *plan.options, "--chdir", WORK, "--remount-ro", "/"]
 
         async def start(argv: Argv, *streams: int) -> BwrapProgram:
-            return await start_program(argv, streams, replace(plan, options=options), limits)
+            return await start_program(argv, streams, plan, limits)
 
         try:
             result = await run_pipelines(command, start, limits, make_cleaner)
