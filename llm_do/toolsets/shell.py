@@ -20,11 +20,11 @@ from ..errors import CommandError, PathChanged, PathDenied, PathFailed, PathMiss
 from ..policy.plan import Plan
 from ..policy.rules import Case, Grant, Places, Ruling
 from ..sandbox import Pins, SandboxManager
-from ..sandbox.commands.bwrap import find_sandbox_problem, run_sandboxed
+from ..sandbox.commands.bwrap import BwrapRunner, find_sandbox_problem
 from ..sandbox.commands.command_line import WRAPPERS, Command, parse
 from ..sandbox.commands.mounts import Mount
-from ..sandbox.commands.processes import CommandResult, ShellLimits
-from ..sandbox.commands.unsandboxed import run_unsandboxed
+from ..sandbox.commands.processes import CommandResult, CommandRunner, ShellLimits
+from ..sandbox.commands.unsandboxed import UnsandboxedRunner
 from .approved_scripts import add_programs, check_programs, pin_programs
 
 _WORD = re.compile(r"[A-Za-z][\w.-]*")
@@ -52,10 +52,8 @@ async def _shell(ctx: RunContext[Context], command: str, timeout: Annotated[floa
         check_programs(frame.pins, parsed, manager, unsandboxed=unsandboxed)
     with _mounts(manager, frame) as (mounts, missing):
         note = f"\n(not available: {'; '.join(missing)})" if missing else ""
-        if unsandboxed:
-            result = await run_unsandboxed(parsed, manager.base, limits, make_cleaner)
-        else:
-            result = await run_sandboxed(parsed, mounts, limits, programs, make_cleaner)
+        runner: CommandRunner = UnsandboxedRunner(manager.base) if unsandboxed else BwrapRunner(mounts, programs)
+        result = await runner.run(parsed, limits, make_cleaner)
         return _result_text(result, note, frame, next((mount.name for mount in mounts if mount.writable), None))
 
 

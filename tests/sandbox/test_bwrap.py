@@ -23,12 +23,12 @@ from types import SimpleNamespace
 import pytest
 
 from llm_do.errors import PathDenied, PathFailed
-from llm_do.sandbox.commands.bwrap import find_sandbox_problem, run_sandboxed
+from llm_do.sandbox.commands.bwrap import BwrapRunner, find_sandbox_problem
 from llm_do.sandbox.commands.command_line import parse
 from llm_do.sandbox.commands.mounts import Mount
 from llm_do.sandbox.commands.processes import CommandResult, ShellLimits
 from llm_do.sandbox.commands.seccomp import ARCHITECTURES, call_numbers, system_call_filter
-from llm_do.sandbox.commands.unsandboxed import run_unsandboxed
+from llm_do.sandbox.commands.unsandboxed import UnsandboxedRunner
 
 from ..processes import PATIENCE, start_interruptible
 
@@ -72,11 +72,11 @@ def having(word: str) -> list[int]:
 
 
 async def sandboxed(text: str, *mounts: Mount, limits: ShellLimits = LIMITS) -> CommandResult:
-    return await run_sandboxed(parse(text), mounts, limits)
+    return await BwrapRunner(mounts).run(parse(text), limits)
 
 
 async def unsandboxed(text: str, folder: Path, limits: ShellLimits = LIMITS) -> CommandResult:
-    return await run_unsandboxed(parse(text), folder, limits)
+    return await UnsandboxedRunner(folder).run(parse(text), limits)
 
 
 def ro(path: Path, *protected: Path, name: str = "data", fd: int | None = None) -> Mount:
@@ -825,8 +825,8 @@ def test_an_interrupt(folder: Path) -> None:
     mark = f"8{os.getpid()}.8"
     program = (
         "import asyncio\nfrom llm_do.sandbox.commands.command_line import parse\n"
-        "from llm_do.sandbox.commands.bwrap import ShellLimits, run_sandboxed\n"
-        f"asyncio.run(run_sandboxed(parse('sleep {mark} | cat'), [], ShellLimits()), debug=True)"
+        "from llm_do.sandbox.commands.bwrap import BwrapRunner, ShellLimits\n"
+        f"asyncio.run(BwrapRunner([]).run(parse('sleep {mark} | cat'), ShellLimits()), debug=True)"
     )
     process = start_interruptible([sys.executable, "-X", "dev", "-c", program], stderr=subprocess.PIPE)
     while not any(Path(f"/proc/{pid}/comm").read_text() == "sleep\n" for pid in having(mark)):

@@ -22,7 +22,7 @@ from llm_do import (
     WorkerFileError,
     WorkerRegistry,
 )
-from llm_do.sandbox.commands.bwrap import find_sandbox_problem, run_sandboxed
+from llm_do.sandbox.commands.bwrap import BwrapRunner, find_sandbox_problem
 from llm_do.sandbox.commands.bwrap_program import BwrapProgram
 from llm_do.sandbox.commands.command_line import parse
 from llm_do.sandbox.commands.mounts import Mount, RepositoryGuard, open_mount, plan_mounts
@@ -56,7 +56,7 @@ def git(folder: Path, *words: str) -> str:
 
 async def command(out: Path, text: str, **limits: Any) -> CommandResult:
     mounts = [Mount(name="out", folder=out, writable=True)]
-    return await run_sandboxed(parse(text), mounts, ShellLimits(**limits))
+    return await BwrapRunner(mounts).run(parse(text), ShellLimits(**limits))
 
 
 def script(*lines: str) -> str:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -72,36 +72,36 @@ def find_sandbox_problem() -> str | None:
     return None
 
 
-async def run_sandboxed(
-    command: Command,
-    mounts: Sequence[Mount],
-    limits: ShellLimits,
-    copies: Mapping[str, FileState] | None = None,
-    make_cleaner: MakeCleaner | None = None,
-) -> CommandResult:
-    """Run a command in /work, where each mount has its name. A command that needs a shell has one inside.
+@dataclass(frozen=True, slots=True)
+class BwrapRunner:
+    """Runs commands in /work, where each mount has its name. A command that needs a shell has one inside."""
 
-    `copies` are files, by their path below /work, in whose place there is a private copy of that content.
-    """
-    if problem := find_sandbox_problem():
-        raise PathFailed(problem)
-    if len({mount.name for mount in mounts}) < len(mounts):
-        raise PathDenied("Two mounts have one name.")
-    with ExitStack() as stack:
-        open_mounts = [open_mount(mount, stack) for mount in mounts]
-        guard = await wait_shielded(pool.run(RepositoryGuard, open_mounts))
-        plan = plan_mounts(open_mounts, guard, stack, copies or {})
-        plan.options = [*_base_options(limits), *plan.options, "--chdir", WORK, "--remount-ro", "/"]
+    mounts: Sequence[Mount]
+    copies: Mapping[str, FileState] = field(default_factory=dict)
+    """Files, by their path below /work, in whose place there is a private copy of that content."""
 
-        async def start(argv: Argv, *streams: int) -> BwrapProgram:
-            return await start_program(argv, streams, plan, limits)
+    async def run(
+        self, command: Command, limits: ShellLimits, make_cleaner: MakeCleaner | None = None
+    ) -> CommandResult:
+        if problem := find_sandbox_problem():
+            raise PathFailed(problem)
+        if len({mount.name for mount in self.mounts}) < len(self.mounts):
+            raise PathDenied("Two mounts have one name.")
+        with ExitStack() as stack:
+            open_mounts = [open_mount(mount, stack) for mount in self.mounts]
+            guard = await wait_shielded(pool.run(RepositoryGuard, open_mounts))
+            plan = plan_mounts(open_mounts, guard, stack, self.copies)
+            plan.options = [*_base_options(limits), *plan.options, "--chdir", WORK, "--remount-ro", "/"]
 
-        try:
-            result = await run_pipelines(command, start, limits, make_cleaner)
-        finally:
-            # Also when time is up or the run is cancelled: all processes are gone by now.
-            disabled = await wait_shielded(pool.run(guard.disable_new))
-        return replace(result, disabled=disabled)
+            async def start(argv: Argv, *streams: int) -> BwrapProgram:
+                return await start_program(argv, streams, plan, limits)
+
+            try:
+                result = await run_pipelines(command, start, limits, make_cleaner)
+            finally:
+                # Also when time is up or the run is cancelled: all processes are gone by now.
+                disabled = await wait_shielded(pool.run(guard.disable_new))
+            return replace(result, disabled=disabled)
 
 
 def _base_options(limits: ShellLimits) -> list[str]:

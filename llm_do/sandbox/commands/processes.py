@@ -53,6 +53,15 @@ class CommandResult:
     """The repositories that it left in folders that it could write, and what was done about each."""
 
 
+class CommandRunner(Protocol):
+    """A way to run commands. Another sandbox, such as a container, is one more class for the tool `shell`."""
+
+    async def run(
+        self, command: Command, limits: ShellLimits, make_cleaner: MakeCleaner | None = None
+    ) -> CommandResult:
+        """Run a command. `make_cleaner` removes secrets from its output."""
+
+
 class RunningProgram(Protocol):
     """A program that was started."""
 

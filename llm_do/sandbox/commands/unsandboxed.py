@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
@@ -30,15 +31,19 @@ _EMPTY_LOOKS = 3
 _LIMIT_SCRIPT = 'for limit in $1; do ulimit "${limit%=*}" "${limit#*=}" 2>/dev/null; done; shift; exec "$@"'
 
 
-async def run_unsandboxed(
-    command: Command, folder: Path, limits: ShellLimits, make_cleaner: MakeCleaner | None = None
-) -> CommandResult:
-    """Run a command in a folder of the host. Its number of processes is not limited."""
+@dataclass(frozen=True, slots=True)
+class UnsandboxedRunner:
+    """Runs commands in a folder of the host. Their number of processes is not limited."""
 
-    async def start(argv: Argv, *streams: int) -> UnsandboxedProgram:
-        return UnsandboxedProgram(argv, folder, streams, limits)
+    folder: Path
 
-    return await run_pipelines(command, start, limits, make_cleaner)
+    async def run(
+        self, command: Command, limits: ShellLimits, make_cleaner: MakeCleaner | None = None
+    ) -> CommandResult:
+        async def start(argv: Argv, *streams: int) -> UnsandboxedProgram:
+            return UnsandboxedProgram(argv, self.folder, streams, limits)
+
+        return await run_pipelines(command, start, limits, make_cleaner)
 
 
 class UnsandboxedProgram:
