@@ -133,7 +133,7 @@ def _toolset(project: Project, declared: str | McpToolset, where: str) -> Toolse
     if isinstance(declared, McpToolset):
         connect: ToolsetFactory = load("mcp")(declared, project.root)
         return connect
-    factory: ToolsetFactory = project.code.object(declared)
+    factory: ToolsetFactory = project.load(declared)
     if not callable(factory):
         raise WorkerFileError(f"{where}: {declared!r} is no toolset factory: it is {quote(factory)}. Name a function.")
     return factory

@@ -47,10 +47,16 @@ class ProjectCode:
     keeps_output_clean: ClassVar[bool] = False
     """True if modules print to standard error while they are imported, as the command line needs it."""
 
-    def __init__(self, root: Path, writable: Callable[[], list[Path]] = list, owners: Owners | None = None) -> None:
-        """No code in the folders of `writable` is run: workers can change it. With `owners`, none of other users is."""
+    def __init__(
+        self, root: Path, writable: Callable[[], list[Path]], check: Callable[[], None], owners: Owners | None
+    ) -> None:
+        """No code in the folders of `writable` is run: workers can change it. With `owners`, none of other users is.
+
+        `check` looks at the workers that modules made, after each import.
+        """
         self.root = root
         self._writable = writable
+        self._check_workers = check
         self._owners_of_files = owners
         self._modules: dict[str, ModuleType] = {}
         self._stamps: dict[Path, Hashable] = {}
@@ -205,6 +211,7 @@ class ProjectCode:
             for name in set(sys.modules) - before:
                 self._adopt(name)
             del self.started[started:]
+        self._check_workers()
 
     def _adopt(self, name: str) -> None:
         module = sys.modules[name]
