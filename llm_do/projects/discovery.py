@@ -166,7 +166,7 @@ def functions_of(root: Path) -> list[Found]:
     The code is read, and not run, so entries that are made in other ways are not found.
     """
     path = tools_file(root)
-    return [] if path is None else sorted(set(_entries_in(path, root, {path})))
+    return [] if path is None else list(dict.fromkeys(_entries_in(path, root, {path})))
 
 
 def _entries_in(path: Path, root: Path, seen: set[Path], only: set[str] | None = None) -> Iterator[Found]:
