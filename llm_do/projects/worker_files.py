@@ -88,15 +88,21 @@ class WorkerFiles:
 
     def stamp(self) -> Hashable:
         """Return a value that changes when any worker is added, changed or removed. No file is read."""
-        if self._only is not None:
-            return stamp_of(self._only)
-        return tuple((entry.name, stamp_of(entry)) for entry in _inside(self.folder, depth=2))
+        return tuple((entry.name, stamp_of(entry)) for entry in self._entries())
 
     def links(self) -> list[Path]:
         """Return the symlinks in `workers/` that may lead to files of workers; a lone file in any case."""
+        return [Path(entry) for entry in self._entries() if self._only is not None or entry.is_symlink()]
+
+    def _entries(self) -> Iterator[Path | os.DirEntry[str]]:
+        """Yield what is in `workers/` and in the folders there, or the lone file."""
         if self._only is not None:
-            return [self._only]
-        return [Path(entry.path) for entry in _inside(self.folder, depth=2) if entry.is_symlink()]
+            yield self._only
+            return
+        for entry in scan(self.folder):
+            yield entry
+            if entry.is_dir():
+                yield from scan(entry)
 
     def find(self, name: str) -> WorkerFile | None:
         """Return the file of a worker, if there is one: the one that a person wrote, before a generated one."""
@@ -199,14 +205,6 @@ def stamp_of(path: Path | os.DirEntry[str]) -> Hashable:
     except OSError:  # reading it will say what is wrong
         return None
     return stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino
-
-
-def _inside(folder: Path | os.DirEntry[str], depth: int) -> Iterator[os.DirEntry[str]]:
-    """Yield what is in a folder and, down to a depth, in those below it."""
-    for entry in scan(folder):
-        yield entry
-        if depth > 1 and entry.is_dir():
-            yield from _inside(entry, depth - 1)
 
 
 def _digest(content: bytes) -> str:
