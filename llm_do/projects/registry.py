@@ -127,7 +127,7 @@ def _build(project: Project, definition: WorkerDefinition, file: WorkerFile) -> 
 def _make_entry(
     project: Project, definition: WorkerDefinition, file: WorkerFile, own_tools: list[Entry[Any]]
 ) -> WorkerEntry[Any]:
-    where = project.files.display_path(file.path)
+    where, own_names = project.files.display_path(file.path), {entry.name for entry in own_tools}
     input_type: Any = definition.input
     if isinstance(input_type, str) and input_type != "none":
         input_type = project.load_class(input_type, file)
@@ -136,6 +136,8 @@ def _make_entry(
         output["output_type"] = project.load_class(definition.output, file)
     elif definition.output is not None:
         output["output_schema"] = definition.output
+    _check_names(project, definition, where, own_names)
+    project.writable.check_roots(definition.sandbox, project.root, where)
     return WorkerEntry[Any](
         name=definition.name,
         description=definition.description,
@@ -144,7 +146,7 @@ def _make_entry(
         compatible_models=definition.compatible_models,
         model_settings=definition.model_settings,  # type: ignore[arg-type]
         input_type=input_type,
-        tools=_tools(project, definition, own_tools, where),
+        tools=[*own_tools, *(tool for tool in definition.tools if tool not in own_names), *tools_of(definition)],
         toolsets=[_toolset(project, each, where) for each in definition.toolsets if each not in TOOLSETS],
         tool_rules=definition.tool_rules,
         sandbox=definition.sandbox,
@@ -161,15 +163,6 @@ def _make_entry(
         generated=file.generated and project.files.creator(definition.name, file) != BY_PROJECT,
         **output,
     )
-
-
-def _tools(
-    project: Project, definition: WorkerDefinition, own_tools: list[Entry[Any]], where: str
-) -> list[Entry[Any] | str]:
-    own_names = {entry.name for entry in own_tools}
-    _check_names(project, definition, where, own_names)
-    project.writable.check_roots(definition.sandbox, project.root, where)
-    return [*own_tools, *(tool for tool in definition.tools if tool not in own_names), *tools_of(definition)]
 
 
 def _check_names(project: Project, definition: WorkerDefinition, where: str, own_names: set[str]) -> None:
