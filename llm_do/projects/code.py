@@ -10,7 +10,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from functools import reduce
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -146,11 +146,9 @@ class ProjectCode:
         file = None if globals is None else globals.get("__file__")
         if not self._has(name, level, file):
             return builtins.__import__(name, globals, locals, fromlist, level)
-        with _IMPORTING:
-            if self._importing:
-                return builtins.__import__(name, globals, locals, fromlist, level)
-            with self._installed(None if file is None else Path(file)):
-                return builtins.__import__(name, globals, locals, fromlist, level)
+        importer = None if file is None else Path(file)
+        with _IMPORTING, nullcontext() if self._importing else self._installed(importer):
+            return builtins.__import__(name, globals, locals, fromlist, level)
 
     def _has(self, name: str, level: int, file: str | None) -> bool:
         """Return whether a module may be one of the project's files. Libraries are left to Python."""

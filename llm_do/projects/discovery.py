@@ -91,8 +91,7 @@ def header(path: Path) -> dict[str, str] | None:
     if path.suffix == ".md":
         if lines[0].rstrip() != "---":
             return {}
-        fences = (number for number, line in enumerate(lines) if number and line.rstrip() == "---")
-        end = next(fences, None)
+        end = next((number for number, line in enumerate(lines) if number and line.rstrip() == "---"), None)
         if end is None:
             return None
         lines = lines[1:end]
