@@ -32,17 +32,8 @@ class WorkerFile:
 
     path: Path
     generated: bool = False
-    in_folder: bool = False
-
-    @property
-    def format(self) -> Literal["md", "yaml"]:
-        """The format of the file, by its suffix."""
-        return "md" if self.path.suffix == ".md" else "yaml"
-
-    @property
-    def own_tools(self) -> Path | None:
-        """The file with the worker's own tools, where it has a folder of its own."""
-        return self.path.parent / "tools.py" if self.in_folder else None
+    own_tools: Path | None = None
+    """The file with the worker's own tools, where it has a folder of its own."""
 
     @property
     def seal(self) -> Path:
@@ -119,7 +110,8 @@ class WorkerFiles:
         if not found:
             return None
         folder = found[0].parent
-        return WorkerFile(found[0], folder == self.folder / GENERATED, in_folder=folder == self.folder / name)
+        own_tools = folder / "tools.py" if folder == self.folder / name else None
+        return WorkerFile(found[0], folder == self.folder / GENERATED, own_tools)
 
     def generated(self, name: str) -> WorkerFile:
         """Return where the file of a generated worker is, or would be."""
@@ -140,7 +132,8 @@ class WorkerFiles:
                 content = read_file(file.path)
             except OSError as exc:
                 raise WorkerFileError(f"{self.display_path(file.path)} cannot be read: {exc.strerror or exc}.") from exc
-            definition = parse_worker(content, name=name, path=self.display_path(file.path), format=file.format)
+            kind: Literal["md", "yaml"] = "md" if file.path.suffix == ".md" else "yaml"
+            definition = parse_worker(content, name=name, path=self.display_path(file.path), format=kind)
             return definition, _digest(content)
 
         return self._cache.get(file, (file.path,), read)
