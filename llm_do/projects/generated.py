@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,25 +41,20 @@ def effective_definition(
         return definition
     creator_file = project.file_of(creator) if creator is not None and creator not in (*below, name) else None
     if creator is None or creator_file is None:
-        restricted = restrict_to(definition, None, project.root, project.providers())
-        if creator is None and restricted != definition:
-            _warn_without_seal(project, digest, file)
+        restricted = _restrict(project, definition, None)
+        if creator is None and restricted != definition and digest not in project.warned:
+            project.warned.add(digest)
+            logger.warning(
+                "%s was edited, or not created by a worker or a program, so it has no rights, only its "
+                "instructions. Move it to workers/ to give it what it asks for, or create it again.",
+                project.files.display_path(file.path),
+            )
         return restricted
     above = effective_definition(project, creator, creator_file, (*below, name))
     # The creator's own tools are its own: a name that means one of them cannot be handed on.
     own = {tool.name for tool in project.tools_beside(creator_file)}
     shared = tuple(tool for tool in above.tools if tool not in own)
-    return restrict_to(definition, above.model_copy(update={"tools": shared}), project.root, project.providers())
-
-
-def _warn_without_seal(project: Project, digest: str, file: WorkerFile) -> None:
-    if digest not in project.warned:
-        project.warned.add(digest)
-        logger.warning(
-            "%s was edited, or not created by a worker or a program, so it has no rights, only its "
-            "instructions. Move it to workers/ to give it what it asks for, or create it again.",
-            project.files.display_path(file.path),
-        )
+    return _restrict(project, definition, above.model_copy(update={"tools": shared}))
 
 
 def creators_of(project: Project, name: str) -> list[str]:
@@ -111,7 +106,7 @@ def _check_authority(project: Project, definition: WorkerDefinition) -> None:
     if refused := [tool for tool in definition.tools if tool in own_tools]:
         raise WorkerFileError(f"{refusal} the tools of its own folder: {', '.join(refused)}.")
     above = effective_definition(project, creator, file) if file is not None else None
-    restricted = restrict_to(definition, above, project.root, project.providers())
+    restricted = _restrict(project, definition, above)
     for right in ("tools", "toolsets", "allow_workers", "native"):
         if refused := [str(item) for item in getattr(definition, right) if item not in getattr(restricted, right)]:
             raise WorkerFileError(f"{refusal} what it does not have: {right} {', '.join(refused)}.")
@@ -138,21 +133,17 @@ def _roots(definition: WorkerDefinition, base: Path) -> dict[str, Hashable]:
 # -- restricting --------------------------------------------------------------------------------------
 
 
-def restrict_to(
-    worker: WorkerDefinition, creator: WorkerDefinition | None, base: Path, providers: Mapping[str, str]
-) -> WorkerDefinition:
-    """Return a generated worker without what its creator does not have. Without a creator, only its words are left.
-
-    `providers` are the project's own: their factories are code, which gets the name of a model.
-    """
+def _restrict(project: Project, worker: WorkerDefinition, creator: WorkerDefinition | None) -> WorkerDefinition:
+    """Return a generated worker without what its creator does not have. Without a creator, only its words are left."""
     creator = creator or WorkerDefinition(name=worker.name)
     # A reference runs code of the project: only what the creator refers to itself.
     shapes = {
         key: None if isinstance(shape, str) and shape != getattr(creator, key) else shape
         for key, shape in (("input", worker.input), ("output", worker.output))
     }
-    sandbox = worker.sandbox and worker.sandbox.restrict_to(creator.sandbox or SandboxConfig(), base)
-    runs_code = names_model_file(worker.model) or custom_provider(worker.model, providers) is not None
+    sandbox = worker.sandbox and worker.sandbox.restrict_to(creator.sandbox or SandboxConfig(), project.root)
+    # The factory of a provider of the project's own is code, which gets the name of the model.
+    runs_code = names_model_file(worker.model) or custom_provider(worker.model, project.providers()) is not None
     common = {key: _common(getattr(worker, key), getattr(creator, key)) for key in ("tools", "toolsets", "native")}
     return worker.model_copy(
         update={
@@ -161,7 +152,7 @@ def restrict_to(
             "model": creator.model if runs_code else worker.model,
             "model_settings": _restrict_settings(worker.model_settings, creator.model_settings or {}),
             "allow_workers": _restrict_workers(worker.allow_workers, creator.allow_workers),
-            "tool_rules": _restrict_rules(worker, creator, base),
+            "tool_rules": _restrict_rules(worker, creator, project.root),
             "sandbox": sandbox if sandbox and sandbox.paths else None,
             "attachment_policy": _stricter_policy(worker.attachment_policy, creator.attachment_policy),
             "limits": _lower_limits(worker.limits, creator.limits),
