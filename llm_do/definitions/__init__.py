@@ -1,1 +1,1 @@
-"""Definitions of workers: the format of their files, and the rights of generated ones."""
+"""Definitions of workers: the format of their files, and who can call whom."""

@@ -195,14 +195,11 @@ class _Reader:
         self.document = Document()
 
     def read(self) -> None:
-        documents = 0
-        for event in self._events:
-            if isinstance(event, yaml.DocumentStartEvent):
-                documents += 1
-                if documents > 1:
-                    self._problem(event, (-1,), "a second document starts here; a worker file has only one.")
-                    return
-                self.document.value = self._value(next(self._events), ())
+        starts = (event for event in self._events if isinstance(event, yaml.DocumentStartEvent))
+        if next(starts, None) is not None:
+            self.document.value = self._value(next(self._events), ())
+        if (second := next(starts, None)) is not None:
+            self._problem(second, (-1,), "a second document starts here; a worker file has only one.")
 
     def _problem(self, event: yaml.Event, at: Place, message: str) -> None:
         self.document.problems.append(Problem(self._line(event), message))

@@ -10,7 +10,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from functools import reduce
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -47,10 +47,16 @@ class ProjectCode:
     keeps_output_clean: ClassVar[bool] = False
     """True if modules print to standard error while they are imported, as the command line needs it."""
 
-    def __init__(self, root: Path, writable: Callable[[], list[Path]] = list, owners: Owners | None = None) -> None:
-        """No code in the folders of `writable` is run: workers can change it. With `owners`, none of other users is."""
+    def __init__(
+        self, root: Path, writable: Callable[[], list[Path]], check: Callable[[], None], owners: Owners | None
+    ) -> None:
+        """No code in the folders of `writable` is run: workers can change it. With `owners`, none of other users is.
+
+        `check` looks at the workers that modules made, after each import.
+        """
         self.root = root
         self._writable = writable
+        self._check_workers = check
         self._owners_of_files = owners
         self._modules: dict[str, ModuleType] = {}
         self._stamps: dict[Path, Hashable] = {}
@@ -140,11 +146,9 @@ class ProjectCode:
         file = None if globals is None else globals.get("__file__")
         if not self._has(name, level, file):
             return builtins.__import__(name, globals, locals, fromlist, level)
-        with _IMPORTING:
-            if self._importing:
-                return builtins.__import__(name, globals, locals, fromlist, level)
-            with self._installed(None if file is None else Path(file)):
-                return builtins.__import__(name, globals, locals, fromlist, level)
+        importer = None if file is None else Path(file)
+        with _IMPORTING, nullcontext() if self._importing else self._installed(importer):
+            return builtins.__import__(name, globals, locals, fromlist, level)
 
     def _has(self, name: str, level: int, file: str | None) -> bool:
         """Return whether a module may be one of the project's files. Libraries are left to Python."""
@@ -205,6 +209,7 @@ class ProjectCode:
             for name in set(sys.modules) - before:
                 self._adopt(name)
             del self.started[started:]
+        self._check_workers()
 
     def _adopt(self, name: str) -> None:
         module = sys.modules[name]

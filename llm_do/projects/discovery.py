@@ -6,22 +6,21 @@ here with the standard library, and not checked: that is up to the registry, and
 
 from __future__ import annotations
 
+import ast
 import errno
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..machine.files import MAX_CODE, read_file
 from .layout import CONFIG, WORKERS, files_of, tools_file, worker_names
-
-if TYPE_CHECKING:
-    import ast
-    from collections.abc import Iterable, Iterator
 
 UNREADABLE = "it cannot be read: `llm-do check` says why"
 TOO_LARGE = "it is too large to be read at a glance: `llm-do check` imports it"
 _MAX_CODE = 500_000
 """The most bytes of code that are parsed: of ten million, the syntax tree takes half a minute and gigabytes."""
+_UNPARSABLE = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
 _MAX_DEPTH = 50
 
 
@@ -92,8 +91,7 @@ def header(path: Path) -> dict[str, str] | None:
     if path.suffix == ".md":
         if lines[0].rstrip() != "---":
             return {}
-        fences = (number for number, line in enumerate(lines) if number and line.rstrip() == "---")
-        end = next(fences, None)
+        end = next((number for number, line in enumerate(lines) if number and line.rstrip() == "---"), None)
         if end is None:
             return None
         lines = lines[1:end]
@@ -166,16 +164,14 @@ def functions_of(root: Path) -> list[Found]:
     The code is read, and not run, so entries that are made in other ways are not found.
     """
     path = tools_file(root)
-    return [] if path is None else sorted(set(_entries_in(path, root, {path})))
+    return [] if path is None else list(dict.fromkeys(_entries_in(path, root, {path})))
 
 
 def _entries_in(path: Path, root: Path, seen: set[Path], only: set[str] | None = None) -> Iterator[Found]:
-    import ast  # noqa: PLC0415 - only where there is code to read
-
     file = str(path.relative_to(root))
     try:
         tree = ast.parse(read_file(path, _MAX_CODE))
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as exc:
+    except _UNPARSABLE as exc:
         problem = TOO_LARGE if isinstance(exc, OSError) and exc.errno == errno.EFBIG else UNREADABLE
         yield Found(path.stem, "function", None, None, file, problem=problem)
         return
@@ -200,7 +196,7 @@ def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
     """Yield the statements that run when a module is imported."""
     for node in body:
         yield node
-        if type(node).__name__ in ("If", "Try", "With"):
+        if isinstance(node, ast.If | ast.Try | ast.With):
             for field in ("body", "orelse", "finalbody"):
                 yield from _statements(getattr(node, field, ()))
 
@@ -208,12 +204,12 @@ def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 def _call_of(node: ast.expr) -> tuple[str, dict[str, str]]:
     """Return the last part of the name that is called or mentioned, and those keywords that are plain text."""
     options = {}
-    if type(node).__name__ == "Call":
-        for keyword in node.keywords:  # type: ignore[attr-defined]
+    if isinstance(node, ast.Call):
+        for keyword in node.keywords:
             value = getattr(keyword.value, "value", None)
             if keyword.arg is not None and isinstance(value, str):
                 options[keyword.arg] = value
-        node = node.func  # type: ignore[attr-defined]
+        node = node.func
     return str(getattr(node, "attr", None) or getattr(node, "id", "")), options
 
 
@@ -228,21 +224,16 @@ def _imported(node: ast.ImportFrom, path: Path, root: Path, seen: set[Path]) -> 
 
 def names_in_code(root: Path) -> set[str]:
     """Return the names that code of the project has, as text or as variables: it may call an entry of that name."""
-    import ast  # noqa: PLC0415 - only where there is code to read
-
     found: set[str] = set()
     for path in (*root.glob("*.py"), *root.glob("tools/*.py"), *root.glob("workers/*/*.py")):
         try:
             tree = ast.parse(read_file(path, MAX_CODE))
-        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        except _UNPARSABLE:
             continue
-        nodes = list(ast.walk(tree))
-        functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-        # A decorator says what a function itself is called.
-        skipped = {id(part) for node in functions for mark in node.decorator_list for part in ast.walk(mark)}
-        for node in nodes:
-            if id(node) in skipped:
-                continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                node.decorator_list = []  # it says what the function itself is called
+        for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.add(node.value)
             elif isinstance(node, ast.Name):

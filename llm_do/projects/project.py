@@ -46,7 +46,9 @@ class Project:
         if not self.root.is_dir():
             raise WorkerFileError(f"There is no project at {root}: it is not a folder.")
         self._owners = None if owners is None else Owners(owners, self.root, lone=only is not None)
-        self.code = ProjectCode(self.root, lambda: self.writable.folders(), self._owners)
+        self.code = ProjectCode(
+            self.root, lambda: self.writable.folders(), lambda: self.writable.check_made_in_python(), self._owners
+        )
         self.files = WorkerFiles(self.root, only, self._owners)
         self.writable = WritableFolders(self.root, self.files, self.code, self._read_config)
         self._cache = FileCache()
@@ -113,13 +115,11 @@ class Project:
 
     def load(self, reference: str) -> Any:
         """Return the object that `module:Name` or `file.py:Name` names. The project's code is imported."""
-        found = self.code.object(reference)
-        self.writable.check_made_in_python()
-        return found
+        return self.code.object(reference)
 
     def load_class(self, reference: str, file: WorkerFile) -> type[Any]:
         """Return the class that a worker's file names as its input or output."""
-        found = self.code.object(reference)
+        found = self.load(reference)
         if not isinstance(found, type):  # a function would be called with whatever a model says
             where = self.files.display_path(file.path)
             raise WorkerFileError(f"{where}: {reference!r} is not a class: it is {quote(found)}. Name a class.")
@@ -129,12 +129,10 @@ class Project:
         """Return the entries that `tools.py` defines, by name."""
         if (path := tools_file(self.root)) is None:
             return {}
-        return self._cache.get(path, (path,), lambda: self._read_functions(path), self.code.stamp())
-
-    def _read_functions(self, path: Path) -> Mapping[str, Entry[Any]]:
-        found = index_by_name(entries_in(self.code.file(path)), f"the project ({path.name})")
-        self.writable.check_made_in_python()
-        return found
+        owner = f"the project ({path.name})"
+        return self._cache.get(
+            path, (path,), lambda: index_by_name(entries_in(self.code.file(path)), owner), self.code.stamp()
+        )
 
     def own_tools(self, name: str) -> list[Entry[Any]]:
         """Return the tools that a worker has of its own, in its folder."""
@@ -144,9 +142,7 @@ class Project:
         """Return the tools in the folder of a worker's file, if it has a folder of its own."""
         if file is None or file.own_tools is None or not os.path.lexists(file.own_tools):
             return []
-        found = functions_in(self.code.file(file.own_tools))
-        self.writable.check_made_in_python()
-        return found
+        return functions_in(self.code.file(file.own_tools))
 
     def with_rule_name(self, name: str) -> Entry[Any] | None:
         """Return a function of the project, or a worker's own tool, that rules call so. It imports the code of all."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
 
-from ..arguments.inputs import NoParameters, OpenParameters
+from ..arguments.inputs import OpenParameters
 from ..arguments.signatures import model_parameters
 from ..core.adapt import parameters_of, rule_name
 from ..core.entry import Entry
@@ -41,12 +41,10 @@ class ProjectTools:
             found = [_shape_of_worker(self._project, name, file)]
         if not found and name in NATIVE_TOOL_TYPES:
             found = [{}]
-        return found or self._shapes_below(name) or None
-
-    def _shapes_below(self, name: str) -> list[Shape]:
-        """Return the arguments of own tools of the workers below, for which a worker's rules hold as well."""
-        tools = (tool for below in self._definitions_below() for tool in self._project.own_tools(below))
-        return [self._shape(tool) for tool in tools if tool.name == name]
+        if not found:  # own tools of the workers below, for which a worker's rules hold as well
+            tools = (tool for below in self._definitions_below() for tool in self._project.own_tools(below))
+            found = [self._shape(tool) for tool in tools if tool.name == name]
+        return found or None
 
     def _shape(self, entry: Entry[Any]) -> Shape:
         return shape_of(parameters_of(entry).vocabulary.shape)
@@ -76,7 +74,7 @@ def _shape_of_worker(project: Project, name: str, file: WorkerFile) -> Shape:
     """Return the arguments of a worker by its definition: to build its entry here could recurse without end."""
     declared = effective_definition(project, name, file).input
     if declared == "none":
-        return shape_of(NoParameters(name).json_schema)
+        return {}
     if isinstance(declared, str):
         declared_type = project.load_class(declared, file)
         return shape_of(model_parameters(name, declared_type).vocabulary.shape)

@@ -32,17 +32,8 @@ class WorkerFile:
 
     path: Path
     generated: bool = False
-    in_folder: bool = False
-
-    @property
-    def format(self) -> Literal["md", "yaml"]:
-        """The format of the file, by its suffix."""
-        return "md" if self.path.suffix == ".md" else "yaml"
-
-    @property
-    def own_tools(self) -> Path | None:
-        """The file with the worker's own tools, where it has a folder of its own."""
-        return self.path.parent / "tools.py" if self.in_folder else None
+    own_tools: Path | None = None
+    """The file with the worker's own tools, where it has a folder of its own."""
 
     @property
     def seal(self) -> Path:
@@ -88,15 +79,21 @@ class WorkerFiles:
 
     def stamp(self) -> Hashable:
         """Return a value that changes when any worker is added, changed or removed. No file is read."""
-        if self._only is not None:
-            return stamp_of(self._only)
-        return tuple((entry.name, stamp_of(entry)) for entry in _inside(self.folder, depth=2))
+        return tuple((entry.name, stamp_of(entry)) for entry in self._entries())
 
     def links(self) -> list[Path]:
         """Return the symlinks in `workers/` that may lead to files of workers; a lone file in any case."""
+        return [Path(entry) for entry in self._entries() if self._only is not None or entry.is_symlink()]
+
+    def _entries(self) -> Iterator[Path | os.DirEntry[str]]:
+        """Yield what is in `workers/` and in the folders there, or the lone file."""
         if self._only is not None:
-            return [self._only]
-        return [Path(entry.path) for entry in _inside(self.folder, depth=2) if entry.is_symlink()]
+            yield self._only
+            return
+        for entry in scan(self.folder):
+            yield entry
+            if entry.is_dir():
+                yield from scan(entry)
 
     def find(self, name: str) -> WorkerFile | None:
         """Return the file of a worker, if there is one: the one that a person wrote, before a generated one."""
@@ -113,7 +110,8 @@ class WorkerFiles:
         if not found:
             return None
         folder = found[0].parent
-        return WorkerFile(found[0], folder == self.folder / GENERATED, in_folder=folder == self.folder / name)
+        own_tools = folder / "tools.py" if folder == self.folder / name else None
+        return WorkerFile(found[0], folder == self.folder / GENERATED, own_tools)
 
     def generated(self, name: str) -> WorkerFile:
         """Return where the file of a generated worker is, or would be."""
@@ -134,7 +132,8 @@ class WorkerFiles:
                 content = read_file(file.path)
             except OSError as exc:
                 raise WorkerFileError(f"{self.display_path(file.path)} cannot be read: {exc.strerror or exc}.") from exc
-            definition = parse_worker(content, name=name, path=self.display_path(file.path), format=file.format)
+            kind: Literal["md", "yaml"] = "md" if file.path.suffix == ".md" else "yaml"
+            definition = parse_worker(content, name=name, path=self.display_path(file.path), format=kind)
             return definition, _digest(content)
 
         return self._cache.get(file, (file.path,), read)
@@ -199,14 +198,6 @@ def stamp_of(path: Path | os.DirEntry[str]) -> Hashable:
     except OSError:  # reading it will say what is wrong
         return None
     return stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino
-
-
-def _inside(folder: Path | os.DirEntry[str], depth: int) -> Iterator[os.DirEntry[str]]:
-    """Yield what is in a folder and, down to a depth, in those below it."""
-    for entry in scan(folder):
-        yield entry
-        if depth > 1 and entry.is_dir():
-            yield from _inside(entry, depth - 1)
 
 
 def _digest(content: bytes) -> str:

@@ -286,6 +286,12 @@ def test_names_are_what_the_registry_says(make: Make) -> None:
     assert light.names_in(root, functions=False) == sorted([*WorkerRegistry(root).workers(), "in-python"])
 
 
+def test_two_functions_of_one_name_are_listed_in_their_order(make: Make) -> None:
+    code = "from llm_do import entry\n\n@entry\ndef a():\n    'First.'\n\nif True:\n    @entry\n    def a(): ...\n"
+    root = make({"tools.py": code, "llm-do.toml": ""})
+    assert [(found.name, found.description) for found in light.list_entries(root)] == [("a", "First."), ("a", None)]
+
+
 def test_list_tells_all_at_a_glance(make: Make, run: Run) -> None:
     root = make({"workers/secretary.md": SECRETARY, "workers/odd.md": "---\nmodel: test\n", "tools.py": TOOLS})
     said = run("list", at=root)

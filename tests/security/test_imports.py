@@ -380,6 +380,48 @@ def test_no_worker_made_in_python_writes_what_the_project_is_made_of(project: Pr
     assert {file: file.read_bytes() for file in project.root.rglob("*") if file.is_file()} == before
 
 
+NO_ROOT_THERE = "worker 'made': the root 'o' reaches workers, which has rights of workers"
+
+
+KIT = """
+from pydantic import BaseModel
+made = make('made', 'workers')
+class Task(BaseModel): ...
+def kit(ctx): ...
+"""
+
+
+@pytest.mark.parametrize("key", ["toolsets: ['made.py:kit']", "input: made.py:Task", "output: made.py:Task"])
+def test_a_worker_made_in_python_is_checked_whatever_its_module_is_imported_for(project: Project, key: str) -> None:
+    """Also in a project without `tools.py`."""
+    project.write("made.py", f"{MADE}{KIT}".replace("BASE", repr(str(project.root))))
+    project.write("workers/boss.yaml", f"{key}\ninstructions: x\n")
+    with pytest.raises(WorkerFileError, match=NO_ROOT_THERE):
+        WorkerRegistry(project.root)["boss"]
+
+
+USE = """
+from llm_do import Context, entry
+from pydantic_ai import RunContext
+@entry
+async def use(ctx: RunContext[Context]) -> str:
+    from made import made
+    return await ctx.deps.call(made, input='go')
+"""
+
+
+def test_a_worker_that_a_running_function_imports_is_checked(project: Project) -> None:
+    """It does not run, and the file that it would write is as it was."""
+    project.write("made.py", f"{MADE}{KIT}".replace("BASE", repr(str(project.root))))
+    project.write("tools.py", USE)
+    other = project.write("workers/other.md", "x")
+    model = scripted(calls(("write_file", {"path": "o/other.md", "content": "y"})), says("done"))
+    runtime = Runtime(WorkerRegistry(project.root), model=model, approval_callback=approve_all_callback)
+    with pytest.raises(WorkerFileError, match=NO_ROOT_THERE):
+        runtime.call_sync("use")
+    assert other.read_text() == "x"
+
+
 def test_projects_are_opened_while_other_threads_import(project: Project) -> None:
     """A project that is opened while the guard goes through all of them disturbs no import."""
     guard = ImportGuard()
