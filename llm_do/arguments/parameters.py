@@ -46,11 +46,6 @@ class Parameters(Protocol):
     vocabulary: Vocabulary
     """The names of the arguments in rules."""
 
-    @property
-    def secret_names(self) -> frozenset[str]:
-        """The parameters that are secret as a whole."""
-        return frozenset() if self.secret_fields is None else self.secret_fields.names
-
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
         """Return the validated arguments of a call made from Python, or raise an `ArgumentError`.
 

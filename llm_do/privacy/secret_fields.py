@@ -31,9 +31,6 @@ class SecretFields:
         self._root = schema
         self.any = self._has_secrets(schema)
         """Whether there is a secret part."""
-        properties = _dict(schema, "properties")
-        self.names = frozenset(name for name, part in properties.items() if self._is_secret(part))
-        """The arguments that are secret as a whole."""
 
     @staticmethod
     def of(schema: dict[str, Any]) -> SecretFields | None:
@@ -46,7 +43,7 @@ class SecretFields:
 
     def split(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[Any]]:
         """Return the arguments without secret values, and these values."""
-        if self._is_secret(self._root):
+        if any(map(_is_secret_schema, follow(self._root, [self._root]))):
             return dict.fromkeys(arguments, HIDDEN), list(arguments.values())
         secret: list[Any] = []
         return dict(self._split([self._root], arguments, secret)), secret
@@ -78,9 +75,6 @@ class SecretFields:
         with suppress(ValueError):
             self._split(schemas, json.loads(text), secret)
         return HIDDEN
-
-    def _is_secret(self, schema: Any) -> bool:
-        return any(map(_is_secret_schema, follow(self._root, [schema])))
 
     def _has_secrets(self, schema: Any) -> bool:
         """Return whether any part of a schema is secret."""
