@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, ClassVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -92,9 +91,7 @@ class StoredGrant:
         return self.worker, self.entry, *self.generated
 
 
-@cache
-def _reader() -> TypeAdapter[list[StoredGrant]]:
-    return TypeAdapter(list[StoredGrant])
+_STORED_GRANTS = TypeAdapter(list[StoredGrant], config=ConfigDict(defer_build=True))
 
 
 class SessionGrants:
@@ -156,7 +153,7 @@ class SessionGrants:
     def restore(self, grants: Iterable[Any]) -> None:
         """Let stored grants hold. Raises `ValueError` for anything else, and then restores none."""
         try:
-            self._restorable.update(_reader().validate_python(grants))
+            self._restorable.update(_STORED_GRANTS.validate_python(grants))
         except ValidationError as exc:
             raise ValueError(f"The stored grants cannot be read: {summarize(exc)}") from None
 
