@@ -1,8 +1,9 @@
-"""Secret parts of arguments, which the JSON Schema of their parameters marks."""
+"""Secret parts of data: of arguments, which their JSON Schema marks, and of the settings of requests, by name."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -14,6 +15,8 @@ from pydantic_core import CoreSchema
 from ..values.canonical import SameObject
 from ..values.fields import Fields, alias_map, parts_of, replace_items
 from ..values.json_schema import COMBINATIONS, CONTENTS, follow
+
+HIDDEN = "[secret]"
 
 
 class Secret:
@@ -123,4 +126,24 @@ def delegated_secret_fields(schema: dict[str, Any]) -> SecretFields | None:
     return secret_fields if secret_fields.any else None
 
 
-HIDDEN = "[secret]"
+_names_a_secret = re.compile(
+    r"(^|[_-]|(?<=[a-z0-9])(?=[A-Z]))(?i:api_?key|key|token|secret|password|authorization|credentials?)$"
+).search
+
+
+def hide_credentials(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as they may be written down and digested: a new key makes no other settings of them."""
+    hidden = dict(settings)
+    if isinstance(headers := hidden.get("extra_headers"), dict):
+        hidden["extra_headers"] = dict.fromkeys(headers, HIDDEN)
+    for name in ("extra_body", "extra_query"):
+        if name in hidden:
+            hidden[name] = hide_keys(hidden[name])
+    return hidden
+
+
+def hide_keys(data: Any) -> Any:
+    """Return JSON data without the values of what is named like a key."""
+    if isinstance(data, dict):
+        return {key: HIDDEN if _names_a_secret(str(key)) else hide_keys(item) for key, item in data.items()}
+    return [hide_keys(item) for item in data] if isinstance(data, list) else data
