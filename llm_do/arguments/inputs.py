@@ -158,8 +158,6 @@ def _check_filled(text: str) -> str:
 
 
 _Text = Annotated[str, Field(description="The task or the question, as text.")]
-
-
 _TEXT_INPUT = closed_mapping({"input": _Text})
 _OPTIONAL_TEXT_INPUT = closed_mapping({"input": NotRequired[_Text | None]})
 _FILLED_TEXT_INPUT = closed_mapping({"input": Annotated[_Text, AfterValidator(_check_filled)]})
@@ -235,8 +233,6 @@ _PATHS_SCHEMA = {
     "items": {"type": "string"},
     "description": "Paths of files to hand over, such as root/folder/file.pdf.",
 }
-
-
 _PATHS = closed_mapping({"attachments": list[str] | None})
 
 

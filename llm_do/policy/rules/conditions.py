@@ -58,7 +58,6 @@ Test: TypeAlias = Callable[[Any], bool | None]
 Match: TypeAlias = Callable[[Any, bool], bool]
 """Returns whether a value matches. The second argument says whether the rule restricts: then doubt counts as yes."""
 
-
 UNKNOWN: Any = object()
 """The value of an argument that cannot be judged: it is no plain value, or not known yet."""
 
