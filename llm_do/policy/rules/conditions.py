@@ -24,7 +24,7 @@ from pydantic import AnyUrl
 
 from ...errors import RuleError, did_you_mean
 from ...sandbox.commands.command_line import unwrap
-from ...values.globs import Glob
+from ...values.patterns import Glob
 from ...values.texts import quote_json
 from .calls import CALL_CONDITIONS, CALL_PREFIX, Call, Case
 
