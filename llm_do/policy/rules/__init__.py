@@ -6,7 +6,7 @@ Deciding is a pure function of the rules and the call.
 
 from .calls import Call, Case
 from .checking import Shape, check_rules, shape_of
-from .conditions import UNKNOWN, Places
+from .conditions import UNKNOWN, Places, as_list
 from .format import ToolRule, ToolRules, is_tool_name, remove_ineffective
 from .judging import Grant, RuleBook, Ruling, anchor_rules, default_ruling, denies_any, judge, read_rules
 
@@ -22,6 +22,7 @@ __all__ = [
     "ToolRule",
     "ToolRules",
     "anchor_rules",
+    "as_list",
     "check_rules",
     "default_ruling",
     "denies_any",
