@@ -244,15 +244,13 @@ def as_arguments(model: BaseModel) -> dict[str, Any]:
 
 def _alternatives(annotation: Any) -> list[Any]:
     """Return the classes that an annotation admits, with unions, aliases and `Annotated` resolved."""
-    if isinstance(annotation, typing_extensions.TypeAliasType):
-        return _alternatives(annotation.__value__)
-    if isinstance(annotation, typing.NewType):
-        return _alternatives(annotation.__supertype__)
-    origin = typing.get_origin(annotation)
+    origin = typing.get_origin(annotation) or annotation
+    if isinstance(origin, typing_extensions.TypeAliasType):
+        return _alternatives(origin.__value__)
+    if isinstance(origin, typing.NewType):
+        return _alternatives(origin.__supertype__)
     if origin is Annotated:
         return _alternatives(typing.get_args(annotation)[0])
     if origin is typing.Union or origin is types.UnionType:
         return [part for arg in typing.get_args(annotation) for part in _alternatives(arg)]
-    if isinstance(origin, typing_extensions.TypeAliasType):
-        return _alternatives(origin.__value__)
-    return [annotation if origin is None else origin]
+    return [origin]
