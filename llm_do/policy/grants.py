@@ -85,11 +85,6 @@ class StoredGrant:
     text: str = field(compare=False)
     """What it covers, in words. It is for people: the digest decides."""
 
-    @property
-    def definitions(self) -> tuple[Definition | None, ...]:
-        """The workers and the tool."""
-        return self.worker, self.entry, *self.generated
-
 
 _STORED_GRANTS = TypeAdapter(list[StoredGrant], config=ConfigDict(defer_build=True))
 
@@ -147,7 +142,9 @@ class SessionGrants:
             return []
         stored = [self._store(subject, arguments, text) for (subject, arguments), text in self._exact.items()]
         stored += [self._store(subject, each, each.text) for subject, offers in self._offers.items() for each in offers]
-        stored += [each for each in sorted(self._restorable, key=repr) if self._ambiguous.isdisjoint(each.definitions)]
+        for grant in sorted(self._restorable, key=repr):
+            if self._ambiguous.isdisjoint((grant.worker, grant.entry, *grant.generated)):
+                stored.append(grant)
         return list(filter(None, stored))
 
     def restore(self, grants: Iterable[Any]) -> None:

@@ -102,10 +102,8 @@ def _dict(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
 def _property(parts: Sequence[Mapping[str, Any]], names: Sequence[Any]) -> Iterator[Any]:
     for part in parts:
         properties = _dict(part, "properties")
-        if matches := [properties[name] for name in names if name in properties]:
-            yield from matches
-        else:
-            yield part.get("additionalProperties")
+        matches = [properties[name] for name in names if name in properties]
+        yield from matches or [part.get("additionalProperties")]
         yield from _dict(part, "patternProperties").values()
 
 

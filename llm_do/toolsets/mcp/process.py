@@ -208,7 +208,6 @@ class _Server:
             with suppress(OSError):
                 stream.close()
         close_all(self._handle)
-        self._handle = None
 
 
 def _end_session(leader: int) -> None:
