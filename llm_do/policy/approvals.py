@@ -217,11 +217,15 @@ class ApprovalController:
     async def _ask(
         self, request: ApprovalRequest, on_ask: Callable[[ApprovalRequest], None]
     ) -> tuple[ApprovalDecision, ApprovalOutcome]:
-        if self.approval_callback is None:
+        callback: Any = self.approval_callback
+        if callback is None:
             return _refuse("nobody", "nobody can be asked: there is no approval_callback, and no terminal")
         on_ask(request)
         try:
-            decision = self._call_back(request)
+            if callable(ask := getattr(callback, "ask", None)):
+                decision = ask(request)
+            else:
+                decision = callback(request.tool_name, request.payload, request.reason)
             if inspect.isawaitable(decision):
                 decision = await decision
         except (Exception, asyncio.CancelledError) as exc:  # the answer to a question that fails is no
@@ -236,13 +240,6 @@ class ApprovalController:
             return _refuse("error", "the approval callback granted what was not offered")
         grant = decision.grant.text if decision.grant is not None and decision.arguments is None else None
         return decision, ApprovalOutcome(approved=decision.approved, by="callback", note=decision.note, grant=grant)
-
-    def _call_back(self, request: ApprovalRequest) -> Any:
-        callback = self.approval_callback
-        if callable(ask := getattr(callback, "ask", None)):
-            return ask(request)
-        assert callable(callback)
-        return callback(request.tool_name, request.payload, request.reason)
 
     # -- outside a runtime ---------------------------------------------------------------------------
 
