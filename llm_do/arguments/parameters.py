@@ -17,8 +17,9 @@ import dataclasses
 import inspect
 import types
 import typing
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typing_extensions
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, with_config
@@ -32,7 +33,8 @@ from ..values.texts import escape_surrogates, quote
 from .vocabulary import Vocabulary
 
 
-class Parameters(Protocol):
+@dataclasses.dataclass(kw_only=True, eq=False)
+class Parameters(ABC):
     """The parameters of an entry."""
 
     entry: str
@@ -46,6 +48,7 @@ class Parameters(Protocol):
     vocabulary: Vocabulary
     """The names of the arguments in rules."""
 
+    @abstractmethod
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
         """Return the validated arguments of a call made from Python, or raise an `ArgumentError`.
 
@@ -81,7 +84,6 @@ def closed_mapping(keys: dict[str, Any]) -> TypeAdapter[dict[str, Any]]:
 class DeclaredParameters(Parameters):
     """Named parameters: those of a function, or the fields of a worker's `input_type`."""
 
-    entry: str
     positional: Sequence[str]
     keyword_only: Sequence[str] = ()
     positional_only: Sequence[str] = ()
@@ -90,10 +92,6 @@ class DeclaredParameters(Parameters):
     first: FirstParameter
     validate: Callable[..., dict[str, Any]]
     """Validates what Python code passes."""
-    validator: Any
-    json_schema: dict[str, Any]
-    secret_fields: SecretFields | None = None
-    vocabulary: Vocabulary
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
         if len(args) == 1 and not kwargs:
