@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError, from_json, to_json
 from ..errors import ArgumentError, PathDenied
 from ..values.texts import is_blank, is_none_or_blank, quote
 from .parameters import NAMED_ONLY, Parameters, closed_mapping
-from .payloads import AttachmentInput, AttachmentPayload, is_content
+from .prompts import AttachmentInput, AttachmentPayload, is_content
 from .vocabulary import Vocabulary
 
 
