@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Any, NotRequired
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 from pydantic_ai.messages import MultiModalContent
 from pydantic_core import PydanticCustomError, from_json, to_json
 
@@ -215,11 +215,10 @@ class WithFiles:
         """Validate the text of a JSON object in the same way."""
         partial_text = options.get("allow_partial", "off") not in (False, "off")
         try:
-            rest, paths = _without_paths(from_json(value, allow_partial="trailing-strings" if partial_text else False))
-        except ValueError as exc:
-            if isinstance(exc, ValidationError):
-                raise
-            paths = {}  # no JSON: the other validator says so
+            data = from_json(value, allow_partial="trailing-strings" if partial_text else False)
+        except ValueError:
+            data = None  # no JSON: the other validator says so
+        rest, paths = _without_paths(data)
         if not paths:
             return dict(self._validator.validate_json(value, **options))
         return {**self._validator_beside(paths).validate_json(to_json(rest), **options), **paths}
