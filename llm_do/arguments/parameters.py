@@ -96,7 +96,7 @@ class DeclaredParameters(Parameters):
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
         if len(args) == 1 and not kwargs:
             if type(args[0]) not in ATOMS and (arguments := self.first.lone(self.entry, args[0])) is not None:
-                return self._bind_dict(arguments)
+                return self.bind_named(arguments)
             if self.positional and self.rest is None:
                 return self._validate_values({self.positional[0]: args[0]})
         if args or self.rest is not None or self.positional_only:
@@ -106,18 +106,14 @@ class DeclaredParameters(Parameters):
     def bind_named(
         self, values: Mapping[str, Any], *, by_name: bool = False, has_files: bool = False
     ) -> dict[str, Any]:
-        return self._bind_dict(keywords_of(self.entry, values), by_name=by_name)
-
-    def _bind_dict(self, arguments: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
-        """Bind arguments by name, in a dict that belongs to this call."""
-        is_empty = not arguments
+        arguments = keywords_of(self.entry, values)
         if self.rest is not None:
             arguments.setdefault(self.rest, [])
         try:
             return self._validate_values(arguments, by_name=by_name)
         except ArgumentError as exc:
             name = self.first.value_of
-            if name is None or name in arguments or is_empty:
+            if name is None or name in arguments or not values:
                 raise
             text = str(exc).rstrip(".")
             hint = f'If the mapping is the value of {name!r}, write {{"{name}": {{...}}}}.'
@@ -130,8 +126,9 @@ class DeclaredParameters(Parameters):
             error = self._explain(exc)
             if self.secret_fields is None:
                 raise error from exc
+        secrets = Values(text for each in self._all_secret_fields() for text in texts_in(each.split(values)[1]))
         # The error of pydantic has the values in it, and must not be visible as the cause of this one.
-        raise self._without_secrets(error, values)
+        raise ArgumentError(secrets.text(str(error)))
 
     def _place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return positional values under their names, next to the keywords."""
@@ -169,14 +166,6 @@ class DeclaredParameters(Parameters):
     def _is_secret_at(self, where: tuple[int | str, ...]) -> bool:
         # The first name may be an alias, from the schema that a model sees.
         return any(not where or each.has_secret_in(where[0]) for each in self._all_secret_fields())
-
-    def _without_secrets(self, error: ArgumentError, values: dict[str, Any]) -> ArgumentError:
-        """Return an error that may quote the arguments, without those that are secret."""
-        secrets = Values()
-        for each in self._all_secret_fields():
-            for text in texts_in(each.split(values)[1]):
-                secrets.add(text)
-        return ArgumentError(secrets.text(str(error)))
 
     def _all_secret_fields(self) -> list[SecretFields]:
         """Return the secret fields by the names in Python, and by those that a model sees."""
