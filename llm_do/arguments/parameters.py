@@ -96,7 +96,7 @@ class DeclaredParameters(Parameters):
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
         if len(args) == 1 and not kwargs:
             if type(args[0]) not in ATOMS and (arguments := self.first.lone(self.entry, args[0])) is not None:
-                return self.bind_named(arguments)
+                return self._bind_dict(arguments)
             if self.positional and self.rest is None:
                 return self._validate_values({self.positional[0]: args[0]})
         if args or self.rest is not None or self.positional_only:
@@ -106,14 +106,18 @@ class DeclaredParameters(Parameters):
     def bind_named(
         self, values: Mapping[str, Any], *, by_name: bool = False, has_files: bool = False
     ) -> dict[str, Any]:
-        arguments = keywords_of(self.entry, values)
+        return self._bind_dict(keywords_of(self.entry, values), by_name=by_name)
+
+    def _bind_dict(self, arguments: dict[str, Any], *, by_name: bool = False) -> dict[str, Any]:
+        """Bind arguments by name, in a dict that belongs to this call."""
+        is_empty = not arguments
         if self.rest is not None:
             arguments.setdefault(self.rest, [])
         try:
             return self._validate_values(arguments, by_name=by_name)
         except ArgumentError as exc:
             name = self.first.value_of
-            if name is None or name in arguments or not values:
+            if name is None or name in arguments or is_empty:
                 raise
             text = str(exc).rstrip(".")
             hint = f'If the mapping is the value of {name!r}, write {{"{name}": {{...}}}}.'
