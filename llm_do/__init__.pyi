@@ -1,8 +1,8 @@
 """The public names, and the module of each: `__init__.py` imports them from there when they are first used."""
 
 from .arguments.inputs import WorkerInput as WorkerInput
-from .arguments.payloads import AttachmentInput as AttachmentInput
-from .arguments.payloads import AttachmentPayload as AttachmentPayload
+from .arguments.prompts import AttachmentInput as AttachmentInput
+from .arguments.prompts import AttachmentPayload as AttachmentPayload
 from .arguments.prompts import HasPrompt as HasPrompt
 from .budgets.limits import Account as Account
 from .budgets.limits import Budget as Budget

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Any, NotRequired
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 from pydantic_ai.messages import MultiModalContent
 from pydantic_core import PydanticCustomError, from_json, to_json
 
 from ..errors import ArgumentError, PathDenied
 from ..values.texts import is_blank, is_none_or_blank, quote
 from .parameters import NAMED_ONLY, Parameters, closed_mapping
-from .payloads import AttachmentInput, AttachmentPayload, is_content
+from .prompts import AttachmentInput, AttachmentPayload, is_content
 from .vocabulary import Vocabulary
 
 
@@ -158,8 +158,6 @@ def _check_filled(text: str) -> str:
 
 
 _Text = Annotated[str, Field(description="The task or the question, as text.")]
-
-
 _TEXT_INPUT = closed_mapping({"input": _Text})
 _OPTIONAL_TEXT_INPUT = closed_mapping({"input": NotRequired[_Text | None]})
 _FILLED_TEXT_INPUT = closed_mapping({"input": Annotated[_Text, AfterValidator(_check_filled)]})
@@ -217,11 +215,10 @@ class WithFiles:
         """Validate the text of a JSON object in the same way."""
         partial_text = options.get("allow_partial", "off") not in (False, "off")
         try:
-            rest, paths = _without_paths(from_json(value, allow_partial="trailing-strings" if partial_text else False))
-        except ValueError as exc:
-            if isinstance(exc, ValidationError):
-                raise
-            paths = {}  # no JSON: the other validator says so
+            data = from_json(value, allow_partial="trailing-strings" if partial_text else False)
+        except ValueError:
+            data = None  # no JSON: the other validator says so
+        rest, paths = _without_paths(data)
         if not paths:
             return dict(self._validator.validate_json(value, **options))
         return {**self._validator_beside(paths).validate_json(to_json(rest), **options), **paths}
@@ -235,8 +232,6 @@ _PATHS_SCHEMA = {
     "items": {"type": "string"},
     "description": "Paths of files to hand over, such as root/folder/file.pdf.",
 }
-
-
 _PATHS = closed_mapping({"attachments": list[str] | None})
 
 

@@ -17,8 +17,9 @@ import dataclasses
 import inspect
 import types
 import typing
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typing_extensions
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, with_config
@@ -32,7 +33,8 @@ from ..values.texts import escape_surrogates, quote
 from .vocabulary import Vocabulary
 
 
-class Parameters(Protocol):
+@dataclasses.dataclass(kw_only=True, eq=False)
+class Parameters(ABC):
     """The parameters of an entry."""
 
     entry: str
@@ -46,11 +48,7 @@ class Parameters(Protocol):
     vocabulary: Vocabulary
     """The names of the arguments in rules."""
 
-    @property
-    def secret_names(self) -> frozenset[str]:
-        """The parameters that are secret as a whole."""
-        return frozenset() if self.secret_fields is None else self.secret_fields.names
-
+    @abstractmethod
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
         """Return the validated arguments of a call made from Python, or raise an `ArgumentError`.
 
@@ -86,7 +84,6 @@ def closed_mapping(keys: dict[str, Any]) -> TypeAdapter[dict[str, Any]]:
 class DeclaredParameters(Parameters):
     """Named parameters: those of a function, or the fields of a worker's `input_type`."""
 
-    entry: str
     positional: Sequence[str]
     keyword_only: Sequence[str] = ()
     positional_only: Sequence[str] = ()
@@ -95,10 +92,6 @@ class DeclaredParameters(Parameters):
     first: FirstParameter
     validate: Callable[..., dict[str, Any]]
     """Validates what Python code passes."""
-    validator: Any
-    json_schema: dict[str, Any]
-    secret_fields: SecretFields | None = None
-    vocabulary: Vocabulary
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
         if len(args) == 1 and not kwargs:
@@ -137,8 +130,9 @@ class DeclaredParameters(Parameters):
             error = self._explain(exc)
             if self.secret_fields is None:
                 raise error from exc
+        secrets = Values(text for each in self._all_secret_fields() for text in texts_in(each.split(values)[1]))
         # The error of pydantic has the values in it, and must not be visible as the cause of this one.
-        raise self._without_secrets(error, values)
+        raise ArgumentError(secrets.text(str(error)))
 
     def _place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return positional values under their names, next to the keywords."""
@@ -176,14 +170,6 @@ class DeclaredParameters(Parameters):
     def _is_secret_at(self, where: tuple[int | str, ...]) -> bool:
         # The first name may be an alias, from the schema that a model sees.
         return any(not where or each.has_secret_in(where[0]) for each in self._all_secret_fields())
-
-    def _without_secrets(self, error: ArgumentError, values: dict[str, Any]) -> ArgumentError:
-        """Return an error that may quote the arguments, without those that are secret."""
-        secrets = Values()
-        for each in self._all_secret_fields():
-            for text in texts_in(each.split(values)[1]):
-                secrets.add(text)
-        return ArgumentError(secrets.text(str(error)))
 
     def _all_secret_fields(self) -> list[SecretFields]:
         """Return the secret fields by the names in Python, and by those that a model sees."""
@@ -249,15 +235,13 @@ def as_arguments(model: BaseModel) -> dict[str, Any]:
 
 def _alternatives(annotation: Any) -> list[Any]:
     """Return the classes that an annotation admits, with unions, aliases and `Annotated` resolved."""
-    if isinstance(annotation, typing_extensions.TypeAliasType):
-        return _alternatives(annotation.__value__)
-    if isinstance(annotation, typing.NewType):
-        return _alternatives(annotation.__supertype__)
-    origin = typing.get_origin(annotation)
+    origin = typing.get_origin(annotation) or annotation
+    if isinstance(origin, typing_extensions.TypeAliasType):
+        return _alternatives(origin.__value__)
+    if isinstance(origin, typing.NewType):
+        return _alternatives(origin.__supertype__)
     if origin is Annotated:
         return _alternatives(typing.get_args(annotation)[0])
     if origin is typing.Union or origin is types.UnionType:
         return [part for arg in typing.get_args(annotation) for part in _alternatives(arg)]
-    if isinstance(origin, typing_extensions.TypeAliasType):
-        return _alternatives(origin.__value__)
-    return [annotation if origin is None else origin]
+    return [origin]

@@ -15,8 +15,7 @@ from pathlib import Path, PurePath
 from typing import Any, Protocol
 
 from ..arguments.inputs import split_files
-from ..arguments.payloads import AttachmentInput, AttachmentPayload, is_content, name_of
-from ..arguments.prompts import write_prompt
+from ..arguments.prompts import AttachmentInput, AttachmentPayload, is_content, name_of, write_prompt
 from ..definitions.fields import AttachmentPolicy
 from ..errors import ArgumentError, LlmDoError, PathDenied, PathMissing
 from ..machine.files import read_file

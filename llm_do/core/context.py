@@ -15,7 +15,7 @@ from pydantic_ai.models import Model
 from pydantic_ai.usage import RunUsage
 from typing_extensions import TypeVar
 
-from ..arguments.payloads import AttachmentPayload
+from ..arguments.prompts import AttachmentPayload
 from ..definitions.definition import WorkerCreationDefaults, WorkerDefinition
 from ..errors import LlmDoError, NoWorkerError, PathChanged, PathFailed, raised_in_nested_call
 from ..models.choice import ModelLike

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
-from ..privacy.credentials import hide_credentials
+from ..privacy.secret_fields import hide_credentials
 from ..values.canonical import NoCanonicalForm, SameObject, canonical, digest, digest_of_key, digest_of_text
 from ..values.texts import json_text
 from .adapt import adapt

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
 from ..arguments.inputs import OpenParameters
-from ..arguments.payloads import add_attachments, attachments_key
+from ..arguments.prompts import add_attachments, attachments_key
 from ..errors import ApprovalDenied, CallCancelled, LlmDoError, RunEnded
 from ..machine import pool
 from ..policy.approvals import Answer, ApprovalController, copy_arguments

@@ -29,7 +29,7 @@ from pydantic_ai.settings import ModelSettings, merge_model_settings
 
 from ..budgets.limits import full_name
 from ..budgets.prices import is_plausible, was_reported
-from ..privacy.credentials import hide_credentials, hide_keys
+from ..privacy.secret_fields import hide_credentials, hide_keys
 from ..values.canonical import digest_of_text
 from ..values.snapshots import snapshot
 from ..values.texts import json_text, text_of

@@ -26,8 +26,7 @@ from pydantic_ai.usage import UsageLimits
 from typing_extensions import TypeVar
 
 from ..arguments.inputs import misspelled_names
-from ..arguments.payloads import AttachmentInput, name_of
-from ..arguments.prompts import prompt_of
+from ..arguments.prompts import AttachmentInput, name_of, prompt_of
 from ..errors import (
     LlmDoError,
     ModelBehaviorError,

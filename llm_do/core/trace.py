@@ -12,7 +12,7 @@ from pydantic_ai import BinaryContent
 from pydantic_ai.messages import MultiModalContent
 from pydantic_ai.usage import RequestUsage, RunUsage
 
-from ..arguments.payloads import name_of
+from ..arguments.prompts import name_of
 from ..policy.requests import ApprovalOutcome
 from ..values.texts import escape_surrogates, shorten
 

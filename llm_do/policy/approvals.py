@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import anyio
 
@@ -56,35 +56,22 @@ class _Place:
         self._event.set()
 
 
-class _Line:
-    """Identical calls that wait for an answer, in the order in which they came. The first one asks."""
+_Line: TypeAlias = list[_Place]
+"""Identical calls that wait for an answer, in the order in which they came. The first one asks."""
 
-    __slots__ = ("places",)
 
-    def __init__(self) -> None:
-        self.places: list[_Place] = []
+async def _settle(line: _Line) -> None:
+    """Let the calls that are made at the same time join a line, before they are counted.
 
-    def join(self) -> _Place:
-        self.places.append(place := _Place())
-        return place
-
-    def leave(self, place: _Place) -> None:
-        self.places.remove(place)
-        if self.places:
-            self.places[0].wake()
-
-    async def settle(self) -> None:
-        """Let the calls that are made at the same time join, before they are counted.
-
-        Parallel calls of one response start within one turn of the event loop, and take the same number of turns.
-        """
-        quiet = 0
-        for _ in range(_MOST_TURNS):
-            before = len(self.places)
-            await asyncio.sleep(0)
-            quiet = quiet + 1 if len(self.places) == before else 0
-            if quiet == _QUIET_TURNS:
-                return
+    Parallel calls of one response start within one turn of the event loop, and take the same number of turns.
+    """
+    quiet = 0
+    for _ in range(_MOST_TURNS):
+        before = len(line)
+        await asyncio.sleep(0)
+        quiet = quiet + 1 if len(line) == before else 0
+        if quiet == _QUIET_TURNS:
+            return
 
 
 def copy_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -156,24 +143,27 @@ class ApprovalController:
             return answer
         self._grants.begin_question(subject, key, request.session_grant, request.offers)
         place_of = (same, evidence)
-        line = _Line() if same is None else self._lines.setdefault(place_of, _Line())
-        place = line.join()
+        place = _Place()
+        line = [] if same is None else self._lines.setdefault(place_of, [])
+        line.append(place)
         try:
             while place.answer is None:
                 if (answer := self._find_grant(key, subject, call)) is not None:
                     return answer
-                if line.places[0] is not place:
+                if line[0] is not place:
                     await place.wait()
                     continue
                 async with self._in_turn():
                     if settle and self._shows_count:
-                        await line.settle()
+                        await _settle(line)
                     if self._find_grant(key, subject, call) is None:
                         await self._ask_first(line, key, subject, request, on_ask)
             return place.answer
         finally:
-            line.leave(place)
-            if not line.places:
+            line.remove(place)
+            if line:
+                line[0].wake()
+            else:
                 self._lines.pop(place_of, None)
 
     async def confirm(self, request: ApprovalRequest) -> bool:
@@ -203,7 +193,7 @@ class ApprovalController:
         on_ask: Callable[[ApprovalRequest], None],
     ) -> None:
         """Ask for the first call of a line, and give the answer to those that it covers."""
-        waiting = line.places[:] if self._shows_count else line.places[:1]
+        waiting = line[:] if self._shows_count else line[:1]
         decision, outcome = await self._ask(replace(request, count=len(waiting)), on_ask)
         if decision.arguments is None:  # edited arguments were not approved as they were asked for
             if decision.grant is not None:
@@ -213,25 +203,29 @@ class ApprovalController:
                 outcome = replace(outcome, grant=outcome.grant or request.session_grant)
         is_for_all = decision.all_calls or decision.end_run
         outcome = replace(outcome, count=len(waiting) if is_for_all else 1)
-        answered = line.places if decision.end_run else waiting if is_for_all else waiting[:1]
-        still_here = set(line.places)
+        answered = line if decision.end_run else waiting if is_for_all else waiting[:1]
+        still_here = set(line)
         for place in answered:
             if place in still_here:
                 arguments = None if decision.arguments is None else copy_arguments(decision.arguments)
                 place.answer = Answer(outcome, arguments, decision.end_run)
                 place.wake()
         if decision.grant is not None or decision.approve_for_session:
-            for place in line.places:
+            for place in line:
                 place.wake()
 
     async def _ask(
         self, request: ApprovalRequest, on_ask: Callable[[ApprovalRequest], None]
     ) -> tuple[ApprovalDecision, ApprovalOutcome]:
-        if self.approval_callback is None:
+        callback: Any = self.approval_callback
+        if callback is None:
             return _refuse("nobody", "nobody can be asked: there is no approval_callback, and no terminal")
         on_ask(request)
         try:
-            decision = self._call_back(request)
+            if callable(ask := getattr(callback, "ask", None)):
+                decision = ask(request)
+            else:
+                decision = callback(request.tool_name, request.payload, request.reason)
             if inspect.isawaitable(decision):
                 decision = await decision
         except (Exception, asyncio.CancelledError) as exc:  # the answer to a question that fails is no
@@ -246,13 +240,6 @@ class ApprovalController:
             return _refuse("error", "the approval callback granted what was not offered")
         grant = decision.grant.text if decision.grant is not None and decision.arguments is None else None
         return decision, ApprovalOutcome(approved=decision.approved, by="callback", note=decision.note, grant=grant)
-
-    def _call_back(self, request: ApprovalRequest) -> Any:
-        callback = self.approval_callback
-        if callable(ask := getattr(callback, "ask", None)):
-            return ask(request)
-        assert callable(callback)
-        return callback(request.tool_name, request.payload, request.reason)
 
     # -- outside a runtime ---------------------------------------------------------------------------
 

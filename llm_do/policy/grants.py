@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, ClassVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -86,15 +85,8 @@ class StoredGrant:
     text: str = field(compare=False)
     """What it covers, in words. It is for people: the digest decides."""
 
-    @property
-    def definitions(self) -> tuple[Definition | None, ...]:
-        """The workers and the tool."""
-        return self.worker, self.entry, *self.generated
 
-
-@cache
-def _reader() -> TypeAdapter[list[StoredGrant]]:
-    return TypeAdapter(list[StoredGrant])
+_STORED_GRANTS = TypeAdapter(list[StoredGrant], config=ConfigDict(defer_build=True))
 
 
 class SessionGrants:
@@ -150,13 +142,15 @@ class SessionGrants:
             return []
         stored = [self._store(subject, arguments, text) for (subject, arguments), text in self._exact.items()]
         stored += [self._store(subject, each, each.text) for subject, offers in self._offers.items() for each in offers]
-        stored += [each for each in sorted(self._restorable, key=repr) if self._ambiguous.isdisjoint(each.definitions)]
+        for grant in sorted(self._restorable, key=repr):
+            if self._ambiguous.isdisjoint((grant.worker, grant.entry, *grant.generated)):
+                stored.append(grant)
         return list(filter(None, stored))
 
     def restore(self, grants: Iterable[Any]) -> None:
         """Let stored grants hold. Raises `ValueError` for anything else, and then restores none."""
         try:
-            self._restorable.update(_reader().validate_python(grants))
+            self._restorable.update(_STORED_GRANTS.validate_python(grants))
         except ValidationError as exc:
             raise ValueError(f"The stored grants cannot be read: {summarize(exc)}") from None
 

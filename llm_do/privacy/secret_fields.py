@@ -1,8 +1,9 @@
-"""Secret parts of arguments, which the JSON Schema of their parameters marks."""
+"""Secret parts of data: of arguments, which their JSON Schema marks, and of the settings of requests, by name."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -14,6 +15,8 @@ from pydantic_core import CoreSchema
 from ..values.canonical import SameObject
 from ..values.fields import Fields, alias_map, parts_of, replace_items
 from ..values.json_schema import COMBINATIONS, CONTENTS, follow
+
+HIDDEN = "[secret]"
 
 
 class Secret:
@@ -31,9 +34,6 @@ class SecretFields:
         self._root = schema
         self.any = self._has_secrets(schema)
         """Whether there is a secret part."""
-        properties = _dict(schema, "properties")
-        self.names = frozenset(name for name, part in properties.items() if self._is_secret(part))
-        """The arguments that are secret as a whole."""
 
     @staticmethod
     def of(schema: dict[str, Any]) -> SecretFields | None:
@@ -46,7 +46,7 @@ class SecretFields:
 
     def split(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[Any]]:
         """Return the arguments without secret values, and these values."""
-        if self._is_secret(self._root):
+        if any(map(_is_secret_schema, follow(self._root, [self._root]))):
             return dict.fromkeys(arguments, HIDDEN), list(arguments.values())
         secret: list[Any] = []
         return dict(self._split([self._root], arguments, secret)), secret
@@ -79,9 +79,6 @@ class SecretFields:
             self._split(schemas, json.loads(text), secret)
         return HIDDEN
 
-    def _is_secret(self, schema: Any) -> bool:
-        return any(map(_is_secret_schema, follow(self._root, [schema])))
-
     def _has_secrets(self, schema: Any) -> bool:
         """Return whether any part of a schema is secret."""
         return any(map(_is_secret_schema, follow(self._root, [schema], (*COMBINATIONS, *CONTENTS))))
@@ -105,10 +102,8 @@ def _dict(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
 def _property(parts: Sequence[Mapping[str, Any]], names: Sequence[Any]) -> Iterator[Any]:
     for part in parts:
         properties = _dict(part, "properties")
-        if matches := [properties[name] for name in names if name in properties]:
-            yield from matches
-        else:
-            yield part.get("additionalProperties")
+        matches = [properties[name] for name in names if name in properties]
+        yield from matches or [part.get("additionalProperties")]
         yield from _dict(part, "patternProperties").values()
 
 
@@ -129,4 +124,24 @@ def delegated_secret_fields(schema: dict[str, Any]) -> SecretFields | None:
     return secret_fields if secret_fields.any else None
 
 
-HIDDEN = "[secret]"
+_names_a_secret = re.compile(
+    r"(^|[_-]|(?<=[a-z0-9])(?=[A-Z]))(?i:api_?key|key|token|secret|password|authorization|credentials?)$"
+).search
+
+
+def hide_credentials(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as they may be written down and digested: a new key makes no other settings of them."""
+    hidden = dict(settings)
+    if isinstance(headers := hidden.get("extra_headers"), dict):
+        hidden["extra_headers"] = dict.fromkeys(headers, HIDDEN)
+    for name in ("extra_body", "extra_query"):
+        if name in hidden:
+            hidden[name] = hide_keys(hidden[name])
+    return hidden
+
+
+def hide_keys(data: Any) -> Any:
+    """Return JSON data without the values of what is named like a key."""
+    if isinstance(data, dict):
+        return {key: HIDDEN if _names_a_secret(str(key)) else hide_keys(item) for key, item in data.items()}
+    return [hide_keys(item) for item in data] if isinstance(data, list) else data

@@ -50,7 +50,7 @@ class HasSecrets(Protocol):
 class Values:
     """Secret texts, each with the label that replaces it."""
 
-    def __init__(self) -> None:
+    def __init__(self, texts: Iterable[str] = ()) -> None:
         self._labels: dict[str, str] = {}
         self._texts: dict[str, str] = {}
         """The texts that are replaced everywhere."""
@@ -62,6 +62,8 @@ class Values:
         """The length of the longest text so far, in bytes."""
         self._has_spaces = False
         self._has_escapes = False
+        for text in texts:
+            self.add(text)
 
     def __len__(self) -> int:
         return len(self._labels)

@@ -19,7 +19,7 @@ from pydantic_ai.messages import ModelMessage, MultiModalContent
 from pydantic_ai.usage import RunUsage
 
 from ..arguments.inputs import WorkerInput, bind_input, set_fields
-from ..arguments.payloads import AttachmentInput
+from ..arguments.prompts import AttachmentInput
 from ..core.adapt import parameters_of
 from ..core.attachments import load
 from ..core.context import Context, call_bound

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from posixpath import join, normpath
 from typing import Any
@@ -23,9 +23,6 @@ _SYSTEM = frozenset(
 _PROCESS = re.compile(r"proc/.*\b(?:cwd|root|fd)/|dev/fd/.*/")
 _DIGEST_CHARACTERS = 12
 """The first characters of a digest are enough for a person to compare."""
-
-Locate = Callable[[str], tuple[Root, str] | None]
-"""From a word of a command to the root and the path that it means, if it is in a writable root."""
 
 
 def pin_programs(command: Command, manager: SandboxManager, *, unsandboxed: bool) -> Pins:
@@ -51,7 +48,7 @@ def check_programs(pins: Pins, command: Command, manager: SandboxManager, *, uns
 
 def _find_programs(command: Command, manager: SandboxManager, *, unsandboxed: bool) -> dict[str, tuple[Root, str]]:
     """Return the files that a command runs, by the names that a person sees."""
-    locate = _on_host(manager) if unsandboxed else _in_sandbox(manager)
+    locate = partial(_locate_on_host if unsandboxed else _locate_in_sandbox, manager)
     located = filter(None, map(locate, find_executed_files(command, lambda word: _mode(locate(word)))))
     return {f"{root.name}/{path}": (root, path) for root, path in located}
 
@@ -67,20 +64,16 @@ def add_programs(view: dict[str, Any], pins: Pins | None) -> dict[str, Any]:
     return {**view, "files": files}
 
 
-def _in_sandbox(manager: SandboxManager) -> Locate:
-    """Return how to locate words in /work, where each root is under its name."""
-
-    def locate(word: str) -> tuple[Root, str] | None:
-        path = join(_WORK, word)
-        _check_path(path, manager)
-        path = "/" + normpath(path).lstrip("/")  # two slashes at the start would stay
-        name, _, rest = path.removeprefix(f"{_WORK}/").partition("/")
-        root = manager.roots.get(name) if path.startswith(f"{_WORK}/") and rest else None
-        if root is None or root.config.suffixes is not None or not _is_writable(root.folder / rest, manager):
-            return None
-        return root, rest
-
-    return locate
+def _locate_in_sandbox(manager: SandboxManager, word: str) -> tuple[Root, str] | None:
+    """Return the file that a word means in /work, where each root is under its name, if it is in a writable one."""
+    path = join(_WORK, word)
+    _check_path(path, manager)
+    path = "/" + normpath(path).lstrip("/")  # two slashes at the start would stay
+    name, _, rest = path.removeprefix(f"{_WORK}/").partition("/")
+    root = manager.roots.get(name) if path.startswith(f"{_WORK}/") and rest else None
+    if root is None or root.config.suffixes is not None or not _is_writable(root.folder / rest, manager):
+        return None
+    return root, rest
 
 
 def _check_path(path: str, manager: SandboxManager) -> None:
@@ -103,17 +96,13 @@ def _may_redirect(path: str, manager: SandboxManager) -> bool:
     return bool(root is not None and rest and stat.S_ISLNK(_mode((root, rest)) or 0))
 
 
-def _on_host(manager: SandboxManager) -> Locate:
-    """Return how to locate words in the project's folder."""
-
-    def locate(word: str) -> tuple[Root, str] | None:
-        path = Path("/" + os.path.normpath(manager.base / word).lstrip("/"))
-        for root in manager.roots.values():
-            if root.config.mode == "rw" and path.is_relative_to(root.folder) and path != root.folder:
-                return root, str(path.relative_to(root.folder))
-        return None
-
-    return locate
+def _locate_on_host(manager: SandboxManager, word: str) -> tuple[Root, str] | None:
+    """Return the file that a word means in the project's folder, if it is in a writable root."""
+    path = Path("/" + os.path.normpath(manager.base / word).lstrip("/"))
+    for root in manager.roots.values():
+        if root.config.mode == "rw" and path.is_relative_to(root.folder) and path != root.folder:
+            return root, str(path.relative_to(root.folder))
+    return None
 
 
 def _is_writable(path: Path, manager: SandboxManager) -> bool:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic_ai import RunContext, Tool
 
 from ..arguments.inputs import bind_input
-from ..arguments.payloads import AttachmentPayload
+from ..arguments.prompts import AttachmentPayload
 from ..core.attachments import attach, check_handed_on, check_names, read_shared
 from ..core.context import Context, dispatch
 from ..core.frame import CallFrame, WorkerFrame

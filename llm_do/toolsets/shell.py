@@ -18,7 +18,7 @@ from ..core.frame import CallFrame
 from ..core.tool import ToolEntry
 from ..errors import CommandError, PathChanged, PathDenied, PathFailed, PathMissing
 from ..policy.plan import Plan
-from ..policy.rules import Case, Grant, Places, Ruling
+from ..policy.rules import Case, Grant, Places, Ruling, as_list
 from ..sandbox import Pins, SandboxManager
 from ..sandbox.commands.bwrap import BwrapRunner, find_sandbox_problem
 from ..sandbox.commands.command_line import WRAPPERS, Command, parse
@@ -101,15 +101,13 @@ def _mounts(manager: SandboxManager, frame: CallFrame) -> Iterator[tuple[list[Mo
 
 def _denied_patterns(name: str, frame: CallFrame) -> list[str]:
     """Return the absolute patterns that rules on files deny. They decide what a program sees, and what it can write."""
-    books = frame.caller.inherited.rules
-    patterns: list[str] = []
-    for book in books:
-        for rule in book.rules.get(name, ()):
-            if rule.disposition == "deny":
-                paths = rule.when.get("path", "/**")
-                paths = paths if isinstance(paths, list | tuple) else [paths]
-                patterns += map(book.places.anchor, paths)
-    return patterns
+    return [
+        book.places.anchor(path)
+        for book in frame.caller.inherited.rules
+        for rule in book.rules.get(name, ())
+        if rule.disposition == "deny"
+        for path in as_list(rule.when.get("path", "/**"))
+    ]
 
 
 def _place_of(pattern: str) -> Path | None:

@@ -21,7 +21,7 @@ from llm_do import (
 )
 from llm_do.policy.rules import Call, Case, Places, Ruling, judge, read_rules
 from llm_do.policy.rules.conditions import name_matcher, split_pattern
-from llm_do.values.globs import Glob
+from llm_do.values.patterns import Glob
 
 BASE = Path("/project")
 PLACES = Places({"input": BASE / "input", "output": BASE / "data/out"}, BASE)

@@ -4,20 +4,17 @@
 Deciding is a pure function of the rules and the call.
 """
 
-from ..catalogue import Disposition
 from .calls import Call, Case
-from .checking import KnownTools, Shape, check_rules, shape_of
-from .conditions import UNKNOWN, Places
-from .format import ToolRule, ToolRules, is_tool_name, read_rules_by_name, remove_ineffective
+from .checking import Shape, check_rules, shape_of
+from .conditions import UNKNOWN, Places, as_list
+from .format import ToolRule, ToolRules, is_tool_name, remove_ineffective
 from .judging import Grant, RuleBook, Ruling, anchor_rules, default_ruling, denies_any, judge, read_rules
 
 __all__ = [
     "UNKNOWN",
     "Call",
     "Case",
-    "Disposition",
     "Grant",
-    "KnownTools",
     "Places",
     "RuleBook",
     "Ruling",
@@ -25,13 +22,13 @@ __all__ = [
     "ToolRule",
     "ToolRules",
     "anchor_rules",
+    "as_list",
     "check_rules",
     "default_ruling",
     "denies_any",
     "is_tool_name",
     "judge",
     "read_rules",
-    "read_rules_by_name",
     "remove_ineffective",
     "shape_of",
 ]

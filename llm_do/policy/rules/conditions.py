@@ -24,7 +24,7 @@ from pydantic import AnyUrl
 
 from ...errors import RuleError, did_you_mean
 from ...sandbox.commands.command_line import unwrap
-from ...values.globs import Glob
+from ...values.patterns import Glob
 from ...values.texts import quote_json
 from .calls import CALL_CONDITIONS, CALL_PREFIX, Call, Case
 
@@ -57,7 +57,6 @@ Test: TypeAlias = Callable[[Any], bool | None]
 
 Match: TypeAlias = Callable[[Any, bool], bool]
 """Returns whether a value matches. The second argument says whether the rule restricts: then doubt counts as yes."""
-
 
 UNKNOWN: Any = object()
 """The value of an argument that cannot be judged: it is no plain value, or not known yet."""

@@ -85,9 +85,7 @@ class RuleBook:
         self.rules = rules
         first = (rule.places for named_rules in rules.values() for rule in named_rules if rule.places is not None)
         self.places = places or next(first, Places())
-        self.compiled: dict[str, list[_CompiledRule]] = {}
-        for name, named_rules in rules.items():
-            self.compiled[name] = [self._compile(name, rule) for rule in named_rules]
+        self.compiled = {name: [self._compile(name, rule) for rule in named] for name, named in rules.items()}
 
     def _compile(self, name: str, rule: ToolRule) -> _CompiledRule:
         try:

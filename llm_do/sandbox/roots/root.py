@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from ...errors import LlmDoError, PathChanged, PathDenied, PathFailed, PathMissing, did_you_mean
-from ...values.globs import Glob
+from ...values.patterns import Glob
 from ...values.texts import quote
 from .config import SandboxConfig
 from .folders import (

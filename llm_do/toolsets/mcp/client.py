@@ -51,7 +51,6 @@ MOST_REQUESTS = 100
 """The most requests of a server that wait for an answer at a time."""
 _FEWER = "Have the server list fewer, or make an MCPToolset in Python, with bounds of your own, and filter its tools."
 
-
 # PydanticAI says so of sessions of the newest protocol. Those ask in the answer to a call, and are served all the same.
 warnings.filterwarnings("ignore", message=".*will never be called: .* negotiated a modern MCP session", append=True)
 

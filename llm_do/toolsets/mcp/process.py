@@ -93,7 +93,9 @@ class _Server:
             async with incoming:
                 await self._read_lines(incoming, on_end)
                 on_end("has ended by itself")
-            await self._discard()
+            # The rest is read as well, so that the server is not blocked by it before it can end.
+            while await self._receive():
+                pass
         finally:
             self._done_reading.set()
 
@@ -121,11 +123,6 @@ class _Server:
             await anyio.wait_readable(self._stdout)
             with suppress(BlockingIOError):
                 return os.read(self._stdout.fileno(), _CHUNK)
-
-    async def _discard(self) -> None:
-        """Read the rest of the output, so that the server is not blocked by it before it can end."""
-        while await self._receive():
-            pass
 
     async def write(self, outgoing: Any, incoming: Any, on_end: End) -> None:
         """Send messages to the server, until there are no more or it closes its input."""
@@ -208,7 +205,6 @@ class _Server:
             with suppress(OSError):
                 stream.close()
         close_all(self._handle)
-        self._handle = None
 
 
 def _end_session(leader: int) -> None:

@@ -341,10 +341,7 @@ def _address(url: str) -> str:
 
 def secret_values(declared: McpToolset) -> Values:
     """Return the values of `env` and `headers` in a worker file, which no error and no log shows."""
-    values = Values()
-    for value in (*(declared.mcp.headers or {}).values(), *(declared.mcp.env or {}).values()):
-        values.add(value)
-    return values
+    return Values((*(declared.mcp.headers or {}).values(), *(declared.mcp.env or {}).values()))
 
 
 @dataclass(frozen=True)
