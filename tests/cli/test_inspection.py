@@ -398,6 +398,15 @@ def test_show_tells_what_a_function_takes(make: Make, run: Run) -> None:
     assert "tools.py:12" in run("show", "wipe-all", at=root).out
 
 
+def test_code_beside_a_lone_worker_prints_to_standard_error(tmp_path: Path) -> None:
+    (tmp_path / "lone.md").write_text("---\ntools: [hi]\nmodel: test\n---\nAlone.")
+    code = "from llm_do import entry\n\nprint('loading')\n\n@entry\ndef hi() -> str:\n    return 'hi'\n"
+    (tmp_path / "tools.py").write_text(code)
+    done = real("show", "./lone.md", "--json", cwd=tmp_path)
+    assert "loading" in done.stderr
+    assert json.loads(done.stdout)["name"] == "lone"
+
+
 def test_show_takes_the_file_of_a_lone_worker(tmp_path: Path, run: Run) -> None:
     file = tmp_path / "lone.md"
     file.write_text("---\nmodel: test\n---\nAlone.")

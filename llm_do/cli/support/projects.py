@@ -41,36 +41,36 @@ def open_project(ctx: click.Context, *, asks: bool = False) -> WorkerRegistry:
     return _open(ctx, root, is_named=root == _start(ctx), asks=asks)
 
 
-def _open(ctx: click.Context, root: Path, *, is_named: bool, asks: bool) -> WorkerRegistry:
+def _open(
+    ctx: click.Context, root: Path, *, only: Path | None = None, is_named: bool = False, asks: bool
+) -> WorkerRegistry:
+    """Open a project, or `only` the file of a lone worker."""
     from ...projects.code import ProjectCode  # noqa: PLC0415 - with it comes everything
     from ...projects.registry import WorkerRegistry  # noqa: PLC0415
 
     has_yes = asks and confirm_code(root, ctx.command_path.partition(" ")[2])
     ProjectCode.keeps_output_clean = True
-    return WorkerRegistry(root, owners=None if is_named or has_yes or is_trusted(root) else own_users())
+    # The folder of a lone worker may be one for all users: a yes that is not remembered is none to their code.
+    is_free = is_named or (has_yes and only is None) or is_trusted(root)
+    return WorkerRegistry(root, only=only, owners=None if is_free else own_users())
 
 
 def open_worker(ctx: click.Context, worker: str, *, asks: bool = False) -> tuple[WorkerRegistry, str]:
     """Open the project of a worker, given by name or as a file relative to -C, and return it with the worker's name."""
     if "/" not in worker and not worker.endswith(WORKER_FILES):
         return open_project(ctx, asks=asks), worker
-    from ...projects.registry import WorkerRegistry  # noqa: PLC0415
-
     file = _start(ctx) / worker
     _check_file(file, worker)
     root = find_root(file.parent)
     if root is None or not file.is_relative_to(root / "workers"):
         _check_name(file.stem, worker)
         refuse_foreign_code(file.parent)
-        if asks:
-            confirm_code(file.parent, ctx.command_path.partition(" ")[2])
-        owners = None if is_trusted(file.parent) else own_users()
-        return WorkerRegistry(file.parent, only=file, owners=owners), file.stem
+        return _open(ctx, file.parent, only=file, asks=asks), file.stem
     own_folder = file.stem == "worker" and file.parent != root / "workers"
     name = file.parent.name if own_folder else file.stem
     _check_name(name, worker)
     refuse_foreign(root)
-    registry = _open(ctx, root, is_named=False, asks=asks)
+    registry = _open(ctx, root, asks=asks)
     found = registry.file_of(name)
     if found is None or not found.path.samefile(file):
         other = f"; {name!r} is {found.path.relative_to(root)}" if found is not None else ""
