@@ -15,6 +15,7 @@ import click
 from ...machine.installation import install_extra, install_package
 from ...projects.discovery import find_root
 from ..support.exits import Exit
+from ..support.projects import start_folder
 from ..terminal.error_text import escape
 from ..terminal.stdout import print_json
 
@@ -40,7 +41,7 @@ def doctor_command(ctx: click.Context, /, as_json: bool) -> None:
     at the addresses in OLLAMA_HOST, OLLAMA_BASE_URL and VLLM_BASE_URL. The exit code is 1 if something is broken that
     llm-do cannot work without.
     """
-    root = find_root((ctx.find_root().obj or Path()).absolute())
+    root = find_root(start_folder(ctx))
     findings = [*_packages(), *_environment(root)]
     is_ok = all(finding.state != "broken" for finding in findings)
     if as_json:
