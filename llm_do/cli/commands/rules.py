@@ -43,7 +43,7 @@ def why_command(
     texts = read_pairs(words, arguments)
     registry, name = open_worker(ctx, worker, asks=True)
     caller = worker_of(registry, name, _NO_WORKER)
-    called, ruling = rule_on_call(registry.runtime(), registry, caller, tool, arguments, texts)
+    called, ruling = rule_on_call(registry, caller, tool, arguments, texts)
     if as_json:
         print_json(ruling_as_json(caller.name, called, ruling))
         return

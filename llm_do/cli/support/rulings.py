@@ -20,7 +20,6 @@ from .inputs import typed_arguments
 
 
 def rule_on_call(
-    runtime: Any,
     registry: WorkerRegistry,
     caller: WorkerEntry[Any],
     tool: str,
@@ -28,6 +27,7 @@ def rule_on_call(
     texts: Mapping[str, str],
 ) -> tuple[Entry[Any], Ruling]:
     """Return the tool and the ruling about a call of it. Of several with one rule name, take the first that fits."""
+    runtime = registry.runtime()
     problems: list[Exception] = []
     for entry in _find_tools(registry, caller, tool):
         try:

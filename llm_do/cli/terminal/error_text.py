@@ -22,11 +22,11 @@ _LONGEST = 300
 """The most characters that are shown of a provider's message."""
 
 
-def escape(text: object, *, keep: str = "") -> str:
-    """Return a text in one line that cannot control the terminal. The characters of `keep` stay."""
+def escape(text: object) -> str:
+    """Return a text in one line that cannot control the terminal."""
     from ...privacy.display import visible  # noqa: PLC0415 - it imports pydantic
 
-    return visible(str(text), keep=keep)
+    return visible(str(text))
 
 
 def escape_controls(text: str) -> str:
@@ -34,7 +34,7 @@ def escape_controls(text: str) -> str:
     return _UNSAFE.sub(lambda found: escape(found[0]), text.replace("\r", ""))
 
 
-def safe_text(text: str, redact: Callable[[str], str] = str, *, longest: int | None = None) -> str:
+def safe_text(text: str, redact: Callable[[str], str], *, longest: int | None = None) -> str:
     """Return a foreign text as a person may see it: without secrets, then cut, then unable to control a terminal."""
     text = redact(text)  # before it is cut: half a secret is not recognized
     if longest is not None:
