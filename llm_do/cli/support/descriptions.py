@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from decimal import Decimal
 from pathlib import Path
@@ -32,7 +32,8 @@ from .project_check.models import ModelProblem, find_model
 from .sessions import session_limits
 
 Description: TypeAlias = dict[str, Any]
-Section: TypeAlias = tuple[str, list[str]]
+Section: TypeAlias = tuple[str, Sequence[str | None]]
+"""A title, and the texts below it. One that is empty, or not there, takes no line."""
 
 
 def describe(registry: WorkerRegistry, entry: Entry[Any]) -> Description:
@@ -68,7 +69,7 @@ def _worker(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Description:
         "name": entry.name,
         "kind": "worker",
         "description": entry.description,
-        "file": _relative(file.path, registry.root) if file is not None else entry.source,
+        "file": _relative(f"{file.path}", registry.root) if file is not None else entry.source,
         "generated": entry.generated,
         "created_by": created_by,
         "locked": definition.locked if definition is not None else False,
@@ -99,7 +100,7 @@ def _function(registry: WorkerRegistry, entry: Entry[Any]) -> Description:
         **_tool(entry, adapted.proxy or proxy_tool(adapted)),
         "kind": "function" if entry.kind == "tool" else entry.kind,
         "signature": None if signature is None else f"{entry.name}{signature}",
-        "source": _relative_source(adapted.source, registry.root),
+        "source": _relative(adapted.source, registry.root),
         "rules": [rule for rule in rules_of(registry.rule_book()) if rule["tool"] == rule_name(entry)],
     }
 
@@ -196,15 +197,9 @@ def _limit_values(limits: Limits) -> Description:
     }
 
 
-def _relative(path: Path, root: Path) -> str:
-    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
-
-
-def _relative_source(source: str | None, root: Path) -> str | None:
-    if source is None:
-        return None
-    path, _, line = source.rpartition(":")
-    return f"{_relative(Path(path), root)}:{line}" if path and line.isdigit() else source
+def _relative(place: str | None, root: Path) -> str | None:
+    """Return a path, which a line may follow, as seen from the project."""
+    return None if place is None else place.removeprefix(f"{root}".removesuffix("/") + "/")
 
 
 # -- as text -----------------------------------------------------------------------------------------
@@ -216,14 +211,14 @@ def describe_as_text(description: Description) -> str:
     return "\n\n".join(_section(title, texts) for title, texts in sections)
 
 
-def _section(title: str, texts: list[str]) -> str:
-    lines = [line for text in texts for line in visible(text, keep="\n\t").split("\n")]
+def _section(title: str, texts: Sequence[str | None]) -> str:
+    lines = [line for text in texts if text for line in visible(text, keep="\n\t").split("\n")]
     return "\n".join([visible(title), *(f"  {line}".rstrip() for line in lines)])
 
 
 def _function_sections(description: Description) -> Iterator[Section]:
     title = f"{description['name']}: a {description['kind']} ({description['source']})"
-    yield title, _lines(description["description"])
+    yield title, [description["description"]]
     if description["signature"]:
         yield "Signature", [description["signature"]]
     yield "Takes", [_json(description["parameters"])]
@@ -236,9 +231,9 @@ def _function_sections(description: Description) -> Iterator[Section]:
 def _worker_sections(description: Description) -> Iterator[Section]:
     creator = description["created_by"] or "no one that its seal names"
     generated = f", created by {creator}" if description["generated"] else ""
-    yield f"{description['name']}: a worker ({description['file']}{generated})", _lines(description["description"])
+    yield f"{description['name']}: a worker ({description['file']}{generated})", [description["description"]]
     yield "Model", list(_model_lines(description))
-    yield "Instructions", _lines(description["instructions"]) or ["none"]
+    yield "Instructions", [description["instructions"] or "none"]
     takes = _json(description["input"]) if description["takes_input"] else "no input: its instructions are enough"
     yield "Takes", [takes]
     yield "Returns", ["text" if description["output"] == {"type": "string"} else _json(description["output"])]
@@ -256,15 +251,10 @@ def _worker_sections(description: Description) -> Iterator[Section]:
     yield "Limits", _limits(description)
 
 
-def _lines(text: str | None) -> list[str]:
-    return [text] if text else []
-
-
-def _model_lines(description: Description) -> Iterator[str]:
+def _model_lines(description: Description) -> Iterator[str | None]:
     model = description["model"]
     yield f"{model['name'] or 'none'} ({model['reason']})"
-    if "problem" in model:
-        yield model["problem"]
+    yield model.get("problem")
     if description["model_settings"] is not None:
         yield _json(description["model_settings"])
     if description["compatible_models"]:
