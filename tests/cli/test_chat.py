@@ -47,9 +47,7 @@ from llm_do.cli.support.line_chat import run_line_chat
 from llm_do.cli.support.options import SessionOptions
 from llm_do.cli.tui.app import ChatApp
 from llm_do.cli.tui.approval import ApprovalPanel, ArgumentsArea, Choices
-from llm_do.cli.tui.calls import Calls
-from llm_do.cli.tui.log import Answer, Log, Notice, Question
-from llm_do.cli.tui.prompt import Prompt
+from llm_do.cli.tui.widgets import Answer, Calls, Log, Notice, Prompt, Question
 from llm_do.toolsets.files import FILE_TOOLS
 from llm_do.toolsets.shell import shell
 
