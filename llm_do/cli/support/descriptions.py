@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from decimal import Decimal
 from pathlib import Path
@@ -20,6 +21,7 @@ from ...core.plane import proxy_tool
 from ...core.runtime import Runtime
 from ...core.tool import ToolEntry
 from ...core.worker import WorkerEntry
+from ...definitions.definition import WorkerDefinition
 from ...definitions.toolsets import McpToolset
 from ...errors import ModelChoiceError
 from ...models import choose_default_model
@@ -58,13 +60,11 @@ def known_tools(registry: WorkerRegistry, worker: WorkerEntry[Any]) -> list[Entr
 
 
 def _worker(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Description:
-    file, definition = registry.file_of(entry.name), entry.definition
-    toolsets = definition.toolsets if definition is not None else []
-    foreign = [item for item in toolsets if not isinstance(item, str) or ":" in item]
-    if entry.generated:  # its seal says who created it; its file is not trusted
-        created_by = next(iter(entry.creators), None)
-    else:
-        created_by = definition.created_by if definition is not None else None
+    file = registry.file_of(entry.name)
+    definition = entry.definition or WorkerDefinition.model_construct()  # a worker that code makes has none
+    foreign = [item for item in definition.toolsets if not isinstance(item, str) or ":" in item]
+    # The seal of a generated worker says who created it; its file is not trusted.
+    created_by = next(iter(entry.creators), None) if entry.generated else definition.created_by
     return {
         "name": entry.name,
         "kind": "worker",
@@ -72,7 +72,7 @@ def _worker(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Description:
         "file": _relative(f"{file.path}", registry.root) if file is not None else entry.source,
         "generated": entry.generated,
         "created_by": created_by,
-        "locked": definition.locked if definition is not None else False,
+        "locked": definition.locked,
         "model": _model(registry, entry),
         "model_settings": dict(entry.model_settings) if entry.model_settings else None,
         "compatible_models": list(entry.compatible_models),
@@ -82,7 +82,7 @@ def _worker(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Description:
         "output": _output(registry, entry),
         "tools": [_tool(tool, entry.proxy_of(tool)) for tool in known_tools(registry, entry)],
         "toolsets": [_toolset(item) for item in foreign],
-        "native": [item if isinstance(item, str) else dict(item) for item in definition.native] if definition else [],
+        "native": [item if isinstance(item, str) else dict(item) for item in definition.native],
         "allow_workers": list(entry.allow_workers),
         "rules": rules_of(entry.rule_book) + rules_of(registry.rule_book()),
         "roots": _roots(entry),
@@ -147,10 +147,8 @@ def _instructions(entry: WorkerEntry[Any]) -> str | None:
     files = entry.open_sandbox()
     if files is None:
         return text
-    try:
-        return "\n\n".join(part for part in (text, files.manager.describe()) if part)
-    finally:
-        files.manager.close()
+    with closing(files.manager) as manager:
+        return "\n\n".join(part for part in (text, manager.describe()) if part)
 
 
 def _output(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Any:
