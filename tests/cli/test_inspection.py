@@ -22,9 +22,9 @@ import pytest
 from llm_do import WorkerRegistry, WorkerSpec, create_worker
 from llm_do.cli.help import COMMANDS, HELP
 from llm_do.cli.main import program, run_program
-from llm_do.cli.support.exits import Exit
 from llm_do.cli.support.project_check.check import check_project
 from llm_do.cli.support.projects import trust
+from llm_do.cli.terminal.errors import Exit
 from llm_do.definitions.call_graph import connected_groups
 from llm_do.models.addresses import Address
 from llm_do.models.choice import KEY_OFFERS

@@ -14,9 +14,8 @@ import click
 
 from ...machine.installation import install_extra, install_package
 from ...projects.discovery import find_root
-from ..support.exits import Exit
 from ..support.projects import start_folder
-from ..terminal.error_text import escape
+from ..terminal.errors import Exit, escape
 from ..terminal.stdout import print_json
 
 _PACKAGES = ("llm-do", "pydantic-ai-slim", "pydantic", "click", "rich", "textual", "pyyaml")

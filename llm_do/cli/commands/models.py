@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ...machine.installation import install_extra
-from ..support.exits import Exit
 from ..support.options import model_names, model_names_or_files
+from ..terminal.errors import Exit
 from ..terminal.stdout import align, print_json
 
 if TYPE_CHECKING:

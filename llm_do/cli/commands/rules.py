@@ -6,7 +6,7 @@ import click
 
 from ..support.options import worker_names
 from ..support.projects import open_project, open_worker, worker_of
-from ..terminal.error_text import escape
+from ..terminal.errors import escape
 from ..terminal.stdout import print_json
 
 _NO_WORKER = "is a function. Rules are for the calls of workers: name a worker."

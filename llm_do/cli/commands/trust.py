@@ -9,9 +9,8 @@ import click
 
 from ...projects.discovery import find_root
 from ...projects.layout import CONFIG, WORKERS
-from ..support.exits import Refusal
 from ..support.projects import TRUST, start_folder, trust
-from ..terminal.error_text import escape
+from ..terminal.errors import Refusal, escape
 
 
 @click.command("trust")

@@ -20,7 +20,7 @@ from ...core.worker import WorkerEntry
 from ...errors import ArgumentError, LlmDoError, RunEnded, did_you_mean
 from ...privacy.display import visible
 from ...values.texts import shorten
-from ..terminal.error_text import describe_error
+from ..terminal.errors import describe_error
 from .reporting import format_usage, format_without_secrets
 from .sessions import missing_file
 

@@ -17,8 +17,7 @@ from ...machine.files import foreign_part, own_users, part_open_to_all
 from ...projects.discovery import find_root, names_in
 from ...projects.layout import CODE, deciding_files
 from ...values.names import AMONG_FILES, NAME_RULE, is_name
-from ..terminal.error_text import escape
-from .exits import Refusal
+from ..terminal.errors import Refusal, escape
 
 if TYPE_CHECKING:
     from ...core.worker import WorkerEntry

@@ -23,11 +23,10 @@ from ...projects.api import WorkerRunResult, run_entry
 from ...projects.registry import WorkerRegistry
 from ...values.fields import fields_of, separate_extra
 from ...values.texts import json_text, text_of
-from ..terminal.error_text import describe_notice
+from ..terminal.errors import Exit, describe_notice, exit_code_of, report_error
 from ..terminal.keys import Keyboard
 from ..terminal.stdout import Output, ReaderGone, count
 from ..terminal.tree import CallTree
-from .exits import Exit, exit_code_of, report_error
 from .options import SessionOptions
 from .sessions import model_chooser, open_session, print_on_stderr, resolve_session_model
 

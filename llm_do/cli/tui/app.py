@@ -24,10 +24,9 @@ from ...core.worker import WorkerEntry
 from ...privacy.display import visible
 from ...projects.registry import WorkerRegistry
 from ..support.conversation import Conversation
-from ..support.exits import Exit
 from ..support.options import SessionOptions
 from ..support.sessions import notifying_model_chooser, open_session
-from ..terminal.error_text import describe_notice, escape_controls
+from ..terminal.errors import Exit, describe_notice, escape_controls
 from .approval import ApprovalPanel
 from .feed import ApprovalAsked, Feed, SessionEvent, TextArrived
 from .widgets import Calls, Log, Prompt, format_tokens

@@ -22,7 +22,7 @@ from textual.widgets.tree import TreeNode
 from ...core.events import CallClosed, CallOpened, Event
 from ...privacy.display import visible
 from ..support.conversation import describe_call
-from ..terminal.error_text import escape_controls
+from ..terminal.errors import escape_controls
 from ..terminal.tree import MIN_WAIT_SHOWN, CallTree, Node
 from .approval import ApprovalPanel
 
