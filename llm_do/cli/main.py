@@ -12,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from .help import COMMANDS, COMPLETION_VARIABLE
-from .support.exits import Exit, report_error
+from .terminal.errors import Exit, report_error
 
 
 class LazyGroup(click.Group):

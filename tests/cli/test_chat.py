@@ -42,14 +42,12 @@ from llm_do import (
 )
 from llm_do.cli.commands.chat import has_full_terminal
 from llm_do.cli.main import program
-from llm_do.cli.support.exits import Exit
 from llm_do.cli.support.line_chat import run_line_chat
 from llm_do.cli.support.options import SessionOptions
+from llm_do.cli.terminal.errors import Exit
 from llm_do.cli.tui.app import ChatApp
 from llm_do.cli.tui.approval import ApprovalPanel, ArgumentsArea, Choices
-from llm_do.cli.tui.calls import Calls
-from llm_do.cli.tui.log import Answer, Log, Notice, Question
-from llm_do.cli.tui.prompt import Prompt
+from llm_do.cli.tui.widgets import Answer, Calls, Log, Notice, Prompt, Question
 from llm_do.toolsets.files import FILE_TOOLS
 from llm_do.toolsets.shell import shell
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from llm_do.cli.support.exits import Exit
+from llm_do.cli.terminal.errors import Exit
 
 from ..processes import PATIENCE
 

@@ -14,7 +14,7 @@ from pydantic_ai.exceptions import (
 )
 
 from llm_do import ApprovalDecided, ApprovalOutcome, ApprovalRequested, CallClosed, CallOpened
-from llm_do.cli.terminal.error_text import describe_error
+from llm_do.cli.terminal.errors import describe_error
 from llm_do.cli.terminal.live import tree_lines
 from llm_do.cli.terminal.tree import CallTree
 from llm_do.errors import ApprovalDenied, LimitExceeded, ModelChoiceError, RunEnded
@@ -73,7 +73,7 @@ def test_a_secret_is_taken_out_before_it_is_cut_in_half() -> None:
 
 def test_it_is_cheap_to_import() -> None:
     names = "[name for name in ('pydantic_ai', 'pydantic') if name in sys.modules]"
-    code = f"import sys, llm_do.cli.terminal.error_text\nprint({names})"
+    code = f"import sys, llm_do.cli.terminal.errors\nprint({names})"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_do.cli.support.exits import Exit
+from llm_do.cli.terminal.errors import Exit
 
 from ..processes import PATIENCE
 from .in_process import RunHere, run_here

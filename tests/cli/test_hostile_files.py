@@ -9,8 +9,8 @@ import pytest
 
 from llm_do import LlmDoError, PathDenied, WorkerRegistry
 from llm_do.cli.main import run_program
-from llm_do.cli.support.exits import Exit
 from llm_do.cli.support.inputs import MAX_INPUT
+from llm_do.cli.terminal.errors import Exit
 from llm_do.core.attachments import load
 from llm_do.definitions.fields import AttachmentPolicy
 from llm_do.machine.files import read_file

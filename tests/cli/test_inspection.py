@@ -22,9 +22,9 @@ import pytest
 from llm_do import WorkerRegistry, WorkerSpec, create_worker
 from llm_do.cli.help import COMMANDS, HELP
 from llm_do.cli.main import program, run_program
-from llm_do.cli.support.exits import Exit
 from llm_do.cli.support.project_check.check import check_project
-from llm_do.cli.support.trust import trust
+from llm_do.cli.support.projects import trust
+from llm_do.cli.terminal.errors import Exit
 from llm_do.definitions.call_graph import connected_groups
 from llm_do.models.addresses import Address
 from llm_do.models.choice import KEY_OFFERS
@@ -402,6 +402,15 @@ def test_show_tells_what_a_function_takes(make: Make, run: Run) -> None:
     assert told["signature"] == "wipe-all(disk: str) -> str" and told["source"] == "tools.py:12"
     assert told["rules"][0]["where"] == "llm-do.toml:2"
     assert "tools.py:12" in run("show", "wipe-all", at=root).out
+
+
+def test_code_beside_a_lone_worker_prints_to_standard_error(tmp_path: Path) -> None:
+    (tmp_path / "lone.md").write_text("---\ntools: [hi]\nmodel: test\n---\nAlone.")
+    code = "from llm_do import entry\n\nprint('loading')\n\n@entry\ndef hi() -> str:\n    return 'hi'\n"
+    (tmp_path / "tools.py").write_text(code)
+    done = real("show", "./lone.md", "--json", cwd=tmp_path)
+    assert "loading" in done.stderr
+    assert json.loads(done.stdout)["name"] == "lone"
 
 
 def test_show_takes_the_file_of_a_lone_worker(tmp_path: Path, run: Run) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_do.cli.support.exits import Exit
+from llm_do.cli.terminal.errors import Exit
 from llm_do.models.choice import KEY_OFFERS
 from llm_do.models.listeners import user_name
 from llm_do.models.servers import MODEL_SERVERS

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from llm_do.cli.support.exits import Exit
 from llm_do.cli.support.options import MODELS
+from llm_do.cli.terminal.errors import Exit
 from llm_do.machine.installation import install_extra
 from llm_do.models.choice import KEY_OFFERS
 from llm_do.models.local.catalogue import CATALOGUE, EMBEDDED

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from llm_do import ApprovalDecision, ApprovalRequest, LimitExceeded, WorkerRegistry
-from llm_do.cli.support.exits import Exit
 from llm_do.cli.support.options import SessionOptions
 from llm_do.cli.support.sessions import open_session
+from llm_do.cli.terminal.errors import Exit
 from llm_do.cli.tui.app import ChatApp
 
 from ..scripted import says, scripted

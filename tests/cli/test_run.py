@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from llm_do.cli.support.exits import Exit
+from llm_do.cli.terminal.errors import Exit
 
 from ..processes import PATIENCE, start_interruptible, start_uninterruptible
 from .in_process import RunHere, run_here

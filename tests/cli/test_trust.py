@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from llm_do import SandboxConfig, SandboxManager, WorkerFileError, WorkerRegistry
-from llm_do.cli.support.trust import is_trusted
+from llm_do.cli.support.projects import is_trusted
 from llm_do.errors import PathDenied, ProjectCodeError
 from llm_do.machine.files import foreign_part, own_users
 from llm_do.machine.remembered import Remembered

@@ -25,7 +25,7 @@ from pydantic_ai.providers.mistral import MistralProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from llm_do import AnswerCutOff, Event, Limits, ModelAnswerError, Runtime, WorkerEntry, entry
-from llm_do.cli.terminal.error_text import describe_error
+from llm_do.cli.terminal.errors import describe_error
 from llm_do.models.answers import describe_missing_end
 
 HTML = "<!DOCTYPE html>\n<html><title>Sign in\x1b[2J</title></html>"

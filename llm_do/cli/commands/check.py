@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..support.exits import Exit
 from ..support.projects import open_project
-from ..terminal.error_text import escape
+from ..terminal.errors import Exit, escape
 from ..terminal.stdout import count, print_json
 
 if TYPE_CHECKING:

@@ -8,26 +8,19 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import TypeAlias
 
 import click
 
 from ...machine.installation import install_extra, install_package
 from ...projects.discovery import find_root
-from ..support.exits import Exit
-from ..terminal.error_text import escape
+from ..support.projects import start_folder
+from ..terminal.errors import Exit, escape
 from ..terminal.stdout import print_json
 
 _PACKAGES = ("llm-do", "pydantic-ai-slim", "pydantic", "click", "rich", "textual", "pyyaml")
-
-
-class Finding(NamedTuple):
-    """The state of one thing."""
-
-    what: str
-    state: str
-    """`ok`; `missing`, which only some things need; or `broken`, which everything needs."""
-    detail: str
+Row: TypeAlias = tuple[str, str, str]
+"""A thing, its state, and details. `missing` is what only some things need, `broken` what everything needs."""
 
 
 @click.command("doctor")
@@ -40,37 +33,38 @@ def doctor_command(ctx: click.Context, /, as_json: bool) -> None:
     at the addresses in OLLAMA_HOST, OLLAMA_BASE_URL and VLLM_BASE_URL. The exit code is 1 if something is broken that
     llm-do cannot work without.
     """
-    root = find_root((ctx.find_root().obj or Path()).absolute())
-    findings = [*_packages(), *_environment(root)]
-    is_ok = all(finding.state != "broken" for finding in findings)
+    root = find_root(start_folder(ctx))
+    rows = [*_packages(), *_environment(root)]
+    is_ok = all(state != "broken" for _, state, _ in rows)
     if as_json:
-        print_json({"ok": is_ok, "findings": [finding._asdict() for finding in findings]})
+        findings = [{"what": what, "state": state, "detail": detail} for what, state, detail in rows]
+        print_json({"ok": is_ok, "findings": findings})
     else:
-        width = max(len(finding.what) for finding in findings)
-        for finding in findings:  # names of models come from files and servers
-            click.echo(escape(f"{finding.state:<8} {finding.what:<{width}}  {finding.detail}".rstrip()))
+        width = max(len(what) for what, _, _ in rows)
+        for what, state, detail in rows:  # names of models come from files and servers
+            click.echo(escape(f"{state:<8} {what:<{width}}  {detail}".rstrip()))
     if not is_ok:
         ctx.exit(Exit.FAILED)
 
 
-def _packages() -> Iterator[Finding]:
-    yield Finding("python", "ok", f"{platform.python_version()} ({sys.executable})")
+def _packages() -> Iterator[Row]:
+    yield "python", "ok", f"{platform.python_version()} ({sys.executable})"
     for name in _PACKAGES:
         try:
-            yield Finding(name, "ok", version(name))
+            yield name, "ok", version(name)
         except PackageNotFoundError:
-            yield Finding(name, "broken", f"it is not installed: {install_package(name)}")
+            yield name, "broken", f"it is not installed: {install_package(name)}"
     mcp = find_spec("fastmcp") is not None
     detail = "MCP servers can be used" if mcp else f"for MCP servers: {install_extra('mcp')}"
-    yield Finding("MCP", "ok" if mcp else "missing", detail)
+    yield "MCP", "ok" if mcp else "missing", detail
 
 
-def _environment(root: Path | None) -> Iterator[Finding]:
+def _environment(root: Path | None) -> Iterator[Row]:
     try:
         import llm_do.projects.registry  # noqa: F401, PLC0415 - whether it can be imported is the question
 
         from ..support.environment import inspect_environment  # noqa: PLC0415
     except Exception as exc:  # whatever is wrong with an installation
-        yield Finding("import", "broken", f"{type(exc).__name__}: {exc}")
+        yield "import", "broken", f"{type(exc).__name__}: {exc}"
     else:
-        yield from (Finding(*row) for row in inspect_environment(root))
+        yield from inspect_environment(root)

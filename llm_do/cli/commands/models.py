@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ...machine.installation import install_extra
-from ..support.exits import Exit
 from ..support.options import model_names, model_names_or_files
+from ..terminal.errors import Exit
 from ..terminal.stdout import align, print_json
 
 if TYPE_CHECKING:
@@ -31,11 +31,9 @@ def list_models_command(as_json: bool) -> None:
     It shows their sizes, whether they are here, their licences, and the folder of the weights.
     """
     from ...models.choice import largest_cached_model, local_models_enabled  # noqa: PLC0415 - they import pydantic_ai
-    from ...models.local import LOCAL_PACKAGE  # noqa: PLC0415
-    from ...models.local.catalogue import CATALOGUE, EMBEDDED, format_size  # noqa: PLC0415
-    from ...models.local.store import cached_path, models_folder  # noqa: PLC0415
+    from ...models.local import LOCAL_PACKAGE, catalogue, store  # noqa: PLC0415
 
-    here, used = {each: cached_path(each) for each in CATALOGUE.values()}, largest_cached_model()
+    here, used = {each: store.cached_path(each) for each in catalogue.CATALOGUE.values()}, largest_cached_model()
     installed = find_spec(LOCAL_PACKAGE) is not None
     if as_json:
         models = [
@@ -43,21 +41,21 @@ def list_models_command(as_json: bool) -> None:
             for each, path in here.items()
         ]
         default = used if installed and local_models_enabled() else None
-        print_json({"folder": models_folder(), "installed": installed, "default": default, "models": models})
+        print_json({"folder": store.models_folder(), "installed": installed, "default": default, "models": models})
         return
     rows = [
-        (each.name, format_size(each.size), "yes" if path else "no", each.licence, each.about)
+        (each.name, catalogue.format_size(each.size), "yes" if path else "no", each.licence, each.about)
         for each, path in here.items()
     ]
     for line in align([("NAME", "SIZE", "HERE", "LICENCE", "ABOUT"), *rows]):
         click.echo(line)
-    click.echo(f"\nThe weights are kept in {models_folder()}")
+    click.echo(f"\nThe weights are kept in {store.models_folder()}")
     if not local_models_enabled():
         click.echo("None is used unless it is named, since LLM_DO_NO_LOCAL is set.")
     elif used is not None:
         click.echo(f"If no model is named, no key is set and no model server is used, local:{used} is used.")
     else:
-        click.echo(f"Without a key or a model server, you can start with {EMBEDDED}: llm-do models pull")
+        click.echo(f"Without a key or a model server, you can start with {catalogue.EMBEDDED}: llm-do models pull")
     if not installed:
         click.echo(_INSTALL)
 

@@ -14,9 +14,8 @@ from ...policy.catalogue import is_reserved
 from ...projects.discovery import find_root, names_in
 from ...projects.layout import files_of
 from ...values.names import NAME_RULE, is_name
-from ..support.projects import root_of
+from ..support.projects import root_of, start_folder, trust_or_explain
 from ..support.templates import PROJECT, WORKER
-from ..support.trust import trust_or_explain
 
 
 @click.group("new", invoke_without_command=True)
@@ -32,8 +31,7 @@ def new_command(ctx: click.Context, /) -> None:
         raise click.UsageError(
             "What to make is missing. Use `llm-do new project NAME`, or `llm-do new worker NAME` inside a project."
         )
-    start = (ctx.find_root().obj or Path()).absolute()
-    inside = find_root(start) is not None
+    inside = find_root(start_folder(ctx)) is not None
     what = _ask("A project or a worker", "worker" if inside else "project", click.Choice(["project", "worker"]))
     name = _ask("Its name", "helper" if what == "worker" else "my-project")
     if what == "project":

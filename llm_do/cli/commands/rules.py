@@ -6,7 +6,7 @@ import click
 
 from ..support.options import worker_names
 from ..support.projects import open_project, open_worker, worker_of
-from ..terminal.error_text import escape
+from ..terminal.errors import escape
 from ..terminal.stdout import print_json
 
 _NO_WORKER = "is a function. Rules are for the calls of workers: name a worker."
@@ -37,21 +37,20 @@ def why_command(
     Nothing runs, and no person is asked.
     """
     from ..support.inputs import json_object, read_pairs  # noqa: PLC0415 - it imports everything
-    from ..support.rulings import explain_ruling, rule_on_call, ruling_as_json  # noqa: PLC0415
+    from ..support.rulings import rule_on_call  # noqa: PLC0415
 
     arguments = {} if args_json is None else json_object(args_json, "--args-json")
     texts = read_pairs(words, arguments)
     registry, name = open_worker(ctx, worker, asks=True)
     caller = worker_of(registry, name, _NO_WORKER)
-    called, ruling = rule_on_call(registry.runtime(), registry, caller, tool, arguments, texts)
+    ruling = rule_on_call(registry, caller, tool, arguments, texts)
     if as_json:
-        print_json(ruling_as_json(caller.name, called, ruling))
+        print_json(ruling)
         return
-    click.echo(ruling.disposition)
-    rows = [("because", explain_ruling(called, ruling)), ("reason", ruling.reason), ("where", ruling.where)]
-    for title, text in rows:
-        if text:
-            click.echo(f"  {title + ':':<8} {escape(text)}")
+    click.echo(ruling["decision"])
+    for title in ("because", "reason", "where"):
+        if ruling[title]:
+            click.echo(f"  {title + ':':<8} {escape(ruling[title])}")
 
 
 @rules_command.command("list")

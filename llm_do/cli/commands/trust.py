@@ -9,9 +9,8 @@ import click
 
 from ...projects.discovery import find_root
 from ...projects.layout import CONFIG, WORKERS
-from ..support.exits import Refusal
-from ..support.trust import KIND, trust
-from ..terminal.error_text import escape
+from ..support.projects import TRUST, start_folder, trust
+from ..terminal.errors import Refusal, escape
 
 
 @click.command("trust")
@@ -34,18 +33,18 @@ def trust_command(ctx: click.Context, /, folder: Path | None, list_all: bool, re
         raise click.UsageError("--list takes neither --remove nor a folder. Leave them out.")
     remembered = Remembered.load()
     if list_all:
-        for subject in remembered.subjects(KIND):
+        for subject in remembered.subjects(TRUST):
             click.echo(escape(subject))
         return
-    start = (ctx.find_root().obj or Path()).absolute()
+    start = start_folder(ctx)
     root = find_root(start) if folder is None else start / folder
     if root is None:
         raise Refusal(f"There is no project in {start} or above it. Name its folder.")
     subject = str(root.resolve())
     if remove:
-        if not remembered.has(KIND, subject):
+        if not remembered.has(TRUST, subject):
             raise click.UsageError(f"{subject} is not trusted. `llm-do trust --list` shows which are.")
-        remembered.remove(KIND, subject)
+        remembered.remove(TRUST, subject)
         click.echo(f"No longer trusted: {escape(subject)}", err=True)
         return
     if not root.is_dir():

@@ -20,7 +20,7 @@ from ...core.worker import WorkerEntry
 from ...errors import ArgumentError, LlmDoError, RunEnded, did_you_mean
 from ...privacy.display import visible
 from ...values.texts import shorten
-from ..terminal.error_text import describe_error
+from ..terminal.errors import describe_error
 from .reporting import format_usage, format_without_secrets
 from .sessions import missing_file
 
@@ -101,19 +101,17 @@ class Conversation:
 
     def _bind(self, text: str) -> dict[str, Any]:
         """Return the arguments of a turn. For declared inputs, the text is a JSON object or the first argument."""
-        worker = self.worker
-        has_files = bool(self._attachments)
-        if worker.input_type is None:
-            return bind_input(worker.parameters, text, has_files=has_files)
-        value: Any = text
-        if text.lstrip().startswith("{"):
+        worker, value = self.worker, text
+        if worker.input_type is not None and text.lstrip().startswith("{"):
             try:
                 value = from_json(text)
             except ValueError as exc:
                 raise ArgumentError(f"The input starts like JSON, but is not valid: {exc}") from None
         try:
-            return bind_input(worker.parameters, value, has_files=has_files)
+            return bind_input(worker.parameters, value, has_files=bool(self._attachments))
         except ArgumentError as exc:
+            if worker.input_type is None:
+                raise
             names = worker.parameters.json_schema.get("properties", {})
             example = ", ".join(f'"{name}": ...' for name in names)
             raise ArgumentError(f"{exc}. Write the input as JSON: {{{example}}}") from exc

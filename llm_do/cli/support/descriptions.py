@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from decimal import Decimal
 from pathlib import Path
@@ -20,6 +21,7 @@ from ...core.plane import proxy_tool
 from ...core.runtime import Runtime
 from ...core.tool import ToolEntry
 from ...core.worker import WorkerEntry
+from ...definitions.definition import WorkerDefinition
 from ...definitions.toolsets import McpToolset
 from ...errors import ModelChoiceError
 from ...models import choose_default_model
@@ -32,7 +34,8 @@ from .project_check.models import ModelProblem, find_model
 from .sessions import session_limits
 
 Description: TypeAlias = dict[str, Any]
-Section: TypeAlias = tuple[str, list[str]]
+Section: TypeAlias = tuple[str, Sequence[str | None]]
+"""A title, and the texts below it. One that is empty, or not there, takes no line."""
 
 
 def describe(registry: WorkerRegistry, entry: Entry[Any]) -> Description:
@@ -57,21 +60,19 @@ def known_tools(registry: WorkerRegistry, worker: WorkerEntry[Any]) -> list[Entr
 
 
 def _worker(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Description:
-    file, definition = registry.file_of(entry.name), entry.definition
-    toolsets = definition.toolsets if definition is not None else []
-    foreign = [item for item in toolsets if not isinstance(item, str) or ":" in item]
-    if entry.generated:  # its seal says who created it; its file is not trusted
-        created_by = next(iter(entry.creators), None)
-    else:
-        created_by = definition.created_by if definition is not None else None
+    file = registry.file_of(entry.name)
+    definition = entry.definition or WorkerDefinition.model_construct()  # a worker that code makes has none
+    foreign = [item for item in definition.toolsets if not isinstance(item, str) or ":" in item]
+    # The seal of a generated worker says who created it; its file is not trusted.
+    created_by = next(iter(entry.creators), None) if entry.generated else definition.created_by
     return {
         "name": entry.name,
         "kind": "worker",
         "description": entry.description,
-        "file": _relative(file.path, registry.root) if file is not None else entry.source,
+        "file": _relative(f"{file.path}", registry.root) if file is not None else entry.source,
         "generated": entry.generated,
         "created_by": created_by,
-        "locked": definition.locked if definition is not None else False,
+        "locked": definition.locked,
         "model": _model(registry, entry),
         "model_settings": dict(entry.model_settings) if entry.model_settings else None,
         "compatible_models": list(entry.compatible_models),
@@ -81,7 +82,7 @@ def _worker(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Description:
         "output": _output(registry, entry),
         "tools": [_tool(tool, entry.proxy_of(tool)) for tool in known_tools(registry, entry)],
         "toolsets": [_toolset(item) for item in foreign],
-        "native": [item if isinstance(item, str) else dict(item) for item in definition.native] if definition else [],
+        "native": [item if isinstance(item, str) else dict(item) for item in definition.native],
         "allow_workers": list(entry.allow_workers),
         "rules": rules_of(entry.rule_book) + rules_of(registry.rule_book()),
         "roots": _roots(entry),
@@ -99,7 +100,7 @@ def _function(registry: WorkerRegistry, entry: Entry[Any]) -> Description:
         **_tool(entry, adapted.proxy or proxy_tool(adapted)),
         "kind": "function" if entry.kind == "tool" else entry.kind,
         "signature": None if signature is None else f"{entry.name}{signature}",
-        "source": _relative_source(adapted.source, registry.root),
+        "source": _relative(adapted.source, registry.root),
         "rules": [rule for rule in rules_of(registry.rule_book()) if rule["tool"] == rule_name(entry)],
     }
 
@@ -146,10 +147,8 @@ def _instructions(entry: WorkerEntry[Any]) -> str | None:
     files = entry.open_sandbox()
     if files is None:
         return text
-    try:
-        return "\n\n".join(part for part in (text, files.manager.describe()) if part)
-    finally:
-        files.manager.close()
+    with closing(files.manager) as manager:
+        return "\n\n".join(part for part in (text, manager.describe()) if part)
 
 
 def _output(registry: WorkerRegistry, entry: WorkerEntry[Any]) -> Any:
@@ -196,15 +195,9 @@ def _limit_values(limits: Limits) -> Description:
     }
 
 
-def _relative(path: Path, root: Path) -> str:
-    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
-
-
-def _relative_source(source: str | None, root: Path) -> str | None:
-    if source is None:
-        return None
-    path, _, line = source.rpartition(":")
-    return f"{_relative(Path(path), root)}:{line}" if path and line.isdigit() else source
+def _relative(place: str | None, root: Path) -> str | None:
+    """Return a path, which a line may follow, as seen from the project."""
+    return None if place is None else place.removeprefix(f"{root}".removesuffix("/") + "/")
 
 
 # -- as text -----------------------------------------------------------------------------------------
@@ -216,14 +209,14 @@ def describe_as_text(description: Description) -> str:
     return "\n\n".join(_section(title, texts) for title, texts in sections)
 
 
-def _section(title: str, texts: list[str]) -> str:
-    lines = [line for text in texts for line in visible(text, keep="\n\t").split("\n")]
+def _section(title: str, texts: Sequence[str | None]) -> str:
+    lines = [line for text in texts if text for line in visible(text, keep="\n\t").split("\n")]
     return "\n".join([visible(title), *(f"  {line}".rstrip() for line in lines)])
 
 
 def _function_sections(description: Description) -> Iterator[Section]:
     title = f"{description['name']}: a {description['kind']} ({description['source']})"
-    yield title, _lines(description["description"])
+    yield title, [description["description"]]
     if description["signature"]:
         yield "Signature", [description["signature"]]
     yield "Takes", [_json(description["parameters"])]
@@ -236,9 +229,9 @@ def _function_sections(description: Description) -> Iterator[Section]:
 def _worker_sections(description: Description) -> Iterator[Section]:
     creator = description["created_by"] or "no one that its seal names"
     generated = f", created by {creator}" if description["generated"] else ""
-    yield f"{description['name']}: a worker ({description['file']}{generated})", _lines(description["description"])
+    yield f"{description['name']}: a worker ({description['file']}{generated})", [description["description"]]
     yield "Model", list(_model_lines(description))
-    yield "Instructions", _lines(description["instructions"]) or ["none"]
+    yield "Instructions", [description["instructions"] or "none"]
     takes = _json(description["input"]) if description["takes_input"] else "no input: its instructions are enough"
     yield "Takes", [takes]
     yield "Returns", ["text" if description["output"] == {"type": "string"} else _json(description["output"])]
@@ -256,15 +249,10 @@ def _worker_sections(description: Description) -> Iterator[Section]:
     yield "Limits", _limits(description)
 
 
-def _lines(text: str | None) -> list[str]:
-    return [text] if text else []
-
-
-def _model_lines(description: Description) -> Iterator[str]:
+def _model_lines(description: Description) -> Iterator[str | None]:
     model = description["model"]
     yield f"{model['name'] or 'none'} ({model['reason']})"
-    if "problem" in model:
-        yield model["problem"]
+    yield model.get("problem")
     if description["model_settings"] is not None:
         yield _json(description["model_settings"])
     if description["compatible_models"]:

@@ -36,12 +36,12 @@ def read_input(entry: Entry[Any], words: Sequence[str], input_json: str | None) 
         return None  # standard input is not read: it may stay open for ever
     if not words or tuple(words) == ("-",):
         text = (_read_stdin() if words or not sys.stdin.isatty() else "") or None
-        if text is None and sys.stdin.isatty() and getattr(entry, "kind", "") == "worker":
+        if text is None and sys.stdin.isatty() and entry.kind == "worker":
             raise click.UsageError(f"There is no input for {entry.name!r}. Give it as words, as @FILE, or pipe it in.")
         return text
     if _has_stdin_data():
         raise click.UsageError("There is input both on the command line and on standard input. Give only one.")
-    if getattr(entry, "kind", "") == "worker" and getattr(entry, "input_type", None) is None:
+    if entry.kind == "worker" and getattr(entry, "input_type", None) is None:
         return " ".join(map(_text, words))
     pairs = [word.partition("=") for word in words]
     if all(equals and name.isidentifier() for name, equals, _ in pairs):

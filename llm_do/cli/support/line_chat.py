@@ -15,11 +15,9 @@ from ...core.events import Event
 from ...core.worker import WorkerEntry
 from ...projects.registry import WorkerRegistry
 from ..terminal.approver import TerminalApprover
-from ..terminal.error_text import describe_notice, escape_controls
+from ..terminal.errors import Exit, describe_notice, escape_controls, exit_code_of, report_error
 from ..terminal.keys import Keyboard
-from ..terminal.live import stderr_console
 from .conversation import Conversation, describe_call
-from .exits import Exit, exit_code_of, report_error
 from .options import SessionOptions
 from .sessions import model_chooser, open_session
 
@@ -33,7 +31,7 @@ def run_line_chat(
     runtime = open_session(
         registry,
         options,
-        approver=None if keyboard is None else TerminalApprover(stderr_console(), keyboard),
+        approver=None if keyboard is None else TerminalApprover(keyboard),
         sinks=[printer],
         text_deltas=True,
         asks_for_more=True,

@@ -22,7 +22,7 @@ from ...models.local.files import ModelFile
 from ...models.local.model import CONTEXT, LocalModel
 from ...models.local.store import verify
 from ...values.texts import shorten
-from ..terminal.error_text import describe_error, escape_controls
+from ..terminal.errors import describe_error, escape_controls
 
 _MOST = 200
 """The most tokens of an answer."""

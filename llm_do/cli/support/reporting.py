@@ -23,11 +23,10 @@ from ...projects.api import WorkerRunResult, run_entry
 from ...projects.registry import WorkerRegistry
 from ...values.fields import fields_of, separate_extra
 from ...values.texts import json_text, text_of
-from ..terminal.error_text import describe_notice
+from ..terminal.errors import Exit, describe_notice, exit_code_of, report_error
 from ..terminal.keys import Keyboard
 from ..terminal.stdout import Output, ReaderGone, count
 from ..terminal.tree import CallTree
-from .exits import Exit, exit_code_of, report_error
 from .options import SessionOptions
 from .sessions import model_chooser, open_session, print_on_stderr, resolve_session_model
 
@@ -81,8 +80,7 @@ class Reporter:
         try:
             result = await run_entry(runtime, entry, arguments, files)
         finally:
-            if live is not None:
-                live.stop()
+            self.clear_screen()
         self._report_result(result)
 
     def on_event(self, event: Event) -> None:
@@ -104,7 +102,7 @@ class Reporter:
         return format_without_secrets(value, self._runtime, indent)
 
     def clear_screen(self) -> None:
-        """Restore the terminal before the process ends at once."""
+        """Restore the terminal, after the run or before the process ends at once."""
         if self._live is not None:
             self._live.stop()
 
@@ -112,9 +110,9 @@ class Reporter:
         """Return the tree that is drawn during the run, if a person can see it."""
         if self.options.quiet or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
             return None
-        from ..terminal.live import LiveTree, stderr_console  # noqa: PLC0415 - rich is slow to import, and only terminals need it
+        from ..terminal.live import LiveTree  # noqa: PLC0415 - rich is slow to import, and only terminals need it
 
-        return LiveTree(stderr_console(), self._tree)
+        return LiveTree(self._tree)
 
     def _pause(self) -> AbstractContextManager[None]:
         """Make room on the screen for a question."""
@@ -124,9 +122,8 @@ class Reporter:
         if self.options.approve_all or self.options.strict or (keyboard := Keyboard.open()) is None:
             return None
         from ..terminal.approver import TerminalApprover  # noqa: PLC0415
-        from ..terminal.live import stderr_console  # noqa: PLC0415
 
-        return TerminalApprover(stderr_console(), keyboard, self._pause)
+        return TerminalApprover(keyboard, self._pause)
 
     def _report_result(self, result: WorkerRunResult) -> None:
         refused = [record.name for record in result.refusals]

@@ -20,14 +20,14 @@ from .inputs import typed_arguments
 
 
 def rule_on_call(
-    runtime: Any,
     registry: WorkerRegistry,
     caller: WorkerEntry[Any],
     tool: str,
     arguments: Mapping[str, Any],
     texts: Mapping[str, str],
-) -> tuple[Entry[Any], Ruling]:
-    """Return the tool and the ruling about a call of it. Of several with one rule name, take the first that fits."""
+) -> dict[str, Any]:
+    """Return the ruling about a call, as JSON values. Of several tools with one rule name, take the first that fits."""
+    runtime = registry.runtime()
     problems: list[Exception] = []
     for entry in _find_tools(registry, caller, tool):
         try:
@@ -37,7 +37,7 @@ def rule_on_call(
             continue
         if entry.name != tool and "/" not in tool:
             click.echo(f"llm-do: {tool} is taken as {entry.name}.", err=True)
-        return entry, ruling
+        return _describe_ruling(caller, entry, ruling)
     raise problems[0]
 
 
@@ -64,22 +64,17 @@ def _find_tools(registry: WorkerRegistry, caller: WorkerEntry[Any], tool: str) -
     raise UnknownEntryError(f"Worker {caller.name!r} has no tool {tool!r}.{did_you_mean(tool, known)}")
 
 
-def explain_ruling(tool: Entry[Any], ruling: Ruling) -> str:
-    if ruling.disposition == "allow" and not ruling.explicit:
-        return f"no rule applies, and {tool.name} needs no approval by default"
-    return ruling.because
-
-
-def ruling_as_json(worker: str, tool: Entry[Any], ruling: Ruling) -> dict[str, Any]:
+def _describe_ruling(caller: WorkerEntry[Any], tool: Entry[Any], ruling: Ruling) -> dict[str, Any]:
+    by_default = f"no rule applies, and {tool.name} needs no approval by default"
     return {
         "decision": ruling.disposition,
-        "worker": worker,
+        "worker": caller.name,
         "tool": tool.name,
         "rule_name": rule_name(tool),
         "rule": None if ruling.rule is None else str(ruling.rule),
         "where": ruling.where,
         "reason": ruling.reason,
-        "because": explain_ruling(tool, ruling),
+        "because": by_default if ruling.disposition == "allow" and not ruling.explicit else ruling.because,
         "explicit": ruling.explicit,
         "shell": ruling.shell,
         "unsandboxed": ruling.unsandboxed,

@@ -121,7 +121,7 @@ async def resolve_session_model(
     terminal is asked about model servers of this machine and about the embedded model, unless `asks` is false.
     """
     if isinstance(entry, WorkerEntry) and entry.model is None:
-        model = await _choose_model(registry.config.model, options, asks=asks)
+        model = await _choose_model(registry, options, asks=asks)
         return replace(options, model=model, is_settled=True)
     await _fetch(entry.model, options)
     choice = named_model(options.model, registry.config.model)
@@ -130,13 +130,15 @@ async def resolve_session_model(
     return replace(options, model=choice.model, is_settled=True)
 
 
-async def _choose_model(configured: str | None, options: SessionOptions, *, asks: bool) -> ModelLike | None:
+async def _choose_model(registry: WorkerRegistry, options: SessionOptions, *, asks: bool) -> ModelLike | None:
     """Return the model for workers that name none, with its weights fetched."""
-    choice = await pool.run(choose_default_model, options.model, configured)
-    if asks and not options.quiet:
-        choice = await _ask_about_servers(choice)
+    choice = await pool.run(choose_default_model, options.model, registry.config.model)
+    # A CI job may have a terminal, but no person.
+    is_watched = sys.stdin.isatty() and not os.environ.get("CI", "").strip()
+    if asks and not options.quiet and is_watched and (keyboard := Keyboard.open()) is not None:
+        choice = await _ask_about_servers(keyboard, choice)
         if choice.model is None:
-            choice = await _offer_embedded_model() or choice
+            choice = await _offer_embedded_model(keyboard) or choice
     await _fetch(choice.model, options)
     if not options.quiet:
         for line in announce(choice):
@@ -165,7 +167,7 @@ def model_chooser(
         model = None
         if not options.is_settled:  # else none was found before the session began
             with pause():
-                model = await _choose_model(registry.config.model, options, asks=asks)
+                model = await _choose_model(registry, options, asks=asks)
         if model is None:
             raise ModelChoiceError(explain_missing(worker))
         return model
@@ -195,11 +197,8 @@ def notifying_model_chooser(registry: WorkerRegistry, options: SessionOptions) -
     return choose
 
 
-async def _ask_about_servers(choice: ModelChoice) -> ModelChoice:
+async def _ask_about_servers(keyboard: Keyboard, choice: ModelChoice) -> ModelChoice:
     """Ask about each server that needs consent, and return the first that gets it, or else the choice without them."""
-    keyboard = _open_keyboard() if choice.passed_over else None
-    if keyboard is None:
-        return choice
     for offer in choice.passed_over:
         if not await _confirm(keyboard, _describe_offer(offer)):
             continue
@@ -229,22 +228,15 @@ def _describe_offer(offer: OfferedModel) -> str:
     )
 
 
-def _open_keyboard() -> Keyboard | None:
-    """Return the keyboard, if a person can be asked: at a terminal, but not in a CI job, which may have one."""
-    return Keyboard.open() if sys.stdin.isatty() and not os.environ.get("CI", "").strip() else None
-
-
 async def _confirm(keyboard: Keyboard, question: str) -> bool:
     click.echo(question, err=True, nl=False)
     keyboard.discard_input()
     return (await keyboard.read_line()).strip().lower() in ("y", "yes")
 
 
-async def _offer_embedded_model() -> ModelChoice | None:
-    """Ask whether to fetch the embedded model, if it can run here and a person can answer."""
-    can_run = local_models_enabled() and find_spec(LOCAL_PACKAGE) is not None
-    keyboard = _open_keyboard() if can_run else None
-    if keyboard is None:
+async def _offer_embedded_model(keyboard: Keyboard) -> ModelChoice | None:
+    """Ask whether to fetch the embedded model, if it can run here."""
+    if not local_models_enabled() or find_spec(LOCAL_PACKAGE) is None:
         return None
     from ...models.local import catalogue, files, store  # noqa: PLC0415 - only where there is no model
 

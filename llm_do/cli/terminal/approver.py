@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
@@ -21,6 +20,7 @@ from ...policy.requests import ApprovalDecision, ApprovalRequest
 from ...privacy.display import visible
 from .approval_view import editable_json, headline, possible_answers, view_request
 from .keys import Keyboard
+from .live import stderr_console
 
 _ROOM = 20
 """The most lines of a request that are shown at once."""
@@ -33,12 +33,10 @@ class TerminalApprover:
 
     one_at_a_time = True
 
-    def __init__(
-        self, console: Console, keyboard: Keyboard, pause: Callable[[], AbstractContextManager[None]] = nullcontext
-    ) -> None:
+    def __init__(self, keyboard: Keyboard, pause: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         """`pause` makes room on the screen for a question."""
-        self._console = console
-        self._print = console.print
+        self._console = stderr_console()
+        self._print = self._console.print
         self._keyboard = keyboard
         self._pause = pause
 

@@ -55,8 +55,8 @@ def tree_lines(tree: CallTree) -> list[Text]:
 class LiveTree:
     """The tree on a terminal, redrawn during the run and removed after it."""
 
-    def __init__(self, console: Console, tree: CallTree) -> None:
-        self._console = console
+    def __init__(self, tree: CallTree) -> None:
+        self._console = stderr_console()
         self._tree = tree
         self._live: Live | None = None
 

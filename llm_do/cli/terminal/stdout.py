@@ -15,7 +15,7 @@ from typing import Any, TextIO
 import click
 
 from ...machine.files import write_atomically
-from .error_text import escape_controls
+from .errors import escape_controls
 
 
 class ReaderGone(Exception):

@@ -19,7 +19,6 @@ class Node:
 
     name: str
     kind: str
-    depth: int
     started: float
     state: str = "running"
     seconds: float = 0.0
@@ -56,7 +55,7 @@ class CallTree:
     def on_event(self, event: Event) -> None:
         match event.type:
             case "call_opened":
-                node = Node(event.name, event.kind, event.depth, time.monotonic(), parent=event.parent_id)
+                node = Node(event.name, event.kind, time.monotonic(), parent=event.parent_id)
                 self.nodes[event.call_id] = node
                 parent = self.nodes.get(event.parent_id) if event.parent_id is not None else None
                 (self.roots if parent is None else parent.children).append(event.call_id)

@@ -24,15 +24,12 @@ from ...core.worker import WorkerEntry
 from ...privacy.display import visible
 from ...projects.registry import WorkerRegistry
 from ..support.conversation import Conversation
-from ..support.exits import Exit
 from ..support.options import SessionOptions
 from ..support.sessions import notifying_model_chooser, open_session
-from ..terminal.error_text import describe_notice, escape_controls
+from ..terminal.errors import Exit, describe_notice, escape_controls
 from .approval import ApprovalPanel
-from .calls import Calls, format_tokens
 from .feed import ApprovalAsked, Feed, SessionEvent, TextArrived
-from .log import Log
-from .prompt import Prompt
+from .widgets import Calls, Log, Prompt, format_tokens
 
 SMALLEST = (36, 10)
 """The columns and rows that the screen needs."""

@@ -21,7 +21,7 @@ from textual.widgets.option_list import Option
 from ...policy.requests import ApprovalDecision, ApprovalRequest
 from ...privacy.display import visible
 from ..terminal.approval_view import Answer, editable_json, headline, possible_answers, view_request
-from ..terminal.error_text import escape_controls
+from ..terminal.errors import escape_controls
 
 _LEAST_ROOM = 4
 """The lines for the view of a call on the smallest screen."""

@@ -1,4 +1,4 @@
-"""All checks of a project in their order, beginning with files that look like workers and are none."""
+"""All checks of a project in their order, with those of the files and the calls between workers as a whole."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from ....definitions.call_graph import connected_groups, shortest_cycle
+from ....projects.discovery import names_in_code
 from ....projects.layout import files_of, tools_file
 from ....projects.registry import WorkerRegistry
 from ....values.names import AMONG_FILES, NAME_RULE, is_name
-from .calls import find_cycles, find_unused
+from ..sessions import DEFAULT_DEPTH
 from .models import check_models, check_providers
-from .project import CheckedProject, Problem
+from .project import CheckedProject, Problem, join_names, line_of
 from .workers import check_worker, find_missing_names
 
 _PLACES = "llm-do looks for workers/NAME.md, workers/NAME.yaml, and workers/NAME/worker.md or worker.yaml"
@@ -58,8 +60,8 @@ def _find_problems(project: CheckedProject) -> Iterator[Problem]:
         yield from _check_workers(project)
         yield from check_providers(project)
         yield from check_models(project)
-    yield from find_cycles(project)
-    yield from find_unused(project)
+    yield from _find_cycles(project)
+    yield from _find_unused(project)
 
 
 def _check_workers(project: CheckedProject) -> Iterator[Problem]:
@@ -110,3 +112,45 @@ def _check_file_name(path: Path, file: str) -> Iterator[Problem]:
 
 def _explain_bad_name(name: str) -> str:
     return f"{name!r} cannot be a worker's name: {NAME_RULE} Rename it."
+
+
+def _find_cycles(project: CheckedProject) -> Iterator[Problem]:
+    """Yield the groups of workers that can call each other without end."""
+    edges = _edges(project)
+    for group in connected_groups(edges):
+        cycle = shortest_cycle(group, edges)
+        who = f"{' > '.join(cycle)}: they can call each other" if len(group) > 1 else f"{group[0]} can call itself"
+        message = (
+            f"{who} without end. That is fine if max_depth (by default {DEFAULT_DEPTH}) and the limits end it in time."
+        )
+        path = project.path_of(group[0])
+        line = line_of(path, cycle[1], "tools") or line_of(path, "allow_workers")
+        yield Problem("warning", "cycle", message, project.relative(path), line, tuple(group))
+
+
+def _find_unused(project: CheckedProject) -> Iterator[Problem]:
+    """Yield what no worker and no code of the project names. It can still be run by name."""
+    in_code = names_in_code(project.registry.root)
+    called = {callee for name, callees in _edges(project).items() for callee in callees if callee != name}
+    workers = [name for name in project.definitions if name not in called | in_code]
+    if workers and len(project.definitions) > len(workers):  # where no worker calls another, all are run by name
+        message = f"no worker calls {join_names(workers)}: run by name only."
+        yield Problem("note", "unreached", message, names=tuple(workers))
+    tools = {tool for definition in project.definitions.values() for tool in definition.tools}
+    functions = [name for name in project.functions if name not in tools | in_code]
+    if functions:
+        path = tools_file(project.registry.root)
+        where = None if path is None else project.relative(path)
+        message = f"no worker has {join_names(functions)}: run by name only."
+        yield Problem("note", "unused", message, where, names=tuple(functions))
+
+
+def _edges(project: CheckedProject) -> dict[str, list[str]]:
+    """Return which workers each worker can call, by its file."""
+    workers = set(project.workers)
+    return {
+        name: sorted(workers & {*definition.tools, *definition.allow_workers})
+        if "*" not in definition.allow_workers
+        else project.workers
+        for name, definition in project.definitions.items()
+    }

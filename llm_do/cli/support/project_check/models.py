@@ -34,10 +34,9 @@ def find_model(name: str) -> ModelProblem | Model:
         return resolve_model(name)
     except (LocalModelError, ModelChoiceError) as exc:
         return ModelProblem(f"{exc}", is_name_wrong=isinstance(exc, LocalModelError))
-    except ImportError as exc:
-        return ModelProblem(explain_unusable(name, exc), is_name_wrong=False)
-    except UserError as exc:
-        return ModelProblem(explain_unusable(name, exc), is_name_wrong=missing_variable(exc) is None)
+    except (ImportError, UserError) as exc:
+        is_name_wrong = isinstance(exc, UserError) and missing_variable(exc) is None
+        return ModelProblem(explain_unusable(name, exc), is_name_wrong)
     except Exception as exc:  # a provider's package may raise anything
         return ModelProblem(f"{type(exc).__name__}: {exc}", is_name_wrong=False)
 

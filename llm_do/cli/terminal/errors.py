@@ -1,10 +1,11 @@
-"""Error messages for the person who runs the program."""
+"""Errors for the person who runs the program: their texts, without what could harm a terminal, and exit codes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,11 +23,11 @@ _LONGEST = 300
 """The most characters that are shown of a provider's message."""
 
 
-def escape(text: object, *, keep: str = "") -> str:
-    """Return a text in one line that cannot control the terminal. The characters of `keep` stay."""
+def escape(text: object) -> str:
+    """Return a text in one line that cannot control the terminal."""
     from ...privacy.display import visible  # noqa: PLC0415 - it imports pydantic
 
-    return visible(str(text), keep=keep)
+    return visible(str(text))
 
 
 def escape_controls(text: str) -> str:
@@ -34,7 +35,7 @@ def escape_controls(text: str) -> str:
     return _UNSAFE.sub(lambda found: escape(found[0]), text.replace("\r", ""))
 
 
-def safe_text(text: str, redact: Callable[[str], str] = str, *, longest: int | None = None) -> str:
+def safe_text(text: str, redact: Callable[[str], str], *, longest: int | None = None) -> str:
     """Return a foreign text as a person may see it: without secrets, then cut, then unable to control a terminal."""
     text = redact(text)  # before it is cut: half a secret is not recognized
     if longest is not None:
@@ -123,3 +124,64 @@ def _detail(body: object) -> str:
         if isinstance(body, Mapping) and key in body:
             body = body[key]
     return body if isinstance(body, str) else repr(body) if body else ""
+
+
+class Exit(IntEnum):
+    """The exit codes of `llm-do`."""
+
+    OK = 0
+    FAILED = 1
+    """A worker, a function, a model or its provider failed."""
+    USAGE = 2
+    """The command line is wrong, or the input does not fit."""
+    INVALID = 3
+    """A file of the project is wrong."""
+    REFUSED = 4
+    """An approval was refused, even if the model went on without it."""
+    OVER_BUDGET = 5
+    TIMED_OUT = 6
+    INTERRUPTED = 130
+
+
+class Refusal(click.ClickException):
+    """An error of a well-formed command: printed without the command's usage."""
+
+    exit_code = Exit.USAGE
+
+
+def report_error(exc: BaseException, redact: Callable[[str], str] = str) -> int:
+    """Print an error on standard error without its secrets, and return the exit code."""
+    if isinstance(exc, SystemExit):
+        return exc.code if isinstance(exc.code, int) else Exit.FAILED
+    if isinstance(exc, click.exceptions.Exit):
+        return exc.exit_code
+    if isinstance(exc, click.exceptions.Abort | KeyboardInterrupt):
+        click.echo("Interrupted.", err=True)
+        return Exit.INTERRUPTED
+    if isinstance(exc, click.exceptions.NoArgsIsHelpError):
+        exc.show()
+        return Exit.USAGE
+    if isinstance(exc, click.UsageError) and exc.ctx is not None:
+        click.echo(f"{exc.ctx.get_usage()}\nTry '{exc.ctx.command_path} --help' for help.\n", err=True)
+    click.echo(f"Error: {describe_error(exc, redact=redact)}", err=True)
+    for note in getattr(exc, "__notes__", ()):
+        click.echo(f"  {safe_text(note, redact)}", err=True)
+    return exc.exit_code if isinstance(exc, click.ClickException) else exit_code_of(exc)
+
+
+def exit_code_of(exc: BaseException) -> Exit:
+    """Return the exit code for an error."""
+    from ... import errors  # noqa: PLC0415
+
+    if isinstance(exc, errors.ModelChoiceError) and isinstance(exc.__cause__, errors.ProjectCodeError):
+        return Exit.INVALID  # the project's code that makes the model is wrong
+    table: list[tuple[Any, Exit]] = [
+        ((errors.WorkerFileError, errors.RuleError, errors.ProjectCodeError, errors.DuplicateEntryError), Exit.INVALID),
+        ((errors.ApprovalDenied, errors.RunEnded), Exit.REFUSED),
+        (errors.CallTimeout, Exit.TIMED_OUT),
+        ((errors.LimitExceeded, errors.DepthLimitError), Exit.OVER_BUDGET),
+        ((errors.ArgumentError, errors.UnknownEntryError, errors.ModelChoiceError), Exit.USAGE),
+        (click.ClickException, Exit.USAGE),
+        (KeyboardInterrupt, Exit.INTERRUPTED),
+    ]
+    return next((code for kinds, code in table if isinstance(exc, kinds)), Exit.FAILED)
