@@ -129,6 +129,11 @@ class Recorder:
             frame.key = key_of_call(frame)
         return frame.key
 
+    def give_key(self, frame: CallFrame, arguments: dict[str, Any], branches: str) -> None:
+        """Give a call its key before its record is opened."""
+        frame.branch, frame.original_arguments = branches, snapshot(arguments)
+        self.key_of(frame)
+
     def note_history(self, frame: WorkerFrame) -> None:
         """Make the messages that a worker begins with a part of its key."""
         if frame.messages:
