@@ -29,13 +29,16 @@ from ..arguments.inputs import misspelled_names
 from ..arguments.payloads import AttachmentInput, name_of
 from ..arguments.prompts import prompt_of
 from ..errors import (
+    CallCancelled,
     LlmDoError,
     ModelBehaviorError,
     ModelChoiceError,
     OutputError,
+    RunEnded,
     ScopeBusyError,
     ScopeClosedError,
     attach_partial_messages,
+    mark_restored,
     raised_in_nested_call,
     summarize,
 )
@@ -289,7 +292,13 @@ class CallScope(Generic[T]):
 
     def _explain(self, exc: BaseException) -> BaseException:
         """Return an error of the model with the name of the worker. Other errors stay as they are."""
-        if not isinstance(exc, UnexpectedModelBehavior) or raised_in_nested_call(exc, self.frame.record):
+        session, frame = self._context.runtime, self.frame
+        # Of several calls that stop, PydanticAI raises the error of any.
+        if isinstance(exc, CallCancelled) and (end := session.gate.reason_of_end(frame)) is not None:
+            ended = RunEnded(str(end), note=end.note)
+            mark_restored(ended, frame.path, frame.record, is_from_nested_call=True)
+            return ended
+        if not isinstance(exc, UnexpectedModelBehavior) or raised_in_nested_call(exc, frame.record):
             return exc
         worker, model, cause = self._worker, self.frame.model, exc.__cause__
         assert model is not None

@@ -182,7 +182,7 @@ class Session:
                 f"Calls are nested deeper than max_depth={self.max_depth} allows: {frame.path}. "
                 "Raise Runtime(max_depth=...), or look for a recursion that does not end."
             )
-        if frame.caller.cancelled or (self.gate.ended_runs and self.gate.has_ended(frame)):
+        if frame.caller.cancelled or self.gate.reason_of_end(frame) is not None:
             raise CallCancelled(f"{frame.path} does not run: the call that makes it was cancelled.")
         if frame.depth:
             self.check_caller_runs(frame)
