@@ -211,7 +211,12 @@ class CallScope(Generic[T]):
                     self._context.runtime.reject(self.frame.caller, self._worker, args, kwargs, exc)
                 raise
             parent = Context(self._context.runtime, self.frame.caller, self.frame.branch)
-            output: T = await dispatch(parent, self._worker, arguments, frame=self.frame)
+            messages, digest = self.frame.conversation.messages, self.frame.history_digest
+            try:
+                output: T = await dispatch(parent, self._worker, arguments, frame=self.frame)
+            except BaseException:  # perhaps after the answer: an executor or a journal can fail, too
+                self.frame.conversation.messages, self.frame.history_digest = messages, digest
+                raise
             return output
         finally:
             self._turn = None
