@@ -258,11 +258,11 @@ class Recorder:
             "waited": record.waited,
             "usage": usage,
             "cost": None if usage is None else usage.cost,
-            "requests": tuple(record.requests),
+            "requests": snapshot(tuple(record.requests)),
             "failure": record.failure,
             "cut_off": record.cut_off,
             "restored": restored is not None,
-            "spent": restored or (),
+            "spent": snapshot(restored or ()),
         }
         self.stream.emit(CallClosed, where, **fields)
 
@@ -322,7 +322,7 @@ class Recorder:
         """Record the end of a request: its usage, and what came of it."""
         frame.recorded.add_requests(spent, cut_off)
         if self.observed:
-            self.stream.emit(RequestEnded, tags(frame), spent=tuple(spent), cut_off=cut_off, **fields)
+            self.stream.emit(RequestEnded, tags(frame), spent=snapshot(tuple(spent)), cut_off=cut_off, **fields)
 
     def log_message(self, frame: RequestFrame, message: ModelMessage) -> None:
         """Log a message. Of a request, what the one before it did not have."""

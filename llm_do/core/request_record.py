@@ -227,7 +227,7 @@ def describe_start(recorder: Recorder, frame: RequestFrame, model: Model, reques
     return {
         "messages": new,
         "messages_from": start,
-        "setup": None if is_same else setup,
+        "setup": None if is_same else snapshot(setup),
         "setup_digest": frame.conversation.setup[1],
     }
 
