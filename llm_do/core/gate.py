@@ -188,6 +188,7 @@ class Gate:
             before=frame.pins.before() if frame.pins is not None else {},
             ungranted=tuple(plan.ungranted),
             key=frame.recorded.key,
+            files=frame.pins.digests if frame.pins is not None else {},
         )
         request = self._recorder.redaction.question(request)
 

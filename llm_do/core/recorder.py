@@ -205,7 +205,8 @@ class Recorder:
             output, error, failure = self.secrets.redact((output, error, failure))
         record.close(state, duration, output, error, failure, error_type, waited)
         if self.observed:
-            self._emit_closed(tags(frame), record, frame.restored_usage)
+            restored, frame.restored_usage = frame.restored_usage, None  # told once, also where a journal fails
+            self._emit_closed(tags(frame), record, restored)
 
     def fail(self, frame: CallFrame, exc: BaseException) -> None:
         """Close the record of a call that did not return."""
@@ -224,7 +225,8 @@ class Recorder:
     def _fail(self, frame: CallFrame, exc: BaseException) -> None:
         record = frame.record
         refused = isinstance(exc, ApprovalDenied | RunEnded) and not raised_in_nested_call(exc, record)
-        if refused and record is not None and record.approval is None:  # by the entry's own code
+        is_own = record is not None and record.approval is None and frame.restored_usage is None
+        if refused and is_own:  # by the entry's own code, in this run
             self.record_approval(frame, ApprovalOutcome(approved=False, by="rule", note=str(exc)))
         note_path(exc, frame.path, record, None if frame.parent is None else frame.parent.record)
         error_type = type(exc).__name__

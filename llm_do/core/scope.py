@@ -321,7 +321,7 @@ class CallScope(Generic[T]):
         texts = {thinking: StreamedText(recorder.secrets) for thinking in (False, True)}
 
         def send(text: str, thinking: bool) -> None:
-            if text:
+            if text and recorder.observed:
                 recorder.stream.emit(TextDelta, tags(self.frame), text=text, thinking=thinking)
 
         async for event in stream:
