@@ -86,14 +86,17 @@ class Context:
                 arguments = bind_call(worker_frame, args, kwargs, self.runtime.gate)
             else:
                 arguments = target.parameters.bind(args, kwargs)
-                if target.check_arguments is not None:
-                    await target.check_arguments(arguments, self)
+            if self.runtime.recorder.keeps_keys and (target.check_arguments is not None or not isinstance(entry, str)):
+                frame = frame or make_frame(target, self.frame)
+                if not isinstance(entry, str):
+                    self.runtime.tell_from_namesakes(frame)
+            if target.check_arguments is not None:
+                if frame is not None:  # equal calls get their keys as they are made, however long their checks take
+                    self.runtime.recorder.give_key(frame, arguments, self.branches)
+                await target.check_arguments(arguments, self)
         except LlmDoError as exc:
             self.runtime.reject(self.frame, entry, args, kwargs, exc)
             raise
-        if not isinstance(entry, str) and self.runtime.recorder.keeps_keys:
-            frame = frame or make_frame(target, self.frame)
-            self.runtime.tell_from_namesakes(frame)
         return await dispatch(self, target, arguments, frame=frame)
 
     @overload

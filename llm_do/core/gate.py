@@ -60,16 +60,16 @@ class Gate:
         self._recorder = recorder
         self.asking = 0
         """How many calls wait for an answer."""
-        self.ended_runs: list[TraceEntry | None] = []
+        self.ended_runs: dict[TraceEntry | None, RunEnded] = {}
         """The top-level calls of runs that a person ended. A frame would not do: a chat's has many turns."""
 
-    def has_ended(self, frame: CallFrame) -> bool:
-        """Return whether a call belongs to a run that a person ended."""
-        return any(record is frame.top.record for record in self.ended_runs)
+    def reason_of_end(self, frame: CallFrame) -> RunEnded | None:
+        """Return the error that ended the run of a call, if a person ended it."""
+        return self.ended_runs.get(frame.top.record) if self.ended_runs else None
 
     def check_not_ended(self, frame: CallFrame, answer: Answer | None = None) -> None:
         """Stop a call whose run was ended while it waited: no person is asked about it, and no answer lets it run."""
-        if self.ended_runs and self.has_ended(frame) and not (answer is not None and answer.end_run):
+        if self.reason_of_end(frame) is not None and not (answer is not None and answer.end_run):
             raise CallCancelled(f"{frame.path} stops: the run was ended.")
 
     def explain(self, frame: CallFrame, arguments: Mapping[str, Any]) -> Ruling:
@@ -188,6 +188,7 @@ class Gate:
             before=frame.pins.before() if frame.pins is not None else {},
             ungranted=tuple(plan.ungranted),
             key=frame.recorded.key,
+            files=frame.pins.digests if frame.pins is not None else {},
         )
         request = self._recorder.redaction.question(request)
 
@@ -301,8 +302,8 @@ class Gate:
         if not end_run:
             raise ApprovalDenied(message, note=note)
         # Code that catches this can make no more calls, and neither can concurrent calls of the run.
-        self.ended_runs.append(frame.top.record)
-        raise RunEnded(f"{message} The run was ended.", note=note)
+        ended = self.ended_runs[frame.top.record] = RunEnded(f"{message} The run was ended.", note=note)
+        raise ended
 
 
 def _generated_above(frame: CallFrame) -> list[EntryBase]:

@@ -220,7 +220,12 @@ class MeteredModel(WrapperModel):
             parameters=request.parameters,
             digest=request_digest(self._session.recorder, self.wrapped, request),
         )
-        response = await executor.request(pending, send_now)
+        try:
+            response = await executor.request(pending, send_now)
+        except Exception as exc:
+            if not was_sent:
+                self._requests.restore_failure(request, exc)
+            raise
         if not was_sent:
             cut_off = describe_cutoff(response, None, bounded_by_budget=False)
             self._requests.restore(request, response, cut_off)
@@ -287,8 +292,9 @@ class MeteredModel(WrapperModel):
         try:
             try:
                 self._requests.start(request)
-            except BaseException:  # of a journal: nothing was sent
+            except BaseException as exc:  # of a journal: nothing was sent
                 request.reservation.cancel()
+                self._requests.record_failure(request, exc)
                 raise
             yield
         finally:

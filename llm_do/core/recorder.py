@@ -129,6 +129,11 @@ class Recorder:
             frame.key = key_of_call(frame)
         return frame.key
 
+    def give_key(self, frame: CallFrame, arguments: dict[str, Any], branches: str) -> None:
+        """Give a call its key before its record is opened."""
+        frame.branch, frame.original_arguments = branches, snapshot(arguments)
+        self.key_of(frame)
+
     def note_history(self, frame: WorkerFrame) -> None:
         """Make the messages that a worker begins with a part of its key."""
         if frame.messages:
@@ -200,7 +205,8 @@ class Recorder:
             output, error, failure = self.secrets.redact((output, error, failure))
         record.close(state, duration, output, error, failure, error_type, waited)
         if self.observed:
-            self._emit_closed(tags(frame), record, frame.restored_usage)
+            restored, frame.restored_usage = frame.restored_usage, None  # told once, also where a journal fails
+            self._emit_closed(tags(frame), record, restored)
 
     def fail(self, frame: CallFrame, exc: BaseException) -> None:
         """Close the record of a call that did not return."""
@@ -219,7 +225,8 @@ class Recorder:
     def _fail(self, frame: CallFrame, exc: BaseException) -> None:
         record = frame.record
         refused = isinstance(exc, ApprovalDenied | RunEnded) and not raised_in_nested_call(exc, record)
-        if refused and record is not None and record.approval is None:  # by the entry's own code
+        is_own = record is not None and record.approval is None and frame.restored_usage is None
+        if refused and is_own:  # by the entry's own code, in this run
             self.record_approval(frame, ApprovalOutcome(approved=False, by="rule", note=str(exc)))
         note_path(exc, frame.path, record, None if frame.parent is None else frame.parent.record)
         error_type = type(exc).__name__
@@ -253,11 +260,11 @@ class Recorder:
             "waited": record.waited,
             "usage": usage,
             "cost": None if usage is None else usage.cost,
-            "requests": tuple(record.requests),
+            "requests": snapshot(tuple(record.requests)),
             "failure": record.failure,
             "cut_off": record.cut_off,
             "restored": restored is not None,
-            "spent": restored or (),
+            "spent": snapshot(restored or ()),
         }
         self.stream.emit(CallClosed, where, **fields)
 
@@ -317,7 +324,7 @@ class Recorder:
         """Record the end of a request: its usage, and what came of it."""
         frame.recorded.add_requests(spent, cut_off)
         if self.observed:
-            self.stream.emit(RequestEnded, tags(frame), spent=tuple(spent), cut_off=cut_off, **fields)
+            self.stream.emit(RequestEnded, tags(frame), spent=snapshot(tuple(spent)), cut_off=cut_off, **fields)
 
     def log_message(self, frame: RequestFrame, message: ModelMessage) -> None:
         """Log a message. Of a request, what the one before it did not have."""

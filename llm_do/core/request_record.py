@@ -72,16 +72,15 @@ class RequestRecorder:
                 f"max_tokens={request.reservation.output_tokens} was sent because there is a limit of money or tokens. "
                 "If the provider refuses that number, set `max_tokens` in `model_settings` of the worker."
             )
-        recorder = self._session.recorder
-        with recorder.keep_error(exc):
-            recorder.finish_request(
-                self._frame,
-                (),
-                model=self.model_name,
-                number=request.number,
-                duration=perf_counter() - request.sent_at,
-                error=_error_text(exc),
-            )
+        self.record_failure(request, exc, perf_counter() - request.sent_at)
+
+    def record_failure(
+        self, request: OutgoingRequest, exc: BaseException, duration: float = 0.0, *, restored: bool = False
+    ) -> None:
+        """Record the end of a request that has no response. What it used is not told here."""
+        what = {"model": self.model_name, "number": request.number, "error": _error_text(exc)}
+        with self._session.recorder.keep_error(exc):
+            self._session.recorder.finish_request(self._frame, (), None, duration=duration, restored=restored, **what)
 
     def finish(
         self,
@@ -174,10 +173,19 @@ class RequestRecorder:
         )
         self._session.recorder.add_native(self._frame, call.tool_name, call.args_as_dict(), output)
 
-    def restore(self, request: OutgoingRequest, response: ModelResponse, cut_off: str | None) -> None:
-        """Record a request whose response is one of an earlier run. It is counted, and not spent again."""
+    def restore_failure(self, request: OutgoingRequest, exc: BaseException) -> None:
+        """Record a request that was not sent, since it failed in an earlier run."""
+        with self._session.recorder.keep_error(exc):
+            self._start_unsent(request)
+        self.record_failure(request, exc, restored=True)
+
+    def _start_unsent(self, request: OutgoingRequest) -> None:
         self._session.recorder.log_message(self._frame, request.messages[-1])
         self.start(request)
+
+    def restore(self, request: OutgoingRequest, response: ModelResponse, cut_off: str | None) -> None:
+        """Record a request whose response is one of an earlier run. It is counted, and not spent again."""
+        self._start_unsent(request)
         spent = self._spent_by(response)
         self._session.spending.restore(spent)
         self._record_response(request, response, spent, cut_off=cut_off, restored=True)
@@ -227,7 +235,7 @@ def describe_start(recorder: Recorder, frame: RequestFrame, model: Model, reques
     return {
         "messages": new,
         "messages_from": start,
-        "setup": None if is_same else setup,
+        "setup": None if is_same else snapshot(setup),
         "setup_digest": frame.conversation.setup[1],
     }
 

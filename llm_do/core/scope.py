@@ -28,13 +28,16 @@ from typing_extensions import TypeVar
 from ..arguments.inputs import misspelled_names
 from ..arguments.prompts import AttachmentInput, name_of, prompt_of
 from ..errors import (
+    CallCancelled,
     LlmDoError,
     ModelBehaviorError,
     ModelChoiceError,
     OutputError,
+    RunEnded,
     ScopeBusyError,
     ScopeClosedError,
     attach_partial_messages,
+    mark_restored,
     raised_in_nested_call,
     summarize,
 )
@@ -207,7 +210,12 @@ class CallScope(Generic[T]):
                     self._context.runtime.reject(self.frame.caller, self._worker, args, kwargs, exc)
                 raise
             parent = Context(self._context.runtime, self.frame.caller, self.frame.branch)
-            output: T = await dispatch(parent, self._worker, arguments, frame=self.frame)
+            messages, digest = self.frame.conversation.messages, self.frame.history_digest
+            try:
+                output: T = await dispatch(parent, self._worker, arguments, frame=self.frame)
+            except BaseException:  # perhaps after the answer: an executor or a journal can fail, too
+                self.frame.conversation.messages, self.frame.history_digest = messages, digest
+                raise
             return output
         finally:
             self._turn = None
@@ -288,7 +296,13 @@ class CallScope(Generic[T]):
 
     def _explain(self, exc: BaseException) -> BaseException:
         """Return an error of the model with the name of the worker. Other errors stay as they are."""
-        if not isinstance(exc, UnexpectedModelBehavior) or raised_in_nested_call(exc, self.frame.record):
+        session, frame = self._context.runtime, self.frame
+        # Of several calls that stop, PydanticAI raises the error of any.
+        if isinstance(exc, CallCancelled) and (end := session.gate.reason_of_end(frame)) is not None:
+            ended = RunEnded(str(end), note=end.note)
+            mark_restored(ended, frame.path, frame.record, is_from_nested_call=True)
+            return ended
+        if not isinstance(exc, UnexpectedModelBehavior) or raised_in_nested_call(exc, frame.record):
             return exc
         worker, model, cause = self._worker, self.frame.model, exc.__cause__
         assert model is not None
@@ -306,7 +320,7 @@ class CallScope(Generic[T]):
         texts = {thinking: StreamedText(recorder.secrets) for thinking in (False, True)}
 
         def send(text: str, thinking: bool) -> None:
-            if text:
+            if text and recorder.observed:
                 recorder.stream.emit(TextDelta, tags(self.frame), text=text, thinking=thinking)
 
         async for event in stream:

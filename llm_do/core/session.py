@@ -89,7 +89,8 @@ class Session:
         projects_secrets = self.entries.secret_names() if isinstance(self.entries, HasSecrets) else ()
         known = Secrets(secrets, os.environ, projects_secrets)
         recorded = (sinks, message_callback, journal, known, self.entries, max_records, session_id)
-        self.recorder = Recorder(*recorded, keeps_keys=executor is not None)
+        # A session that goes on with an earlier one has the keys of that one, whoever listens.
+        self.recorder = Recorder(*recorded, keeps_keys=executor is not None or session_id is not None)
         projects_rules = self.entries.rule_book() if isinstance(self.entries, HasRules) else None
         approvals = ApprovalController(tool_rules if tool_rules is not None else projects_rules, approval_callback)
         self.gate = Gate(approvals, self.recorder, self.executor)
@@ -181,7 +182,7 @@ class Session:
                 f"Calls are nested deeper than max_depth={self.max_depth} allows: {frame.path}. "
                 "Raise Runtime(max_depth=...), or look for a recursion that does not end."
             )
-        if frame.caller.cancelled or (self.gate.ended_runs and self.gate.has_ended(frame)):
+        if frame.caller.cancelled or self.gate.reason_of_end(frame) is not None:
             raise CallCancelled(f"{frame.path} does not run: the call that makes it was cancelled.")
         if frame.depth:
             self.check_caller_runs(frame)

@@ -45,11 +45,14 @@ class ApprovalRequest:
 
     key: str | None = None
     """The key of the call, where one is needed. See `TraceEntry.key`."""
+    files: Mapping[str, str | None] = field(default_factory=dict)
+    """Digests of the files that the question is about, as they are now; `None` is no file."""
 
     @property
     def digest(self) -> str:
-        """A digest of all that is shown. A stored answer is one to this question only if it is equal."""
-        return digest(["", self.text(full=True), dict(self.before), [offer.text for offer in self.offers]])[0]
+        """A digest of all that is shown, and of the files. A stored answer is one to this question if it is equal."""
+        offers = [offer.text for offer in self.offers]
+        return digest(["", self.text(full=True), dict(self.before), offers, dict(self.files)])[0]
 
     @property
     def session_grant(self) -> str:

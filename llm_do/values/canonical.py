@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable
+from datetime import datetime, time, timezone
 from enum import Enum
 from pathlib import PurePath
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel
+from pydantic_core import TzInfo
 
 from .fields import Fields, fields_of
 from .snapshots import ATOMS
@@ -49,7 +52,7 @@ def _key(value: Any) -> Hashable:
     kind = type(value)
     if kind in _EQUAL_MEANS_SAME:
         return kind, value
-    if kind in ATOMS:
+    if kind in ATOMS and not _has_own_time_zone(value):
         return kind, repr(value)  # 0.0 and -0.0, or one instant in two time zones, are equal and not the same
     if kind is dict:
         return dict, frozenset((_key(key), _key(item)) for key, item in value.items())
@@ -67,6 +70,12 @@ def _key(value: Any) -> Hashable:
 
 
 _EQUAL_MEANS_SAME = frozenset({str, int, bool, type(None), bytes})
+_TIME_ZONES = (type(None), timezone, ZoneInfo, TzInfo)
+
+
+def _has_own_time_zone(value: Any) -> bool:
+    """Return whether a time is in a time zone of a user's own class, whose text may differ in each process."""
+    return isinstance(value, datetime | time) and type(value.tzinfo) not in _TIME_ZONES
 
 
 def _exact_fields(value: Any) -> Fields | None:
@@ -157,7 +166,7 @@ class _Writer:
         kind = type(value)
         if kind is bytes:  # they may be those of a large file
             return f"b'{hashlib.blake2b(value, digest_size=16).hexdigest()}'"
-        if kind in ATOMS:
+        if kind in ATOMS and not _has_own_time_zone(value):
             return repr(value)
         if kind is dict:
             plain = self.plain

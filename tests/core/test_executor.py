@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ from hypothesis import given, settings
 from pydantic_ai import RunContext, Tool
 from pydantic_ai.exceptions import ApprovalRequired, ModelHTTPError
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolReturn
+from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from llm_do import (
+    FILE_TOOLS,
     AnswerCutOff,
     ApprovalDecision,
     ApprovalDenied,
@@ -30,11 +33,16 @@ from llm_do import (
     PendingRequest,
     Recalled,
     RequestEnded,
+    RequestStarted,
+    RootConfig,
     Runtime,
+    SandboxConfig,
     ToolEntry,
     WorkerEntry,
+    approve_all_callback,
     entry,
 )
+from llm_do.core.stream import EventStream
 from llm_do.core.trace import ModelUsage
 from llm_do.errors import raised_in_nested_call
 from llm_do.policy.approvals import Answer
@@ -551,3 +559,87 @@ async def test_metadata_of_tools_is_no_part_of_a_request() -> None:
         await Runtime([worker], executor=memory).call("w", "go")
         digests.append(memory.sent)
     assert digests[0] == digests[1] and len(digests[0]) == 2
+
+
+async def test_a_request_that_failed_is_recalled_as_one() -> None:
+    """Its error is the answer to it, from which a `FallbackModel` goes on as it did; the record is that of the run."""
+
+    class Errors(Memory):
+        def __init__(self) -> None:
+            super().__init__()
+            self.errors: dict[tuple[str | None, int, str], Exception] = {}
+
+        async def request(self, request: PendingRequest, send: Callable[[], Awaitable[ModelResponse]]) -> ModelResponse:
+            place = request.call.key, request.number, request.digest
+            if place in self.errors:
+                raise self.errors[place]
+            try:
+                return await super().request(request, send)
+            except Exception as exc:
+                self.errors[place] = exc
+                raise
+
+    def busy(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        raise ModelHTTPError(503, "busy")
+
+    memory, runs = Errors(), []
+    memory.recalls = False
+    for _ in range(2):
+        memory.forget_sent()
+        events: list[Event] = []
+        worker = WorkerEntry(name="w", model=FallbackModel(FunctionModel(busy), scripted(says("fine"))))
+        runtime = Runtime([worker], executor=memory, message_callback=events.append)
+        assert await runtime.call("w", "go") == "fine"
+        runs.append(
+            [
+                (e.type, e.number, getattr(e, "error", None))
+                for e in events
+                if isinstance(e, RequestStarted | RequestEnded)
+            ]
+        )
+        assert fold(events).meter.by_model == runtime.usage
+    assert memory.sent == [] and len(runs[0]) == 4
+    assert runs[0] == runs[1]
+
+
+async def test_a_recalled_refusal_is_no_rule_of_this_run() -> None:
+    @entry
+    def pay(amount: int) -> None:
+        raise AssertionError
+
+    async def recall(call: CallFrame) -> Recalled:
+        return Recalled(error=ApprovalDenied("pay was refused"), digest=call.digest)
+
+    executor, events = Executor(), list[Event]()
+    executor.recall = recall  # type: ignore[method-assign]
+    runtime = Runtime([pay], executor=executor, message_callback=events.append)
+    with pytest.raises(ApprovalDenied):
+        await runtime.call("pay", 1)
+    assert [event.type for event in events] == ["call_opened", "call_closed"]
+    assert runtime.trace[0].state == "refused" and runtime.trace[0].approval is None
+
+
+async def test_a_stored_answer_is_for_the_files_that_it_was_about(tmp_path: Path) -> None:
+    """Binary ones, too, whose contents no person is shown."""
+    memory = Memory()
+    memory.recalls = False
+    (tmp_path / "out").mkdir()
+    for content in (b"\x89PNG one", b"\x89PNG the only copy"):
+        (tmp_path / "out" / "a.png").write_bytes(content)
+        worker = WorkerEntry(
+            name="w",
+            base=tmp_path,
+            tools=FILE_TOOLS,
+            sandbox=SandboxConfig(paths={"output": RootConfig(root="out", mode="rw")}),
+            model=scripted(calls(("delete_file", {"path": "output/a.png"})), says("done")),
+        )
+        await Runtime([worker], executor=memory, approval_callback=approve_all_callback).call("w", "go")
+        assert not (tmp_path / "out" / "a.png").exists()
+    assert memory.asked == ["sandbox.write", "sandbox.write"]
+
+
+async def test_no_text_is_told_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(EventStream, "emit", lambda self, kind, *args, **fields: made.append(kind))
+    assert await Runtime(text_deltas=True).call(WorkerEntry(name="w", model=scripted(says("a b c"))), "go")
+    assert made == []

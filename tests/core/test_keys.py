@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
 from enum import IntFlag
 from typing import Annotated, Any
 
@@ -329,3 +330,56 @@ def test_a_digest_does_not_depend_on_the_order_of_keys_and_sets() -> None:
     assert not digest(loop)[1] and not digest({"x": 10**5000})[1]
     with pytest.raises(NoCanonicalForm):
         canonical(loop)
+
+
+async def test_an_idempotency_key_of_a_session_that_goes_on_is_equal_whoever_listens() -> None:
+    keys: list[str] = []
+    turns = iter(range(100))
+
+    @entry(repeat="keyed", effects=())
+    def pay(ctx: RunContext[Context], amount: int) -> None:
+        keys.append(ctx.deps.idempotency_key)
+
+    @entry
+    async def second_of_two(ctx: RunContext[Context]) -> None:
+        if next(turns) % 2:  # so the first call of this name makes no key of its own
+            await ctx.deps.call("pay", 5)
+
+    for listener in (None, lambda event: None):
+        runtime = Runtime([pay, second_of_two], session_id="run-1", message_callback=listener)
+        await runtime.call("second_of_two")
+        await runtime.call("second_of_two")
+    assert keys[0] == keys[1]
+
+
+@pytest.mark.parametrize("slow", [1, 2])
+async def test_equal_calls_have_keys_in_the_order_in_which_they_are_made_however_long_their_checks_take(
+    slow: int,
+) -> None:
+    checks = iter((1, 2))
+
+    async def check(ctx: RunContext[Context], a: int) -> None:
+        if next(checks) == slow:
+            await asyncio.sleep(0.01)
+
+    ran: list[str] = []
+
+    def note(ctx: RunContext[Context], a: int) -> None:
+        ran.append(str(ctx.deps.frame.key))
+
+    tool = ToolEntry(Tool(note, args_validator=check))
+    events = list[Event]()
+    runtime = Runtime([tool], message_callback=events.append)
+    await asyncio.gather(runtime.call("note", 1), runtime.call("note", 1))
+    assert [key.endswith("#1") for key in ran] == ([True, False] if slow == 1 else [False, True])
+
+
+def test_a_time_in_a_time_zone_of_ones_own_class_has_no_key() -> None:
+    class Zone(tzinfo):
+        def utcoffset(self, moment: datetime | None) -> timedelta:
+            return timedelta(0)
+
+    assert digest(datetime(2026, 1, 1, tzinfo=UTC))[1]
+    assert not digest(datetime(2026, 1, 1, tzinfo=Zone()))[1]
+    with pytest.raises(NoCanonicalForm):
+        canonical(datetime(2026, 1, 1, tzinfo=Zone()))

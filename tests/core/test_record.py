@@ -35,6 +35,7 @@ from llm_do import (
     Limits,
     ModelBehaviorError,
     PathMissing,
+    RequestEnded,
     RequestStarted,
     RootConfig,
     Runtime,
@@ -128,6 +129,19 @@ async def test_sinks_get_each_event_that_a_journal_does_not_take(kind: str) -> N
     assert [fields(record) for record in folded.trace] == [fields(record) for record in runtime.trace]
     assert folded.meter.by_model == runtime.usage
     assert runtime.trace[0].state == "failed"
+
+
+async def test_a_request_that_a_journal_does_not_take_ends_for_sinks() -> None:
+    events: list[Event] = []
+    worker = WorkerEntry(name="helper", model=scripted(says("done")))
+    runtime = Runtime([worker], message_callback=events.append, journal=FailsOnce("request_started"))
+    with pytest.raises(OSError, match="disk full"):
+        await runtime.call("helper", "go")
+    assert [(each.type, each.number) for each in events if isinstance(each, RequestStarted | RequestEnded)] == [
+        ("request_started", 1),
+        ("request_ended", 1),
+    ]
+    assert not runtime.usage and runtime.budget.reserved == 0
 
 
 async def test_a_journal_that_fails_leaves_a_cancellation_one() -> None:

@@ -14,13 +14,18 @@ import pytest
 from pydantic_ai import Agent, RunContext
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse
 from pydantic_ai.models.function import AgentInfo
+from pydantic_ai.models.test import TestModel
 from pydantic_ai.run import AgentRun
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 
 from llm_do import (
     ApprovalDenied,
+    CallClosed,
     CallEnded,
+    CallTimeout,
     Context,
+    Event,
+    Executor,
     LimitExceeded,
     Limits,
     Runtime,
@@ -877,3 +882,29 @@ async def test_a_call_that_outlives_its_turn_takes_no_slot_of_the_next_turn(monk
             assert await scope.run_turn("y") == "second"
         over.set()
         assert await late[0] == "late"
+
+
+class _Late(Executor):
+    """Takes long to write an answer down."""
+
+    async def execute(self, entry: Any, arguments: dict[str, Any], ctx: Any, run_ctx: Any) -> Any:
+        output = await entry.call(arguments, ctx, run_ctx)
+        await asyncio.sleep(60)
+        return output
+
+
+class _Full:
+    """A journal without room for answers."""
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, CallClosed) and event.state == "ok":
+            raise OSError("disk full")
+
+
+@pytest.mark.parametrize("options", [{"executor": _Late(), "limits": Limits(timeout=0.1)}, {"journal": _Full()}])
+async def test_a_turn_that_fails_after_its_answer_leaves_the_conversation_as_it_was(options: dict[str, Any]) -> None:
+    worker = WorkerEntry(name="w", model=TestModel())
+    async with worker.start(Runtime([worker], **options)) as scope:
+        with pytest.raises((CallTimeout, OSError)):
+            await scope.run_turn("hello")
+        assert scope.messages == [] and scope.frame.history_digest == ""

@@ -28,10 +28,13 @@ from pydantic_ai.usage import RequestUsage
 from llm_do import (
     AnswerCutOff,
     ApprovalDecision,
+    CallClosed,
     Context,
     Event,
     LimitExceeded,
     Limits,
+    RequestEnded,
+    RequestStarted,
     Runtime,
     TraceEntry,
     WorkerEntry,
@@ -427,6 +430,33 @@ async def test_a_sink_cannot_rewrite_the_trace() -> None:
     assert await runtime.call("echo", ["mine"]) == ["mine"]
     assert runtime.trace[0].input_data == {"items": ["mine"]}
     assert runtime.trace[0].output_data == ["mine"]
+
+
+async def test_a_sink_changes_neither_usage_nor_what_models_are_sent() -> None:
+    seen: list[Any] = []
+
+    def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        seen.append(info.function_tools[0].parameters_json_schema.get("description"))
+        return says("x", input_tokens=1)
+
+    def vandal(event: Event) -> None:
+        if isinstance(event, RequestStarted) and event.setup is not None:
+            event.setup.tools[0].parameters_json_schema["description"] = "changed"
+        if isinstance(event, RequestEnded):
+            event.spent[0].usage.input_tokens += 1000
+        if isinstance(event, CallClosed) and event.requests:
+            event.requests[0].input_tokens += 1000
+
+    @entry
+    def add(a: int) -> int:
+        return a
+
+    worker = WorkerEntry(name="w", tools=[add], model=FunctionModel(model))
+    runtime = Runtime([worker], message_callback=vandal)
+    await runtime.call("w", "go")
+    usage = runtime.trace[0].usage
+    assert seen == [None] and usage is not None and usage.input_tokens == 1
+    assert [each.input_tokens for each in runtime.usage.values()] == [1]
 
 
 async def test_every_error_names_the_path_of_calls_once() -> None:

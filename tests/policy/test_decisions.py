@@ -259,6 +259,20 @@ async def test_ending_the_run_reaches_the_caller_and_no_model() -> None:
     assert not bank.paid
 
 
+async def test_the_end_of_a_run_is_its_error_though_other_calls_stop_beside_it() -> None:
+    """PydanticAI raises the error of any of the calls of a response, whichever it finds first in a set."""
+    ends = set()
+    for _ in range(30):
+        bank = Bank()
+        model = scripted(calls(("pay", {"amount": 1}), ("pay", {"amount": 2})))
+        runtime = Runtime([WorkerEntry(name="w", tools=[bank.pay], model=model)], approval_callback=Person(STOP))
+        with pytest.raises(RunEnded, match="w > pay was refused: enough") as caught:
+            await runtime.call("w", "go")
+        assert caught.value.note == "enough"
+        ends.add((runtime.trace[0].error_type, runtime.trace[0].state))
+    assert ends == {("RunEnded", "failed")}
+
+
 async def test_nobody_who_catches_the_end_can_go_on() -> None:
     bank = Bank()
     caught: list[str] = []
