@@ -26,8 +26,7 @@ from ..values.names import check_name
 from ..values.snapshots import snapshot
 from .adapt import adapt
 from .attachments import bind_call
-from .bound import BoundEntry, ToolsProxy
-from .entry import Entry, EntryBase, MessageCallback
+from .entry import BoundEntry, Entry, EntryBase, MessageCallback, ToolsProxy
 from .executor import Recalled
 from .frame import CallFrame, WorkerFrame, make_frame
 from .gate import ArgumentCheck
