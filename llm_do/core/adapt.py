@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 from weakref import WeakValueDictionary
 
 from pydantic_ai import Tool
 from pydantic_ai.agent import AbstractAgent
-from typing_extensions import TypeVar
 
 from ..arguments.inputs import OpenParameters
 from ..arguments.parameters import Parameters
 from ..arguments.signatures import model_parameters
-from ..models.choice import ModelLike
 from ..values.canonical import SameObject
 from ..values.texts import quote
 from .entry import Entry, EntryBase, check_repeat
-
-T = TypeVar("T", default=Any)
 
 
 class AdaptedEntry(EntryBase):
@@ -34,33 +31,13 @@ class AdaptedEntry(EntryBase):
         self.identity = SameObject(target)
         self.repeat = check_repeat(getattr(target, "repeat", "never"), target.name)
 
-    @property
-    def name(self) -> str:
-        return self.target.name
-
-    @property
-    def kind(self) -> str:
-        return self.target.kind
-
-    @property
-    def requires_approval(self) -> bool:
-        return self.target.requires_approval
-
-    @property
-    def model(self) -> ModelLike | None:
-        return self.target.model
-
-    @property
-    def description(self) -> str | None:
-        return getattr(self.target, "description", None)
-
-    @property
-    def schema_out(self) -> Any:
-        return getattr(self.target, "schema_out", None)
-
-    @property
-    def needs_run_context(self) -> bool:
-        return getattr(self.target, "needs_run_context", True)
+    name: Any = property(attrgetter("target.name"))
+    kind: Any = property(attrgetter("target.kind"))
+    requires_approval: Any = property(attrgetter("target.requires_approval"))
+    model: Any = property(attrgetter("target.model"))
+    description: Any = property(lambda self: getattr(self.target, "description", None))
+    schema_out: Any = property(lambda self: getattr(self.target, "schema_out", None))
+    needs_run_context: Any = property(lambda self: getattr(self.target, "needs_run_context", True))
 
     async def call(self, input_data: Any, ctx: Any, run_ctx: Any) -> Any:
         return await self.target.call(input_data, ctx, run_ctx)

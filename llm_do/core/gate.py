@@ -38,10 +38,8 @@ class NativeEntry(EntryBase):
     """A tool that a model's provider runs by itself, for the decision whether it may be there at all."""
 
     name: str
-
+    requires_approval: bool
     kind = "native"
-    model = None
-    requires_approval = False
 
     def __init__(self, name: str) -> None:
         self.name = name

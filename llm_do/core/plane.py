@@ -180,10 +180,7 @@ class ToolsetToolEntry(EntryBase):
 
     name: str
     requires_approval: bool
-
     kind = "tool"
-    model = None
-    needs_run_context = True
     errors_for_model = (ArgumentError,)
 
     def __init__(
