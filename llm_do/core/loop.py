@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import anyio
 from pydantic_ai._run_context import get_current_run_context
@@ -18,8 +18,6 @@ from .frame import CallFrame
 from .shared_loop import SharedLoop
 from .slots import WorkerSlots
 from .threads import Threads
-
-T = TypeVar("T")
 
 _Outcome: TypeAlias = tuple[Any, SystemExit | None]
 """The output of a call, or the `SystemExit` that is meant for the thread that made it: a task would end the loop."""
@@ -81,10 +79,6 @@ class SessionLoop:
         if loop is None or loop.is_closed() or loop is self.shared.ended or self._process != os.getpid():
             return None
         return loop if loop.is_running() or self.shared.is_open else None
-
-    def run_in_thread(self, frame: CallFrame, function: Callable[[], T]) -> Coroutine[Any, Any, T]:
-        """Run a synchronous function of a call beside the loop."""
-        return self.threads.run(frame, function, has_place=not frame.top.is_inner)
 
     def worker_slots(self, frame: CallFrame) -> AbstractAsyncContextManager[Any]:
         """Return the slots for the worker calls of `frame`. Each parent has its own, so nesting cannot deadlock.

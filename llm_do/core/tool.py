@@ -190,7 +190,7 @@ class ToolEntry(EntryBase, Generic[T]):
         if schema.is_async:
             output: Any = self._function(*args, **kwargs)
         else:
-            output = await ctx.runtime.loop.run_in_thread(ctx.frame, partial(self._function, *args, **kwargs))
+            output = await ctx.runtime.loop.threads.run(ctx.frame, partial(self._function, *args, **kwargs))
         # A plain function may still return an awaitable, as a lambda around a coroutine function does.
         result: T = await output if inspect.isawaitable(output) else output
         return result
