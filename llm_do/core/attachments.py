@@ -25,6 +25,7 @@ from ..sandbox import SandboxToolset
 from ..values.texts import quote
 from .entry import EntryBase
 from .frame import CallFrame, WorkerFrame
+from .redaction import Redaction
 
 _FORMS = "a path, AttachmentPayload(name, data), or PydanticAI content such as BinaryContent"
 
@@ -32,14 +33,10 @@ _FORMS = "a path, AttachmentPayload(name, data), or PydanticAI content such as B
 class Judge(Protocol):
     """Decides about calls: the `Gate` of a session."""
 
+    redaction: Redaction
+
     def refuses(self, frame: CallFrame, arguments: dict[str, Any]) -> bool:
         """Return whether the rules refuse a call, without a question."""
-
-    def visible_arguments(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call without secrets."""
-
-    def for_model(self, value: Any) -> Any:
-        """Return a value without secrets, for a model that is sent it by another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +110,7 @@ def attach(frame: WorkerFrame, arguments: dict[str, Any], files: Sequence[Attach
     prompt: Sequence[Any] | None = None
     if worker.writes_prompt:
         try:
-            prompt = write_prompt(worker.input_type, arguments, judge.visible_arguments(frame, arguments))
+            prompt = write_prompt(worker.input_type, arguments, judge.redaction.visible_arguments(frame, arguments))
         except LlmDoError as exc:
             frame.input_error = exc
             return
@@ -223,7 +220,7 @@ def _place(frame: CallFrame, item: Any) -> Any:
 def _read_file(frame: CallFrame, file: Any, judge: Judge) -> Any:
     if isinstance(file, _RootFile):
         # As in what `read_file` gives: a model chose the file, and another one is sent it.
-        return judge.for_model(read_shared(frame.caller.files, file.path).content())
+        return judge.redaction.for_model(read_shared(frame.caller.files, file.path).content())
     return _read_host(file, _worker(frame).attachment_policy.max_total_bytes)
 
 

@@ -56,6 +56,7 @@ class Gate:
         self.approvals = approvals
         self._executor = executor
         self._recorder = recorder
+        self.redaction = recorder.redaction
         self.asking = 0
         """How many calls wait for an answer."""
         self.ended_runs: list[TraceEntry | None] = []
@@ -158,25 +159,17 @@ class Gate:
         """Return whether the rules refuse a call, without a question and without a record."""
         return bool(frame.caller.inherited.rules) and self.judge(frame, arguments).ruling.disposition == "deny"
 
-    def visible_arguments(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call without secrets."""
-        return self._recorder.redaction.visible_arguments(frame, arguments)
-
-    def for_model(self, value: Any) -> Any:
-        """Return a value without secrets, for a model that is sent it by another one."""
-        return self._recorder.redaction.for_model(value)
-
     async def _ask(self, frame: CallFrame, arguments: dict[str, Any], judgement: Judgement) -> Answer:
         """Ask for an approval, while no clock runs."""
         entry, (plan, call, ruling) = frame.entry, judgement
         all_arguments = add_attachments(arguments, frame.attachments)
         view = plan.view(ruling, frame.pins)
-        visible = self._recorder.redaction.visible_arguments(frame, all_arguments if view is None else view)
+        visible = self.redaction.visible_arguments(frame, all_arguments if view is None else view)
         why = f" ({ruling.reason})" if ruling.reason else ""
         request = ApprovalRequest(
             tool_name=call.name,
             payload=copy_arguments(visible),
-            arguments=copy_arguments(self._recorder.redaction.visible_arguments(frame, arguments)),
+            arguments=copy_arguments(self.redaction.visible_arguments(frame, arguments)),
             reason=f"{ruling.because}{why}; call path: {frame.path}",
             entry=entry.name,
             worker=call.caller,
@@ -187,7 +180,7 @@ class Gate:
             ungranted=tuple(plan.ungranted),
             key=frame.recorded.key,
         )
-        request = self._recorder.redaction.question(request)
+        request = self.redaction.question(request)
 
         def on_ask(question: ApprovalRequest) -> None:
             self.check_not_ended(frame)
@@ -223,7 +216,7 @@ class Gate:
         entry = frame.entry
         try:
             parameters = entry.parameters
-            restored, unchanged = self._recorder.redaction.restore_secrets(frame, original, edited)
+            restored, unchanged = self.redaction.restore_secrets(frame, original, edited)
             arguments = parameters.bind_named(
                 parameters.vocabulary.as_schema_says(restored), by_name=True, has_files=bool(frame.attachments)
             )
@@ -252,7 +245,7 @@ class Gate:
         key = attachments_key(original)
         if not frame.attachments or key not in edited:
             return edited
-        if edited[key] != self.visible_arguments(frame, add_attachments(original, frame.attachments))[key]:
+        if edited[key] != self.redaction.visible_arguments(frame, add_attachments(original, frame.attachments))[key]:
             return None
         return {name: value for name, value in edited.items() if name != key}
 

@@ -277,7 +277,7 @@ class McpServerToolset(WrapperToolset[Context]):
             raise RuntimeError("Sampling is possible only during a tool call.")
         call = self._calls[0]
         # Without secrets, like the result of a tool: a model gets the text that a person sees.
-        messages = call.ctx.runtime.gate.for_model(messages)
+        messages = call.ctx.runtime.gate.redaction.for_model(messages)
         entry = SamplingEntry(self.label, messages, settings)
         scope = anyio.CancelScope()
         call.samples[scope] = anyio.Event()
