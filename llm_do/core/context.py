@@ -29,7 +29,6 @@ from .attachments import bind_call
 from .entry import BoundEntry, Entry, EntryBase, MessageCallback, ToolsProxy
 from .executor import Recalled
 from .frame import CallFrame, WorkerFrame, make_frame
-from .gate import ArgumentCheck
 from .metering import prepare_worker
 from .names import reachable
 from .running import check_output, run_in_time
@@ -268,7 +267,7 @@ async def dispatch(
         if session.executor is not None and (recalled := await _recall(session, frame, arguments)) is not None:
             return session.restore(frame, recalled)
         if entry.requires_approval or ctx.frame.inherited.rules:
-            arguments = await session.gate.approve(frame, arguments, _argument_check(ctx, entry))
+            arguments = await session.gate.approve(frame, arguments, ctx)
         frame.arguments = arguments
         child = Context(session, frame)
         if recorder.observed or session.executor is not None or frame.asked_at or isinstance(frame, WorkerFrame):
@@ -326,12 +325,6 @@ async def _fail(session: Session, frame: CallFrame, exc: BaseException) -> None:
         session.recorder.fail(frame, exc)
 
 
-def _argument_check(ctx: Context, entry: EntryBase) -> ArgumentCheck | None:
-    """Return the entry's own check of arguments that a person edits."""
-    check = entry.check_arguments
-    return None if check is None else lambda arguments: check(arguments, ctx)
-
-
 async def _ask_and_run(ctx: Context, child: Context, run_ctx: Any, reason: ApprovalRequired | PathChanged) -> Any:
     """Ask about a call that turned out to need it, and run it again.
 
@@ -346,10 +339,8 @@ async def _ask_and_run(ctx: Context, child: Context, run_ctx: Any, reason: Appro
             answerable = from_within = not frame.approved and not raised_in_nested_call(reason, frame.record)
         if not answerable:
             raise reason
-        check = _argument_check(ctx, frame.entry)
-        frame.arguments = await ctx.runtime.gate.approve(
-            frame, snapshot(frame.original_arguments), check, asked_from_within=from_within
-        )
+        arguments = snapshot(frame.original_arguments)
+        frame.arguments = await ctx.runtime.gate.approve(frame, arguments, ctx, asked_from_within=from_within)
         frame.deadline = ctx.frame.live_deadline
         await _begin(ctx.runtime, frame, is_again=True)  # perhaps with other arguments
         again = run_ctx and run_context(child, frame.entry, run_ctx)

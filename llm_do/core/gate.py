@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
 from ..arguments.inputs import OpenParameters
 from ..arguments.payloads import add_attachments, attachments_key
@@ -29,9 +29,6 @@ from .executor import Executor
 from .frame import CallFrame, WorkerFrame
 from .recorder import Recorder, tags
 from .trace import TraceEntry
-
-ArgumentCheck: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
-"""Checks bound arguments with the entry's own code, or raises."""
 
 
 class NativeEntry(EntryBase):
@@ -79,14 +76,12 @@ class Gate:
         return self.judge(frame, named).ruling
 
     async def approve(
-        self,
-        frame: CallFrame,
-        arguments: dict[str, Any],
-        check: ArgumentCheck | None = None,
-        *,
-        asked_from_within: bool = False,
+        self, frame: CallFrame, arguments: dict[str, Any], ctx: Any = None, *, asked_from_within: bool = False
     ) -> dict[str, Any]:
-        """Return the approved arguments, which no other code can change, or raise `ApprovalDenied`."""
+        """Return the approved arguments, which no other code can change, or raise `ApprovalDenied`.
+
+        `ctx` is that of the caller, with which the entry checks arguments that a person edits.
+        """
         plan, call, ruling = frame.judgement = await self._judge(frame, arguments, asked_from_within)
         frame.pins = None
         if ruling.disposition != "ask":
@@ -114,7 +109,7 @@ class Gate:
                 note = "the attachments cannot be edited: approve them as they are, or refuse the call"
                 outcome = replace(outcome, approved=False, by="error", note=note)
             else:
-                outcome, arguments = await self._judge_edit(check, frame, outcome, arguments, edited, asked_from_within)
+                outcome, arguments = await self._judge_edit(ctx, frame, outcome, arguments, edited, asked_from_within)
         self._enforce(frame, outcome, end_run=answer.end_run)
         return arguments
 
@@ -205,7 +200,7 @@ class Gate:
 
     async def _judge_edit(
         self,
-        check: ArgumentCheck | None,
+        ctx: Any,
         frame: CallFrame,
         outcome: ApprovalOutcome,
         original: dict[str, Any],
@@ -222,8 +217,8 @@ class Gate:
             )
             # Unchanged arguments were validated before. A validator may make something else of its own result.
             arguments.update((name, original[name]) for name in unchanged)
-            if check is not None:
-                await check(arguments)
+            if entry.check_arguments is not None:
+                await entry.check_arguments(arguments, ctx)
             if isinstance(frame, WorkerFrame) and entry.attachment_policy is not None:
                 self._attach_again(frame, arguments)
             judgement = await self._judge(frame, arguments, from_within)
