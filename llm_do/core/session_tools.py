@@ -16,7 +16,7 @@ from ..policy.rules import RuleBook, Shape, check_rules, shape_of
 from ..values.canonical import SameObject
 from .adapt import adapt, describe, rule_name
 from .entry import Entry, EntryBase
-from .names import workers_below
+from .names import entries_below
 
 
 @runtime_checkable
@@ -77,9 +77,8 @@ class RuleChecks:
         """Return the entry of the project, or of one of its workers, that has this name in rules."""
         if isinstance(self._entries, HasRules):
             return self._entries.with_rule_name(name)
-        entries = list(self._entries.values())
-        below = [tool for worker in workers_below(entries) for tool in worker.own_entries.values()]
-        return next((tool for tool in (*entries, *below) if name in (tool.name, rule_name(adapt(tool)))), None)
+        tools = entries_below(self._entries.values())
+        return next((tool for tool in tools if name in (tool.name, rule_name(tool))), None)
 
 
 class SessionTools:
@@ -96,8 +95,7 @@ class SessionTools:
         self._foreign = foreign
         # A registry would have to read every file to tell what it has: it is asked for names only.
         roots = [*(entries.values() if isinstance(entries, dict) else ()), *([] if worker is None else [worker])]
-        below = [tool for each in workers_below(roots) for tool in each.own_entries.values()]
-        self._tools = [adapt(entry) for entry in (*roots, *below) if entry is not worker]
+        self._tools = [adapt(entry) for entry in entries_below(roots) if entry is not worker]
         self.rule_names: Mapping[str, str] = {tool.name: rule_name(tool) for tool in self._tools}
         self.servers: Collection[str] = {name.partition("/")[0] for name in foreign or () if "/" in name}
 
