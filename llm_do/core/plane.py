@@ -44,9 +44,9 @@ from .attachments import attach
 from .context import Context, dispatch
 from .definition_digest import ToolOfToolset
 from .entry import EntryBase
-from .foreign import check_names, fingerprint, qualified_name, shapes_of
 from .frame import CallFrame, RequestFrame, WorkerFrame, make_frame
 from .metering import metered
+from .session_tools import fingerprint, qualified_name, shapes_of
 from .threads import ThreadsOfCall
 
 
@@ -253,7 +253,7 @@ class GovernedToolset(WrapperToolset[Context]):
     async def get_tools(self, ctx: RunContext[Context]) -> dict[str, ToolsetTool[Context]]:
         tools = await super().get_tools(ctx)
         foreign = {name: tool for name, tool in tools.items() if not self._is_ours(name, tool)}
-        check_names(foreign, ctx.deps, self.own_names)
+        ctx.deps.runtime.rule_checks.check_names(foreign, ctx.deps.frame, self.own_names)
         self._check_rules(foreign, ctx.deps)
         for name, tool in list(tools.items()):
             if tool.tool_def.kind == "unapproved":

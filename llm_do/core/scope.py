@@ -46,10 +46,10 @@ from .attachments import attach, bind_call
 from .context import Context, dispatch
 from .entry import EntryBase
 from .events import TextDelta
-from .foreign import check_names, check_servers, shapes_of
 from .plane import Governor
 from .recorder import logger, tags
 from .request_record import reject_unmade_calls
+from .session_tools import check_servers, shapes_of
 from .tasks import abandoned_by_pydantic_ai, end_tasks, run_with_time_to_end
 from .toolset_owner import CLOSING_SECONDS, ToolsetOwner
 from .type_names import name_of_type
@@ -145,11 +145,12 @@ class CallScope(Generic[T]):
 
     async def _check_rules(self, toolsets: ToolsetOwner) -> None:
         """Check the tools of the toolsets, and the rules of the worker and those above it against them."""
-        tools = await toolsets.tools()
-        check_names(tools, self._context, self._worker.own_entries)
-        if self.frame.inherited.rules:
-            check_servers(tools, self.frame.inherited.rules)
-            self._context.runtime.rule_checks.check_worker(self._worker, shapes_of(tools), self.frame.inherited.rules)
+        tools, rules = await toolsets.tools(), self.frame.inherited.rules
+        checks = self._context.runtime.rule_checks
+        checks.check_names(tools, self.frame, self._worker.own_entries)
+        if rules:
+            check_servers(tools, rules)
+            checks.check_worker(self._worker, shapes_of(tools), rules)
 
     def _check_open(self) -> None:
         if self._is_closed:
