@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Generic, Literal, cast
 
@@ -33,6 +32,7 @@ from ..models.compatibility import check_requirement, find_unfit_model
 from ..policy.rules import RuleBook, read_rules
 from ..privacy.secret_fields import SecretFields
 from ..sandbox import SandboxConfig, SandboxManager, SandboxToolset
+from ..values.canonical import SameObject
 from ..values.names import check_name
 from ..values.snapshots import snapshot
 from ..values.texts import quote
@@ -181,10 +181,6 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         return writes_prompt(self.input_type)
 
     @cached_property
-    def _agents(self) -> list[_CachedAgent[OutputT]]:
-        return []
-
-    @cached_property
     def source(self) -> str | None:  # type: ignore[override]
         if not isinstance(self.instructions, str):
             return None
@@ -239,15 +235,16 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
 
         Nothing of a call lives on the agent, so it is kept as long as the tools' names mean the same.
         """
-        meant = [resolve(tool) if isinstance(tool, str) else adapt(tool) for tool in self.tools]
-        cached = self._agents[-1] if self._agents else None
-        if cached is None or not cached.serves(meant):
-            tools = index_by_name(meant, f"worker {self.name!r}")
-            cached = _CachedAgent(meant, list(tools), self._build_agent(list(map(adapt, tools.values()))))
-            self._agents[:] = [cached]
-        return cached.agent, cached.names
+        # Equal tools may do something else: only the very same ones have the same agent.
+        return self._agent_with(*(SameObject(resolve(tool) if isinstance(tool, str) else tool) for tool in self.tools))
 
-    def _build_agent(self, tools: list[EntryBase]) -> Agent[Context, OutputT]:
+    @cached_property
+    def _agent_with(self) -> Callable[..., tuple[Agent[Context, OutputT], Sequence[str]]]:
+        return lru_cache(maxsize=1)(self._build_agent)
+
+    def _build_agent(self, *meant: SameObject) -> tuple[Agent[Context, OutputT], Sequence[str]]:
+        entries: list[Any] = [tool.target for tool in meant]
+        tools = index_by_name(entries, f"worker {self.name!r}")
         output_type: Any = self.output_type
         if self.output_schema is not None:
             output_type = StructuredDict(self.output_schema, name=f"{self.name}_output")
@@ -257,7 +254,7 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
             instructions=self.instructions,
             output_type=output_type,
             deps_type=Context,
-            tools=[self.proxy_of(tool) for tool in tools],
+            tools=[self.proxy_of(tool) for tool in tools.values()],
             model_settings=self.model_settings,
             capabilities=self.capabilities,
             retries=self.retries,
@@ -265,7 +262,7 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         )
         if self.output_schema is not None:  # PydanticAI shows the schema to the model, and believes the answer
             agent.output_validator(_schema_check(self.output_schema))
-        return agent
+        return agent, list(tools)
 
     def proxy_of(self, entry: Entry[Any]) -> Tool[Context]:
         """Return the tool that this worker's model sees for an entry. It takes files where this worker has some."""
@@ -275,19 +272,6 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
 
     def __repr__(self) -> str:
         return f"<WorkerEntry {self.name!r}>"
-
-
-@dataclass(frozen=True, slots=True)
-class _CachedAgent(Generic[OutputT]):
-    """An agent, and the tools that it was built for."""
-
-    tools: list[EntryBase]
-    names: list[str]
-    agent: Agent[Context, OutputT]
-
-    def serves(self, tools: list[EntryBase]) -> bool:
-        """Return whether these are the very same tools. Equal ones may do something else."""
-        return len(tools) == len(self.tools) and all(map(operator.is_, tools, self.tools))
 
 
 def _schema_check(schema: dict[str, Any]) -> Callable[[Any], Any]:
