@@ -31,7 +31,7 @@ from .executor import Recalled
 from .frame import CallFrame, WorkerFrame, make_frame
 from .metering import prepare_worker
 from .names import reachable
-from .running import check_output, run_in_time
+from .outputs import check_output
 from .session import Session
 from .stand_in import no_model
 from .threads import cancel_thread_calls
@@ -276,7 +276,7 @@ async def dispatch(
         own_ctx: Any = run_context(child, entry, run_ctx) if entry.needs_run_context else None
         try:
             if session.has_timeout_or_executor or entry.kind == "worker":
-                output = await run_in_time(session, frame, partial(_start, child, own_ctx))
+                output = await session.run_in_time(frame, partial(_start, child, own_ctx))
             else:
                 output = await entry.call(arguments, child, own_ctx)
         except (ApprovalRequired, PathChanged) as exc:
@@ -345,7 +345,7 @@ async def _ask_and_run(ctx: Context, child: Context, run_ctx: Any, reason: Appro
         await _begin(ctx.runtime, frame, is_again=True)  # perhaps with other arguments
         again = run_ctx and run_context(child, frame.entry, run_ctx)
         try:
-            return await run_in_time(ctx.runtime, frame, partial(_start, child, again))
+            return await ctx.runtime.run_in_time(frame, partial(_start, child, again))
         except (ApprovalRequired, PathChanged) as exc:
             reason = exc
     raise PathFailed(

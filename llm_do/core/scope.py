@@ -46,13 +46,13 @@ from .attachments import attach, bind_call
 from .context import Context, dispatch
 from .entry import EntryBase
 from .events import TextDelta
+from .outputs import name_of_type
 from .plane import Governor
 from .recorder import logger, tags
 from .request_record import reject_unmade_calls
 from .session_tools import check_servers, shapes_of
 from .tasks import abandoned_by_pydantic_ai, end_tasks, run_with_time_to_end
 from .toolset_owner import CLOSING_SECONDS, ToolsetOwner
-from .type_names import name_of_type
 
 T = TypeVar("T", default=Any)
 

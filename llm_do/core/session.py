@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +17,7 @@ from ..errors import (
     DepthLimitError,
     LlmDoError,
     UnknownEntryError,
+    attach_partial_messages,
     did_you_mean,
     mark_restored,
 )
@@ -198,6 +199,42 @@ class Session:
                     "Await what a call starts before it returns, or make the call through the runtime."
                 )
             above = above.parent
+
+    # -- running it --------------------------------------------------------------------------------
+
+    async def run_in_time(self, frame: CallFrame, start: Callable[[], Awaitable[Any]]) -> Any:
+        """Run a call within its time, in a slot if it is one of a worker."""
+        timeout = self._own_timeout(frame)
+        if timeout is None:
+            return await self._run_in_slot(frame, start)
+        deadline = frame.deadline = Deadline(timeout, frame.deadline)
+        deadline.active = True
+        try:
+            with deadline.scope:
+                output = await self._run_in_slot(frame, start)
+                if not deadline.expired:
+                    return output
+        finally:
+            deadline.active = False
+        error = self.timed_out(deadline, f"{frame.path}{frame.waits_for}")
+        attach_partial_messages(error, list(frame.partial_messages))
+        raise error
+
+    async def _run_in_slot(self, frame: CallFrame, start: Callable[[], Awaitable[Any]]) -> Any:
+        if frame.entry.kind != "worker":
+            return await start()
+        frame.waits_for = f", which waits for a slot ({self.max_concurrency} workers are running: max_concurrency)"
+        async with self.loop.worker_slots(frame.caller):
+            frame.waits_for = ""
+            return await start()
+
+    def _own_timeout(self, frame: CallFrame) -> float | None:
+        """Return the time that a call has beside that of the calls above: a worker's own, or a top-level call's."""
+        limits = frame.entry.limits
+        timeout, whole = None if limits is None else limits.timeout, self.spending.limits.timeout
+        if frame.deadline is not None or whole is None:
+            return timeout
+        return whole if timeout is None else min(timeout, whole)
 
     def restore(self, frame: CallFrame, recalled: Recalled) -> Any:
         """Close a call with its answer in an earlier run. It is counted as a call, and spends nothing."""
