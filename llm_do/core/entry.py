@@ -90,30 +90,15 @@ class EntryBase:
     something to the runtime by accident. `adapt` makes one from such an entry.
     """
 
-    if TYPE_CHECKING:
-
-        @property
-        def name(self) -> str: ...
-        @property
-        def kind(self) -> str: ...
-        @property
-        def requires_approval(self) -> bool: ...
-        @property
-        def model(self) -> ModelLike | None: ...
-        @property
-        def description(self) -> str | None: ...
-        @property
-        def schema_out(self) -> Any: ...
-        @property
-        def needs_run_context(self) -> bool: ...
-        async def call(self, input_data: Any, ctx: Context, run_ctx: RunContext[Context]) -> Any: ...
-
-        parameters: Parameters
-        """Its parameters."""
-    else:
-        model = description = schema_out = None
-        needs_run_context = True
-        requires_approval = False
+    name: str
+    kind: str
+    requires_approval: bool = False
+    model: ModelLike | None = None
+    description: str | None = None
+    schema_out: Any = None
+    needs_run_context: bool = True
+    parameters: Parameters
+    """Its parameters."""
     input_type: Any = None
     """The type whose fields are its parameters, where it declares one."""
     own_entries: Mapping[str, Entry[Any]] = MappingProxyType({})
@@ -159,6 +144,10 @@ class EntryBase:
     retries: int = 1
     limits: Limits | None = None
     on_cut_off: Literal["note", "error"] = "note"
+
+    async def call(self, input_data: Any, ctx: Context, run_ctx: RunContext[Context]) -> Any:
+        """Run it."""
+        raise NotImplementedError
 
     def open_sandbox(self) -> SandboxToolset | None:
         """Open the files of a worker for one call of it, which closes them."""

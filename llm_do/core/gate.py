@@ -34,8 +34,6 @@ from .trace import TraceEntry
 class NativeEntry(EntryBase):
     """A tool that a model's provider runs by itself, for the decision whether it may be there at all."""
 
-    name: str
-    requires_approval: bool
     kind = "native"
 
     def __init__(self, name: str) -> None:

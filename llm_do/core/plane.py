@@ -178,8 +178,6 @@ def _keeps_names(validator: Any) -> bool:
 class ToolsetToolEntry(EntryBase):
     """A tool of a foreign toolset, as an entry for the one call that is being made."""
 
-    name: str
-    requires_approval: bool
     kind = "tool"
     errors_for_model = (ArgumentError,)
 

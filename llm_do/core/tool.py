@@ -78,6 +78,7 @@ class ToolEntry(EntryBase, Generic[T]):
 
     # Plain attributes and no properties: they are read at every call.
     name: str = field(init=False)
+    description: str | None = field(init=False)
     needs_run_context: bool = field(init=False)
     parameters: DeclaredParameters = field(init=False)
     proxy: Tool[Context] = field(init=False)
@@ -96,6 +97,7 @@ class ToolEntry(EntryBase, Generic[T]):
         needs_yes = effects is not None and not effects <= {"read"}
         derived = {
             "name": tool.name,
+            "description": tool.description,
             "effects": effects,
             "repeat": _check_repeat(self.repeat, effects, tool),
             "requires_approval": self.requires_approval or tool.requires_approval or needs_yes,
@@ -122,12 +124,7 @@ class ToolEntry(EntryBase, Generic[T]):
     def from_function(cls, function: Callable[..., T], **options: Unpack[ToolOptions]) -> ToolEntry[T]: ...
     @classmethod
     def from_function(
-        cls,
-        function: Callable[..., Any],
-        *,
-        name: str | None = None,
-        description: str | None = None,
-        **options: Any,
+        cls, function: Callable[..., Any], *, name: str | None = None, description: str | None = None, **options: Any
     ) -> ToolEntry[Any]:
         """Return an entry of a plain function, sync or async, with or without a `RunContext` first.
 
@@ -143,10 +140,6 @@ class ToolEntry(EntryBase, Generic[T]):
                 "A context is taken as `ctx: RunContext[Context]`, first, and used as `ctx.deps`."
             ) from exc
         return cls(tool, **options)
-
-    @property
-    def description(self) -> str | None:
-        return self.tool.description
 
     @cached_property
     def source(self) -> str:  # type: ignore[override]
