@@ -93,10 +93,9 @@ async def _answer(
             raise
         raise ModelRetry(str(timeout)) from timeout
     except LlmDoError as problem:
-        if problem is frame.input_error and not isinstance(problem, PromptError):
-            raise ToolFailed(_error_for_model(problem, ctx.frame)) from problem
-        errors_for_model = entry.errors_for_model
-        if not isinstance(problem, errors_for_model) or not was_raised_at(problem, frame.path):
+        is_about_input = problem is frame.input_error and not isinstance(problem, PromptError)
+        is_for_model = isinstance(problem, entry.errors_for_model) and was_raised_at(problem, frame.path)
+        if not (is_about_input or is_for_model):
             raise
         raise ToolFailed(_error_for_model(problem, ctx.frame)) from problem
 
@@ -181,33 +180,25 @@ class ToolsetToolEntry(EntryBase):
     kind = "tool"
     errors_for_model = (ArgumentError,)
 
-    def __init__(
-        self,
-        name: str,
-        tool: ToolsetTool[Context],
-        toolset: AbstractToolset[Context],
-        requires_approval: bool,
-        toolset_identity: Hashable,
-    ) -> None:
+    def __init__(self, name: str, tool: ToolsetTool[Context], governed: GovernedToolset) -> None:
         self.name = name
         self.qualified_name = qualified_name(name, tool)
-        self.requires_approval = requires_approval
-        self._toolset_identity = toolset_identity
+        self.requires_approval = name in governed.unapproved
         self.parameters = ForeignParameters(name, tool)
         self.secret_fields = self.parameters.secret_fields
         self._tool = tool
-        self._toolset = toolset
+        self._governed = governed
 
     @cached_property
     def identity(self) -> Hashable:  # type: ignore[override]
         """Its identity in grants: a tool with another description is another one."""
-        return ToolOfToolset(self._toolset_identity, self.name, self.qualified_name, fingerprint(self._tool.tool_def))
+        return ToolOfToolset(self._governed.identity, self.name, self.qualified_name, fingerprint(self._tool.tool_def))
 
     async def call(self, input_data: dict[str, Any], ctx: Context, run_ctx: RunContext[Context]) -> Any:
         threads = ThreadsOfCall(ctx.runtime.loop.threads, ctx.frame)
         with Agent.using_thread_executor(threads):
             try:
-                return await self._toolset.call_tool(self.name, input_data, run_ctx, self._tool)
+                return await self._governed.wrapped.call_tool(self.name, input_data, run_ctx, self._tool)
             except asyncio.CancelledError as exc:
                 threads.abandon(exc)
                 raise
@@ -280,8 +271,7 @@ class GovernedToolset(WrapperToolset[Context]):
     ) -> Any:
         if self._is_ours(name, tool):
             return await super().call_tool(name, tool_args, ctx, tool)
-        entry = ToolsetToolEntry(name, tool, self.wrapped, name in self.unapproved, self.identity)
-        return await call_from_model(ctx, entry, tool_args)
+        return await call_from_model(ctx, ToolsetToolEntry(name, tool, self), tool_args)
 
 
 @dataclass
