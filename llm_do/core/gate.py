@@ -258,7 +258,8 @@ class Gate:
             worker=None if worker is None else self._member(worker),
             entry=self._member(entry),
             rule=_rule_text(ruling),
-            generated=tuple(map(self._member, _generated_above(frame))),
+            # A grant with some generated workers on the path does not hold with others.
+            generated=tuple(self._member(call.entry) for call in frame.chain if call.entry.generated),
             files=canonical(frame.pins.digests) if frame.pins is not None and frame.pins.exact else None,
             # The arguments of a delegation name a worker, which can be another one in another session.
             are_arguments_storable=entry.secret_fields is None,
@@ -287,17 +288,6 @@ class Gate:
         # Code that catches this can make no more calls, and neither can concurrent calls of the run.
         self.ended_runs.append(frame.top.record)
         raise RunEnded(f"{message} The run was ended.", note=note)
-
-
-def _generated_above(frame: CallFrame) -> list[EntryBase]:
-    """Return the generated workers on the path: a grant with some of them does not hold with others."""
-    workers: list[EntryBase] = []
-    above: CallFrame | None = frame if frame.inherited.generated else None
-    while above is not None:
-        if above.entry.generated:
-            workers.append(above.entry)
-        above = above.parent
-    return workers
 
 
 def _rule_text(ruling: Ruling) -> str:
