@@ -89,7 +89,8 @@ class SessionLoop:
         A call that is known to be made below a worker of `frame`, or in a thread, goes without: what waits for it may
         hold the slot that it would wait for. Where that is not known, it goes without when nothing else happens.
         """
-        if (frame is self._root and self._is_inner_task()) or self._is_used_from_below(frame):
+        around = self.find_surrounding_call()
+        if (frame is self._root and self._is_inner_task()) or (around is not None and around.is_below(frame)):
             return nullcontext()
         if frame.worker_slots is None:
             frame.worker_slots = WorkerSlots(self._max_concurrency, self._find_progress)
@@ -109,10 +110,6 @@ class SessionLoop:
             return None
         frame: CallFrame = deps.frame
         return None if frame.ended else frame
-
-    def _is_used_from_below(self, frame: CallFrame) -> bool:
-        around = self.find_surrounding_call()
-        return around is not None and around.is_below(frame)
 
     @contextmanager
     def inner_task(self) -> Iterator[None]:
