@@ -33,7 +33,7 @@ from .metering import prepare_worker
 from .names import reachable
 from .outputs import check_output
 from .session import Session
-from .stand_in import no_model
+from .session_models import no_model
 from .threads import cancel_thread_calls
 from .trace import Trace
 

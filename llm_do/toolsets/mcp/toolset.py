@@ -22,7 +22,7 @@ from ...core.context import Context, dispatch
 from ...core.events import CallProgress
 from ...core.frame import RequestFrame
 from ...core.recorder import tags
-from ...core.stand_in import StandInModel
+from ...core.session_models import StandInModel
 from ...definitions.toolsets import McpServer, McpToolset
 from ...errors import PathDenied, ToolsetError
 from ...machine.installation import install_extra
