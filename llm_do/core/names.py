@@ -48,20 +48,14 @@ def entries_below(entries: Iterable[Entry[Any]]) -> Iterator[Entry[Any]]:
     return reachable_from(entries, lambda entry: adapt(entry).own_entries.values(), id)
 
 
-def workers_below(entries: Iterable[Entry[Any]]) -> Iterator[Any]:
-    """Yield each entry that has tools of its own, in the trees below `entries`."""
-    return (entry for entry in entries_below(entries) if adapt(entry).own_entries)
-
-
 def reachable(entry: Entry[Any]) -> dict[str, Entry[Any]]:
     """Return an entry and all that it reaches, by name, without names that mean two entries."""
     check_entry(entry, "this runtime")
     entries: dict[str, Entry[Any]] = {check_name(entry.name): entry}
     ambiguous: set[str] = set()
-    for worker in workers_below([entry]):
-        for name, tool in worker.own_entries.items():
-            if entries.setdefault(name, tool) is not tool and entries[name] is not entry:
-                ambiguous.add(name)
+    for tool in entries_below([entry]):
+        if entries.setdefault(tool.name, tool) is not tool and entries[tool.name] is not entry:
+            ambiguous.add(tool.name)
     return {name: tool for name, tool in entries.items() if name not in ambiguous}
 
 

@@ -35,7 +35,7 @@ from .executor import Executes, Executor, Recalled, complete_executor
 from .frame import CallFrame, Deadline, Inherited, WorkerFrame
 from .gate import Gate
 from .loop import SessionLoop
-from .names import ExplainsNames, ToolsetResolver, index_by_name, workers_below
+from .names import ExplainsNames, ToolsetResolver, entries_below, index_by_name
 from .recorder import Recorder
 from .session_models import SessionModels
 from .session_tools import HasRules, RuleChecks
@@ -161,7 +161,7 @@ class Session:
     def _explain_unknown(self, name: str, frame: CallFrame) -> str:
         # A registry would have to read every file to tell, and says itself what it has.
         entries = self.entries.values() if isinstance(self.entries, dict) else ()
-        owners = [worker.name for worker in workers_below(entries) if name in worker.own_entries]
+        owners = [worker.name for worker in entries_below(entries) if name in adapt(worker).own_entries]
         where = f" (called from {frame.path})" if frame.path else ""
         if owners:
             tool_of = " and of ".join(f"worker {owner!r}" for owner in owners)
