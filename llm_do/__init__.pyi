@@ -41,9 +41,9 @@ from .core.executor import Executor as Executor
 from .core.executor import PendingRequest as PendingRequest
 from .core.executor import Recalled as Recalled
 from .core.frame import CallFrame as CallFrame
-from .core.names import ToolsetResolver as ToolsetResolver
 from .core.runtime import Runtime as Runtime
 from .core.scope import CallScope as CallScope
+from .core.session_tools import ToolsetResolver as ToolsetResolver
 from .core.spending import LimitCallback as LimitCallback
 from .core.tool import ToolEntry as ToolEntry
 from .core.tool import entry as entry

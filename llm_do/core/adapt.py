@@ -1,9 +1,10 @@
-"""Entries of a user's own class, as entries of ours: adapted once, where they enter."""
+"""Entries as the runtime works with them: those of a user's own class are adapted once, and all are found by name."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 from weakref import WeakValueDictionary
 
 from pydantic_ai import Tool
@@ -12,7 +13,10 @@ from pydantic_ai.agent import AbstractAgent
 from ..arguments.inputs import OpenParameters
 from ..arguments.parameters import Parameters
 from ..arguments.signatures import model_parameters
+from ..definitions.call_graph import reachable_from
+from ..errors import DuplicateEntryError
 from ..values.canonical import SameObject
+from ..values.names import check_name
 from ..values.texts import quote
 from .entry import Entry, EntryBase, check_repeat
 
@@ -99,3 +103,47 @@ def about_agent(agent: AbstractAgent[Any, Any]) -> str:
         f"Write WorkerEntry(name={name!r}, instructions=..., tools=[...]) in its place, or run the agent in a function "
         "with @entry."
     )
+
+
+@runtime_checkable
+class ExplainsNames(Protocol):
+    """Entries that know why a name means none of them, though the code of the project has it."""
+
+    def explain_name(self, name: str) -> str | None: ...
+
+
+def index_by_name(entries: Iterable[Entry[Any]], owner: str = "this runtime") -> dict[str, Entry[Any]]:
+    """Index entries by name. Raise for two of one name, and for anything that is no entry."""
+    by_name: dict[str, Entry[Any]] = {}
+    for entry in as_list(entries, f"entries of {owner}"):
+        check_entry(entry, owner)
+        check_name(entry.name)
+        other = by_name.setdefault(entry.name, entry)
+        if other is not entry:
+            raise DuplicateEntryError(
+                f"Two entries of {owner} are named {entry.name!r}: {describe(other)}, and {describe(entry)}."
+            )
+    return by_name
+
+
+def as_list(values: Any, what: str) -> list[Any]:
+    """Return values as a list, or raise for a single one, which Python would take for another iterable."""
+    if isinstance(values, str) or hasattr(values, "call") or not isinstance(values, Iterable):
+        raise TypeError(f"The {what} must be a list, got {quote(values)}.")
+    return list(values)
+
+
+def entries_below(entries: Iterable[Entry[Any]]) -> Iterator[Entry[Any]]:
+    """Yield entries, and all in the trees below them."""
+    return reachable_from(entries, lambda entry: adapt(entry).own_entries.values(), id)
+
+
+def reachable(entry: Entry[Any]) -> dict[str, Entry[Any]]:
+    """Return an entry and all that it reaches, by name, without names that mean two entries."""
+    check_entry(entry, "this runtime")
+    entries: dict[str, Entry[Any]] = {check_name(entry.name): entry}
+    ambiguous: set[str] = set()
+    for tool in entries_below([entry]):
+        if entries.setdefault(tool.name, tool) is not tool and entries[tool.name] is not entry:
+            ambiguous.add(tool.name)
+    return {name: tool for name, tool in entries.items() if name not in ambiguous}

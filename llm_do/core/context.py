@@ -24,13 +24,12 @@ from ..sandbox import SandboxManager, SandboxToolset
 from ..values.canonical import digest_of_text
 from ..values.names import check_name
 from ..values.snapshots import snapshot
-from .adapt import adapt
+from .adapt import adapt, reachable
 from .attachments import bind_call
 from .entry import BoundEntry, Entry, EntryBase, MessageCallback, ToolsProxy
 from .executor import Recalled
 from .frame import CallFrame, WorkerFrame, make_frame
 from .metering import prepare_worker
-from .names import reachable
 from .outputs import check_output
 from .session import Session
 from .session_models import no_model

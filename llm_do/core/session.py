@@ -28,17 +28,16 @@ from ..policy.rules import RuleBook
 from ..privacy.secret_fields import HIDDEN
 from ..privacy.secrets import HasSecrets, Secrets
 from ..values.texts import quote
-from .adapt import adapt
+from .adapt import ExplainsNames, adapt, entries_below, index_by_name
 from .definition_digest import digest_of_definition
 from .entry import Entry, EntryBase, MessageCallback, Sink, ToolsetFactory
 from .executor import Executes, Executor, Recalled, complete_executor
 from .frame import CallFrame, Deadline, Inherited, WorkerFrame
 from .gate import Gate
 from .loop import SessionLoop
-from .names import ExplainsNames, ToolsetResolver, entries_below, index_by_name
 from .recorder import Recorder
 from .session_models import SessionModels
-from .session_tools import HasRules, RuleChecks
+from .session_tools import HasRules, RuleChecks, ToolsetResolver
 from .spending import LimitCallback, Spending
 
 

@@ -1,4 +1,4 @@
-"""The tools that rules can name, of a session and of toolsets, servers and capabilities; the check of rules on them.
+"""The tools of a session: toolsets by name, and what rules can name, also of toolsets, servers and capabilities.
 
 Rules go by names. The names of a project, and of the tools that llm-do brings, are its own, so a foreign tool that
 takes one is an error, whenever it turns up.
@@ -19,19 +19,44 @@ from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 
 from ..definitions.call_graph import called_names
-from ..errors import LlmDoError, RuleError, ToolsetError
+from ..errors import LlmDoError, RuleError, ToolsetError, did_you_mean
 from ..policy.catalogue import is_built_in
 from ..policy.rules import RuleBook, Shape, check_rules, is_tool_name, shape_of
 from ..values.canonical import SameObject
 from ..values.json_schema import MOST_TOOL_PARTS, subschemas
-from .adapt import adapt, describe, rule_name
-from .entry import Entry, EntryBase
+from .adapt import adapt, describe, entries_below, rule_name
+from .entry import Entry, EntryBase, ToolsetFactory
 from .frame import CallFrame
-from .names import entries_below
 
 PREFIX_HINT = "Give its tools a prefix: `prefix:` in a worker file, toolset.prefixed(...) in Python."
 OMIT_HINT = "Change it at the server, or leave it out with toolset.filtered(...) in Python."
 MOST_TOOLS = 1_000
+
+
+class ToolsetResolver:
+    """Names of toolsets, and the factories behind them. It makes nothing: a call's scope does."""
+
+    def __init__(self, factories: Mapping[str, ToolsetFactory] | None = None) -> None:
+        self._factories = dict(factories or {})
+
+    def resolve(self, toolset: str | ToolsetFactory, worker: str) -> ToolsetFactory:
+        """Return the factory that a worker declares, by name or as an object."""
+        if isinstance(toolset, str):
+            if toolset not in self._factories:
+                raise ToolsetError(
+                    f"There is no toolset named {toolset!r}, which worker {worker!r} uses."
+                    f"{did_you_mean(toolset, self._factories)} "
+                    f"Define it with Runtime(toolsets={{{toolset!r}: factory}})."
+                )
+            return self._factories[toolset]
+        if isinstance(toolset, AbstractToolset):
+            raise ToolsetError(
+                f"Worker {worker!r} was given the toolset {toolset.label} itself. Toolsets hold state and "
+                "connections, so each call makes its own: give a factory, such as `lambda ctx: MyToolset()`."
+            )
+        if not callable(toolset):
+            raise ToolsetError(f"Worker {worker!r}: {toolset!r} is neither the name of a toolset nor a factory.")
+        return toolset
 
 
 @runtime_checkable
@@ -230,3 +255,20 @@ def _schema_problem(name: str, schema: Any) -> str | None:
         if not isinstance(schema.get(key, kind()), kind):
             return f"the tool {name!r}, whose schema is not valid: {key!r} is no {kind.__name__}. {OMIT_HINT}"
     return None
+
+
+_ELSEWHERE = {
+    "Files come with `sandbox`": ("read", "write", "edit", "multiedit", "grep", "glob", "ls", "notebookedit"),
+    "Commands come with `toolsets: [shell]`": ("bash", "shell", "terminal"),
+    "The provider's own tools come with `native`": ("websearch", "webfetch", "web_search", "web_fetch"),
+    "Other workers are named here themselves": ("agent", "task"),
+}
+"""Names of tools in other systems, by where the same is found here."""
+
+
+def no_such_tool(tool: str, names_known: Iterable[str]) -> str:
+    """Return the error about an unknown name in `tools`."""
+    for where, names in _ELSEWHERE.items():
+        if tool.partition("(")[0].lower() in names:
+            return f"there is no tool {tool!r}. {where}: see docs/migrating.md."
+    return f"there is no tool {tool!r}.{did_you_mean(tool, names_known)}"

@@ -36,12 +36,11 @@ from ..values.canonical import SameObject
 from ..values.names import check_name
 from ..values.snapshots import snapshot
 from ..values.texts import quote
-from .adapt import adapt
+from .adapt import adapt, as_list, index_by_name
 from .attachments import takes_files, takes_separate_files
 from .context import Context
 from .entry import Entry, EntryBase, Repeat, ToolsetFactory
 from .frame import WorkerFrame
-from .names import as_list, index_by_name
 from .plane import proxy_tool
 from .runtime import Runtime
 from .scope import CallScope

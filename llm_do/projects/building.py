@@ -10,7 +10,7 @@ from pydantic_ai.capabilities import NativeTool
 
 from ..budgets.limits import Limits
 from ..core.entry import Entry, ToolsetFactory
-from ..core.names import no_such_tool
+from ..core.session_tools import no_such_tool
 from ..core.worker import WorkerEntry
 from ..definitions.definition import WorkerDefinition
 from ..definitions.toolsets import McpToolset, native_tool
