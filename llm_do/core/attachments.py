@@ -49,7 +49,8 @@ class _RootFile:
 
 def bind_call(frame: WorkerFrame, args: tuple[Any, ...], kwargs: dict[str, Any], judge: Judge) -> dict[str, Any]:
     """Bind the arguments of a worker's call that Python makes, and give it the files in its keyword `attachments`."""
-    worker, files = _worker(frame), None
+    worker: Any = frame.entry
+    files = None
     if "attachments" in kwargs and _means_files(worker, kwargs):
         files = _as_files(kwargs["attachments"], worker.name)
         kwargs = {name: value for name, value in kwargs.items() if name != "attachments"}
@@ -106,7 +107,7 @@ def attach(frame: WorkerFrame, arguments: dict[str, Any], files: Sequence[Attach
         PathDenied: The policy of the worker, or that of its caller, or the roots of the caller do not allow it. What
             only the file itself tells is raised later, when the rules have agreed: it is the `problem` of the frame.
     """
-    worker = _worker(frame)
+    worker = frame.entry
     prompt: Sequence[Any] | None = None
     if worker.writes_prompt:
         try:
@@ -169,7 +170,7 @@ def separate_files(frame: CallFrame, arguments: Mapping[str, Any]) -> tuple[Mapp
     if "attachments" not in arguments or not is_path:
         return arguments, ()
     rest = {name: value for name, value in arguments.items() if name != "attachments"}
-    return rest, _as_files(arguments["attachments"], _worker(frame).name)
+    return rest, _as_files(arguments["attachments"], worker.name)
 
 
 def shared_cases(frame: CallFrame) -> list[Case]:
@@ -221,7 +222,8 @@ def _read_file(frame: CallFrame, file: Any, judge: Judge) -> Any:
     if isinstance(file, _RootFile):
         # As in what `read_file` gives: a model chose the file, and another one is sent it.
         return judge.redaction.for_model(read_shared(frame.caller.files, file.path).content())
-    return _read_host(file, _worker(frame).attachment_policy.max_total_bytes)
+    policy: Any = frame.entry.attachment_policy
+    return _read_host(file, policy.max_total_bytes)
 
 
 def read_shared(files: SandboxToolset, path: str) -> AttachmentPayload:
@@ -247,13 +249,9 @@ def _read_host(file: Any, limit: int) -> Any:
 # -- whether a worker may have them ----------------------------------------------------------------------
 
 
-def _worker(frame: CallFrame) -> Any:
-    return frame.entry
-
-
 def _checks(frame: CallFrame) -> Iterator[_Check]:
     """Yield the checks that hold for a call: that of the worker that is called, and that of the one that calls."""
-    worker = _worker(frame)
+    worker: Any = frame.entry
     yield _Check(worker.attachment_policy, worker.name)
     if frame.parent is not None:
         yield from _checks_of_caller(frame.parent)
