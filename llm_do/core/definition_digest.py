@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Hashable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType
@@ -57,21 +56,17 @@ class DefinitionDigest(NamedTuple):
     """Whether it tells the entry from all others of its name."""
 
 
-def digest_of_definition(entry: EntryBase) -> DefinitionDigest:
-    """Return the digest of an entry's definition, which is made once."""
-    definition: DefinitionDigest | None = vars(entry).get("_definition_digest")
-    if definition is None:
-        definition = definition_digest(entry)
-        object.__setattr__(entry, "_definition_digest", definition)
-    return definition
-
-
 def definition_digest(entry: EntryBase) -> DefinitionDigest:
-    """Return a digest of an entry's definition. If that cannot be told, its parts count by name, type and code."""
-    with suppress(Exception):  # there is code of the user's own in definitions
-        key = definition_key(SameObject(entry)), _key_beside_grants(entry)
-        return DefinitionDigest(digest_of_text(digest_of_key(key)), is_exact=True)
-    return DefinitionDigest(_inexact_digest(entry), is_exact=False)
+    """Return the digest of an entry's definition, which is made once. If it has no key, its code and names count."""
+    made: DefinitionDigest | None = vars(entry).get("_definition_digest")
+    if made is None:
+        try:
+            key = definition_key(SameObject(entry)), _key_beside_grants(entry)
+            made = DefinitionDigest(digest_of_text(digest_of_key(key)), is_exact=True)
+        except Exception:  # there is code of the user's own in definitions
+            made = DefinitionDigest(_inexact_digest(entry), is_exact=False)
+        object.__setattr__(entry, "_definition_digest", made)
+    return made
 
 
 def _key_beside_grants(entry: EntryBase) -> Hashable:
@@ -86,7 +81,7 @@ def _key_beside_grants(entry: EntryBase) -> Hashable:
 def _definitions_of_tools(entry: EntryBase) -> list[DefinitionDigest]:
     """Return the definitions of a worker's tools. Those of the project count by their names."""
     return [
-        DefinitionDigest(tool, is_exact=True) if isinstance(tool, str) else digest_of_definition(adapt(tool))
+        DefinitionDigest(tool, is_exact=True) if isinstance(tool, str) else definition_digest(adapt(tool))
         for tool in entry.tools
     ]
 

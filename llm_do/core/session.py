@@ -29,7 +29,7 @@ from ..privacy.secret_fields import HIDDEN
 from ..privacy.secrets import HasSecrets, Secrets
 from ..values.texts import quote
 from .adapt import ExplainsNames, adapt, entries_below, index_by_name
-from .definition_digest import digest_of_definition
+from .definition_digest import definition_digest
 from .entry import Entry, EntryBase, MessageCallback, Sink, ToolsetFactory
 from .executor import Executes, Executor, Recalled, complete_executor
 from .frame import CallFrame, Deadline, Inherited, WorkerFrame
@@ -154,7 +154,7 @@ class Session:
     def tell_from_namesakes(self, frame: CallFrame) -> None:
         """Note what tells an entry that was passed as an object from others of its name, and whether anything does."""
         if self.find(frame.entry.name, frame.caller) is not frame.entry:
-            definition = digest_of_definition(frame.entry)
+            definition = definition_digest(frame.entry)
             frame.variant, frame.replayable = f"~{definition.text}", definition.is_exact
 
     def _explain_unknown(self, name: str, frame: CallFrame) -> str:
