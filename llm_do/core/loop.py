@@ -93,11 +93,8 @@ class SessionLoop:
         if (frame is self._root and self._is_inner_task()) or (around is not None and around.is_below(frame)):
             return nullcontext()
         if frame.worker_slots is None:
-            frame.worker_slots = WorkerSlots(self._max_concurrency, self._find_progress)
+            frame.worker_slots = WorkerSlots(self._max_concurrency, self._progress)
         return frame.worker_slots
-
-    def _find_progress(self) -> Any:
-        return None if self.requests_in_flight or self.toolsets_opening else self._progress()
 
     def find_surrounding_call(self) -> CallFrame | None:
         """Return the worker whose run the code that runs now belongs to, also in tasks that it started.

@@ -109,8 +109,9 @@ class Session:
         self.models.enter_loop()
 
     def _find_progress(self) -> Any:
-        """Return a value that changes with every call and request; `None` while a person is asked."""
-        if self.gate.asking or self.spending.question:
+        """Return a value that changes with every call and request; `None` while a person or a server is waited for."""
+        loop = self.loop
+        if self.gate.asking or self.spending.question or loop.requests_in_flight or loop.toolsets_opening:
             return None
         return self.spending.meter.calls, self.spending.meter.requests
 
