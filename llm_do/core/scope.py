@@ -74,6 +74,7 @@ class CallScope(Generic[T]):
     def __init__(self, worker: EntryBase, context: Context, *, is_conversation: bool = True) -> None:
         self._worker = worker
         self._context = context
+        self._session = context.runtime
         self._is_conversation = is_conversation
         """Whether its calls are turns. The scope of a lone call is no conversation."""
         self.frame = context.worker_frame
@@ -114,19 +115,18 @@ class CallScope(Generic[T]):
         """Build the toolsets, and open the sandbox, if that has not been done."""
         self._check_open()
         worker = self._worker
-        self._context.runtime.check_caller_runs(self.frame)
+        self._session.check_caller_runs(self.frame)
         self._begin_conversation()
         if self.frame.conversation.sandbox is None:
             self.frame.conversation.sandbox = worker.open_sandbox()
         if not worker.toolsets:
-            self._context.runtime.rule_checks.check_worker(worker, {})
+            self._session.rule_checks.check_worker(worker, {})
             return
         if self._toolsets is not None and self._toolsets.is_over:
             logger.error("The toolsets of worker %r are gone, and are built anew.", worker.name)
             self._toolsets = None
         toolsets = self._toolsets = self._toolsets or ToolsetOwner(self._worker, self._context)
-        session = self._context.runtime
-        session.loop.toolsets_opening += 1
+        self._session.loop.toolsets_opening += 1
         try:
             await toolsets.open()
             if toolsets is not self._checked_toolsets:
@@ -137,16 +137,15 @@ class CallScope(Generic[T]):
                 self._toolsets = None  # the next attempt builds them anew
             raise
         finally:
-            session.loop.toolsets_opening -= 1
+            self._session.loop.toolsets_opening -= 1
 
     def _begin_conversation(self) -> None:
         if self._is_conversation:
-            self._context.runtime.recorder.open_scope(self.frame)
+            self._session.recorder.open_scope(self.frame)
 
     async def _check_rules(self, toolsets: ToolsetOwner) -> None:
         """Check the tools of the toolsets, and the rules of the worker and those above it against them."""
-        tools, rules = await toolsets.tools(), self.frame.inherited.rules
-        checks = self._context.runtime.rule_checks
+        tools, rules, checks = await toolsets.tools(), self.frame.inherited.rules, self._session.rule_checks
         checks.check_names(tools, self.frame, self._worker.own_entries)
         if rules:
             check_servers(tools, rules)
@@ -172,18 +171,17 @@ class CallScope(Generic[T]):
         finally:
             if self.frame.conversation.sandbox is not None:
                 self.frame.conversation.sandbox.manager.close()
-            self._context.runtime.recorder.close_scope(self.frame)
+            self._session.recorder.close_scope(self.frame)
 
     async def run_turn(self, *args: Any, **kwargs: Any) -> T:
         """Run one turn, with the arguments of a call of the worker, and return its output."""
-        judge = self._context.runtime.gate
-        return await self._take_turn(lambda: bind_call(self.frame, args, kwargs, judge), args, kwargs)
+        return await self._take_turn(lambda: bind_call(self.frame, args, kwargs, self._session.gate), args, kwargs)
 
     async def take_turn(self, arguments: dict[str, Any], files: Sequence[AttachmentInput] = ()) -> T:
         """Run one turn with arguments that are bound, and files beside them. `run_turn` is how to make one."""
 
         def prepare() -> dict[str, Any]:
-            attach(self.frame, arguments, files, self._context.runtime.gate)
+            attach(self.frame, arguments, files, self._session.gate)
             return arguments
 
         return await self._take_turn(prepare, (), arguments)
@@ -206,9 +204,9 @@ class CallScope(Generic[T]):
             except BaseException as exc:
                 self.frame.take_back_turn(before)
                 if isinstance(exc, LlmDoError):
-                    self._context.runtime.reject(self.frame.caller, self._worker, args, kwargs, exc)
+                    self._session.reject(self.frame.caller, self._worker, args, kwargs, exc)
                 raise
-            parent = Context(self._context.runtime, self.frame.caller, self.frame.branch)
+            parent = Context(self._session, self.frame.caller, self.frame.branch)
             output: T = await dispatch(parent, self._worker, arguments, frame=self.frame)
             return output
         finally:
@@ -217,7 +215,7 @@ class CallScope(Generic[T]):
 
     async def answer(self, arguments: dict[str, Any]) -> T:
         """Let the model answer. This is the body of a turn; `run_turn` is how to make one."""
-        worker, frame, session = self._worker, self.frame, self._context.runtime
+        worker, frame, session = self._worker, self.frame, self._session
         if frame.model is None:
             raise ModelChoiceError(
                 f"Worker {worker.name!r} has no model. Give it one: WorkerEntry(model=...), or `model:` in its file. "
@@ -281,7 +279,7 @@ class CallScope(Generic[T]):
 
     def _prompt(self, arguments: dict[str, Any]) -> str | Sequence[UserContent]:
         """Return the prompt of a call, without secrets. Files are sent as they are."""
-        frame, recorder = self.frame, self._context.runtime.recorder
+        frame, recorder = self.frame, self._session.recorder
         if frame.prompt is None:
             visible = recorder.redaction.visible_arguments(frame, arguments)
             return prompt_of(visible, frame.attachments, declared=self._worker.input_type is not None)
@@ -304,7 +302,7 @@ class CallScope(Generic[T]):
 
     async def _stream(self, run_ctx: RunContext[Context], stream: AsyncIterable[AgentStreamEvent]) -> None:
         """Send the sinks the text as it comes."""
-        recorder = self._context.runtime.recorder
+        recorder = self._session.recorder
         texts = {thinking: StreamedText(recorder.secrets) for thinking in (False, True)}
 
         def send(text: str, thinking: bool) -> None:
