@@ -124,7 +124,8 @@ def _parts_of(entry: EntryBase) -> list[Any]:
         paths = {} if worker.sandbox is None else worker.sandbox.paths
         roots = {name: [root.folder(worker.base.absolute()), dict(root)] for name, root in paths.items()}
         prompt = entry.input_type.to_prompt if entry.writes_prompt else None
-        return [entry.name, model, prompt, _tool_names(entry), [_field(entry, name) for name in _WORKER_PARTS], roots]
+        tools = [tool if isinstance(tool, str) else tool.name for tool in entry.tools]
+        return [entry.name, model, prompt, tools, [_field(entry, name) for name in _WORKER_PARTS], roots]
     tool: Any = vars(entry)["tool"]
     declared = [entry.rule, entry.effects, entry.requires_approval, entry.plan]
     return [entry.name, entry.description, tool.function, tool.args_validator, declared]
@@ -158,10 +159,6 @@ def _field(entry: EntryBase, name: str) -> Any:
     """Return a field of a worker, without credentials: a new key is no other definition."""
     value = getattr(entry, name, None)
     return hide_credentials(value) if name == "model_settings" and value else value
-
-
-def _tool_names(entry: EntryBase) -> list[str]:
-    return [tool if isinstance(tool, str) else tool.name for tool in entry.tools]
 
 
 def qualified_name_of(entry: EntryBase) -> str:

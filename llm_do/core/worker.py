@@ -117,15 +117,12 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         if self.on_cut_off not in ("note", "error"):
             raise ValueError(f"on_cut_off of worker {self.name!r} must be 'note' or 'error', got {self.on_cut_off!r}.")
         for attribute in ("tools", "toolsets", "capabilities", "compatible_models"):
-            object.__setattr__(
-                self, attribute, tuple(as_list(getattr(self, attribute), f"{attribute} of worker {self.name!r}"))
-            )
+            values = as_list(getattr(self, attribute), f"{attribute} of worker {self.name!r}")
+            object.__setattr__(self, attribute, tuple(values))
         for requirement in self.compatible_models:
             check_requirement(requirement)
-        if (
-            isinstance(self.model, Model)
-            and (misfit := find_unfit_model(self.model, self.compatible_models)) is not None
-        ):
+        misfit = find_unfit_model(self.model, self.compatible_models) if isinstance(self.model, Model) else None
+        if misfit is not None:
             allowed = ", ".join(self.compatible_models)
             raise ModelChoiceError(
                 f"Worker {self.name!r} has the model {misfit!r}, and its compatible_models are {allowed}. "
