@@ -50,7 +50,6 @@ from .outputs import name_of_type
 from .plane import Governor
 from .recorder import logger, tags
 from .request_record import reject_unmade_calls
-from .session_tools import check_servers, shapes_of
 from .tasks import abandoned_by_pydantic_ai, end_tasks, run_with_time_to_end
 from .toolset_owner import CLOSING_SECONDS, ToolsetOwner
 
@@ -130,7 +129,7 @@ class CallScope(Generic[T]):
         try:
             await toolsets.open()
             if toolsets is not self._checked_toolsets:
-                await self._check_rules(toolsets)
+                self._session.rule_checks.check_toolsets(await toolsets.tools(), self.frame)
                 self._checked_toolsets = toolsets
         except BaseException:
             if toolsets.is_over and self._toolsets is toolsets:
@@ -142,14 +141,6 @@ class CallScope(Generic[T]):
     def _begin_conversation(self) -> None:
         if self._is_conversation:
             self._session.recorder.open_scope(self.frame)
-
-    async def _check_rules(self, toolsets: ToolsetOwner) -> None:
-        """Check the tools of the toolsets, and the rules of the worker and those above it against them."""
-        tools, rules, checks = await toolsets.tools(), self.frame.inherited.rules, self._session.rule_checks
-        checks.check_names(tools, self.frame, self._worker.own_entries)
-        if rules:
-            check_servers(tools, rules)
-            checks.check_worker(self._worker, shapes_of(tools), rules)
 
     def _check_open(self) -> None:
         if self._is_closed:

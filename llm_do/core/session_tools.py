@@ -92,6 +92,13 @@ class RuleChecks:
             self._checked.add(SameObject(book))
         self.check_rules_for(foreign, [other for other in above if other is not book])
 
+    def check_toolsets(self, tools: Mapping[str, ToolsetTool[Any]], frame: CallFrame) -> None:
+        """Check the tools of a worker's toolsets, and the rules of the worker and those above it against them."""
+        self.check_names(tools, frame, frame.entry.own_entries)
+        if rules := frame.inherited.rules:
+            _check_servers(tools, rules)
+            self.check_worker(frame.entry, shapes_of(tools), rules)
+
     def check_rules_for(self, foreign: Mapping[str, Shape], books: Iterable[RuleBook]) -> None:
         """Check the rules on these tools, and no others."""
         for book in books:
@@ -236,7 +243,7 @@ def shapes_of(tools: Mapping[str, ToolsetTool[Any]]) -> dict[str, Shape]:
     return shapes
 
 
-def check_servers(tools: Mapping[str, ToolsetTool[Any]], books: Iterable[RuleBook]) -> None:
+def _check_servers(tools: Mapping[str, ToolsetTool[Any]], books: Iterable[RuleBook]) -> None:
     """Raise `RuleError` for a rule that names a server of which there are two."""
     origins: dict[str, AbstractToolset[Any]] = {}
     for tool in tools.values():
