@@ -23,15 +23,10 @@ _NAMED_AT_RANDOM = re.compile(f"{_ADDRESS.pattern}|<locals>")
 """Texts of types and functions that may be equal for two of them."""
 
 _WORKER_FIELDS = (
-    *("instructions", "description", "model", "compatible_models", "output_schema", "model_settings", "limits"),
+    *("instructions", "description", "compatible_models", "output_schema", "model_settings", "limits"),
     *("on_cut_off", "allow_workers", "tool_rules", "retries", "requires_approval"),
 )
-
-_WORKER_PARTS = (
-    *(name for name in _WORKER_FIELDS if name != "model"),
-    *("attachment_policy", "generated", "creators"),
-)
-"""The fields that tell a worker from a changed one in grants."""
+"""The fields that tell a worker from a changed one, beside its model."""
 
 _DEFINED_BY_FIELDS = (f"{__package__}.worker", f"{__package__}.tool")
 """The modules of the classes of entries that have nothing to them but their fields."""
@@ -89,7 +84,7 @@ def _definitions_of_tools(entry: EntryBase) -> list[DefinitionDigest]:
 def _inexact_digest(entry: EntryBase) -> str:
     schema = json_text(entry.parameters.json_schema)
     if entry.kind == "worker":
-        fields = {name: _field(entry, name) for name in _WORKER_FIELDS}
+        fields = {name: _field(entry, name) for name in (*_WORKER_FIELDS, "model")}
         output_type = _ADDRESS.sub("", str(getattr(entry, "output_type", None)))
         tools = [tool.text for tool in _definitions_of_tools(entry)]
         return digest([entry.name, schema, fields, tools, output_type])[0]
@@ -125,7 +120,8 @@ def _parts_of(entry: EntryBase) -> list[Any]:
         roots = {name: [root.folder(worker.base.absolute()), dict(root)] for name, root in paths.items()}
         prompt = entry.input_type.to_prompt if entry.writes_prompt else None
         tools = [tool if isinstance(tool, str) else tool.name for tool in entry.tools]
-        return [entry.name, model, prompt, tools, [_field(entry, name) for name in _WORKER_PARTS], roots]
+        fields = (*_WORKER_FIELDS, "attachment_policy", "generated", "creators")
+        return [entry.name, model, prompt, tools, [_field(entry, name) for name in fields], roots]
     tool: Any = vars(entry)["tool"]
     declared = [entry.rule, entry.effects, entry.requires_approval, entry.plan]
     return [entry.name, entry.description, tool.function, tool.args_validator, declared]
