@@ -74,7 +74,6 @@ class ToolEntry(EntryBase, Generic[T]):
     secret_fields: SecretFields | None = None
     """Which arguments are secret, where their schema does not say it."""
     kind: str = field(default="tool", init=False)
-    model: None = field(default=None, init=False)
 
     # Plain attributes and no properties: they are read at every call.
     name: str = field(init=False)

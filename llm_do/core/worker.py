@@ -257,7 +257,14 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
             defer_model_check=True,
         )
         if self.output_schema is not None:  # PydanticAI shows the schema to the model, and believes the answer
-            agent.output_validator(_schema_check(self.output_schema))
+            validate = schema_validator(self.output_schema)
+
+            @agent.output_validator
+            def check(output: Any) -> Any:
+                if problem := validate(output):
+                    raise ModelRetry(problem)
+                return output
+
         return agent, list(tools)
 
     def proxy_of(self, entry: Entry[Any]) -> Tool[Context]:
@@ -268,14 +275,3 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
 
     def __repr__(self) -> str:
         return f"<WorkerEntry {self.name!r}>"
-
-
-def _schema_check(schema: dict[str, Any]) -> Callable[[Any], Any]:
-    validate = schema_validator(schema)
-
-    def check(output: Any) -> Any:
-        if problem := validate(output):
-            raise ModelRetry(problem)
-        return output
-
-    return check
