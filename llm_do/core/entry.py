@@ -147,7 +147,7 @@ class EntryBase:
 
     async def call(self, input_data: Any, ctx: Context, run_ctx: RunContext[Context]) -> Any:
         """Run it."""
-        raise NotImplementedError
+        raise TypeError(f"{self.name!r} does not run in a session.")
 
     def open_sandbox(self) -> SandboxToolset | None:
         """Open the files of a worker for one call of it, which closes them."""

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from ..arguments.inputs import OpenParameters
 from ..arguments.payloads import add_attachments, attachments_key
@@ -40,14 +40,11 @@ class NativeEntry(EntryBase):
         self.name = name
         self.parameters = OpenParameters(name)
 
-    async def call(self, input_data: Any, ctx: Any, run_ctx: Any) -> NoReturn:
-        raise TypeError(f"{self.name!r} runs at a model's provider, and nowhere else.")
-
 
 class Gate:
     """Judges the calls of a session, asks where the rules say so, and records the decisions."""
 
-    def __init__(self, approvals: ApprovalController, recorder: Recorder, executor: Executor | None = None) -> None:
+    def __init__(self, approvals: ApprovalController, recorder: Recorder, executor: Executor | None) -> None:
         self.approvals = approvals
         self._executor = executor
         self._recorder = recorder
