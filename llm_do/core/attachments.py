@@ -93,11 +93,8 @@ def takes_files(worker: EntryBase) -> bool:
 
 def takes_separate_files(worker: EntryBase) -> bool:
     """Return whether a keyword `attachments` means files beside the input that a worker declares."""
-    if worker.input_type is None:
-        return False
-    parameters = worker.parameters
-    shapes = (parameters.json_schema, parameters.vocabulary.shape)  # by their aliases, and by their names
-    return not any("attachments" in shape.get("properties", {}) for shape in shapes)
+    # The shape has its fields by their aliases, and by their names.
+    return worker.input_type is not None and "attachments" not in worker.parameters.vocabulary.shape["properties"]
 
 
 def attach(frame: WorkerFrame, arguments: dict[str, Any], files: Sequence[AttachmentInput], judge: Judge) -> None:
