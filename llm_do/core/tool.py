@@ -93,6 +93,7 @@ class ToolEntry(EntryBase, Generic[T]):
         effects = _check_effects(self.effects, tool.name)
         parameters = tool_parameters(tool)
         special = schema.takes_ctx or schema.positional_fields or schema.var_positional_field or tool.timeout
+        unchecked = (ArgumentError,) if parameters.vocabulary.unchecked else ()
         needs_yes = effects is not None and not effects <= {"read"}
         derived = {
             "name": tool.name,
@@ -103,9 +104,7 @@ class ToolEntry(EntryBase, Generic[T]):
             "needs_run_context": tool.takes_ctx,
             "parameters": parameters,
             "secret_fields": self.secret_fields or parameters.secret_fields,
-            "errors_for_model": (*self.errors_for_model, ArgumentError)
-            if parameters.vocabulary.unchecked
-            else self.errors_for_model,
+            "errors_for_model": (*self.errors_for_model, *unchecked),
             # PydanticAI runs it only for a model's calls.
             "check_arguments": None if tool.args_validator is None else self._check_arguments,
             "_function": schema.function,
