@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -217,14 +217,10 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         scope: CallScope[OutputT] | None = ctx.worker_frame.conversation.scope
         if scope is not None:  # a turn of a conversation
             return await scope.answer(input_data)
-        scope, in_time = CallScope(self, ctx, is_conversation=False), True
-        try:
+        scope = CallScope(self, ctx, is_conversation=False)
+        async with AsyncExitStack() as stack:
+            stack.push_async_exit(scope)  # `answer` opens it
             return await scope.answer(input_data)
-        except asyncio.CancelledError:
-            in_time = False
-            raise
-        finally:
-            await scope.close(in_time=in_time)
 
     def agent_for(self, resolve: Callable[[str], EntryBase]) -> tuple[Agent[Context, OutputT], Sequence[str]]:
         """Return the agent that answers for this worker, and the names of its tools that dispatch by themselves.
