@@ -102,7 +102,7 @@ def attach(frame: WorkerFrame, arguments: dict[str, Any], files: Sequence[Attach
 
     Raises:
         PathDenied: The policy of the worker, or that of its caller, or the roots of the caller do not allow it. What
-            only the file itself tells is raised later, when the rules have agreed: it is the `problem` of the frame.
+            only the file itself tells is raised later, when the rules have agreed: as `input_error` of the frame.
     """
     worker = frame.entry
     prompt: Sequence[Any] | None = None
