@@ -8,10 +8,9 @@ from .budgets.limits import Account as Account
 from .budgets.limits import Budget as Budget
 from .budgets.limits import Limits as Limits
 from .budgets.prices import Price as Price
-from .core.bound import BoundEntry as BoundEntry
-from .core.bound import ToolsProxy as ToolsProxy
 from .core.context import Context as Context
 from .core.context import WorkerContext as WorkerContext
+from .core.entry import BoundEntry as BoundEntry
 from .core.entry import CallableEntry as CallableEntry
 from .core.entry import Effect as Effect
 from .core.entry import Entry as Entry
@@ -19,6 +18,7 @@ from .core.entry import MessageCallback as MessageCallback
 from .core.entry import Repeat as Repeat
 from .core.entry import Sink as Sink
 from .core.entry import ToolsetFactory as ToolsetFactory
+from .core.entry import ToolsProxy as ToolsProxy
 from .core.entry import WorkerCreator as WorkerCreator
 from .core.entry import WorkerDelegator as WorkerDelegator
 from .core.events import ApprovalDecided as ApprovalDecided
@@ -41,9 +41,9 @@ from .core.executor import Executor as Executor
 from .core.executor import PendingRequest as PendingRequest
 from .core.executor import Recalled as Recalled
 from .core.frame import CallFrame as CallFrame
-from .core.names import ToolsetResolver as ToolsetResolver
 from .core.runtime import Runtime as Runtime
 from .core.scope import CallScope as CallScope
+from .core.session_tools import ToolsetResolver as ToolsetResolver
 from .core.spending import LimitCallback as LimitCallback
 from .core.tool import ToolEntry as ToolEntry
 from .core.tool import entry as entry

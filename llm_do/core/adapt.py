@@ -1,23 +1,24 @@
-"""Entries of a user's own class, as entries of ours: adapted once, where they enter."""
+"""Entries as the runtime works with them: those of a user's own class are adapted once, and all are found by name."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+from typing import Any, Protocol, runtime_checkable
 from weakref import WeakValueDictionary
 
 from pydantic_ai import Tool
 from pydantic_ai.agent import AbstractAgent
-from typing_extensions import TypeVar
 
 from ..arguments.inputs import OpenParameters
 from ..arguments.parameters import Parameters
 from ..arguments.signatures import model_parameters
-from ..models.choice import ModelLike
+from ..definitions.call_graph import reachable_from
+from ..errors import DuplicateEntryError
 from ..values.canonical import SameObject
+from ..values.names import check_name
 from ..values.texts import quote
 from .entry import Entry, EntryBase, check_repeat
-
-T = TypeVar("T", default=Any)
 
 
 class AdaptedEntry(EntryBase):
@@ -34,33 +35,13 @@ class AdaptedEntry(EntryBase):
         self.identity = SameObject(target)
         self.repeat = check_repeat(getattr(target, "repeat", "never"), target.name)
 
-    @property
-    def name(self) -> str:
-        return self.target.name
-
-    @property
-    def kind(self) -> str:
-        return self.target.kind
-
-    @property
-    def requires_approval(self) -> bool:
-        return self.target.requires_approval
-
-    @property
-    def model(self) -> ModelLike | None:
-        return self.target.model
-
-    @property
-    def description(self) -> str | None:
-        return getattr(self.target, "description", None)
-
-    @property
-    def schema_out(self) -> Any:
-        return getattr(self.target, "schema_out", None)
-
-    @property
-    def needs_run_context(self) -> bool:
-        return getattr(self.target, "needs_run_context", True)
+    name: Any = property(attrgetter("target.name"))
+    kind: Any = property(attrgetter("target.kind"))
+    requires_approval: Any = property(attrgetter("target.requires_approval"))
+    model: Any = property(attrgetter("target.model"))
+    description: Any = property(lambda self: getattr(self.target, "description", None))
+    schema_out: Any = property(lambda self: getattr(self.target, "schema_out", None))
+    needs_run_context: Any = property(lambda self: getattr(self.target, "needs_run_context", True))
 
     async def call(self, input_data: Any, ctx: Any, run_ctx: Any) -> Any:
         return await self.target.call(input_data, ctx, run_ctx)
@@ -122,3 +103,47 @@ def about_agent(agent: AbstractAgent[Any, Any]) -> str:
         f"Write WorkerEntry(name={name!r}, instructions=..., tools=[...]) in its place, or run the agent in a function "
         "with @entry."
     )
+
+
+@runtime_checkable
+class ExplainsNames(Protocol):
+    """Entries that know why a name means none of them, though the code of the project has it."""
+
+    def explain_name(self, name: str) -> str | None: ...
+
+
+def index_by_name(entries: Iterable[Entry[Any]], owner: str = "this runtime") -> dict[str, Entry[Any]]:
+    """Index entries by name. Raise for two of one name, and for anything that is no entry."""
+    by_name: dict[str, Entry[Any]] = {}
+    for entry in as_list(entries, f"entries of {owner}"):
+        check_entry(entry, owner)
+        check_name(entry.name)
+        other = by_name.setdefault(entry.name, entry)
+        if other is not entry:
+            raise DuplicateEntryError(
+                f"Two entries of {owner} are named {entry.name!r}: {describe(other)}, and {describe(entry)}."
+            )
+    return by_name
+
+
+def as_list(values: Any, what: str) -> list[Any]:
+    """Return values as a list, or raise for a single one, which Python would take for another iterable."""
+    if isinstance(values, str) or hasattr(values, "call") or not isinstance(values, Iterable):
+        raise TypeError(f"The {what} must be a list, got {quote(values)}.")
+    return list(values)
+
+
+def entries_below(entries: Iterable[Entry[Any]]) -> Iterator[Entry[Any]]:
+    """Yield entries, and all in the trees below them."""
+    return reachable_from(entries, lambda entry: adapt(entry).own_entries.values(), id)
+
+
+def reachable(entry: Entry[Any]) -> dict[str, Entry[Any]]:
+    """Return an entry and all that it reaches, by name, without names that mean two entries."""
+    check_entry(entry, "this runtime")
+    entries: dict[str, Entry[Any]] = {check_name(entry.name): entry}
+    ambiguous: set[str] = set()
+    for tool in entries_below([entry]):
+        if entries.setdefault(tool.name, tool) is not tool and entries[tool.name] is not entry:
+            ambiguous.add(tool.name)
+    return {name: tool for name, tool in entries.items() if name not in ambiguous}

@@ -24,6 +24,7 @@ from ..sandbox import SandboxToolset
 from ..values.texts import quote
 from .entry import EntryBase
 from .frame import CallFrame, WorkerFrame
+from .redaction import Redaction
 
 _FORMS = "a path, AttachmentPayload(name, data), or PydanticAI content such as BinaryContent"
 
@@ -31,14 +32,10 @@ _FORMS = "a path, AttachmentPayload(name, data), or PydanticAI content such as B
 class Judge(Protocol):
     """Decides about calls: the `Gate` of a session."""
 
+    redaction: Redaction
+
     def refuses(self, frame: CallFrame, arguments: dict[str, Any]) -> bool:
         """Return whether the rules refuse a call, without a question."""
-
-    def visible_arguments(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call without secrets."""
-
-    def for_model(self, value: Any) -> Any:
-        """Return a value without secrets, for a model that is sent it by another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +48,8 @@ class _RootFile:
 
 def bind_call(frame: WorkerFrame, args: tuple[Any, ...], kwargs: dict[str, Any], judge: Judge) -> dict[str, Any]:
     """Bind the arguments of a worker's call that Python makes, and give it the files in its keyword `attachments`."""
-    worker, files = _worker(frame), None
+    worker: Any = frame.entry
+    files = None
     if "attachments" in kwargs and _means_files(worker, kwargs):
         files = _as_files(kwargs["attachments"], worker.name)
         kwargs = {name: value for name, value in kwargs.items() if name != "attachments"}
@@ -94,11 +92,8 @@ def takes_files(worker: EntryBase) -> bool:
 
 def takes_separate_files(worker: EntryBase) -> bool:
     """Return whether a keyword `attachments` means files beside the input that a worker declares."""
-    if worker.input_type is None:
-        return False
-    parameters = worker.parameters
-    shapes = (parameters.json_schema, parameters.vocabulary.shape)  # by their aliases, and by their names
-    return not any("attachments" in shape.get("properties", {}) for shape in shapes)
+    # The shape has its fields by their aliases, and by their names.
+    return worker.input_type is not None and "attachments" not in worker.parameters.vocabulary.shape["properties"]
 
 
 def attach(frame: WorkerFrame, arguments: dict[str, Any], files: Sequence[AttachmentInput], judge: Judge) -> None:
@@ -106,13 +101,13 @@ def attach(frame: WorkerFrame, arguments: dict[str, Any], files: Sequence[Attach
 
     Raises:
         PathDenied: The policy of the worker, or that of its caller, or the roots of the caller do not allow it. What
-            only the file itself tells is raised later, when the rules have agreed: it is the `problem` of the frame.
+            only the file itself tells is raised later, when the rules have agreed: as `input_error` of the frame.
     """
-    worker = _worker(frame)
+    worker = frame.entry
     prompt: Sequence[Any] | None = None
     if worker.writes_prompt:
         try:
-            prompt = write_prompt(worker.input_type, arguments, judge.visible_arguments(frame, arguments))
+            prompt = write_prompt(worker.input_type, arguments, judge.redaction.visible_arguments(frame, arguments))
         except LlmDoError as exc:
             frame.input_error = exc
             return
@@ -171,7 +166,7 @@ def separate_files(frame: CallFrame, arguments: Mapping[str, Any]) -> tuple[Mapp
     if "attachments" not in arguments or not is_path:
         return arguments, ()
     rest = {name: value for name, value in arguments.items() if name != "attachments"}
-    return rest, _as_files(arguments["attachments"], _worker(frame).name)
+    return rest, _as_files(arguments["attachments"], worker.name)
 
 
 def shared_cases(frame: CallFrame) -> list[Case]:
@@ -222,8 +217,9 @@ def _place(frame: CallFrame, item: Any) -> Any:
 def _read_file(frame: CallFrame, file: Any, judge: Judge) -> Any:
     if isinstance(file, _RootFile):
         # As in what `read_file` gives: a model chose the file, and another one is sent it.
-        return judge.for_model(read_shared(frame.caller.files, file.path).content())
-    return _read_host(file, _worker(frame).attachment_policy.max_total_bytes)
+        return judge.redaction.for_model(read_shared(frame.caller.files, file.path).content())
+    policy: Any = frame.entry.attachment_policy
+    return _read_host(file, policy.max_total_bytes)
 
 
 def read_shared(files: SandboxToolset, path: str) -> AttachmentPayload:
@@ -249,13 +245,9 @@ def _read_host(file: Any, limit: int) -> Any:
 # -- whether a worker may have them ----------------------------------------------------------------------
 
 
-def _worker(frame: CallFrame) -> Any:
-    return frame.entry
-
-
 def _checks(frame: CallFrame) -> Iterator[_Check]:
     """Yield the checks that hold for a call: that of the worker that is called, and that of the one that calls."""
-    worker = _worker(frame)
+    worker: Any = frame.entry
     yield _Check(worker.attachment_policy, worker.name)
     if frame.parent is not None:
         yield from _checks_of_caller(frame.parent)

@@ -24,18 +24,15 @@ from ..sandbox import SandboxManager, SandboxToolset
 from ..values.canonical import digest_of_text
 from ..values.names import check_name
 from ..values.snapshots import snapshot
-from .adapt import adapt
+from .adapt import adapt, reachable
 from .attachments import bind_call
-from .bound import BoundEntry, ToolsProxy
-from .entry import Entry, EntryBase, MessageCallback
+from .entry import BoundEntry, Entry, EntryBase, MessageCallback, ToolsProxy
 from .executor import Recalled
 from .frame import CallFrame, WorkerFrame, make_frame
-from .gate import ArgumentCheck
 from .metering import prepare_worker
-from .names import reachable
-from .running import check_output, run_in_time
+from .outputs import check_output
 from .session import Session
-from .stand_in import no_model
+from .session_models import no_model
 from .threads import cancel_thread_calls
 from .trace import Trace
 
@@ -272,7 +269,7 @@ async def dispatch(
         if session.executor is not None and (recalled := await _recall(session, frame, arguments)) is not None:
             return session.restore(frame, recalled)
         if entry.requires_approval or ctx.frame.inherited.rules:
-            arguments = await session.gate.approve(frame, arguments, _argument_check(ctx, entry))
+            arguments = await session.gate.approve(frame, arguments, ctx)
         frame.arguments = arguments
         child = Context(session, frame)
         if recorder.observed or session.executor is not None or frame.asked_at or isinstance(frame, WorkerFrame):
@@ -281,7 +278,7 @@ async def dispatch(
         own_ctx: Any = run_context(child, entry, run_ctx) if entry.needs_run_context else None
         try:
             if session.has_timeout_or_executor or entry.kind == "worker":
-                output = await run_in_time(session, frame, partial(_start, child, own_ctx))
+                output = await session.run_in_time(frame, partial(_start, child, own_ctx))
             else:
                 output = await entry.call(arguments, child, own_ctx)
         except (ApprovalRequired, PathChanged) as exc:
@@ -330,12 +327,6 @@ async def _fail(session: Session, frame: CallFrame, exc: BaseException) -> None:
         session.recorder.fail(frame, exc)
 
 
-def _argument_check(ctx: Context, entry: EntryBase) -> ArgumentCheck | None:
-    """Return the entry's own check of arguments that a person edits."""
-    check = entry.check_arguments
-    return None if check is None else lambda arguments: check(arguments, ctx)
-
-
 async def _ask_and_run(ctx: Context, child: Context, run_ctx: Any, reason: ApprovalRequired | PathChanged) -> Any:
     """Ask about a call that turned out to need it, and run it again.
 
@@ -350,15 +341,13 @@ async def _ask_and_run(ctx: Context, child: Context, run_ctx: Any, reason: Appro
             answerable = from_within = not frame.approved and not raised_in_nested_call(reason, frame.record)
         if not answerable:
             raise reason
-        check = _argument_check(ctx, frame.entry)
-        frame.arguments = await ctx.runtime.gate.approve(
-            frame, snapshot(frame.original_arguments), check, asked_from_within=from_within
-        )
+        arguments = snapshot(frame.original_arguments)
+        frame.arguments = await ctx.runtime.gate.approve(frame, arguments, ctx, asked_from_within=from_within)
         frame.deadline = ctx.frame.live_deadline
         await _begin(ctx.runtime, frame, is_again=True)  # perhaps with other arguments
         again = run_ctx and run_context(child, frame.entry, run_ctx)
         try:
-            return await run_in_time(ctx.runtime, frame, partial(_start, child, again))
+            return await ctx.runtime.run_in_time(frame, partial(_start, child, again))
         except (ApprovalRequired, PathChanged) as exc:
             reason = exc
     raise PathFailed(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Hashable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType
@@ -24,15 +23,10 @@ _NAMED_AT_RANDOM = re.compile(f"{_ADDRESS.pattern}|<locals>")
 """Texts of types and functions that may be equal for two of them."""
 
 _WORKER_FIELDS = (
-    *("instructions", "description", "model", "compatible_models", "output_schema", "model_settings", "limits"),
+    *("instructions", "description", "compatible_models", "output_schema", "model_settings", "limits"),
     *("on_cut_off", "allow_workers", "tool_rules", "retries", "requires_approval"),
 )
-
-_WORKER_PARTS = (
-    *(name for name in _WORKER_FIELDS if name != "model"),
-    *("attachment_policy", "generated", "creators"),
-)
-"""The fields that tell a worker from a changed one in grants."""
+"""The fields that tell a worker from a changed one, beside its model."""
 
 _DEFINED_BY_FIELDS = (f"{__package__}.worker", f"{__package__}.tool")
 """The modules of the classes of entries that have nothing to them but their fields."""
@@ -57,21 +51,17 @@ class DefinitionDigest(NamedTuple):
     """Whether it tells the entry from all others of its name."""
 
 
-def digest_of_definition(entry: EntryBase) -> DefinitionDigest:
-    """Return the digest of an entry's definition, which is made once."""
-    definition: DefinitionDigest | None = vars(entry).get("_definition_digest")
-    if definition is None:
-        definition = definition_digest(entry)
-        object.__setattr__(entry, "_definition_digest", definition)
-    return definition
-
-
 def definition_digest(entry: EntryBase) -> DefinitionDigest:
-    """Return a digest of an entry's definition. If that cannot be told, its parts count by name, type and code."""
-    with suppress(Exception):  # there is code of the user's own in definitions
-        key = definition_key(SameObject(entry)), _key_beside_grants(entry)
-        return DefinitionDigest(digest_of_text(digest_of_key(key)), is_exact=True)
-    return DefinitionDigest(_inexact_digest(entry), is_exact=False)
+    """Return the digest of an entry's definition, which is made once. If it has no key, its code and names count."""
+    made: DefinitionDigest | None = vars(entry).get("_definition_digest")
+    if made is None:
+        try:
+            key = definition_key(SameObject(entry)), _key_beside_grants(entry)
+            made = DefinitionDigest(digest_of_text(digest_of_key(key)), is_exact=True)
+        except Exception:  # there is code of the user's own in definitions
+            made = DefinitionDigest(_inexact_digest(entry), is_exact=False)
+        object.__setattr__(entry, "_definition_digest", made)
+    return made
 
 
 def _key_beside_grants(entry: EntryBase) -> Hashable:
@@ -86,7 +76,7 @@ def _key_beside_grants(entry: EntryBase) -> Hashable:
 def _definitions_of_tools(entry: EntryBase) -> list[DefinitionDigest]:
     """Return the definitions of a worker's tools. Those of the project count by their names."""
     return [
-        DefinitionDigest(tool, is_exact=True) if isinstance(tool, str) else digest_of_definition(adapt(tool))
+        DefinitionDigest(tool, is_exact=True) if isinstance(tool, str) else definition_digest(adapt(tool))
         for tool in entry.tools
     ]
 
@@ -94,7 +84,7 @@ def _definitions_of_tools(entry: EntryBase) -> list[DefinitionDigest]:
 def _inexact_digest(entry: EntryBase) -> str:
     schema = json_text(entry.parameters.json_schema)
     if entry.kind == "worker":
-        fields = {name: _field(entry, name) for name in _WORKER_FIELDS}
+        fields = {name: _field(entry, name) for name in (*_WORKER_FIELDS, "model")}
         output_type = _ADDRESS.sub("", str(getattr(entry, "output_type", None)))
         tools = [tool.text for tool in _definitions_of_tools(entry)]
         return digest([entry.name, schema, fields, tools, output_type])[0]
@@ -129,7 +119,9 @@ def _parts_of(entry: EntryBase) -> list[Any]:
         paths = {} if worker.sandbox is None else worker.sandbox.paths
         roots = {name: [root.folder(worker.base.absolute()), dict(root)] for name, root in paths.items()}
         prompt = entry.input_type.to_prompt if entry.writes_prompt else None
-        return [entry.name, model, prompt, _tool_names(entry), [_field(entry, name) for name in _WORKER_PARTS], roots]
+        tools = [tool if isinstance(tool, str) else tool.name for tool in entry.tools]
+        fields = (*_WORKER_FIELDS, "attachment_policy", "generated", "creators")
+        return [entry.name, model, prompt, tools, [_field(entry, name) for name in fields], roots]
     tool: Any = vars(entry)["tool"]
     declared = [entry.rule, entry.effects, entry.requires_approval, entry.plan]
     return [entry.name, entry.description, tool.function, tool.args_validator, declared]
@@ -163,10 +155,6 @@ def _field(entry: EntryBase, name: str) -> Any:
     """Return a field of a worker, without credentials: a new key is no other definition."""
     value = getattr(entry, name, None)
     return hide_credentials(value) if name == "model_settings" and value else value
-
-
-def _tool_names(entry: EntryBase) -> list[str]:
-    return [tool if isinstance(tool, str) else tool.name for tool in entry.tools]
 
 
 def qualified_name_of(entry: EntryBase) -> str:

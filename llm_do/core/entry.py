@@ -1,11 +1,11 @@
-"""The seams of llm-do, stated as types: what an entry is, who observes, who executes."""
+"""Entries: what they are, stated as types, and how user code calls them; and the other seams of a session."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, cast, get_args, runtime_checkable
 
 from pydantic_ai import Agent, RunContext, Tool
 from pydantic_ai.toolsets import AbstractToolset
@@ -15,6 +15,7 @@ from ..arguments.parameters import Parameters
 from ..budgets.limits import Limits
 from ..definitions.definition import WorkerDefinition
 from ..definitions.fields import AttachmentPolicy
+from ..errors import UnknownAttributeError, UnknownEntryError
 from ..models.choice import ModelLike
 from ..policy.plan import Plan
 from ..policy.rules import RuleBook
@@ -45,6 +46,7 @@ def check_repeat(repeat: Any, name: str) -> Repeat:
     return cast(Repeat, repeat)
 
 
+T = TypeVar("T", default=Any)
 OutputT_co = TypeVar("OutputT_co", covariant=True, default=Any)
 
 
@@ -88,30 +90,15 @@ class EntryBase:
     something to the runtime by accident. `adapt` makes one from such an entry.
     """
 
-    if TYPE_CHECKING:
-
-        @property
-        def name(self) -> str: ...
-        @property
-        def kind(self) -> str: ...
-        @property
-        def requires_approval(self) -> bool: ...
-        @property
-        def model(self) -> ModelLike | None: ...
-        @property
-        def description(self) -> str | None: ...
-        @property
-        def schema_out(self) -> Any: ...
-        @property
-        def needs_run_context(self) -> bool: ...
-        async def call(self, input_data: Any, ctx: Context, run_ctx: RunContext[Context]) -> Any: ...
-
-        parameters: Parameters
-        """Its parameters."""
-    else:
-        model = description = schema_out = None
-        needs_run_context = True
-        requires_approval = False
+    name: str
+    kind: str
+    requires_approval: bool = False
+    model: ModelLike | None = None
+    description: str | None = None
+    schema_out: Any = None
+    needs_run_context: bool = True
+    parameters: Parameters
+    """Its parameters."""
     input_type: Any = None
     """The type whose fields are its parameters, where it declares one."""
     own_entries: Mapping[str, Entry[Any]] = MappingProxyType({})
@@ -158,6 +145,10 @@ class EntryBase:
     limits: Limits | None = None
     on_cut_off: Literal["note", "error"] = "note"
 
+    async def call(self, input_data: Any, ctx: Context, run_ctx: RunContext[Context]) -> Any:
+        """Run it."""
+        raise TypeError(f"{self.name!r} does not run in a session.")
+
     def open_sandbox(self) -> SandboxToolset | None:
         """Open the files of a worker for one call of it, which closes them."""
         return None
@@ -165,6 +156,59 @@ class EntryBase:
     def agent_for(self, resolve: Callable[[str], EntryBase]) -> tuple[Agent[Context, Any], Sequence[str]]:
         """Return the agent that answers for a worker, and the names of its tools that dispatch by themselves."""
         raise TypeError(f"{self.name!r} has no agent.")
+
+
+class BoundEntry(Generic[T]):
+    """An entry bound to a context or a runtime: call it like an async function."""
+
+    __slots__ = ("_context", "_entry")
+
+    def __init__(self, context: Context, entry: str | Entry[T]) -> None:
+        self._context = context
+        self._entry = entry
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> T:
+        # By name again at each call: what a registry has under it may have changed.
+        output: T = await self._context.call(self._entry, *args, **kwargs)
+        return output
+
+    def call_sync(self, *args: Any, **kwargs: Any) -> T:
+        """Call it from synchronous code."""
+        output: T = self._context.call_sync(self._entry, *args, **kwargs)
+        return output
+
+    def __repr__(self) -> str:
+        name = self._entry if isinstance(self._entry, str) else self._entry.name
+        return f"<BoundEntry {name!r} of {self._context!r}>"
+
+
+class ToolsProxy:
+    """The entries that a context can call, as attributes and as items."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def __getattr__(self, name: str) -> BoundEntry[Any]:
+        if name.startswith("_"):  # what copy, pickle and debuggers look for is no entry
+            raise AttributeError(name)
+        try:
+            return self._context.bind(name)
+        except UnknownEntryError as exc:  # so that hasattr and getattr can ask
+            raise UnknownAttributeError(str(exc)) from None
+
+    def __getitem__(self, name: str) -> BoundEntry[Any]:
+        return self._context.bind(name)
+
+    def __contains__(self, name: object) -> bool:
+        try:
+            return isinstance(name, str) and self._context.bind(name) is not None
+        except UnknownEntryError:
+            return False
+
+    # Without it, Python would ask for the items 0, 1, 2 and so on.
+    __iter__ = None
 
 
 @runtime_checkable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from time import perf_counter
 from types import MappingProxyType
@@ -22,7 +22,6 @@ from ..policy.rules import RuleBook
 from ..sandbox import Pins, SandboxToolset
 from .conversation import AskedCall, Conversation
 from .entry import EntryBase
-from .slots import WorkerSlots
 from .trace import ModelUsage, TraceEntry
 
 
@@ -187,7 +186,7 @@ class CallFrame:
     """Why a synchronous entry never ran, where it was cancelled while it waited for a thread."""
     thread_calls: set[asyncio.Task[Any]] | None = None
     """Calls under way that the thread of this synchronous entry waits for."""
-    worker_slots: WorkerSlots | None = None
+    worker_slots: AbstractAsyncContextManager[Any] | None = None
     called_in: CallFrame | None = None
     """The worker inside whose request a top-level call was made: by a model that is a Python function, for instance."""
     is_inner = False

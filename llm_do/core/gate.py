@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn, TypeAlias
+from typing import Any
 
 from ..arguments.inputs import OpenParameters
 from ..arguments.prompts import add_attachments, attachments_key
@@ -30,34 +30,25 @@ from .frame import CallFrame, WorkerFrame
 from .recorder import Recorder, tags
 from .trace import TraceEntry
 
-ArgumentCheck: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
-"""Checks bound arguments with the entry's own code, or raises."""
-
 
 class NativeEntry(EntryBase):
     """A tool that a model's provider runs by itself, for the decision whether it may be there at all."""
 
-    name: str
-
     kind = "native"
-    model = None
-    requires_approval = False
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.parameters = OpenParameters(name)
 
-    async def call(self, input_data: Any, ctx: Any, run_ctx: Any) -> NoReturn:
-        raise TypeError(f"{self.name!r} runs at a model's provider, and nowhere else.")
-
 
 class Gate:
     """Judges the calls of a session, asks where the rules say so, and records the decisions."""
 
-    def __init__(self, approvals: ApprovalController, recorder: Recorder, executor: Executor | None = None) -> None:
+    def __init__(self, approvals: ApprovalController, recorder: Recorder, executor: Executor | None) -> None:
         self.approvals = approvals
         self._executor = executor
         self._recorder = recorder
+        self.redaction = recorder.redaction
         self.asking = 0
         """How many calls wait for an answer."""
         self.ended_runs: dict[TraceEntry | None, RunEnded] = {}
@@ -80,14 +71,12 @@ class Gate:
         return self.judge(frame, named).ruling
 
     async def approve(
-        self,
-        frame: CallFrame,
-        arguments: dict[str, Any],
-        check: ArgumentCheck | None = None,
-        *,
-        asked_from_within: bool = False,
+        self, frame: CallFrame, arguments: dict[str, Any], ctx: Any = None, *, asked_from_within: bool = False
     ) -> dict[str, Any]:
-        """Return the approved arguments, which no other code can change, or raise `ApprovalDenied`."""
+        """Return the approved arguments, which no other code can change, or raise `ApprovalDenied`.
+
+        `ctx` is that of the caller, with which the entry checks arguments that a person edits.
+        """
         plan, call, ruling = frame.judgement = await self._judge(frame, arguments, asked_from_within)
         frame.pins = None
         if ruling.disposition != "ask":
@@ -115,7 +104,7 @@ class Gate:
                 note = "the attachments cannot be edited: approve them as they are, or refuse the call"
                 outcome = replace(outcome, approved=False, by="error", note=note)
             else:
-                outcome, arguments = await self._judge_edit(check, frame, outcome, arguments, edited, asked_from_within)
+                outcome, arguments = await self._judge_edit(ctx, frame, outcome, arguments, edited, asked_from_within)
         self._enforce(frame, outcome, end_run=answer.end_run)
         return arguments
 
@@ -160,25 +149,17 @@ class Gate:
         """Return whether the rules refuse a call, without a question and without a record."""
         return bool(frame.caller.inherited.rules) and self.judge(frame, arguments).ruling.disposition == "deny"
 
-    def visible_arguments(self, frame: CallFrame, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call without secrets."""
-        return self._recorder.redaction.visible_arguments(frame, arguments)
-
-    def for_model(self, value: Any) -> Any:
-        """Return a value without secrets, for a model that is sent it by another one."""
-        return self._recorder.redaction.for_model(value)
-
     async def _ask(self, frame: CallFrame, arguments: dict[str, Any], judgement: Judgement) -> Answer:
         """Ask for an approval, while no clock runs."""
         entry, (plan, call, ruling) = frame.entry, judgement
         all_arguments = add_attachments(arguments, frame.attachments)
         view = plan.view(ruling, frame.pins)
-        visible = self._recorder.redaction.visible_arguments(frame, all_arguments if view is None else view)
+        visible = self.redaction.visible_arguments(frame, all_arguments if view is None else view)
         why = f" ({ruling.reason})" if ruling.reason else ""
         request = ApprovalRequest(
             tool_name=call.name,
             payload=copy_arguments(visible),
-            arguments=copy_arguments(self._recorder.redaction.visible_arguments(frame, arguments)),
+            arguments=copy_arguments(self.redaction.visible_arguments(frame, arguments)),
             reason=f"{ruling.because}{why}; call path: {frame.path}",
             entry=entry.name,
             worker=call.caller,
@@ -190,7 +171,7 @@ class Gate:
             key=frame.recorded.key,
             files=frame.pins.digests if frame.pins is not None else {},
         )
-        request = self._recorder.redaction.question(request)
+        request = self.redaction.question(request)
 
         def on_ask(question: ApprovalRequest) -> None:
             self.check_not_ended(frame)
@@ -215,7 +196,7 @@ class Gate:
 
     async def _judge_edit(
         self,
-        check: ArgumentCheck | None,
+        ctx: Any,
         frame: CallFrame,
         outcome: ApprovalOutcome,
         original: dict[str, Any],
@@ -226,14 +207,14 @@ class Gate:
         entry = frame.entry
         try:
             parameters = entry.parameters
-            restored, unchanged = self._recorder.redaction.restore_secrets(frame, original, edited)
+            restored, unchanged = self.redaction.restore_secrets(frame, original, edited)
             arguments = parameters.bind_named(
                 parameters.vocabulary.as_schema_says(restored), by_name=True, has_files=bool(frame.attachments)
             )
             # Unchanged arguments were validated before. A validator may make something else of its own result.
             arguments.update((name, original[name]) for name in unchanged)
-            if check is not None:
-                await check(arguments)
+            if entry.check_arguments is not None:
+                await entry.check_arguments(arguments, ctx)
             if isinstance(frame, WorkerFrame) and entry.attachment_policy is not None:
                 self._attach_again(frame, arguments)
             judgement = await self._judge(frame, arguments, from_within)
@@ -255,7 +236,7 @@ class Gate:
         key = attachments_key(original)
         if not frame.attachments or key not in edited:
             return edited
-        if edited[key] != self.visible_arguments(frame, add_attachments(original, frame.attachments))[key]:
+        if edited[key] != self.redaction.visible_arguments(frame, add_attachments(original, frame.attachments))[key]:
             return None
         return {name: value for name, value in edited.items() if name != key}
 
@@ -275,7 +256,8 @@ class Gate:
             worker=None if worker is None else self._member(worker),
             entry=self._member(entry),
             rule=_rule_text(ruling),
-            generated=tuple(map(self._member, _generated_above(frame))),
+            # A grant with some generated workers on the path does not hold with others.
+            generated=tuple(self._member(call.entry) for call in frame.chain if call.entry.generated),
             files=canonical(frame.pins.digests) if frame.pins is not None and frame.pins.exact else None,
             # The arguments of a delegation name a worker, which can be another one in another session.
             are_arguments_storable=entry.secret_fields is None,
@@ -304,17 +286,6 @@ class Gate:
         # Code that catches this can make no more calls, and neither can concurrent calls of the run.
         ended = self.ended_runs[frame.top.record] = RunEnded(f"{message} The run was ended.", note=note)
         raise ended
-
-
-def _generated_above(frame: CallFrame) -> list[EntryBase]:
-    """Return the generated workers on the path: a grant with some of them does not hold with others."""
-    workers: list[EntryBase] = []
-    above: CallFrame | None = frame if frame.inherited.generated else None
-    while above is not None:
-        if above.entry.generated:
-            workers.append(above.entry)
-        above = above.parent
-    return workers
 
 
 def _rule_text(ruling: Ruling) -> str:

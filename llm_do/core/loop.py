@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias
 
 import anyio
 from pydantic_ai._run_context import get_current_run_context
@@ -16,15 +17,15 @@ from pydantic_ai._run_context import get_current_run_context
 from ..errors import EventLoopError
 from .frame import CallFrame
 from .shared_loop import SharedLoop
-from .slots import WorkerSlots
 from .threads import Threads
-
-T = TypeVar("T")
 
 _Outcome: TypeAlias = tuple[Any, SystemExit | None]
 """The output of a call, or the `SystemExit` that is meant for the thread that made it: a task would end the loop."""
 
 _LOOP_ENDED = "The event loop that served the call ended before the call did. Keep it running until its calls are over."
+
+LOOK_AGAIN = 5.0
+"""Seconds after which a session that stands still is looked at once more."""
 
 
 class SessionLoop:
@@ -82,24 +83,18 @@ class SessionLoop:
             return None
         return loop if loop.is_running() or self.shared.is_open else None
 
-    def run_in_thread(self, frame: CallFrame, function: Callable[[], T]) -> Coroutine[Any, Any, T]:
-        """Run a synchronous function of a call beside the loop."""
-        return self.threads.run(frame, function, has_place=not frame.top.is_inner)
-
     def worker_slots(self, frame: CallFrame) -> AbstractAsyncContextManager[Any]:
         """Return the slots for the worker calls of `frame`. Each parent has its own, so nesting cannot deadlock.
 
         A call that is known to be made below a worker of `frame`, or in a thread, goes without: what waits for it may
         hold the slot that it would wait for. Where that is not known, it goes without when nothing else happens.
         """
-        if (frame is self._root and self._is_inner_task()) or self._is_used_from_below(frame):
+        around = self.find_surrounding_call()
+        if (frame is self._root and self._is_inner_task()) or (around is not None and around.is_below(frame)):
             return nullcontext()
         if frame.worker_slots is None:
-            frame.worker_slots = WorkerSlots(self._max_concurrency, self._find_progress)
+            frame.worker_slots = WorkerSlots(self._max_concurrency, self._progress)
         return frame.worker_slots
-
-    def _find_progress(self) -> Any:
-        return None if self.requests_in_flight or self.toolsets_opening else self._progress()
 
     def find_surrounding_call(self) -> CallFrame | None:
         """Return the worker whose run the code that runs now belongs to, also in tasks that it started.
@@ -112,10 +107,6 @@ class SessionLoop:
             return None
         frame: CallFrame = deps.frame
         return None if frame.ended else frame
-
-    def _is_used_from_below(self, frame: CallFrame) -> bool:
-        around = self.find_surrounding_call()
-        return around is not None and around.is_below(frame)
 
     @contextmanager
     def inner_task(self) -> Iterator[None]:
@@ -219,6 +210,76 @@ class SessionLoop:
             return None, exc
         finally:
             frame.thread_calls.discard(task)
+
+
+class WorkerSlots:
+    """Slots for the worker calls of one caller, first come, first served.
+
+    Their holder may wait for the very call that waits here: a tool may wait for a task of the program that calls
+    through the runtime, which cannot be recognised. So when the session stands still, the first goes on without a slot.
+    `progress` returns a value that changes with whatever the session does, or `None` while it is seen to be at work.
+    """
+
+    __slots__ = ("_in_use", "_progress", "_size", "_timer", "_waiting")
+
+    def __init__(self, size: int, progress: Callable[[], Any]) -> None:
+        self._size = size
+        self._progress = progress
+        self._in_use = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._in_use < self._size:  # nothing waits then: a slot that is given back goes to the first that does
+            self._in_use += 1
+            return self
+        loop = asyncio.get_running_loop()
+        slot: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(slot)
+        if self._timer is None:
+            self._timer = loop.call_later(LOOK_AGAIN, self._look, self._progress())
+        try:
+            await slot
+        except asyncio.CancelledError:
+            if slot.cancelled():
+                if slot in self._waiting:
+                    self._waiting.remove(slot)
+                self._stop_looking()
+            else:
+                self._give_back()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._give_back()
+
+    def _give_back(self) -> None:
+        self._in_use -= 1
+        if self._in_use < self._size:
+            self._serve()
+
+    def _serve(self) -> None:
+        while self._waiting:
+            slot = self._waiting.popleft()
+            if not slot.done():  # cancelled, and its task has not run since
+                self._in_use += 1
+                slot.set_result(None)
+                break
+        self._stop_looking()
+
+    def _look(self, before: Any) -> None:
+        """Let the first that waits go on if nothing has happened since the last look, and nothing is seen at work."""
+        self._timer = None
+        now = self._progress()
+        if now is not None and now == before:
+            self._serve()
+        if self._waiting:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_AGAIN, self._look, now)
+
+    def _stop_looking(self) -> None:
+        if not self._waiting and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 def _output_of(future: Future[_Outcome], frame: CallFrame) -> Any:

@@ -44,9 +44,9 @@ from .attachments import attach
 from .context import Context, dispatch
 from .definition_digest import ToolOfToolset
 from .entry import EntryBase
-from .foreign import check_names, fingerprint, qualified_name, shapes_of
 from .frame import CallFrame, RequestFrame, WorkerFrame, make_frame
 from .metering import metered
+from .session_tools import fingerprint, qualified_name, shapes_of
 from .threads import ThreadsOfCall
 
 
@@ -93,10 +93,9 @@ async def _answer(
             raise
         raise ModelRetry(str(timeout)) from timeout
     except LlmDoError as problem:
-        if problem is frame.input_error and not isinstance(problem, PromptError):
-            raise ToolFailed(_error_for_model(problem, ctx.frame)) from problem
-        errors_for_model = entry.errors_for_model
-        if not isinstance(problem, errors_for_model) or not was_raised_at(problem, frame.path):
+        is_about_input = problem is frame.input_error and not isinstance(problem, PromptError)
+        is_for_model = isinstance(problem, entry.errors_for_model) and was_raised_at(problem, frame.path)
+        if not (is_about_input or is_for_model):
             raise
         raise ToolFailed(_error_for_model(problem, ctx.frame)) from problem
 
@@ -178,41 +177,28 @@ def _keeps_names(validator: Any) -> bool:
 class ToolsetToolEntry(EntryBase):
     """A tool of a foreign toolset, as an entry for the one call that is being made."""
 
-    name: str
-    requires_approval: bool
-
     kind = "tool"
-    model = None
-    needs_run_context = True
     errors_for_model = (ArgumentError,)
 
-    def __init__(
-        self,
-        name: str,
-        tool: ToolsetTool[Context],
-        toolset: AbstractToolset[Context],
-        requires_approval: bool,
-        toolset_identity: Hashable,
-    ) -> None:
+    def __init__(self, name: str, tool: ToolsetTool[Context], governed: GovernedToolset) -> None:
         self.name = name
         self.qualified_name = qualified_name(name, tool)
-        self.requires_approval = requires_approval
-        self._toolset_identity = toolset_identity
+        self.requires_approval = name in governed.unapproved
         self.parameters = ForeignParameters(name, tool)
         self.secret_fields = self.parameters.secret_fields
         self._tool = tool
-        self._toolset = toolset
+        self._governed = governed
 
     @cached_property
     def identity(self) -> Hashable:  # type: ignore[override]
         """Its identity in grants: a tool with another description is another one."""
-        return ToolOfToolset(self._toolset_identity, self.name, self.qualified_name, fingerprint(self._tool.tool_def))
+        return ToolOfToolset(self._governed.identity, self.name, self.qualified_name, fingerprint(self._tool.tool_def))
 
     async def call(self, input_data: dict[str, Any], ctx: Context, run_ctx: RunContext[Context]) -> Any:
         threads = ThreadsOfCall(ctx.runtime.loop.threads, ctx.frame)
         with Agent.using_thread_executor(threads):
             try:
-                return await self._toolset.call_tool(self.name, input_data, run_ctx, self._tool)
+                return await self._governed.wrapped.call_tool(self.name, input_data, run_ctx, self._tool)
             except asyncio.CancelledError as exc:
                 threads.abandon(exc)
                 raise
@@ -256,7 +242,7 @@ class GovernedToolset(WrapperToolset[Context]):
     async def get_tools(self, ctx: RunContext[Context]) -> dict[str, ToolsetTool[Context]]:
         tools = await super().get_tools(ctx)
         foreign = {name: tool for name, tool in tools.items() if not self._is_ours(name, tool)}
-        check_names(foreign, ctx.deps, self.own_names)
+        ctx.deps.runtime.rule_checks.check_names(foreign, ctx.deps.frame, self.own_names)
         self._check_rules(foreign, ctx.deps)
         for name, tool in list(tools.items()):
             if tool.tool_def.kind == "unapproved":
@@ -285,8 +271,7 @@ class GovernedToolset(WrapperToolset[Context]):
     ) -> Any:
         if self._is_ours(name, tool):
             return await super().call_tool(name, tool_args, ctx, tool)
-        entry = ToolsetToolEntry(name, tool, self.wrapped, name in self.unapproved, self.identity)
-        return await call_from_model(ctx, entry, tool_args)
+        return await call_from_model(ctx, ToolsetToolEntry(name, tool, self), tool_args)
 
 
 @dataclass

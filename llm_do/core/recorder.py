@@ -23,7 +23,7 @@ from ..privacy.secrets import Secrets
 from ..values.canonical import digest
 from ..values.snapshots import ATOMS, snapshot
 from ..values.texts import text_of
-from .definition_digest import digest_of_definition
+from .definition_digest import definition_digest
 from .entry import Entry, MessageCallback, Sink
 from .events import (
     ApprovalDecided,
@@ -155,7 +155,7 @@ class Recorder:
         """Record that the entry of a call begins to run, where anything listens."""
         record = frame.recorded
         fields = {"arguments": snapshot(record.input_data), "model": record.model}
-        self.stream.emit(CallStarted, tags(frame), **fields, definition=digest_of_definition(frame.entry).text)
+        self.stream.emit(CallStarted, tags(frame), **fields, definition=definition_digest(frame.entry).text)
 
     def record_approval(
         self, frame: CallFrame, outcome: ApprovalOutcome, cases: Sequence[Case] = ()

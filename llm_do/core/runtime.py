@@ -11,9 +11,8 @@ from typing_extensions import TypeVar
 from ..budgets.limits import Budget
 from ..policy.rules import Ruling
 from .adapt import adapt
-from .bound import BoundEntry
 from .context import Context
-from .entry import Entry
+from .entry import BoundEntry, Entry
 from .frame import WorkerFrame, make_frame
 from .message_log import MessageLog
 from .session import Session

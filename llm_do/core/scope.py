@@ -48,13 +48,12 @@ from .attachments import attach, bind_call
 from .context import Context, dispatch
 from .entry import EntryBase
 from .events import TextDelta
-from .foreign import check_names, check_servers, shapes_of
+from .outputs import name_of_type
 from .plane import Governor
 from .recorder import logger, tags
 from .request_record import reject_unmade_calls
 from .tasks import abandoned_by_pydantic_ai, end_tasks, run_with_time_to_end
 from .toolset_owner import CLOSING_SECONDS, ToolsetOwner
-from .type_names import name_of_type
 
 T = TypeVar("T", default=Any)
 
@@ -76,6 +75,7 @@ class CallScope(Generic[T]):
     def __init__(self, worker: EntryBase, context: Context, *, is_conversation: bool = True) -> None:
         self._worker = worker
         self._context = context
+        self._session = context.runtime
         self._is_conversation = is_conversation
         """Whether its calls are turns. The scope of a lone call is no conversation."""
         self.frame = context.worker_frame
@@ -116,42 +116,33 @@ class CallScope(Generic[T]):
         """Build the toolsets, and open the sandbox, if that has not been done."""
         self._check_open()
         worker = self._worker
-        self._context.runtime.check_caller_runs(self.frame)
+        self._session.check_caller_runs(self.frame)
         self._begin_conversation()
         if self.frame.conversation.sandbox is None:
             self.frame.conversation.sandbox = worker.open_sandbox()
         if not worker.toolsets:
-            self._context.runtime.rule_checks.check_worker(worker, {})
+            self._session.rule_checks.check_worker(worker, {})
             return
         if self._toolsets is not None and self._toolsets.is_over:
             logger.error("The toolsets of worker %r are gone, and are built anew.", worker.name)
             self._toolsets = None
         toolsets = self._toolsets = self._toolsets or ToolsetOwner(self._worker, self._context)
-        session = self._context.runtime
-        session.loop.toolsets_opening += 1
+        self._session.loop.toolsets_opening += 1
         try:
             await toolsets.open()
             if toolsets is not self._checked_toolsets:
-                await self._check_rules(toolsets)
+                self._session.rule_checks.check_toolsets(await toolsets.tools(), self.frame)
                 self._checked_toolsets = toolsets
         except BaseException:
             if toolsets.is_over and self._toolsets is toolsets:
                 self._toolsets = None  # the next attempt builds them anew
             raise
         finally:
-            session.loop.toolsets_opening -= 1
+            self._session.loop.toolsets_opening -= 1
 
     def _begin_conversation(self) -> None:
         if self._is_conversation:
-            self._context.runtime.recorder.open_scope(self.frame)
-
-    async def _check_rules(self, toolsets: ToolsetOwner) -> None:
-        """Check the tools of the toolsets, and the rules of the worker and those above it against them."""
-        tools = await toolsets.tools()
-        check_names(tools, self._context, self._worker.own_entries)
-        if self.frame.inherited.rules:
-            check_servers(tools, self.frame.inherited.rules)
-            self._context.runtime.rule_checks.check_worker(self._worker, shapes_of(tools), self.frame.inherited.rules)
+            self._session.recorder.open_scope(self.frame)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -173,18 +164,17 @@ class CallScope(Generic[T]):
         finally:
             if self.frame.conversation.sandbox is not None:
                 self.frame.conversation.sandbox.manager.close()
-            self._context.runtime.recorder.close_scope(self.frame)
+            self._session.recorder.close_scope(self.frame)
 
     async def run_turn(self, *args: Any, **kwargs: Any) -> T:
         """Run one turn, with the arguments of a call of the worker, and return its output."""
-        judge = self._context.runtime.gate
-        return await self._take_turn(lambda: bind_call(self.frame, args, kwargs, judge), args, kwargs)
+        return await self._take_turn(lambda: bind_call(self.frame, args, kwargs, self._session.gate), args, kwargs)
 
     async def take_turn(self, arguments: dict[str, Any], files: Sequence[AttachmentInput] = ()) -> T:
         """Run one turn with arguments that are bound, and files beside them. `run_turn` is how to make one."""
 
         def prepare() -> dict[str, Any]:
-            attach(self.frame, arguments, files, self._context.runtime.gate)
+            attach(self.frame, arguments, files, self._session.gate)
             return arguments
 
         return await self._take_turn(prepare, (), arguments)
@@ -207,9 +197,9 @@ class CallScope(Generic[T]):
             except BaseException as exc:
                 self.frame.take_back_turn(before)
                 if isinstance(exc, LlmDoError):
-                    self._context.runtime.reject(self.frame.caller, self._worker, args, kwargs, exc)
+                    self._session.reject(self.frame.caller, self._worker, args, kwargs, exc)
                 raise
-            parent = Context(self._context.runtime, self.frame.caller, self.frame.branch)
+            parent = Context(self._session, self.frame.caller, self.frame.branch)
             messages, digest = self.frame.conversation.messages, self.frame.history_digest
             try:
                 output: T = await dispatch(parent, self._worker, arguments, frame=self.frame)
@@ -223,7 +213,7 @@ class CallScope(Generic[T]):
 
     async def answer(self, arguments: dict[str, Any]) -> T:
         """Let the model answer. This is the body of a turn; `run_turn` is how to make one."""
-        worker, frame, session = self._worker, self.frame, self._context.runtime
+        worker, frame, session = self._worker, self.frame, self._session
         if frame.model is None:
             raise ModelChoiceError(
                 f"Worker {worker.name!r} has no model. Give it one: WorkerEntry(model=...), or `model:` in its file. "
@@ -287,7 +277,7 @@ class CallScope(Generic[T]):
 
     def _prompt(self, arguments: dict[str, Any]) -> str | Sequence[UserContent]:
         """Return the prompt of a call, without secrets. Files are sent as they are."""
-        frame, recorder = self.frame, self._context.runtime.recorder
+        frame, recorder = self.frame, self._session.recorder
         if frame.prompt is None:
             visible = recorder.redaction.visible_arguments(frame, arguments)
             return prompt_of(visible, frame.attachments, declared=self._worker.input_type is not None)
@@ -296,7 +286,7 @@ class CallScope(Generic[T]):
 
     def _explain(self, exc: BaseException) -> BaseException:
         """Return an error of the model with the name of the worker. Other errors stay as they are."""
-        session, frame = self._context.runtime, self.frame
+        session, frame = self._session, self.frame
         # Of several calls that stop, PydanticAI raises the error of any.
         if isinstance(exc, CallCancelled) and (end := session.gate.reason_of_end(frame)) is not None:
             ended = RunEnded(str(end), note=end.note)
@@ -316,7 +306,7 @@ class CallScope(Generic[T]):
 
     async def _stream(self, run_ctx: RunContext[Context], stream: AsyncIterable[AgentStreamEvent]) -> None:
         """Send the sinks the text as it comes."""
-        recorder = self._context.runtime.recorder
+        recorder = self._session.recorder
         texts = {thinking: StreamedText(recorder.secrets) for thinking in (False, True)}
 
         def send(text: str, thinking: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +17,7 @@ from ..errors import (
     DepthLimitError,
     LlmDoError,
     UnknownEntryError,
+    attach_partial_messages,
     did_you_mean,
     mark_restored,
 )
@@ -27,17 +28,16 @@ from ..policy.rules import RuleBook
 from ..privacy.secret_fields import HIDDEN
 from ..privacy.secrets import HasSecrets, Secrets
 from ..values.texts import quote
-from .adapt import adapt
-from .definition_digest import digest_of_definition
+from .adapt import ExplainsNames, adapt, entries_below, index_by_name
+from .definition_digest import definition_digest
 from .entry import Entry, EntryBase, MessageCallback, Sink, ToolsetFactory
 from .executor import Executes, Executor, Recalled, complete_executor
 from .frame import CallFrame, Deadline, Inherited, WorkerFrame
 from .gate import Gate
 from .loop import SessionLoop
-from .names import ExplainsNames, ToolsetResolver, index_by_name, workers_below
 from .recorder import Recorder
 from .session_models import SessionModels
-from .session_tools import HasRules, RuleChecks
+from .session_tools import HasRules, RuleChecks, ToolsetResolver
 from .spending import LimitCallback, Spending
 
 
@@ -110,8 +110,9 @@ class Session:
         self.models.enter_loop()
 
     def _find_progress(self) -> Any:
-        """Return a value that changes with every call and request; `None` while a person is asked."""
-        if self.gate.asking or self.spending.question:
+        """Return a value that changes with every call and request; `None` while a person or a server is waited for."""
+        loop = self.loop
+        if self.gate.asking or self.spending.question or loop.requests_in_flight or loop.toolsets_opening:
             return None
         return self.spending.meter.calls, self.spending.meter.requests
 
@@ -155,13 +156,13 @@ class Session:
     def tell_from_namesakes(self, frame: CallFrame) -> None:
         """Note what tells an entry that was passed as an object from others of its name, and whether anything does."""
         if self.find(frame.entry.name, frame.caller) is not frame.entry:
-            definition = digest_of_definition(frame.entry)
+            definition = definition_digest(frame.entry)
             frame.variant, frame.replayable = f"~{definition.text}", definition.is_exact
 
     def _explain_unknown(self, name: str, frame: CallFrame) -> str:
         # A registry would have to read every file to tell, and says itself what it has.
         entries = self.entries.values() if isinstance(self.entries, dict) else ()
-        owners = [worker.name for worker in workers_below(entries) if name in worker.own_entries]
+        owners = [worker.name for worker in entries_below(entries) if name in adapt(worker).own_entries]
         where = f" (called from {frame.path})" if frame.path else ""
         if owners:
             tool_of = " and of ".join(f"worker {owner!r}" for owner in owners)
@@ -199,6 +200,42 @@ class Session:
                     "Await what a call starts before it returns, or make the call through the runtime."
                 )
             above = above.parent
+
+    # -- running it --------------------------------------------------------------------------------
+
+    async def run_in_time(self, frame: CallFrame, start: Callable[[], Awaitable[Any]]) -> Any:
+        """Run a call within its time, in a slot if it is one of a worker."""
+        timeout = self._own_timeout(frame)
+        if timeout is None:
+            return await self._run_in_slot(frame, start)
+        deadline = frame.deadline = Deadline(timeout, frame.deadline)
+        deadline.active = True
+        try:
+            with deadline.scope:
+                output = await self._run_in_slot(frame, start)
+                if not deadline.expired:
+                    return output
+        finally:
+            deadline.active = False
+        error = self.timed_out(deadline, f"{frame.path}{frame.waits_for}")
+        attach_partial_messages(error, list(frame.partial_messages))
+        raise error
+
+    async def _run_in_slot(self, frame: CallFrame, start: Callable[[], Awaitable[Any]]) -> Any:
+        if frame.entry.kind != "worker":
+            return await start()
+        frame.waits_for = f", which waits for a slot ({self.max_concurrency} workers are running: max_concurrency)"
+        async with self.loop.worker_slots(frame.caller):
+            frame.waits_for = ""
+            return await start()
+
+    def _own_timeout(self, frame: CallFrame) -> float | None:
+        """Return the time that a call has beside that of the calls above: a worker's own, or a top-level call's."""
+        limits = frame.entry.limits
+        timeout, whole = None if limits is None else limits.timeout, self.spending.limits.timeout
+        if frame.deadline is not None or whole is None:
+            return timeout
+        return whole if timeout is None else min(timeout, whole)
 
     def restore(self, frame: CallFrame, recalled: Recalled) -> Any:
         """Close a call with its answer in an earlier run. It is counted as a call, and spends nothing."""

@@ -68,16 +68,14 @@ class SharedLoop:
         """Run a coroutine in a loop of its own, which it opens for guests."""
         # With a factory, the runner leaves alone which loop is the current one of this thread.
         runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        end = self._leave
         try:
-            output = runner.run(main)
+            return runner.run(main)
         except KeyboardInterrupt:  # it is for all that runs here
-            self._close(runner)
+            end = self._close
             raise
-        except BaseException:
-            self._leave(runner)
-            raise
-        self._leave(runner)
-        return output
+        finally:
+            end(runner)
 
     def _leave(self, runner: asyncio.Runner) -> None:
         """End the loop, or let another thread run it while there are guests."""

@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from typing import Any, TypeVar
@@ -36,19 +37,16 @@ async def cancel_thread_calls(frame: CallFrame) -> None:
         await end_tasks(frame.thread_calls)
 
 
+@dataclass(eq=False, slots=True)
 class CallThread:
     """A synchronous function of a call, which waits for a place, runs in a thread, or is over."""
 
-    __slots__ = ("abandoned", "depth", "frame", "has_place", "is_running", "job")
-
-    def __init__(self, frame: CallFrame, has_place: bool) -> None:
-        self.frame = frame
-        self.depth = frame.depth
-        self.has_place = has_place
-        """Whether it needs one of the places of its depth, or runs beside them."""
-        self.is_running = False
-        self.abandoned = False
-        self.job: pool.Job | None = None
+    frame: CallFrame
+    has_place: bool
+    """Whether it needs one of the places of its depth, or runs beside them."""
+    is_running: bool = False
+    abandoned: bool = False
+    job: pool.Job | None = None
 
 
 class Threads:
@@ -67,11 +65,11 @@ class Threads:
         self._waiting: dict[int, deque[CallThread]] = {}
         self._has_noticed = False
 
-    async def run(self, frame: CallFrame, function: Callable[[], T], *, has_place: bool = True) -> T:
+    async def run(self, frame: CallFrame, function: Callable[[], T]) -> T:
         """Run a synchronous function beside the loop. On cancellation its thread runs out by itself."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        thread = CallThread(frame, has_place)
+        thread = CallThread(frame, has_place=not frame.top.is_inner)
         timer: asyncio.TimerHandle | None = None
         with anyio.CancelScope() as scope:
             job = thread.job = pool.Job(function, partial(pool.deliver_to, future), partial(self.finish, thread))
@@ -93,7 +91,7 @@ class Threads:
         """Start a thread, or let it wait for its turn. Return whether it was started."""
         if self._process != os.getpid():  # a fork copies no threads
             self._forget_threads()
-        depth = thread.depth
+        depth = thread.frame.depth
         with self._lock:
             waiting = self._waiting.setdefault(depth, deque())
             is_free = self._is_free(thread) and not (thread.has_place and waiting)
@@ -109,7 +107,7 @@ class Threads:
         return is_free
 
     def _is_free(self, thread: CallThread) -> bool:
-        running = self._running.get(thread.depth, ())
+        running = self._running.get(thread.frame.depth, ())
         if len(running) < THREADS_PER_DEPTH:
             return True
         count = sum(other.abandoned or (thread.has_place and other.has_place) for other in running)
@@ -140,9 +138,9 @@ class Threads:
         with self._lock:
             thread.is_running = False
             thread.job = None
-            running = self._running.setdefault(thread.depth, set())
+            running = self._running.setdefault(thread.frame.depth, set())
             running.discard(thread)
-            waiting = self._waiting.get(thread.depth)
+            waiting = self._waiting.get(thread.frame.depth)
             while waiting and self._is_free(waiting[0]):
                 other = waiting.popleft()
                 other.is_running = True
@@ -162,14 +160,14 @@ class Threads:
         for thread in threads:
             frame = thread.frame
             with self._lock:
-                waits = thread in self._waiting.get(thread.depth, ())
+                waits = thread in self._waiting.get(frame.depth, ())
                 if waits:
-                    self._waiting[thread.depth].remove(thread)
+                    self._waiting[frame.depth].remove(thread)
                     thread.job = None
                 elif thread.is_running:
                     thread.abandoned = frame.thread_dropped = True
             if waits:
-                frame.thread_wait = f"waited for a thread: {self._describe_holders(thread.depth)}"
+                frame.thread_wait = f"waited for a thread: {self._describe_holders(frame.depth)}"
                 if frame.deadline is not None and not isinstance(cancelled, GeneratorExit):  # its loop is gone
                     frame.deadline.interrupt(f"{frame.path}, which {frame.thread_wait}")
             elif thread.abandoned and cancelled is not None:
@@ -178,10 +176,10 @@ class Threads:
     def report_wait(self, thread: CallThread) -> None:
         """Tell once in a session that a function waits for a place, and who holds them."""
         with self._lock:
-            waits = thread in self._waiting.get(thread.depth, ())
+            waits = thread in self._waiting.get(thread.frame.depth, ())
         if waits and not self._has_noticed:
             self._has_noticed = True
-            frame, holders = thread.frame, self._describe_holders(thread.depth)
+            frame, holders = thread.frame, self._describe_holders(thread.frame.depth)
             self._notice(frame, f"{frame.path} waits for a thread: {holders}.")
 
     def _describe_holders(self, depth: int) -> str:

@@ -74,10 +74,10 @@ class ToolEntry(EntryBase, Generic[T]):
     secret_fields: SecretFields | None = None
     """Which arguments are secret, where their schema does not say it."""
     kind: str = field(default="tool", init=False)
-    model: None = field(default=None, init=False)
 
     # Plain attributes and no properties: they are read at every call.
     name: str = field(init=False)
+    description: str | None = field(init=False)
     needs_run_context: bool = field(init=False)
     parameters: DeclaredParameters = field(init=False)
     proxy: Tool[Context] = field(init=False)
@@ -93,18 +93,18 @@ class ToolEntry(EntryBase, Generic[T]):
         effects = _check_effects(self.effects, tool.name)
         parameters = tool_parameters(tool)
         special = schema.takes_ctx or schema.positional_fields or schema.var_positional_field or tool.timeout
+        unchecked = (ArgumentError,) if parameters.vocabulary.unchecked else ()
         needs_yes = effects is not None and not effects <= {"read"}
         derived = {
             "name": tool.name,
+            "description": tool.description,
             "effects": effects,
             "repeat": _check_repeat(self.repeat, effects, tool),
             "requires_approval": self.requires_approval or tool.requires_approval or needs_yes,
             "needs_run_context": tool.takes_ctx,
             "parameters": parameters,
             "secret_fields": self.secret_fields or parameters.secret_fields,
-            "errors_for_model": (*self.errors_for_model, ArgumentError)
-            if parameters.vocabulary.unchecked
-            else self.errors_for_model,
+            "errors_for_model": (*self.errors_for_model, *unchecked),
             # PydanticAI runs it only for a model's calls.
             "check_arguments": None if tool.args_validator is None else self._check_arguments,
             "_function": schema.function,
@@ -122,12 +122,7 @@ class ToolEntry(EntryBase, Generic[T]):
     def from_function(cls, function: Callable[..., T], **options: Unpack[ToolOptions]) -> ToolEntry[T]: ...
     @classmethod
     def from_function(
-        cls,
-        function: Callable[..., Any],
-        *,
-        name: str | None = None,
-        description: str | None = None,
-        **options: Any,
+        cls, function: Callable[..., Any], *, name: str | None = None, description: str | None = None, **options: Any
     ) -> ToolEntry[Any]:
         """Return an entry of a plain function, sync or async, with or without a `RunContext` first.
 
@@ -143,10 +138,6 @@ class ToolEntry(EntryBase, Generic[T]):
                 "A context is taken as `ctx: RunContext[Context]`, first, and used as `ctx.deps`."
             ) from exc
         return cls(tool, **options)
-
-    @property
-    def description(self) -> str | None:
-        return self.tool.description
 
     @cached_property
     def source(self) -> str:  # type: ignore[override]
@@ -190,7 +181,7 @@ class ToolEntry(EntryBase, Generic[T]):
         if schema.is_async:
             output: Any = self._function(*args, **kwargs)
         else:
-            output = await ctx.runtime.loop.run_in_thread(ctx.frame, partial(self._function, *args, **kwargs))
+            output = await ctx.runtime.loop.threads.run(ctx.frame, partial(self._function, *args, **kwargs))
         # A plain function may still return an awaitable, as a lambda around a coroutine function does.
         result: T = await output if inspect.isawaitable(output) else output
         return result

@@ -12,11 +12,7 @@ import anyio
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 
-from ..errors import (
-    EventLoopError,
-    ScopeClosedError,
-    ToolsetError,
-)
+from ..errors import EventLoopError, ScopeClosedError, ToolsetError
 from ..values.canonical import SameObject
 from ..values.texts import quote
 from . import tasks
@@ -191,13 +187,8 @@ async def _wait_for_starts(toolsets: Sequence[AbstractToolset[Any]]) -> None:
             toolset = toolset.wrapped
         if isinstance(toolset, StartsConcurrently):
             starting.append(asyncio.create_task(toolset.started(), name=f"start of {toolset.label}"))
-    if not starting:
-        return
     try:
-        await asyncio.wait(starting, return_when=asyncio.FIRST_EXCEPTION)
-        for task in starting:
-            if task.done():
-                task.result()
+        await asyncio.gather(*starting)
     finally:
         for task in starting:
             task.cancel()

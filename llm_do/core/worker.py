@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import operator
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Generic, Literal, cast
 
@@ -33,15 +32,15 @@ from ..models.compatibility import check_requirement, find_unfit_model
 from ..policy.rules import RuleBook, read_rules
 from ..privacy.secret_fields import SecretFields
 from ..sandbox import SandboxConfig, SandboxManager, SandboxToolset
+from ..values.canonical import SameObject
 from ..values.names import check_name
 from ..values.snapshots import snapshot
 from ..values.texts import quote
-from .adapt import adapt
+from .adapt import adapt, as_list, index_by_name
 from .attachments import takes_files, takes_separate_files
 from .context import Context
 from .entry import Entry, EntryBase, Repeat, ToolsetFactory
 from .frame import WorkerFrame
-from .names import as_list, index_by_name
 from .plane import proxy_tool
 from .runtime import Runtime
 from .scope import CallScope
@@ -118,15 +117,12 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         if self.on_cut_off not in ("note", "error"):
             raise ValueError(f"on_cut_off of worker {self.name!r} must be 'note' or 'error', got {self.on_cut_off!r}.")
         for attribute in ("tools", "toolsets", "capabilities", "compatible_models"):
-            object.__setattr__(
-                self, attribute, tuple(as_list(getattr(self, attribute), f"{attribute} of worker {self.name!r}"))
-            )
+            values = as_list(getattr(self, attribute), f"{attribute} of worker {self.name!r}")
+            object.__setattr__(self, attribute, tuple(values))
         for requirement in self.compatible_models:
             check_requirement(requirement)
-        if (
-            isinstance(self.model, Model)
-            and (misfit := find_unfit_model(self.model, self.compatible_models)) is not None
-        ):
+        misfit = find_unfit_model(self.model, self.compatible_models) if isinstance(self.model, Model) else None
+        if misfit is not None:
             allowed = ", ".join(self.compatible_models)
             raise ModelChoiceError(
                 f"Worker {self.name!r} has the model {misfit!r}, and its compatible_models are {allowed}. "
@@ -181,10 +177,6 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         return writes_prompt(self.input_type)
 
     @cached_property
-    def _agents(self) -> list[_CachedAgent[OutputT]]:
-        return []
-
-    @cached_property
     def source(self) -> str | None:  # type: ignore[override]
         if not isinstance(self.instructions, str):
             return None
@@ -225,29 +217,26 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         scope: CallScope[OutputT] | None = ctx.worker_frame.conversation.scope
         if scope is not None:  # a turn of a conversation
             return await scope.answer(input_data)
-        scope, in_time = CallScope(self, ctx, is_conversation=False), True
-        try:
+        scope = CallScope(self, ctx, is_conversation=False)
+        async with AsyncExitStack() as stack:
+            stack.push_async_exit(scope)  # `answer` opens it
             return await scope.answer(input_data)
-        except asyncio.CancelledError:
-            in_time = False
-            raise
-        finally:
-            await scope.close(in_time=in_time)
 
     def agent_for(self, resolve: Callable[[str], EntryBase]) -> tuple[Agent[Context, OutputT], Sequence[str]]:
         """Return the agent that answers for this worker, and the names of its tools that dispatch by themselves.
 
         Nothing of a call lives on the agent, so it is kept as long as the tools' names mean the same.
         """
-        meant = [resolve(tool) if isinstance(tool, str) else adapt(tool) for tool in self.tools]
-        cached = self._agents[-1] if self._agents else None
-        if cached is None or not cached.serves(meant):
-            tools = index_by_name(meant, f"worker {self.name!r}")
-            cached = _CachedAgent(meant, list(tools), self._build_agent(list(map(adapt, tools.values()))))
-            self._agents[:] = [cached]
-        return cached.agent, cached.names
+        # Equal tools may do something else: only the very same ones have the same agent.
+        return self._agent_with(*(SameObject(resolve(tool) if isinstance(tool, str) else tool) for tool in self.tools))
 
-    def _build_agent(self, tools: list[EntryBase]) -> Agent[Context, OutputT]:
+    @cached_property
+    def _agent_with(self) -> Callable[..., tuple[Agent[Context, OutputT], Sequence[str]]]:
+        return lru_cache(maxsize=1)(self._build_agent)
+
+    def _build_agent(self, *meant: SameObject) -> tuple[Agent[Context, OutputT], Sequence[str]]:
+        entries: list[Any] = [tool.target for tool in meant]
+        tools = index_by_name(entries, f"worker {self.name!r}")
         output_type: Any = self.output_type
         if self.output_schema is not None:
             output_type = StructuredDict(self.output_schema, name=f"{self.name}_output")
@@ -257,15 +246,22 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
             instructions=self.instructions,
             output_type=output_type,
             deps_type=Context,
-            tools=[self.proxy_of(tool) for tool in tools],
+            tools=[self.proxy_of(tool) for tool in tools.values()],
             model_settings=self.model_settings,
             capabilities=self.capabilities,
             retries=self.retries,
             defer_model_check=True,
         )
         if self.output_schema is not None:  # PydanticAI shows the schema to the model, and believes the answer
-            agent.output_validator(_schema_check(self.output_schema))
-        return agent
+            validate = schema_validator(self.output_schema)
+
+            @agent.output_validator
+            def check(output: Any) -> Any:
+                if problem := validate(output):
+                    raise ModelRetry(problem)
+                return output
+
+        return agent, list(tools)
 
     def proxy_of(self, entry: Entry[Any]) -> Tool[Context]:
         """Return the tool that this worker's model sees for an entry. It takes files where this worker has some."""
@@ -275,27 +271,3 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
 
     def __repr__(self) -> str:
         return f"<WorkerEntry {self.name!r}>"
-
-
-@dataclass(frozen=True, slots=True)
-class _CachedAgent(Generic[OutputT]):
-    """An agent, and the tools that it was built for."""
-
-    tools: list[EntryBase]
-    names: list[str]
-    agent: Agent[Context, OutputT]
-
-    def serves(self, tools: list[EntryBase]) -> bool:
-        """Return whether these are the very same tools. Equal ones may do something else."""
-        return len(tools) == len(self.tools) and all(map(operator.is_, tools, self.tools))
-
-
-def _schema_check(schema: dict[str, Any]) -> Callable[[Any], Any]:
-    validate = schema_validator(schema)
-
-    def check(output: Any) -> Any:
-        if problem := validate(output):
-            raise ModelRetry(problem)
-        return output
-
-    return check

@@ -20,9 +20,8 @@ from typing import Any, ClassVar
 from pydantic_ai import Tool
 from pydantic_ai.agent import AbstractAgent
 
-from ..core.adapt import about_agent
+from ..core.adapt import about_agent, entries_below
 from ..core.entry import Entry, EntryBase
-from ..core.names import entries_below
 from ..core.tool import ToolEntry
 from ..core.worker import WorkerEntry
 from ..errors import ProjectCodeError

@@ -16,9 +16,8 @@ from typing import Any
 from pydantic_ai.models import Model
 
 from ..budgets.prices import Price
-from ..core.adapt import rule_name
+from ..core.adapt import index_by_name, rule_name
 from ..core.entry import Entry
-from ..core.names import index_by_name
 from ..definitions.definition import WorkerDefinition
 from ..errors import LlmDoError, UnknownEntryError, WorkerFileError, did_you_mean
 from ..machine.files import Owners

@@ -12,8 +12,8 @@ from pydantic_ai.capabilities import NativeTool
 from ..budgets.limits import Limits
 from ..core.adapt import describe
 from ..core.entry import Entry, ToolsetFactory
-from ..core.names import no_such_tool
 from ..core.runtime import Runtime
+from ..core.session_tools import no_such_tool
 from ..core.worker import WorkerEntry
 from ..definitions.definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec, define, places_of
 from ..definitions.toolsets import McpToolset, native_tool

@@ -63,7 +63,7 @@ def _read_attachment(ctx: Context, path: str) -> AttachmentPayload:
     payload, pins = read_shared(ctx.sandbox_toolset, path), ctx.frame.pins
     if pins is not None and pins.files[path].content != payload.data:
         raise PathChanged(f"{path!r} has changed since it was looked at, and was not handed on.")
-    return replace(payload, data=ctx.runtime.gate.for_model(payload.data))
+    return replace(payload, data=ctx.runtime.gate.redaction.for_model(payload.data))
 
 
 async def _worker_call(

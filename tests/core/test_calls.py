@@ -452,7 +452,7 @@ async def test_a_call_that_no_run_is_known_for_goes_on_when_the_session_stands_s
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A task of the program makes the call that a tool waits for."""
-    monkeypatch.setattr("llm_do.core.slots.LOOK_AGAIN", 0.02)
+    monkeypatch.setattr("llm_do.core.loop.LOOK_AGAIN", 0.02)
     wanted: asyncio.Queue[asyncio.Future[str]] = asyncio.Queue()
 
     async def consume() -> None:

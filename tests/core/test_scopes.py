@@ -852,7 +852,7 @@ def test_what_a_worker_is_given_is_kept_as_it_was() -> None:
 
 async def test_a_call_that_outlives_its_turn_takes_no_slot_of_the_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A toolset may call workers from a task of its own. The workers of the next turn do not wait until it is over."""
-    monkeypatch.setattr("llm_do.core.slots.LOOK_AGAIN", 3600.0)  # so that no worker goes on without a slot
+    monkeypatch.setattr("llm_do.core.loop.LOOK_AGAIN", 3600.0)  # so that no worker goes on without a slot
     inside, over = asyncio.Event(), asyncio.Event()
     contexts: list[Context] = []
 

@@ -37,7 +37,7 @@ from pydantic_ai.exceptions import ModelRetry
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.models import Model
 
-from ...core.foreign import MOST_TOOLS
+from ...core.session_tools import MOST_TOOLS
 from ...core.tasks import LEAVING_SECONDS
 from ...definitions.toolsets import McpServer
 from ...errors import ToolsetError

@@ -22,7 +22,7 @@ from ...core.context import Context, dispatch
 from ...core.events import CallProgress
 from ...core.frame import RequestFrame
 from ...core.recorder import tags
-from ...core.stand_in import StandInModel
+from ...core.session_models import StandInModel
 from ...definitions.toolsets import McpServer, McpToolset
 from ...errors import PathDenied, ToolsetError
 from ...machine.installation import install_extra
@@ -277,7 +277,7 @@ class McpServerToolset(WrapperToolset[Context]):
             raise RuntimeError("Sampling is possible only during a tool call.")
         call = self._calls[0]
         # Without secrets, like the result of a tool: a model gets the text that a person sees.
-        messages = call.ctx.runtime.gate.for_model(messages)
+        messages = call.ctx.runtime.gate.redaction.for_model(messages)
         entry = SamplingEntry(self.label, messages, settings)
         scope = anyio.CancelScope()
         call.samples[scope] = anyio.Event()

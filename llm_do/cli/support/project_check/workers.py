@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic_ai.settings import ModelSettings
 
-from ....core.names import no_such_tool
+from ....core.session_tools import no_such_tool
 from ....core.worker import WorkerEntry
 from ....definitions.definition import WorkerDefinition, places_of
 from ....definitions.toolsets import McpToolset

@@ -1,12 +1,35 @@
-"""Names of types, as errors for people and models write them."""
+"""Outputs of entries: checked against their types, and these types as errors for people and models name them."""
 
 from __future__ import annotations
 
 import inspect
+from functools import lru_cache
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
+from pydantic import TypeAdapter, ValidationError
 from pydantic_ai import NativeOutput, PromptedOutput, TextOutput, ToolOutput
+from pydantic_ai.messages import ToolReturn
+
+from ..errors import OutputError, summarize
+
+
+def check_output(name: str, schema_out: Any, output: Any) -> None:
+    """Check an output strictly against the type that its entry declares."""
+    value = output.return_value if isinstance(output, ToolReturn) else output
+    try:
+        adapter = _adapter(schema_out)
+    except TypeError:  # an annotation may hold what cannot be hashed
+        adapter = TypeAdapter(schema_out)
+    try:
+        adapter.validate_python(value, strict=True)
+    except ValidationError as exc:
+        raise OutputError(f"{name}() returned what its schema_out does not allow: {summarize(exc)}") from exc
+
+
+@lru_cache(maxsize=1024)
+def _adapter(schema_out: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(schema_out)
 
 
 def name_of_type(output_type: Any) -> str:
