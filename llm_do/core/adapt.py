@@ -1,4 +1,4 @@
-"""Entries as the runtime works with them: those of a user's own class are adapted once, and all are found by name."""
+"""Adapters for entries of users' own classes, and the lookup of entries by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .entry import Entry, EntryBase, check_repeat
 
 
 class AdaptedEntry(EntryBase):
-    """An object of a user's own class, as an entry of ours. Its attributes are read when needed: they may change."""
+    """An entry of a user's own class. Its attributes are read at each use, since they may change."""
 
     def __init__(self, target: Entry[Any]) -> None:
         check_entry(target, "this runtime")
@@ -51,11 +51,11 @@ class AdaptedEntry(EntryBase):
 
 
 _ADAPTED: WeakValueDictionary[int, AdaptedEntry] = WeakValueDictionary()
-"""The adapters in use, by the id of their objects, which they keep alive."""
+"""The adapters in use, by the id of their targets, which they keep alive."""
 
 
 def adapt(entry: Entry[Any]) -> EntryBase:
-    """Return an entry as the runtime works with it: itself if it is one of ours, else its one adapter."""
+    """Return the entry itself if it is an `EntryBase`, else its only adapter."""
     if isinstance(entry, EntryBase):
         return entry
     adapter = _ADAPTED.get(id(entry))
@@ -65,24 +65,24 @@ def adapt(entry: Entry[Any]) -> EntryBase:
 
 
 def parameters_of(entry: Entry[Any]) -> Parameters:
-    """Return what an entry takes. A user's own class says it with `input_type`, or takes what a worker takes."""
+    """Return the parameters of an entry. Those of a user's own class without `input_type` are those of a worker."""
     return adapt(entry).parameters
 
 
 def rule_name(entry: Entry[Any]) -> str:
-    """Return the name by which rules speak of an entry."""
+    """Return the name that rules use for an entry."""
     adapted = adapt(entry)
     return adapted.rule or adapted.name
 
 
 def describe(entry: Entry[Any]) -> str:
-    """Return an entry as error messages name it: its kind, its name and where it comes from."""
+    """Return the kind, the name and the source of an entry, for error messages."""
     source = adapt(entry).source
     return f"{entry.kind} {entry.name!r}" + (f" from {source}" if source else "")
 
 
 def check_entry(thing: Any, owner: str) -> None:
-    """Raise `TypeError` for anything that is no entry, with how to make it one."""
+    """Raise `TypeError` if `thing` is not an entry, and say how to make it one."""
     if isinstance(thing, type):
         raise TypeError(f"{thing.__name__} is a class, so {owner} cannot call it. Give an instance.")
     if all(hasattr(thing, member) for member in ("name", "kind", "requires_approval", "model", "call")):
@@ -107,13 +107,13 @@ def about_agent(agent: AbstractAgent[Any, Any]) -> str:
 
 @runtime_checkable
 class ExplainsNames(Protocol):
-    """Entries that know why a name means none of them, though the code of the project has it."""
+    """A mapping of entries that can explain why a name in the code of the project is not among them."""
 
     def explain_name(self, name: str) -> str | None: ...
 
 
 def index_by_name(entries: Iterable[Entry[Any]], owner: str = "this runtime") -> dict[str, Entry[Any]]:
-    """Index entries by name. Raise for two of one name, and for anything that is no entry."""
+    """Return entries by name. Raise for two of one name, and for anything that is not an entry."""
     by_name: dict[str, Entry[Any]] = {}
     for entry in as_list(entries, f"entries of {owner}"):
         check_entry(entry, owner)
@@ -127,19 +127,19 @@ def index_by_name(entries: Iterable[Entry[Any]], owner: str = "this runtime") ->
 
 
 def as_list(values: Any, what: str) -> list[Any]:
-    """Return values as a list, or raise for a single one, which Python would take for another iterable."""
+    """Return values as a list. Raise for a single value, even if Python could iterate over it, as over a text."""
     if isinstance(values, str) or hasattr(values, "call") or not isinstance(values, Iterable):
         raise TypeError(f"The {what} must be a list, got {quote(values)}.")
     return list(values)
 
 
 def entries_below(entries: Iterable[Entry[Any]]) -> Iterator[Entry[Any]]:
-    """Yield entries, and all in the trees below them."""
+    """Yield entries, their own tools, the own tools of these, and so on."""
     return reachable_from(entries, lambda entry: adapt(entry).own_entries.values(), id)
 
 
 def reachable(entry: Entry[Any]) -> dict[str, Entry[Any]]:
-    """Return an entry and all that it reaches, by name, without names that mean two entries."""
+    """Return an entry and all below it, by name. Names that two entries below it have are left out."""
     check_entry(entry, "this runtime")
     entries: dict[str, Entry[Any]] = {check_name(entry.name): entry}
     ambiguous: set[str] = set()

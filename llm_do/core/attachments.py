@@ -1,10 +1,10 @@
-"""Files that are given to a worker: where they come from, and whether it may be given them.
+"""Files for a worker: where they come from, and whether it may get them.
 
-At the top of a session a path is one of this machine. Below a worker it is a path in that worker's roots, and nothing
-else: files that a worker hands on can only come from where it may read.
+At the top of a session a path is one of this machine. Below a worker it is always a path in that worker's roots: it can
+only hand on files that it may read.
 
 Files of roots are read once, before the call is made: the rules, the person who is asked, the record and the worker
-get the same bytes. Where the rules refuse the call, nothing is read.
+get the same bytes. If the rules refuse the call, nothing is read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Judge(Protocol):
     redaction: Redaction
 
     def refuses(self, frame: CallFrame, arguments: dict[str, Any]) -> bool:
-        """Return whether the rules refuse a call, without a question."""
+        """Return whether the rules refuse a call, without asking."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class _RootFile:
 
 
 def bind_call(frame: WorkerFrame, args: tuple[Any, ...], kwargs: dict[str, Any], judge: Judge) -> dict[str, Any]:
-    """Bind the arguments of a worker's call that Python makes, and give it the files in its keyword `attachments`."""
+    """Bind the arguments of a call of a worker from Python, and attach the files in the keyword `attachments`."""
     worker: Any = frame.entry
     files = None
     if "attachments" in kwargs and _means_files(worker, kwargs):
@@ -64,10 +64,10 @@ def bind_call(frame: WorkerFrame, args: tuple[Any, ...], kwargs: dict[str, Any],
 
 
 def _means_files(worker: Any, kwargs: Mapping[str, Any]) -> bool:
-    """Return whether the keyword `attachments` of a call is its files, and not a field or data of that name.
+    """Return whether the keyword `attachments` of a call contains its files, and is not a field or data of that name.
 
-    Keywords may have come out of data, a mail perhaps, which must not choose files: beside any other than `input`, a
-    text is no path.
+    Keywords may come from data, such as a mail, which must not choose files: a text beside keywords other than `input`
+    is not a path.
     """
     attachments = kwargs["attachments"]
     if worker.input_type is None:
@@ -91,17 +91,17 @@ def takes_files(worker: EntryBase) -> bool:
 
 
 def takes_separate_files(worker: EntryBase) -> bool:
-    """Return whether a keyword `attachments` means files beside the input that a worker declares."""
-    # The shape has its fields by their aliases, and by their names.
+    """Return whether the keyword `attachments` means files beside the declared input of a worker."""
+    # The shape has the fields by their aliases and by their names.
     return worker.input_type is not None and "attachments" not in worker.parameters.vocabulary.shape["properties"]
 
 
 def attach(frame: WorkerFrame, arguments: dict[str, Any], files: Sequence[AttachmentInput], judge: Judge) -> None:
-    """Give a worker's call its files, and its prompt where its input type writes that.
+    """Give the call of a worker its files, and its prompt if the input type writes that.
 
     Raises:
-        PathDenied: The policy of the worker, or that of its caller, or the roots of the caller do not allow it. What
-            only the file itself tells is raised later, when the rules have agreed: as `input_error` of the frame.
+        PathDenied: The policy of the worker or of its caller, or the roots of the caller do not allow it. Problems with
+            the file itself are raised only after the rules allow the call: as `input_error` of the frame.
     """
     worker = frame.entry
     prompt: Sequence[Any] | None = None
@@ -138,27 +138,27 @@ def attach(frame: WorkerFrame, arguments: dict[str, Any], files: Sequence[Attach
 
 
 def check_names(frame: CallFrame, files: Sequence[AttachmentInput]) -> None:
-    """Refuse files by their number and their names, before any is read: a model may name as many as it likes."""
+    """Refuse files by their number and their names, before any is read: a model may name any number."""
     located = [_place(frame, item) for item in files]
     for check in _checks(frame):
         check.names(located)
 
 
 def check_handed_on(frame: CallFrame, paths: Sequence[str]) -> None:
-    """Refuse paths of files that the running worker may not hand on to any other."""
+    """Refuse files that the running worker may not hand on to any worker."""
     for check in _checks_of_caller(frame):
         check.names([_RootFile(path, frame.files.manager.host_path(path)) for path in paths])
 
 
 def share(frame: CallFrame, files: Sequence[Any]) -> list[Any]:
-    """Note for the rules which files of its caller's roots go with a call, and return where each file is."""
+    """Note for the rules the files of the caller's roots, and return where each file is."""
     located = [_place(frame, item) for item in files]
     frame.shared_files = {file.path: file.place for file in located if isinstance(file, _RootFile)}
     return located
 
 
 def separate_files(frame: CallFrame, arguments: Mapping[str, Any]) -> tuple[Mapping[str, Any], Sequence[str]]:
-    """Return the arguments and the paths of files that the model of a worker gives to another one in one mapping."""
+    """Split what a model gives another worker into the arguments and the paths of files."""
     worker = frame.entry
     if frame.parent is None or frame.parent.worker is None or not takes_files(worker):
         return arguments, ()
@@ -170,7 +170,7 @@ def separate_files(frame: CallFrame, arguments: Mapping[str, Any]) -> tuple[Mapp
 
 
 def shared_cases(frame: CallFrame) -> list[Case]:
-    """Return the files of the caller's roots that go along, as rules judge them: each is read, and handed over."""
+    """Return the cases for the rules of the files of the caller's roots: each is read, and handed over."""
     handed_over = [
         Case({"worker": frame.entry.name, "attachments": place}, path, name="worker.call")
         for path, place in frame.shared_files.items()
@@ -181,7 +181,7 @@ def shared_cases(frame: CallFrame) -> list[Case]:
 
 
 def load(attachments: Sequence[AttachmentInput], policy: AttachmentPolicy, worker: str) -> list[Any]:
-    """Read attachments that a person, or a program of theirs, gives, and check that the worker may have them."""
+    """Read attachments from a person or a program, and check that the worker may get them."""
     files, check = list(_as_files(attachments, worker)), _Check(policy, worker)
     check.names(files)
     contents = [_read_host(file, policy.max_total_bytes) for file in files]
@@ -202,12 +202,11 @@ def _as_files(attachments: Any, worker: str) -> Sequence[Any]:
 
 
 def _is_file(item: Any) -> bool:
-    """Return whether a value can only be a file. A text may be a path."""
+    """Return whether a value is certainly a file. A text is not: it may be a path."""
     return isinstance(item, PurePath | AttachmentPayload) or is_content(item)
 
 
 def _place(frame: CallFrame, item: Any) -> Any:
-    """Return where a file is. Below a worker, a path is one in that worker's roots."""
     caller = frame.caller
     if not isinstance(item, str | PurePath) or caller.worker is None:
         return item
@@ -216,14 +215,13 @@ def _place(frame: CallFrame, item: Any) -> Any:
 
 def _read_file(frame: CallFrame, file: Any, judge: Judge) -> Any:
     if isinstance(file, _RootFile):
-        # As in what `read_file` gives: a model chose the file, and another one is sent it.
+        # As in `read_file`, secrets are removed: a model chose the file, and another one is sent it.
         return judge.redaction.for_model(read_shared(frame.caller.files, file.path).content())
     policy: Any = frame.entry.attachment_policy
     return _read_host(file, policy.max_total_bytes)
 
 
 def read_shared(files: SandboxToolset, path: str) -> AttachmentPayload:
-    """Read a file of a worker's roots that it hands on."""
     root, rest = files.manager.parse(path)
     return AttachmentPayload(path, files.read_bytes(root.name, rest))
 
@@ -242,11 +240,10 @@ def _read_host(file: Any, limit: int) -> Any:
         raise PathDenied(f"{str(path)!r} cannot be attached: {exc.strerror or exc}.") from exc
 
 
-# -- whether a worker may have them ----------------------------------------------------------------------
+# -- whether a worker may get them -----------------------------------------------------------------------
 
 
 def _checks(frame: CallFrame) -> Iterator[_Check]:
-    """Yield the checks that hold for a call: that of the worker that is called, and that of the one that calls."""
     worker: Any = frame.entry
     yield _Check(worker.attachment_policy, worker.name)
     if frame.parent is not None:
@@ -268,7 +265,6 @@ class _Check:
     hands_on: bool = False
 
     def names(self, files: Sequence[Any]) -> None:
-        """Refuse too many files, and those whose names end otherwise than the policy says."""
         policy = self.policy
         if len(files) > policy.max_attachments:
             most = f"{policy.max_attachments} attachment{'' if policy.max_attachments == 1 else 's'}"
@@ -281,7 +277,6 @@ class _Check:
                 raise PathDenied(f"{name!r} cannot be {whom} worker {self.worker!r}: it {verb} {allowed}.")
 
     def bytes(self, contents: Sequence[Any]) -> None:
-        """Refuse files that are too large in all."""
         total = sum(len(getattr(content, "data", b"")) for content in contents)
         if total > self.policy.max_total_bytes:
             raise PathDenied(f"{self._who} {self.policy.max_total_bytes} bytes of attachments at most, got {total}.")

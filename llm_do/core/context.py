@@ -1,4 +1,4 @@
-"""`Context.call`, and `dispatch`: the one way to invoke an entry, from Python or a model."""
+"""`Context.call` and `dispatch`, the only way to run an entry, from Python or a model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from .trace import Trace
 T = TypeVar("T", default=Any)
 
 _MOST_QUESTIONS = 4
-"""How many more approvals of a call are asked for when its files keep changing."""
+"""How many more times to ask for approval of a call whose files keep changing."""
 
 
 class Context:
@@ -54,7 +54,7 @@ class Context:
         self.runtime = runtime
         """The session, with its parts. They are for llm-do itself."""
         self.branches = branches
-        """The names of the branches that it is in, as keys have them."""
+        """The names of its branches, as in keys."""
         self.frame = frame
         """The data of the call that this context belongs to."""
 
@@ -88,7 +88,7 @@ class Context:
                 if not isinstance(entry, str):
                     self.runtime.tell_from_namesakes(frame)
             if target.check_arguments is not None:
-                if frame is not None:  # equal calls get their keys as they are made, however long their checks take
+                if frame is not None:  # equal calls get keys in the order in which they are made, not checked
                     self.runtime.recorder.give_key(frame, arguments, self.branches)
                 await target.check_arguments(arguments, self)
         except LlmDoError as exc:
@@ -101,7 +101,7 @@ class Context:
     @overload
     def call_sync(self, entry: Entry[T], /, *args: Any, **kwargs: Any) -> T: ...
     def call_sync(self, entry: str | Entry[Any], /, *args: Any, **kwargs: Any) -> Any:
-        """`call` for synchronous code: at the top level, or in a synchronous entry, which runs in a thread."""
+        """Call an entry from synchronous code: at the top level, or in a synchronous entry, which runs in a thread."""
         return self.runtime.loop.call_sync(self.frame, partial(self.call, entry, *args, **kwargs))
 
     @overload
@@ -119,14 +119,14 @@ class Context:
     def branch(self, name: str) -> Context:
         """Return a context whose calls have `name` in their keys.
 
-        Give each of the concurrent branches of a function one of its own: equal calls in them keep their keys apart in
-        every run, whichever branch is faster.
+        Use one for each concurrent branch of a function, so that equal calls in them have the same keys in every run,
+        whichever branch is faster.
         """
         return Context(self.runtime, self.frame, f"{self.branches}{check_name(name, owner='a branch', hint='')}~")
 
     @property
     def idempotency_key(self) -> str:
-        """A key for this call, by which another system recognises a repetition of it: equal in a resumed run only."""
+        """A key by which another system can recognise a repetition of this call. Only a resumed run has the same."""
         recorder = self.runtime.recorder
         return digest_of_text(f"{recorder.stream.session_id} {recorder.key_of(self.frame)}")
 
@@ -144,7 +144,7 @@ class Context:
 
     @property
     def model(self) -> ModelLike | None:
-        """The session's default model, for workers that have none of their own."""
+        """The session's default model, for workers without their own."""
         return self.runtime.models.default
 
     @property
@@ -187,7 +187,7 @@ class Context:
         """The defaults of workers that are created in the session."""
         return self.runtime.creation_defaults or WorkerCreationDefaults()
 
-    # -- the running worker, where there is one ------------------------------------------------------
+    # -- the running worker, if there is one ---------------------------------------------------------
 
     @property
     def worker(self) -> WorkerDefinition:
@@ -207,7 +207,7 @@ class Context:
 
     @property
     def attachments(self) -> list[AttachmentPayload]:
-        """The files that the running worker got. Content that is only an address, such as `ImageUrl`, is left out."""
+        """The files of the running worker, without content that is only an address, such as `ImageUrl`."""
         files = self.worker_frame.attachments
         return [AttachmentPayload.of(file) for file in files if isinstance(file, BinaryContent)]
 
@@ -248,10 +248,10 @@ async def dispatch(
     run_ctx: RunContext[Context] | None = None,
     frame: CallFrame | None = None,
 ) -> Any:
-    """Make one call on behalf of `ctx`, with arguments that are validated. Every call of a session passes here.
+    """Make one call on behalf of `ctx`, with validated arguments. Every call of a session passes here.
 
-    Python code comes from `Context.call`. A model's calls come from the tools that `plane` gave it, with
-    their `run_ctx`. A turn of a chat brings the frame of its scope.
+    A call from Python comes from `Context.call`, a call from a model from `plane` with its `run_ctx`, and a turn of a
+    chat brings the frame of its scope.
     """
     session = ctx.runtime
     if get_running_loop() is not session.loop.current:
@@ -274,7 +274,7 @@ async def dispatch(
         child = Context(session, frame)
         if recorder.observed or session.executor is not None or frame.asked_at or isinstance(frame, WorkerFrame):
             await _begin(session, frame)
-        # `run_ctx` is None for an entry that says it needs none, whatever the protocol promises to others.
+        # `run_ctx` is None for an entry that does not need it, although the protocol promises one.
         own_ctx: Any = run_context(child, entry, run_ctx) if entry.needs_run_context else None
         try:
             if session.has_timeout_or_executor or entry.kind == "worker":
@@ -294,20 +294,19 @@ async def dispatch(
 
 
 async def _recall(session: Session, frame: CallFrame, arguments: dict[str, Any]) -> Recalled | None:
-    """Return the answer of an earlier run to a call, if the executor has one."""
     frame.arguments = arguments
-    if session.executor is None or not frame.replayable:  # its key does not tell its arguments from others
+    if session.executor is None or not frame.replayable:  # calls with other arguments may have the same key
         return None
     recalled = await session.executor.recall(frame)
     session.check_may_run(frame)
-    # A call that asks from within was not over yet.
+    # A call that raised these was not over yet.
     if recalled is None or isinstance(recalled.error, ApprovalRequired | PathChanged):
         return None
     return recalled if recalled.is_for(frame) else None
 
 
 async def _begin(session: Session, frame: CallFrame, *, is_again: bool = False) -> None:
-    """Prepare a call that is approved, tell the sinks and the executor that it begins, and check that it still may."""
+    """Prepare an approved call, tell the sinks and the executor that it begins, and check again that it may run."""
     if isinstance(frame, WorkerFrame) and not is_again:
         await prepare_worker(session, frame)
     if session.recorder.observed:
@@ -318,7 +317,7 @@ async def _begin(session: Session, frame: CallFrame, *, is_again: bool = False) 
 
 
 async def _fail(session: Session, frame: CallFrame, exc: BaseException) -> None:
-    """End a call that did not return, and what its thread still waits for."""
+    """End a failed call, and the calls that its thread still waits for."""
     try:
         if frame.thread_calls:
             await cancel_thread_calls(frame)
@@ -328,10 +327,10 @@ async def _fail(session: Session, frame: CallFrame, exc: BaseException) -> None:
 
 
 async def _ask_and_run(ctx: Context, child: Context, run_ctx: Any, reason: ApprovalRequired | PathChanged) -> Any:
-    """Ask about a call that turned out to need it, and run it again.
+    """Ask for the approval of a call that has begun, and run it again.
 
-    `ApprovalRequired` is PydanticAI's way for a tool to ask from within. `PathChanged` says that a file is no longer
-    the one that a person was shown.
+    A tool raises PydanticAI's `ApprovalRequired` to ask from within. `PathChanged` means that a file is no longer the
+    one that a person was shown.
     """
     frame, from_within = child.frame, False
     for _ in range(_MOST_QUESTIONS):
@@ -356,7 +355,6 @@ async def _ask_and_run(ctx: Context, child: Context, run_ctx: Any, reason: Appro
 
 
 def _start(child: Context, run_ctx: Any) -> Awaitable[Any]:
-    """Run the entry of a call, through the executor if there is one."""
     entry, arguments, executor = child.frame.entry, child.frame.arguments, child.runtime.executor
     if executor is None:
         return entry.call(arguments, child, run_ctx)
@@ -364,7 +362,7 @@ def _start(child: Context, run_ctx: Any) -> Awaitable[Any]:
 
 
 def run_context(ctx: Context, entry: EntryBase, base: RunContext[Context] | None = None) -> RunContext[Context]:
-    """Return a `RunContext` whose `deps` make calls on behalf of the call that `ctx` belongs to."""
+    """Return a `RunContext` with `ctx` as its `deps`."""
     frame = ctx.frame
     if base is not None:
         run_ctx = copy(base)

@@ -1,4 +1,4 @@
-"""The conversation of a worker with its model, which a chat keeps over all turns, and the calls that it asks for."""
+"""The conversation of a worker with its model, and the calls that the model asks for."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ from .events import RequestSetup
 
 
 class Conversation:
-    """A worker and its model: what lives over all turns of a chat."""
+    """The data of a worker that a chat keeps over all turns."""
 
     is_closed = False
     """Whether its end is recorded."""
     scope: Any = None
-    """The `CallScope` whose turns the frame carries, if any."""
+    """The `CallScope`, if the call is a turn of one."""
     messages: Sequence[ModelMessage] = ()
-    """The messages so far."""
     sent_history: SentHistory | None = None
-    """The same without secrets, where a session has any."""
+    """The messages without secrets, if the session has any secrets."""
     sent_messages: Sequence[ModelMessage] = ()
     """The messages of the last request."""
     recorded_messages: Sequence[ModelMessage] = ()
-    """The same as they were then, where anything listens."""
+    """A copy of them from that time, if anything listens."""
     logged_parts: Sequence[ModelRequestPart] = ()
     """The parts of the last request in the message log."""
     tools: Mapping[str, ToolDefinition] = MappingProxyType({})
-    """The tools that its models were offered so far, by name."""
+    """All tools that its models were offered so far, by name."""
     setup: tuple[RequestSetup, str] | None = None
     """The settings and tools of the last request, with their digest."""
     sandbox: SandboxToolset | None = None
@@ -40,7 +39,7 @@ class Conversation:
 
 
 class AskedCall(NamedTuple):
-    """A call that a model's response asks for, and that was not made yet."""
+    """A call that a model's response asks for, and that is not made yet."""
 
     name: str
     tool_call_id: str

@@ -1,4 +1,4 @@
-"""Digests of definitions: what tells the prompt, the settings or the code of an entry from a changed one."""
+"""Digests of definitions, which differ when the prompt, the settings or the code of an entry has changed."""
 
 from __future__ import annotations
 
@@ -17,55 +17,50 @@ from .adapt import adapt
 from .entry import EntryBase
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-"""The place of an object in memory, which is another one in each process."""
-
 _NAMED_AT_RANDOM = re.compile(f"{_ADDRESS.pattern}|<locals>")
-"""Texts of types and functions that may be equal for two of them."""
+"""Found in texts of types and functions that do not tell two of them apart."""
 
 _WORKER_FIELDS = (
     *("instructions", "description", "compatible_models", "output_schema", "model_settings", "limits"),
     *("on_cut_off", "allow_workers", "tool_rules", "retries", "requires_approval"),
 )
-"""The fields that tell a worker from a changed one, beside its model."""
+"""The fields of a worker that its digest depends on, besides its model."""
 
 _DEFINED_BY_FIELDS = (f"{__package__}.worker", f"{__package__}.tool")
-"""The modules of the classes of entries that have nothing to them but their fields."""
+"""The modules of the classes of entries that are fully described by their fields."""
 
 
 class ToolOfToolset(NamedTuple):
     """The identity of a tool of a foreign toolset, which is made anew for each call."""
 
     toolset: Hashable
-    """What tells the toolset from others: its factory, as `SameObject`."""
+    """The identity of the toolset: its factory, as `SameObject`."""
     name: str
     qualified_name: str | None
     fingerprint: str
-    """A digest of its description. With another one it is another tool."""
 
 
 class DefinitionDigest(NamedTuple):
-    """A digest of an entry's definition."""
-
     text: str
     is_exact: bool
-    """Whether it tells the entry from all others of its name."""
+    """Whether all other entries of this name have another digest."""
 
 
 def definition_digest(entry: EntryBase) -> DefinitionDigest:
-    """Return the digest of an entry's definition, which is made once. If it has no key, its code and names count."""
+    """Return the digest of an entry's definition, which is made once; an inexact one if the definition has no key."""
     made: DefinitionDigest | None = vars(entry).get("_definition_digest")
     if made is None:
         try:
             key = definition_key(SameObject(entry)), _key_beside_grants(entry)
             made = DefinitionDigest(digest_of_text(digest_of_key(key)), is_exact=True)
-        except Exception:  # there is code of the user's own in definitions
+        except Exception:  # definitions contain users' code
             made = DefinitionDigest(_inexact_digest(entry), is_exact=False)
         object.__setattr__(entry, "_definition_digest", made)
     return made
 
 
 def _key_beside_grants(entry: EntryBase) -> Hashable:
-    """Return a key of what tells the answer of a worker from that of another one, and matters for no grant."""
+    """Return a key of what else affects the answers of a worker, but no grants."""
     tools, output = _definitions_of_tools(entry), str(entry.output_type)
     has_secrets = any(getattr(toolset, "has_secrets", False) for toolset in entry.toolsets)
     if has_secrets or not all(tool.is_exact for tool in tools) or _NAMED_AT_RANDOM.search(output):
@@ -74,7 +69,7 @@ def _key_beside_grants(entry: EntryBase) -> Hashable:
 
 
 def _definitions_of_tools(entry: EntryBase) -> list[DefinitionDigest]:
-    """Return the definitions of a worker's tools. Those of the project count by their names."""
+    # Tools of the project count by their names.
     return [
         DefinitionDigest(tool, is_exact=True) if isinstance(tool, str) else definition_digest(adapt(tool))
         for tool in entry.tools
@@ -94,10 +89,10 @@ def _inexact_digest(entry: EntryBase) -> str:
 
 
 def definition_key(identity: Hashable) -> Hashable:
-    """Return a key that tells a worker or a tool from a changed one, also in another process.
+    """Return a key of a worker or a tool that differs when it has changed, and is the same in other processes.
 
-    Code counts with what it closes over, and anything that it refers to by a global name counts by that name. Raises an
-    exception where something cannot be told: an object of a user's class has code and state of its own.
+    It has the code of functions with what they close over, and global names as names. Raises an exception if a part has
+    no key: an object of a user's class has code and state of its own.
     """
     if isinstance(identity, ToolOfToolset) and isinstance(identity.toolset, SameObject):
         factory = identity.toolset.target
@@ -111,7 +106,6 @@ def definition_key(identity: Hashable) -> Hashable:
 
 
 def _parts_of(entry: EntryBase) -> list[Any]:
-    """Return the parts of an entry of ours on which the meaning of its calls depends."""
     if entry.kind == "worker":
         worker: Any = entry
         model = getattr(entry.model, "model_id", entry.model)
@@ -128,7 +122,7 @@ def _parts_of(entry: EntryBase) -> list[Any]:
 
 
 def _key_of(value: Any) -> Hashable:
-    """Return the canonical key of a value that may be a function, or have some in it."""
+    """Return the canonical key of a value that may be or contain functions."""
     if isinstance(value, FunctionType):
         closed_over = [cell.cell_contents for cell in value.__closure__ or ()]
         if any(isinstance(each, list | dict | set) for each in closed_over):
@@ -147,18 +141,18 @@ def _key_of(value: Any) -> Hashable:
         return Path, str(value.absolute())
     if isinstance(value, type):
         return type, value
-    # An object that can be called: of its fields, and of the code of its class.
+    # The key of a callable object is made of its fields and the code of its class.
     return (canonical(value), _key_of(type(value).__call__)) if callable(value) else canonical(value)
 
 
 def _field(entry: EntryBase, name: str) -> Any:
-    """Return a field of a worker, without credentials: a new key is no other definition."""
+    """Return a field of a worker, without credentials: a new API key does not change the definition."""
     value = getattr(entry, name, None)
     return hide_credentials(value) if name == "model_settings" and value else value
 
 
 def qualified_name_of(entry: EntryBase) -> str:
-    """Return the name of an entry with where it comes from: a module, a server, or a class of the user's own."""
+    """Return the name of an entry with its module or its server, if it has one."""
     function: Any = getattr(getattr(entry, "tool", None), "function", None)
     if function is not None:
         function = inspect.unwrap(function)
@@ -167,7 +161,7 @@ def qualified_name_of(entry: EntryBase) -> str:
 
 
 def _text_of_code(code: CodeType | None) -> str:
-    """Return what a function does, without where it stands: moving it changes nothing."""
+    """Return the text of code without line numbers, so that moving it changes nothing."""
     if code is None:
         return ""
     constants = list(map(_text_of_constant, code.co_consts))

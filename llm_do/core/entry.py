@@ -1,4 +1,4 @@
-"""Entries: what they are, stated as types, and how user code calls them; and the other seams of a session."""
+"""Entries: their types, how user code calls them, and the other types that user code can implement."""
 
 from __future__ import annotations
 
@@ -33,14 +33,13 @@ Effect: TypeAlias = Literal["read", "write", "execute", "network"]
 EFFECTS: tuple[Effect, ...] = get_args(Effect)
 
 Repeat: TypeAlias = Literal["safe", "keyed", "never"]
-"""How a resumed run treats a call that had begun: it makes it again; makes it again with the same
-`ctx.idempotency_key`, by which the other side recognises it; or asks a person what happened."""
+"""What a resumed run does with a call that had begun: repeat it, repeat it with the same `ctx.idempotency_key`, by
+which the other system recognises it, or ask a person what happened."""
 
 REPEATS: tuple[Repeat, ...] = get_args(Repeat)
 
 
 def check_repeat(repeat: Any, name: str) -> Repeat:
-    """Return how a resumed run treats a call of an entry, or refuse what is no such way."""
     if repeat not in REPEATS:
         raise ValueError(f"{name}: repeat must be one of {', '.join(REPEATS)}, got {repeat!r}.")
     return cast(Repeat, repeat)
@@ -53,13 +52,13 @@ OutputT_co = TypeVar("OutputT_co", covariant=True, default=Any)
 class Entry(Protocol[OutputT_co]):
     """Anything that can be called by name: a Python function, an LLM worker, or a class of yours.
 
-    A class with these members is an entry. It may also have, and the runtime then honours:
+    A class with these members is an entry. These are optional:
 
     - `input_type`: a pydantic model (or dataclass) whose fields are its parameters. Without one it
       takes `input` and any other keywords, as a worker does;
     - `description`: its description for models;
     - `schema_out`: the type its output must have;
-    - `repeat`: how a resumed run treats a call that had begun: `safe`, `keyed` or `never`, the default;
+    - `repeat`: what a resumed run does with a call that had begun: `safe`, `keyed` or `never`, the default;
     - `needs_run_context = False`: `run_ctx` is then `None`, which makes a call several times cheaper.
     """
 
@@ -73,7 +72,7 @@ class Entry(Protocol[OutputT_co]):
 
     @property
     def requires_approval(self) -> bool:
-        """Whether a person must approve each call, where no rule decides."""
+        """Whether a person must approve each call that no rule decides."""
 
     @property
     def model(self) -> ModelLike | None:
@@ -84,10 +83,9 @@ class Entry(Protocol[OutputT_co]):
 
 
 class EntryBase:
-    """An entry as the runtime works with it, with the defaults of all that it may declare.
+    """The base of all entries in the runtime, with defaults for everything that an entry may declare.
 
-    It is a class and not a set of names to look for, so that an attribute of a user's own entry never means
-    something to the runtime by accident. `adapt` makes one from such an entry.
+    `adapt` wraps users' own entries in one, so that none of their attributes has a meaning by accident.
     """
 
     name: str
@@ -98,27 +96,26 @@ class EntryBase:
     schema_out: Any = None
     needs_run_context: bool = True
     parameters: Parameters
-    """Its parameters."""
     input_type: Any = None
-    """The type whose fields are its parameters, where it declares one."""
+    """The type whose fields are its parameters, if it declares one."""
     own_entries: Mapping[str, Entry[Any]] = MappingProxyType({})
     """The tools that belong to a worker, by name."""
     proxy: Tool[Context] | None = None
-    """The tool that a worker's model sees, where it is made once and for all."""
+    """The tool for models that call it, if there is one for all of them."""
     proxy_with_files: Tool[Context] | None = None
-    """The same for a worker that has files to hand on, where this one takes any."""
+    """The same for callers that have files to hand on, if the entry takes files."""
     writes_prompt: bool = False
     """Whether a worker's input type writes its prompt."""
     check_arguments: Callable[[dict[str, Any], Context], Awaitable[None]] | None = None
-    """Checks the bound arguments of a call that Python makes."""
+    """Checks the bound arguments of a call from Python."""
     identity: Hashable = None
-    """Its identity in grants, where the object itself is made anew for each call."""
+    """Its identity in grants, if the object is made anew for each call. `None` is the object itself."""
     source: str | None = None
     """Where it comes from, for error messages."""
     qualified_name: str | None = None
-    """`server/tool`, by which rules can speak of a tool of a server as well."""
+    """`server/tool`, the other name that rules can use for a tool of a server."""
     rule_book: RuleBook | None = None
-    """The rules that a worker brings along, for its calls and for everything below them."""
+    """The rules of a worker, for its calls and everything below them."""
 
     # The fields of a tool, which `ToolEntry` describes.
     plan: Callable[[dict[str, Any], Any], Plan] | None = None
@@ -146,11 +143,10 @@ class EntryBase:
     on_cut_off: Literal["note", "error"] = "note"
 
     async def call(self, input_data: Any, ctx: Context, run_ctx: RunContext[Context]) -> Any:
-        """Run it."""
         raise TypeError(f"{self.name!r} does not run in a session.")
 
     def open_sandbox(self) -> SandboxToolset | None:
-        """Open the files of a worker for one call of it, which closes them."""
+        """Open the files of a worker for one call. The caller closes them."""
         return None
 
     def agent_for(self, resolve: Callable[[str], EntryBase]) -> tuple[Agent[Context, Any], Sequence[str]]:
@@ -191,11 +187,11 @@ class ToolsProxy:
         self._context = context
 
     def __getattr__(self, name: str) -> BoundEntry[Any]:
-        if name.startswith("_"):  # what copy, pickle and debuggers look for is no entry
+        if name.startswith("_"):  # copy, pickle and debuggers look for such names
             raise AttributeError(name)
         try:
             return self._context.bind(name)
-        except UnknownEntryError as exc:  # so that hasattr and getattr can ask
+        except UnknownEntryError as exc:  # hasattr and getattr expect an AttributeError
             raise UnknownAttributeError(str(exc)) from None
 
     def __getitem__(self, name: str) -> BoundEntry[Any]:
@@ -207,16 +203,16 @@ class ToolsProxy:
         except UnknownEntryError:
             return False
 
-    # Without it, Python would ask for the items 0, 1, 2 and so on.
+    # Otherwise Python would iterate by asking for the items 0, 1, 2 and so on.
     __iter__ = None
 
 
 @runtime_checkable
 class StartsConcurrently(Protocol):
-    """A toolset that begins to start when it is entered, so that several of a worker start side by side."""
+    """A toolset that only begins to start when it is entered, so that several start at the same time."""
 
     async def started(self) -> None:
-        """Wait until it is ready, or raise why it is not. Cancelling the wait leaves it starting."""
+        """Wait until it is ready, or raise if it fails to start. Cancelling the wait does not stop the start."""
 
 
 CallableEntry: TypeAlias = Entry

@@ -1,4 +1,4 @@
-"""`Executor`: the seam for what remembers calls, such as a journal or a durable run."""
+"""`Executor`: the interface for code that remembers calls, such as a journal or a durable run."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from .trace import ModelUsage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recalled:
-    """The answer of a call that was finished in an earlier run."""
+    """The answer of a call that ended in an earlier run."""
 
     output: Any = None
     error: Exception | None = None
-    """Raised in place of an output: a failure from which the caller went on is an answer too."""
+    """Raised instead of returning the output: a failure that the caller handled is an answer, too."""
     is_from_nested_call: bool = False
-    """Whether the error was raised in a nested call: `raised_in_nested_call(error, call.record)` tells it."""
+    """Whether the error was raised in a nested call: the result of `raised_in_nested_call(error, call.record)`."""
     spent: Sequence[ModelUsage] = ()
-    """The usage of the call and of all below it. It is restored, and not spent again."""
+    """The usage of the call and of all below it, which is restored and not spent again."""
     digest: str | None = None
-    """The `digest` of the call in the earlier run. A call with another one is made again. So is a turn of a
-    conversation where this is not known: its key does not have it."""
+    """The `digest` of the call in the earlier run. If it differs, or is `None` for a turn of a conversation, the key
+    of which does not have it, the call is made again."""
     messages: Sequence[ModelMessage] | None = None
-    """Of a turn, the conversation as it was after it. A turn that returned is made again where this is not known."""
+    """The conversation after a turn. If it is `None`, a turn that returned is made again."""
 
     def is_for(self, call: CallFrame) -> bool:
-        """Return whether it answers this very call, with all that it left: a turn leaves a conversation, too."""
+        """Return whether it is the answer of this call, and for a turn has all that is needed to continue."""
         is_bound = self.digest is not None or call.scope_key is not None
         if is_bound and self.digest != call.digest:
             return False
@@ -59,13 +59,13 @@ class PendingRequest:
 
 
 class Executor:
-    """Stands around every call and every model request of a session, after they were checked.
+    """Wraps every call, question and model request of a session, after the checks.
 
-    Each method has a default that remembers nothing. An object that has some of them only is one too.
+    The defaults remember nothing. An object with only some of these methods is also accepted.
     """
 
     async def recall(self, call: CallFrame) -> Recalled | None:
-        """Return the answer of a call that is finished already. No rule is asked about it, since nothing runs."""
+        """Return the answer of a call that an earlier run has finished. No rule is checked, since nothing runs."""
         return None
 
     async def decide(self, request: ApprovalRequest, ask: Callable[[], Awaitable[Answer]]) -> Answer:
@@ -73,10 +73,10 @@ class Executor:
         return await ask()
 
     async def begin(self, call: CallFrame) -> None:
-        """Take note that a call is approved and about to run."""
+        """Note that a call is approved and about to run."""
 
     async def execute(self, entry: Any, arguments: dict[str, Any], ctx: Any, run_ctx: Any) -> Any:
-        """Run the entry of a call, and return what it returns. It must end in this very `call`."""
+        """Run the entry of a call with `entry.call`, as here, and return the result."""
         return await entry.call(arguments, ctx, run_ctx)
 
     async def request(self, request: PendingRequest, send: Callable[[], Awaitable[ModelResponse]]) -> ModelResponse:
@@ -85,29 +85,23 @@ class Executor:
 
 
 class Executes(Protocol):
-    """An executor that only runs entries."""
-
     async def execute(self, entry: Any, arguments: dict[str, Any], ctx: Any, run_ctx: Any) -> Any:
         """Run the entry of a call, and return what it returns."""
 
 
-_METHODS = ("recall", "decide", "begin", "execute", "request")
-
-
 class _Completed(Executor):
-    """An executor of a user's own class, with the defaults of what it does not have."""
+    """An executor of a user's own class, with defaults for the methods that it does not have."""
 
     def __init__(self, executor: Any) -> None:
-        for name in _METHODS:
+        for name in ("recall", "decide", "begin", "execute", "request"):
             if (method := getattr(executor, name, None)) is not None:
                 setattr(self, name, method)
 
 
 def complete_executor(executor: Executor | Executes | None) -> Executor | None:
-    """Return an executor that has all methods."""
     return executor if executor is None or isinstance(executor, Executor) else _Completed(executor)
 
 
 def answers_requests(executor: Executor) -> bool:
-    """Return whether an executor stands around model requests."""
+    """Return whether an executor has its own `request`."""
     return getattr(executor.request, "__func__", executor.request) is not Executor.request

@@ -1,4 +1,4 @@
-"""The data of one call: what is called, with what, on whose behalf, and how much time it has."""
+"""The data of a call: the entry, the arguments, the caller, and the deadline."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .trace import ModelUsage, TraceEntry
 
 
 class Deadline:
-    """The clock of one call. It stops while a person is being asked, and so do those of the calls above."""
+    """The clock of one call. It stops while a person is asked, and so do the clocks of the calls above."""
 
     __slots__ = ("_asking", "_left", "_outer", "active", "interrupted", "scope", "seconds")
 
@@ -35,7 +35,7 @@ class Deadline:
         self._outer = outer
         self.scope = anyio.CancelScope(deadline=anyio.current_time() + seconds)
         self.active = False
-        """Whether the call that it is for is running."""
+        """Whether its call is running."""
         self.interrupted: str | None = None
         """The path of the innermost call that was running when the time was up."""
         self._asking = 0
@@ -46,14 +46,14 @@ class Deadline:
         return not self._asking and anyio.current_time() >= self.scope.deadline
 
     def interrupt(self, where: str) -> None:
-        """Note where the time ran out, on every clock of which it did."""
+        """Note where the time ran out, on this clock and those of the calls above, if they have expired."""
         if self.interrupted is None and self.expired:
             self.interrupted = where
         if self._outer is not None:
             self._outer.interrupt(where)
 
     def covers(self, inner: Deadline | None) -> bool:
-        """Tell whether a call with that clock has to be over when this time is up."""
+        """Return whether a call with the clock `inner` has to end when this time is up."""
         while inner is not None and inner is not self:
             inner = inner._outer
         return inner is self
@@ -86,7 +86,7 @@ class Inherited(NamedTuple):
 
 
 class _Top(EntryBase):
-    """Stands for the program that makes the top-level calls of a session."""
+    """The program that makes the top-level calls of a session."""
 
     name = ""
     kind = "top"
@@ -113,88 +113,86 @@ _KEPT_OVER_TURNS = frozenset(
 
 
 class CallFrame:
-    """The data of one call: what is called, with what, on whose behalf."""
+    """The data of one call."""
 
-    # Defaults stand on the class: a frame is made for every call, and most calls need none of these.
+    # The defaults are on the class, since a frame is made for every call, and most calls need none of these.
     record: TraceEntry | None = None
     inherited = _NOTHING
     """The rules and budgets of the calls made from here."""
     attachments: Sequence[MultiModalContent] = ()
-    """The files that go to a worker beside its arguments."""
+    """The files that a worker gets beside its arguments."""
     shared_files: Mapping[str, Path] = MappingProxyType({})
-    """Files of the caller's roots that go along: the paths that the caller wrote, and their places on this machine."""
+    """Files of the caller's roots among them: the paths as the caller wrote them, and their paths on this machine."""
     model: Model | None = None
     """The model of a worker, as its requests go through it."""
     input_error: Exception | None = None
-    """Why the files or the prompt of the call cannot be had. It is raised when the rules have agreed to the call."""
+    """A problem with the files or the prompt of the call, which is raised only after the rules allow the call."""
     partial_messages: Sequence[ModelMessage] = ()
     """The messages of a worker up to its failure or cancellation."""
     tags: dict[str, Any] | None = None
-    """The call in the words of its events, once there was one."""
+    """The fields about the call in each of its events, made for the first event."""
     key: str | None = None
-    """The key of the call, once it was needed. See `core/keys.py`."""
+    """The key of the call, made when it is first needed. See `core/keys.py`."""
     digest = ""
-    """A digest of its arguments and files as it was made, and of the conversation before it: where it has a key."""
+    """A digest of its original arguments and files, and of the conversation before it, if it has a key."""
     history_digest = ""
-    """The same of the messages that a worker began with, and of its turns since; empty where it has neither."""
+    """A digest of the messages that a worker began with, and of its turns since; empty if it has neither."""
     replayable = True
-    """Whether the key tells the call from all others: not where its arguments, its entry, an earlier turn or a call
-    above it has no canonical form. Of calls that differ in declared secrets alone, which are in no key, only the
-    ordinal tells which is which."""
+    """Whether other calls have other keys: not if its arguments, its entry, an earlier turn or a call above it has no
+    canonical form. Declared secrets are in no key, so calls that differ only in these differ only in the ordinal."""
     branch = ""
     """The names of the branches of the context that made the call, which are part of its key."""
     variant = ""
-    """A part of its key that tells its entry from others of the same name."""
+    """A part of its key that distinguishes its entry from others of the same name."""
     ordinals: dict[str, int] | None = None
     """The number of calls made from here, by the last step of their keys without an ordinal."""
     tool_call_id: str | None = None
-    """The id of the tool call, where a model asked for the call."""
+    """The id of the tool call, if a model asked for the call."""
     request_place: tuple[int, int] | None = None
-    """The number of the model's request and the position in its response, where a model asked for the call."""
+    """The number of the model's request and the position in its response, if a model asked for the call."""
     scope_key: str | None = None
-    """The key of the conversation, where the call is a turn of one."""
+    """The key of the conversation, if the call is a turn of one."""
     turn = 0
-    """The number of the turn."""
     is_turn = False
     """Whether a `CallScope` makes the call, whose messages are read after it."""
     restored_usage: Sequence[ModelUsage] | None = None
-    """The usage in an earlier run, where the answer is one of that run."""
+    """The usage in the earlier run that the answer comes from."""
     original_arguments: Any = None
     """A copy of the arguments before the entry runs, with their secrets: those of the call, or the edited ones."""
     made_at = 0.0
-    """When the call was made, on the clock that durations are measured with."""
+    """When the call was made, by `perf_counter`."""
     failure: str | None = None
-    """The failure that a result reports without an exception: the exit code of a command."""
+    """A failure that is a result and not an exception: the exit code of a command."""
     waited = 0.0
     """Seconds for which a person was asked, about this call or one below it."""
     _open_questions = 0
     asked_at = 0.0
-    """When a person was asked last, on the clock that durations are measured with; 0 where none was."""
+    """When a person was last asked, by `perf_counter`; 0 if never."""
     approved = False
     judgement: Judgement | None = None
-    """The plan of the call and the decision of the rules about it, where there were any."""
+    """The plan of the call and the decision of the rules about it, if there are any."""
     pins: Pins | None = None
     """The files in the question about the call, as they were then."""
     cancelled = False
     ended = False
-    """Whether the call is over. Between two turns that of a scope is, and the next turn takes it up again."""
+    """Whether the call is over. In a conversation it is between two turns, until the next one begins."""
     waits_for = ""
-    """The slot that the call waits for before it can run, as messages say it."""
+    """Text for messages: the slot that the call waits for."""
     thread_dropped = False
-    """Whether a thread that could not be stopped was left to run out by itself."""
+    """Whether a thread of the call, which cannot be stopped, was left running."""
     thread_wait = ""
-    """Why a synchronous entry never ran, where it was cancelled while it waited for a thread."""
+    """Why a synchronous entry never ran, if it was cancelled while it waited for a thread."""
     thread_calls: set[asyncio.Task[Any]] | None = None
-    """Calls under way that the thread of this synchronous entry waits for."""
+    """Running calls that the thread of this synchronous entry waits for."""
     worker_slots: AbstractAsyncContextManager[Any] | None = None
     called_in: CallFrame | None = None
-    """The worker inside whose request a top-level call was made: by a model that is a Python function, for instance."""
+    """The worker during whose request a top-level call was made, for instance by a model that is a Python function."""
     is_inner = False
     """Whether a top-level call was made inside another call, which may wait for it in a thread."""
     parent: CallFrame | None = None
     """The frame of the call that made this one; `None` in the root frame, from which top-level calls are made."""
     caller: CallFrame
-    """The same, where it is no question that there is one: in every frame but the root."""
+    """The same, with a type without `None`. The root frame does not have it."""
     arguments: dict[str, Any]
     """The arguments that run, once the call may run."""
     depth = -1
@@ -209,14 +207,13 @@ class CallFrame:
             self.depth = parent.depth + 1
             self.inherited = parent.inherited
             if parent.depth >= 0:
-                # No frame points to itself: what counts references frees a call's data when the call is over.
+                # No frame refers to itself, so that reference counting frees a call's data when the call is over.
                 self._worker_above = parent.worker
             if parent.deadline is not None:
                 self.deadline = parent.live_deadline
 
     @property
     def recorded(self) -> TraceEntry:
-        """The record of the call, which is made when it is opened."""
         assert self.record is not None
         return self.record
 
@@ -232,7 +229,6 @@ class CallFrame:
 
     @property
     def worker_entry(self) -> EntryBase | None:
-        """The running worker, if there is one."""
         worker = self.worker
         return None if worker is None else worker.entry
 
@@ -256,12 +252,11 @@ class CallFrame:
 
     @property
     def live_deadline(self) -> Deadline | None:
-        """The clock that runs for this call. That of a call which is over stops nothing any more."""
+        """The clock of this call, while it is active."""
         return self.deadline if self.deadline is not None and self.deadline.active else None
 
     @property
     def call_id(self) -> int | None:
-        """The id of the record of this call, once it is made."""
         return self.record.id if self.record is not None else None
 
     @property
@@ -309,11 +304,11 @@ class CallFrame:
         self.called_in = None
 
     def seconds_waited(self) -> float:
-        """Return for how long a person was asked so far; a question that is still open counts."""
+        """Return for how long a person was asked so far, including open questions."""
         return self.waited + (perf_counter() - self.asked_at if self._open_questions else 0.0)
 
     def is_below(self, other: CallFrame) -> bool:
-        """Return whether this call was made by another one, directly or through calls between them."""
+        """Return whether this call was made by the other one, directly or through calls between them."""
         above = self.called_in or self.parent
         while above is not None and above is not other:
             above = above.called_in or above.parent
@@ -326,7 +321,7 @@ class RequestFrame(CallFrame):
     request_number = 0
     """The number of requests that the call has made."""
     asked_calls: tuple[AskedCall, ...] = ()
-    """The calls of responses that were not made yet."""
+    """The calls in responses that were not made yet."""
     open_requests: tuple[Reservation, ...] = ()
     """The requests in flight."""
 
@@ -339,9 +334,9 @@ class RequestFrame(CallFrame):
         return self.conversation.messages
 
     def claim_call(self, name: str | None, tool_call_id: str | None) -> tuple[int, int] | None:
-        """Return the place of a call that a model asked for, once. Two calls of one response may have the same id."""
+        """Return the place of a call that a model asked for, once: two calls of a response may have the same id."""
         asked = [call for call in self.asked_calls if call.tool_call_id == tool_call_id]
-        # A capability may have given the tool another name for the model.
+        # For the model, a capability may have given the tool another name.
         call = next((call for call in asked if call.name == name), asked[0] if asked else None)
         if call is None:
             return None
@@ -353,9 +348,9 @@ class WorkerFrame(RequestFrame):
     """The data of one call of a worker. In a chat it lives over all turns."""
 
     caller_files: Sequence[MultiModalContent] = ()
-    """Those of its files that the caller gave. Others are part of `prompt`."""
+    """Its files that the caller gave. Others are part of `prompt`."""
     prompt: Sequence[UserContent] | None = None
-    """The prompt, where the worker's input type writes it itself."""
+    """The prompt, if the worker's input type writes it."""
 
     def __init__(self, entry: EntryBase, parent: CallFrame) -> None:
         super().__init__(entry, parent)
@@ -373,12 +368,11 @@ class WorkerFrame(RequestFrame):
         self.model = None
 
     def continue_with(self, messages: Sequence[ModelMessage]) -> None:
-        """Continue the conversation with the messages of a turn."""
         self.conversation.messages = messages
         self.history_digest = self.digest
 
     def begin_turn(self) -> dict[str, Any]:
-        """Begin another turn: of the last one, only the conversation is kept, and what may be open. Return all."""
+        """Begin another turn, for which only the conversation and open calls are kept. Return the data of the last."""
         before, self.__dict__ = self.__dict__, {}
         kept = {name: value for name, value in before.items() if name in _KEPT_OVER_TURNS}
         WorkerFrame.__init__(self, kept.pop("entry"), kept.pop("parent"))
@@ -387,10 +381,9 @@ class WorkerFrame(RequestFrame):
         return before
 
     def take_back_turn(self, before: dict[str, Any]) -> None:
-        """Take back a turn that could not be made: it has no call, and the next one gets its number."""
+        """Undo `begin_turn` for a turn without a call. The next one gets its number."""
         self.__dict__ = before
 
 
 def make_frame(entry: EntryBase, parent: CallFrame) -> CallFrame:
-    """Return the frame of a call that `parent` makes."""
     return WorkerFrame(entry, parent) if entry.kind == "worker" else CallFrame(entry, parent)

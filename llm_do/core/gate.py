@@ -1,4 +1,4 @@
-"""Decisions on calls: the rules judge each, and a person approves where they say so."""
+"""Decisions on calls: rules judge each call, and a person is asked if they say so."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .trace import TraceEntry
 
 
 class NativeEntry(EntryBase):
-    """A tool that a model's provider runs by itself, for the decision whether it may be there at all."""
+    """A tool that a model's provider runs, for the decision whether the model may have it."""
 
     kind = "native"
 
@@ -52,19 +52,19 @@ class Gate:
         self.asking = 0
         """How many calls wait for an answer."""
         self.ended_runs: dict[TraceEntry | None, RunEnded] = {}
-        """The top-level calls of runs that a person ended. A frame would not do: a chat's has many turns."""
+        """By top-level calls, the runs that a person ended. The keys are not frames: a chat's has many turns."""
 
     def reason_of_end(self, frame: CallFrame) -> RunEnded | None:
         """Return the error that ended the run of a call, if a person ended it."""
         return self.ended_runs.get(frame.top.record) if self.ended_runs else None
 
     def check_not_ended(self, frame: CallFrame, answer: Answer | None = None) -> None:
-        """Stop a call whose run was ended while it waited: no person is asked about it, and no answer lets it run."""
+        """Stop a call whose run was ended while it waited, whatever the answer."""
         if self.reason_of_end(frame) is not None and not (answer is not None and answer.end_run):
             raise CallCancelled(f"{frame.path} stops: the run was ended.")
 
     def explain(self, frame: CallFrame, arguments: Mapping[str, Any]) -> Ruling:
-        """Return the decision about a call, and its rule. Nothing runs, nothing is read, and no question is asked."""
+        """Return the decision about a call, and its rule. Nothing is run, read or asked."""
         arguments, files = separate_files(frame, arguments)
         named = frame.entry.parameters.bind_named(arguments, has_files=bool(files))
         share(frame, files)
@@ -75,7 +75,7 @@ class Gate:
     ) -> dict[str, Any]:
         """Return the approved arguments, which no other code can change, or raise `ApprovalDenied`.
 
-        `ctx` is that of the caller, with which the entry checks arguments that a person edits.
+        `ctx` is the caller's. The entry checks arguments with it that a person has edited.
         """
         plan, call, ruling = frame.judgement = await self._judge(frame, arguments, asked_from_within)
         frame.pins = None
@@ -109,7 +109,7 @@ class Gate:
         return arguments
 
     async def approve_native(self, worker: CallFrame, kind: str) -> None:
-        """Let the rules decide on a tool that the provider of a worker's model runs, if any speaks of it."""
+        """Let the rules decide on a tool that the model's provider runs, if one of them names it."""
         if not any(kind in book.rules for book in worker.inherited.rules):
             return
         frame = CallFrame(NativeEntry(kind), worker)
@@ -122,12 +122,10 @@ class Gate:
             raise
 
     async def _judge(self, frame: CallFrame, arguments: dict[str, Any], asked_from_within: bool) -> Judgement:
-        """Judge a call: beside the event loop where planning it walks through folders."""
         judge_it = partial(self.judge, frame, arguments, asked_from_within=asked_from_within)
         return await pool.run(judge_it) if frame.entry.plans_in_thread else judge_it()
 
     def judge(self, frame: CallFrame, arguments: dict[str, Any], *, asked_from_within: bool = False) -> Judgement:
-        """Plan a call, and judge it by the rules."""
         entry, caller = frame.entry, frame.caller
         name, qualified = rule_name(entry), entry.qualified_name
         default = default_ruling(name)
@@ -146,11 +144,9 @@ class Gate:
         return Judgement(plan, call, judge(call, own=book, session=session, path=path, default=default))
 
     def refuses(self, frame: CallFrame, arguments: dict[str, Any]) -> bool:
-        """Return whether the rules refuse a call, without a question and without a record."""
         return bool(frame.caller.inherited.rules) and self.judge(frame, arguments).ruling.disposition == "deny"
 
     async def _ask(self, frame: CallFrame, arguments: dict[str, Any], judgement: Judgement) -> Answer:
-        """Ask for an approval, while no clock runs."""
         entry, (plan, call, ruling) = frame.entry, judgement
         all_arguments = add_attachments(arguments, frame.attachments)
         view = plan.view(ruling, frame.pins)
@@ -180,7 +176,7 @@ class Gate:
                 self._recorder.stream.emit(ApprovalRequested, tags(frame), **fields)
 
         subject = self._subject(frame, ruling)
-        # The same question is one about the same files.
+        # Equal questions are about the same files.
         files = None if frame.pins is None else canonical(frame.pins.digests)
         self.asking += 1
         try:
@@ -203,7 +199,7 @@ class Gate:
         edited: dict[str, Any],
         from_within: bool,
     ) -> tuple[ApprovalOutcome, dict[str, Any]]:
-        """Validate and judge the arguments that a person wrote in place of others. Writing them approved them."""
+        """Validate and judge the arguments that a person has edited, and thereby approved."""
         entry = frame.entry
         try:
             parameters = entry.parameters
@@ -211,7 +207,7 @@ class Gate:
             arguments = parameters.bind_named(
                 parameters.vocabulary.as_schema_says(restored), by_name=True, has_files=bool(frame.attachments)
             )
-            # Unchanged arguments were validated before. A validator may make something else of its own result.
+            # Unchanged arguments are not validated again. A validator may change its own result.
             arguments.update((name, original[name]) for name in unchanged)
             if entry.check_arguments is not None:
                 await entry.check_arguments(arguments, ctx)
@@ -229,9 +225,9 @@ class Gate:
     def _without_attachments(
         self, frame: CallFrame, original: dict[str, Any], edited: dict[str, Any]
     ) -> dict[str, Any] | None:
-        """Return edited arguments without the files that were shown beside them; `None` if those were edited too.
+        """Return edited arguments without the files that were shown with them; `None` if those were edited, too.
 
-        They go as they are: a person who takes one off the list must not believe that it stays here.
+        The files cannot be edited: a person who removes one from the list must not believe that it is not sent.
         """
         key = attachments_key(original)
         if not frame.attachments or key not in edited:
@@ -241,7 +237,6 @@ class Gate:
         return {name: value for name, value in edited.items() if name != key}
 
     def _attach_again(self, frame: WorkerFrame, arguments: dict[str, Any]) -> None:
-        """Give an edited call its files and its prompt anew."""
         handed, shared = frame.caller_files, frame.shared_files
         frame.attachments, frame.caller_files, frame.prompt, frame.input_error = (), (), None, None
         attach(frame, arguments, handed, self)
@@ -250,21 +245,19 @@ class Gate:
             raise frame.input_error
 
     def _subject(self, frame: CallFrame, ruling: Ruling) -> Subject:
-        """Return the subject of a grant: the calling worker, the entry, the rule and the programs."""
         entry, worker = frame.entry, frame.caller.worker_entry
         return Subject(
             worker=None if worker is None else self._member(worker),
             entry=self._member(entry),
             rule=_rule_text(ruling),
-            # A grant with some generated workers on the path does not hold with others.
+            # A grant for some generated workers on the path does not hold for others.
             generated=tuple(self._member(call.entry) for call in frame.chain if call.entry.generated),
             files=canonical(frame.pins.digests) if frame.pins is not None and frame.pins.exact else None,
-            # The arguments of a delegation name a worker, which can be another one in another session.
+            # The arguments of a delegation name a worker. In another session this may be another one.
             are_arguments_storable=entry.secret_fields is None,
         )
 
     def _member(self, entry: EntryBase) -> Member:
-        """Return a worker or a tool as grants know it."""
         identity = SameObject(entry) if entry.identity is None else entry.identity
         redact = self._recorder.secrets.redact
         return Member(identity, qualified_name_of(entry), lambda: definition_key(identity), redact)
@@ -283,19 +276,19 @@ class Gate:
         message = f"{frame.path} was refused{f': {note}' if note else ''}."
         if not end_run:
             raise ApprovalDenied(message, note=note)
-        # Code that catches this can make no more calls, and neither can concurrent calls of the run.
+        # After this, neither code that catches it nor concurrent calls of the run can make calls.
         ended = self.ended_runs[frame.top.record] = RunEnded(f"{message} The run was ended.", note=note)
         raise ended
 
 
 def _rule_text(ruling: Ruling) -> str:
-    """Return the rule that a grant is under, and whether the command leaves the sandbox, which another rule says."""
+    """Return the rule of a grant. Another rule decides whether a command leaves the sandbox, so the text says this."""
     rule = ruling.because if ruling.rule is None else repr(ruling.rule)
     return f"{rule}, outside of the sandbox" if ruling.unsandboxed else rule
 
 
 def call_of(frame: CallFrame, name: str, cases: Sequence[Case] = (Case(),), qualified: str | None = None) -> Call:
-    """Return what rules see of a call: what it would do, and who makes it."""
+    """Return a call as rules see it."""
     caller = frame.caller
     worker = caller.worker_entry
     creators = worker.creators if worker is not None else ()
@@ -304,7 +297,6 @@ def call_of(frame: CallFrame, name: str, cases: Sequence[Case] = (Case(),), qual
 
 
 def _fingerprint(arguments: dict[str, Any]) -> Hashable:
-    """Return a value that differs when arguments have changed, as far as that can be seen."""
     with suppress(NoCanonicalForm):
         return canonical(arguments)
     return safe_repr(arguments)

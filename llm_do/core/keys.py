@@ -1,14 +1,13 @@
-"""Keys of calls: equal for the same call of another run, whatever the order in which calls start.
+"""Keys of calls, which are the same in every run, whatever the order in which calls start.
 
     key     = parent's key "/" [branch] name [variant] ":" digest [":" request "." position] ["#" ordinal]
     turn    = scope's key "." number of the turn
     scope   = parent's key "/" [branch] name [variant] "@" [digest of its history] ["#" ordinal]
 
-The digest is one of the arguments as the call was made, of the files that go with them, and of the messages that a
-worker is started with. Turn 0 is the opening of a scope, in which its toolsets may make calls. The request and the
-position tell where the call stands among the responses of the model that asked for it. The ordinal tells equal calls
-apart, in the order in which they start. The variant, a digest of the definition, does so for an entry that was passed
-as an object and that its name does not mean where the call is made: there may be others of that name.
+The digest is of the original arguments, the files beside them, and the messages that a worker is started with. Turn 0
+is the opening of a scope, in which its toolsets may make calls. The request and the position are the place of the call
+in the responses of the model. The ordinal distinguishes equal calls, in the order in which they start. The variant, a
+digest of the definition, is there if the entry was passed as an object and its name means another one here.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from .frame import CallFrame
 
 
 def key_of_call(frame: CallFrame) -> str:
-    """Return the key of a call whose caller has one. Each call is given one once."""
+    """Return the key of a call whose caller has one. It counts the call, so it is made once."""
     if frame.scope_key is not None:
         return f"{frame.scope_key}.{frame.turn}"
     place = "" if frame.request_place is None else ":{}.{}".format(*frame.request_place)
@@ -25,7 +24,6 @@ def key_of_call(frame: CallFrame) -> str:
 
 
 def key_of_scope(frame: CallFrame) -> str:
-    """Return the key of a conversation, whose turns have keys of their own."""
     return _with_ordinal(frame, f"{frame.entry.name}{frame.variant}@{frame.history_digest}")
 
 

@@ -1,4 +1,4 @@
-"""The event loop that serves a session, one at a time: what may run in it side by side, and calls from threads."""
+"""The event loop of a session, one at a time: slots for workers and requests, and calls from synchronous code."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from .shared_loop import SharedLoop
 from .threads import Threads
 
 _Outcome: TypeAlias = tuple[Any, SystemExit | None]
-"""The output of a call, or the `SystemExit` that is meant for the thread that made it: a task would end the loop."""
+"""The output of a call, or its `SystemExit`, which is for the calling thread: in a task it would end the loop."""
 
 _LOOP_ENDED = "The event loop that served the call ended before the call did. Keep it running until its calls are over."
 
 LOOK_AGAIN = 5.0
-"""Seconds after which a session that stands still is looked at once more."""
+"""Seconds between two checks whether the session stands still."""
 
 
 class SessionLoop:
     """The loop of one session, with its slots, its threads and its tasks.
 
-    `on_enter` is called when another loop takes over. `progress` returns a value that changes with whatever the session
-    does, or `None` while it is known to be at work.
+    `on_enter` is called when another loop takes over. `progress` returns a value that changes with everything that the
+    session does, or `None` while it is known to be at work.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class SessionLoop:
         self.shared = SharedLoop()
         self.threads = Threads(notice)
         self.tasks: set[asyncio.Task[Any]] = set()
-        """Tasks of the session's own, kept from the garbage collector."""
+        """Tasks of the session itself, kept from the garbage collector."""
         self.request_slots: anyio.Semaphore
         self.requests_in_flight = 0
         self.toolsets_opening = 0
@@ -56,12 +56,12 @@ class SessionLoop:
         self._on_enter = on_enter
         self._progress = progress
         self._process = os.getpid()
-        """The process of the loop: a forked one has a copy that looks as if it ran."""
+        """The process of the loop: in a forked process, its copy seems to run."""
         self._inner_tasks: set[asyncio.Task[Any]] = set()
-        """Tasks that serve a call which a worker, or a thread, waits for."""
+        """Tasks that serve a call which a worker or a thread waits for."""
 
     def enter(self) -> None:
-        """Bind the session to the running loop: its counters are not made for two threads at once."""
+        """Bind the session to the running loop. Its counters are not safe for several threads."""
         loop = asyncio.get_running_loop()
         if loop is self.current:
             return
@@ -77,17 +77,17 @@ class SessionLoop:
         self._on_enter()
 
     def find_running(self) -> asyncio.AbstractEventLoop | None:
-        """Return the loop that serves the session, if it runs, or is about to go on in another thread."""
+        """Return the loop of the session, if it runs, or is being passed on to another thread."""
         loop = self.current
         if loop is None or loop.is_closed() or loop is self.shared.ended or self._process != os.getpid():
             return None
         return loop if loop.is_running() or self.shared.is_open else None
 
     def worker_slots(self, frame: CallFrame) -> AbstractAsyncContextManager[Any]:
-        """Return the slots for the worker calls of `frame`. Each parent has its own, so nesting cannot deadlock.
+        """Return the slots for the worker calls of `frame`. Each caller has its own, so nesting cannot deadlock.
 
-        A call that is known to be made below a worker of `frame`, or in a thread, goes without: what waits for it may
-        hold the slot that it would wait for. Where that is not known, it goes without when nothing else happens.
+        A call that is known to be made below a worker of `frame`, or in a thread, needs no slot: what waits for it may
+        hold the slot that it would wait for. If that is not known, `WorkerSlots` lets it go on when all stands still.
         """
         around = self.find_surrounding_call()
         if (frame is self._root and self._is_inner_task()) or (around is not None and around.is_below(frame)):
@@ -97,9 +97,9 @@ class SessionLoop:
         return frame.worker_slots
 
     def find_surrounding_call(self) -> CallFrame | None:
-        """Return the worker whose run the code that runs now belongs to, also in tasks that it started.
+        """Return the worker whose run the running code belongs to, also in tasks that it started.
 
-        It is known from PydanticAI's own context variable, and is a hint against calls that wait for themselves.
+        PydanticAI's context variable tells it. It is only a hint, against calls that wait for themselves.
         """
         run_ctx = get_current_run_context()
         deps: Any = run_ctx.deps if run_ctx is not None else None
@@ -110,7 +110,7 @@ class SessionLoop:
 
     @contextmanager
     def inner_task(self) -> Iterator[None]:
-        """Mark the running task as one that serves a call which a worker, or a thread, waits for."""
+        """Mark the running task as one that serves a call which a worker or a thread waits for."""
         task = asyncio.current_task()
         if task is None or task in self._inner_tasks:
             yield
@@ -122,10 +122,9 @@ class SessionLoop:
             self._inner_tasks.discard(task)
 
     def mark_inner(self, frame: CallFrame, is_asking: bool) -> None:
-        """Mark a top-level call if it is made inside another one, which may wait for it.
+        """Mark a top-level call that is made inside another one, which may wait for it and hold all threads.
 
-        Then it goes without places for threads, at every depth below it: what waits for it may hold them all.
-        `is_asking` says that a limit of the session is being asked about.
+        So neither it nor the calls below it need places for threads. `is_asking`: a limit is being asked about.
         """
         if self.requests_in_flight or is_asking:
             frame.called_in = self.find_surrounding_call()
@@ -138,7 +137,6 @@ class SessionLoop:
     # -- calls from synchronous code ---------------------------------------------------------------
 
     def call_sync(self, frame: CallFrame, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Make a call on behalf of `frame`, and wait for it."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -159,13 +157,13 @@ class SessionLoop:
             return self._call_in(loop, frame, call)
 
     async def _open(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Make a call in a loop of its own, which other threads may use from now on."""
+        """Make a call in a new loop, and open that for other threads."""
         self.enter()
         self.shared.is_open = True
         return await call()
 
     def _call_in(self, loop: asyncio.AbstractEventLoop, frame: CallFrame, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Make a call from a thread in a loop that runs in another one."""
+        """Make a call in a loop that runs in another thread."""
         coroutine = self._call_for_thread(frame, call)
         future: Future[_Outcome] = Future()
         tasks: list[asyncio.Task[_Outcome]] = []
@@ -185,7 +183,7 @@ class SessionLoop:
             while not wait([future], timeout=0.5).done:
                 if self.find_running() is not loop and not future.done():
                     raise EventLoopError(_LOOP_ENDED)
-        except KeyboardInterrupt:  # it ends the wait of this thread, and has to end the call in the other one
+        except KeyboardInterrupt:  # it has to end the call in the other thread, too
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(cancel)  # after `start`, if that was called at all
             raise
@@ -197,7 +195,6 @@ class SessionLoop:
         return _output_of(future, frame)
 
     async def _call_for_thread(self, frame: CallFrame, call: Callable[[], Awaitable[Any]]) -> _Outcome:
-        """Make the call of a thread, in a task that its caller can find."""
         task = asyncio.current_task()
         assert task is not None
         if frame.thread_calls is None:
@@ -215,9 +212,8 @@ class SessionLoop:
 class WorkerSlots:
     """Slots for the worker calls of one caller, first come, first served.
 
-    Their holder may wait for the very call that waits here: a tool may wait for a task of the program that calls
+    The holder of a slot may wait for a call that waits here: a tool may wait for a task of the program that calls
     through the runtime, which cannot be recognised. So when the session stands still, the first goes on without a slot.
-    `progress` returns a value that changes with whatever the session does, or `None` while it is seen to be at work.
     """
 
     __slots__ = ("_in_use", "_progress", "_size", "_timer", "_waiting")
@@ -230,7 +226,7 @@ class WorkerSlots:
         self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
-        if self._in_use < self._size:  # nothing waits then: a slot that is given back goes to the first that does
+        if self._in_use < self._size:  # then nothing waits: a slot that is given back goes to the first that does
             self._in_use += 1
             return self
         loop = asyncio.get_running_loop()
@@ -268,7 +264,7 @@ class WorkerSlots:
         self._stop_looking()
 
     def _look(self, before: Any) -> None:
-        """Let the first that waits go on if nothing has happened since the last look, and nothing is seen at work."""
+        """Let the first that waits go on if nothing has happened since the last look, and nothing is at work."""
         self._timer = None
         now = self._progress()
         if now is not None and now == before:
@@ -283,7 +279,6 @@ class WorkerSlots:
 
 
 def _output_of(future: Future[_Outcome], frame: CallFrame) -> Any:
-    """Return the output of a call that is over, or raise its error."""
     try:
         output, stop = future.result()
     except CancelledError:
@@ -296,7 +291,6 @@ def _output_of(future: Future[_Outcome], frame: CallFrame) -> Any:
 
 
 def _deliver(future: Future[_Outcome], task: asyncio.Task[_Outcome]) -> None:
-    """Give the outcome of a task to the thread that waits for it."""
     if task.cancelled():
         future.cancel()
     if not future.set_running_or_notify_cancel():

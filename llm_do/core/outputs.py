@@ -1,4 +1,4 @@
-"""Outputs of entries: checked against their types, and these types as errors for people and models name them."""
+"""Checks of outputs against their types, and the names of these types for error messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_output(name: str, schema_out: Any, output: Any) -> None:
     value = output.return_value if isinstance(output, ToolReturn) else output
     try:
         adapter = _adapter(schema_out)
-    except TypeError:  # an annotation may hold what cannot be hashed
+    except TypeError:  # annotations may contain values without a hash
         adapter = TypeAdapter(schema_out)
     try:
         adapter.validate_python(value, strict=True)
@@ -33,7 +33,7 @@ def _adapter(schema_out: Any) -> TypeAdapter[Any]:
 
 
 def name_of_type(output_type: Any) -> str:
-    """Return the name of a type that a model should give, as a person would write it."""
+    """Return the name of an output type, as a person would write it."""
     if isinstance(output_type, NativeOutput | PromptedOutput):
         output_type = output_type.outputs
     elif isinstance(output_type, ToolOutput):
@@ -53,7 +53,7 @@ def name_of_type(output_type: Any) -> str:
 
 
 def _name_of(kind: Any) -> str:
-    """Return a type without the modules that its parts are in."""
+    """Return the text of a type without modules."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _name_of(parts[0])

@@ -1,9 +1,8 @@
-"""How a model's calls come back to `Context.dispatch`.
+"""How a model's calls come back to `dispatch`.
 
-A worker's own tools are given to its agent as proxies: the tool's schema and validator, with a body that
-dispatches. Tools that come from elsewhere (toolsets, MCP servers, capabilities) stand behind one wrapper
-whose `call_tool` dispatches. Both are the last thing before the tool itself, so what is approved is what
-runs, whatever other hooks did to the arguments on the way.
+The agent gets a worker's own tools as proxies, with the schema and the validator of the tool and a body that
+dispatches. Foreign tools (of toolsets, MCP servers and capabilities) are behind a wrapper whose `call_tool`
+dispatches. Both are the last layer before the tool, so other hooks cannot change what was approved.
 """
 
 from __future__ import annotations
@@ -53,10 +52,7 @@ from .threads import ThreadsOfCall
 async def call_from_model(
     run_ctx: RunContext[Context], entry: EntryBase, arguments: dict[str, Any], files: Sequence[str] = ()
 ) -> Any:
-    """Make a call that a model asked for, with files of its roots if it is one of a worker.
-
-    Secrets of the environment are removed from whatever comes back: the model must not be sent them.
-    """
+    """Make a call that a model asked for, to a worker perhaps with files. The answer has no configured secrets."""
     filtered = run_ctx.deps.runtime.recorder.redaction.without_configured
     try:
         return filtered(await _answer(run_ctx, entry, arguments, files))
@@ -69,7 +65,6 @@ async def call_from_model(
 async def _answer(
     run_ctx: RunContext[Context], entry: EntryBase, arguments: dict[str, Any], files: Sequence[str]
 ) -> Any:
-    """Make a call, and answer in the way a model understands."""
     ctx = run_ctx.deps
     frame = make_frame(entry, ctx.frame)
     frame.tool_call_id = run_ctx.tool_call_id
@@ -84,7 +79,7 @@ async def _answer(
             recorder.reject(ctx.frame, entry.name, visible, str(problem), frame.tool_call_id)
             raise ToolFailed(_error_for_model(problem, ctx.frame)) from problem
     try:
-        with ctx.runtime.loop.inner_task():  # the worker that asked waits for whatever this task does
+        with ctx.runtime.loop.inner_task():  # the worker waits for everything that this task does
             return await dispatch(ctx, entry, arguments, run_ctx, frame)
     except ApprovalDenied as denied:
         return ToolDenied(str(denied))
@@ -101,7 +96,7 @@ async def _answer(
 
 
 def _error_for_model(problem: LlmDoError, caller: CallFrame) -> str:
-    """Return the text of an error for a model, without names of files that a rule may deny it to list."""
+    """Return the text of an error for a model, without names of files that a rule may hide from it."""
     brief = problem.brief if isinstance(problem, PathMissing | PathDenied) else None
     return str(problem) if brief is None or not denies_any("sandbox.read", caller.inherited.rules) else brief
 
@@ -109,8 +104,8 @@ def _error_for_model(problem: LlmDoError, caller: CallFrame) -> str:
 def proxy_tool(entry: EntryBase, original: Tool[Any] | None = None, *, with_files: bool = False) -> Tool[Context]:
     """Return the tool that a worker's model sees for `entry`.
 
-    `original` is the PydanticAI tool behind it, if there is one: how it is shown, prepared and retried
-    stays as its author said. `with_files` offers a worker's model to hand on files of its roots.
+    It keeps the options of `original`, the PydanticAI tool behind the entry, if there is one. With `with_files`, the
+    model can hand on files of its roots.
     """
 
     async def call_entry(run_ctx: RunContext[Context], /, **arguments: Any) -> Any:
@@ -134,7 +129,7 @@ def proxy_tool(entry: EntryBase, original: Tool[Any] | None = None, *, with_file
         positional_fields=[],
         var_positional_field=None,
     )
-    # Both are the runtime's: PydanticAI's would defer the call, and count a person's thinking as the tool's time.
+    # The runtime does both. PydanticAI would defer the call, and count the time until a person answers.
     tool.requires_approval = False
     tool.timeout = None
     return tool
@@ -166,16 +161,16 @@ class ForeignParameters(Parameters):
 
 
 def _keeps_names(validator: Any) -> bool:
-    """Return whether a validator passes on any argument by its name, as that of an MCP server's tool does."""
+    """Return whether a validator passes on unknown arguments, as that of an MCP server's tool does."""
     unknown: dict[str, Any] = {"no argument has this name": {}}
     try:
         return bool(validator.validate_python(unknown) == unknown)
-    except Exception:  # of a function's own validators too
+    except Exception:  # users' validators may raise anything
         return False
 
 
 class ToolsetToolEntry(EntryBase):
-    """A tool of a foreign toolset, as an entry for the one call that is being made."""
+    """A tool of a foreign toolset, as an entry for a single call."""
 
     kind = "tool"
     errors_for_model = (ArgumentError,)
@@ -191,7 +186,7 @@ class ToolsetToolEntry(EntryBase):
 
     @cached_property
     def identity(self) -> Hashable:  # type: ignore[override]
-        """Its identity in grants: a tool with another description is another one."""
+        """Its identity in grants, which changes with its description."""
         return ToolOfToolset(self._governed.identity, self.name, self.qualified_name, fingerprint(self._tool.tool_def))
 
     async def call(self, input_data: dict[str, Any], ctx: Context, run_ctx: RunContext[Context]) -> Any:
@@ -206,7 +201,7 @@ class ToolsetToolEntry(EntryBase):
 
 @dataclass
 class HeldToolset(WrapperToolset[Context]):
-    """A toolset that its scope holds open over all turns, so a run neither enters nor leaves it."""
+    """A toolset that its scope holds open over all turns, so that runs do not enter or leave it."""
 
     @property
     def label(self) -> str:
@@ -214,7 +209,7 @@ class HeldToolset(WrapperToolset[Context]):
 
     async def for_run(self, ctx: RunContext[Context]) -> AbstractToolset[Context]:
         fresh = await self.wrapped.for_run(ctx)
-        # A toolset that makes a new one for each run leaves that one's lifetime to the run.
+        # If a toolset makes a new one for each run, the run enters and leaves that one.
         return self if fresh is self.wrapped else fresh
 
     async def __aenter__(self) -> Self:
@@ -229,13 +224,13 @@ class GovernedToolset(WrapperToolset[Context]):
     """A foreign toolset whose calls go through the runtime."""
 
     identity: Hashable
-    """Its identity in grants, the same for all the instances that calls make of it."""
+    """Its identity in grants, the same for the instances of all calls."""
     own_names: Collection[str] = ()
     """Names of the worker's own tools."""
     with_own: bool = False
-    """Whether the worker's own tools, which dispatch by themselves, are among the wrapped ones."""
+    """Whether it also wraps the worker's own tools, which dispatch by themselves."""
     unapproved: set[str] = field(default_factory=set)
-    """Names of tools that require approval, as their toolset says."""
+    """Names of tools for which their toolset requires approval."""
     checked: dict[str, str] = field(default_factory=dict)
     """Fingerprints of the tools that rules were checked against."""
 
@@ -246,18 +241,18 @@ class GovernedToolset(WrapperToolset[Context]):
         self._check_rules(foreign, ctx.deps)
         for name, tool in list(tools.items()):
             if tool.tool_def.kind == "unapproved":
-                # To PydanticAI this kind means to end the run and ask. Here the runtime asks, at the call.
+                # PydanticAI would end the run to ask. Here the runtime asks, at the call.
                 self.unapproved.add(name)
                 tools[name] = replace(tool, tool_def=replace(tool.tool_def, kind="function"))
         return tools
 
     def _is_ours(self, name: str, tool: ToolsetTool[Context]) -> bool:
-        # Our proxies are in the agent's own toolset, under their names. Either alone would prove nothing: a tool
-        # of ours may be hidden, and a toolset of another agent has the same id.
+        # Our proxies are in the agent's own toolset, under their names. Both are needed: a tool of ours may be hidden,
+        # and a toolset of another agent has the same id.
         return self.with_own and name in self.own_names and tool.tool_def.toolset_id == AGENT_TOOLSET_ID
 
     def _check_rules(self, tools: Mapping[str, ToolsetTool[Context]], ctx: Context) -> None:
-        """Check what rules say of tools that are new, or have changed since they were checked."""
+        """Check the rules on tools that are new, or have changed since they were checked."""
         if not ctx.frame.inherited.rules:
             return
         fingerprints = {name: fingerprint(tool.tool_def) for name, tool in tools.items()}
@@ -276,10 +271,10 @@ class GovernedToolset(WrapperToolset[Context]):
 
 @dataclass
 class Governor(AbstractCapability[Context]):
-    """Stands around what the capabilities of a worker bring along: tools, and models.
+    """Wraps the tools and models of a worker's capabilities.
 
-    One stands inside of them, where all tools are and every model that they choose. Another one stands
-    outside, for a model that one of them puts in the place of the one it is given.
+    The innermost one wraps all tools, and every model that they choose. The outermost one is for a model that one of
+    them uses instead of the one that it is given.
     """
 
     context: Context

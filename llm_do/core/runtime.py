@@ -22,37 +22,37 @@ T = TypeVar("T", default=Any)
 
 
 class Runtime(Session):
-    """One session: trace, usage, grants and budgets live as long as it does. Runtimes are cheap.
+    """One session, which has its own trace, usage, grants and budgets. Runtimes are cheap.
 
     Args:
         entries: The entries that can be called by name: workers, tools, or a mapping from names to them.
         model: The model of workers that have none of their own.
         approval_callback: Asked before a call that requires approval: a function, or an `Approver`, which sees more.
-            Without one such calls are refused.
-        tool_rules: Rules for the whole session: which calls are allowed, ask or are denied.
+            Without one, such calls are refused.
+        tool_rules: Rules for the whole session: which calls are allowed, are asked about, or are denied.
         max_depth: A call at this depth or deeper is refused. Top-level calls have depth 0.
         limits: Budgets over the whole tree of calls.
         max_concurrency: How many workers one call runs side by side, and how many model requests are in
             flight in the whole session.
         message_callback: A function that gets every event: the short form of a sink.
         sinks: Observers of the session.
-        journal: A sink that the session must not run without: when it fails, the call fails.
+        journal: A sink that must not fail: if it does, the call fails.
         executor: Wraps calls, questions and model requests: an `Executor`, or an object with some of its methods.
         toolsets: Toolset factories that workers refer to by name.
         creation_defaults: Defaults of the workers that are created in the session.
-        text_deltas: Tell sinks the text of answers while it is written. It makes every request a stream.
-        secrets: Names of environment variables whose values are written down nowhere, and sent to no model by a tool.
-            They are read when the session starts. Those of `llm-do.toml` hold in every `Runtime(registry)`.
-        prices: Prices of models, by name: for those that the public price list does not know, or that you pay
-            otherwise. Those of `llm-do.toml` hold in every `Runtime(registry)` that does not give others.
+        text_deltas: Send sinks the text of answers while it is written. Every request is then a stream.
+        secrets: Names of environment variables whose values are never recorded, and that no tool sends to a model.
+            They are read when the session starts. Those of `llm-do.toml` are added in every `Runtime(registry)`.
+        prices: Prices of models, by name, if the public price list does not have them or you pay others. Those of
+            `llm-do.toml` hold in every `Runtime(registry)` that does not give others.
         limit_callback: Asked when a limit of the session on requests, tokens or money refuses a request. It gets the
-            `LimitExceeded` and the limits, and returns others to go on with; `None`, or the same, is a no. It cannot
-            call the session itself, whose calls wait for its answer.
-        choose_model: Asked for the model, where `model` is not given, when a worker that has none is first called. It
-            gets the name of that worker and a function that tells the sinks a notice. It raises where there is none.
-        max_records: How many records of calls that are over the trace keeps, and how many messages the message log,
-            for a session that lives long. Sinks get everything. `None` keeps all.
-        session_id: Its id, where it goes on with an earlier session: then `ctx.idempotency_key` is equal, too.
+            `LimitExceeded` and the limits, and returns new limits, or `None` to refuse, as the same limits do. It
+            cannot call the session itself, since calls wait for its answer.
+        choose_model: Asked for the default model, if `model` is not given, when a worker without one is first called.
+            It gets the worker's name and a function that sends the sinks a notice, and raises if there is no model.
+        max_records: How many records of finished calls the trace keeps, and how many messages the message log, for a
+            long-lived session. Sinks get everything. `None` keeps all.
+        session_id: The id of an earlier session that it continues: `ctx.idempotency_key` is then the same, too.
     """
 
     @overload
@@ -86,12 +86,12 @@ class Runtime(Session):
         *,
         worker: str | Entry[Any] | None = None,
     ) -> Ruling:
-        """Return the decision of the rules about a call, and the rule that decides. Nothing runs, and no one is asked.
+        """Return the decision of the rules about a call, and the rule that decides. Nothing runs, and nobody is asked.
 
         Args:
             entry: The entry that would be called.
             arguments: Its arguments.
-            worker: The worker that would call it; `None` is Python, at the top.
+            worker: The worker that would call it; `None` means Python code at the top.
         """
         caller, sandbox = self.root, None
         if worker is not None:
@@ -120,15 +120,15 @@ class Runtime(Session):
 
     @property
     def usage_by_provider(self) -> dict[str, RunUsage]:
-        """The usage so far, by `provider:model`: one model of two providers is two."""
+        """The usage so far, by `provider:model`."""
         return self.spending.meter.by_provider
 
     @property
     def budget(self) -> Budget:
-        """Where the money and the tokens of the session are now: spent, estimated, reserved and left."""
+        """The money and the tokens of the session: spent, estimated, reserved and left."""
         return self.spending.meter.budget()
 
     @property
     def messages(self) -> MessageLog:
-        """Every message that a worker and its model exchanged, in the order in which it happened."""
+        """All messages between workers and their models, in order of time."""
         return self.recorder.read_messages()

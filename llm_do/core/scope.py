@@ -1,4 +1,4 @@
-"""`CallScope`: the lifetime of one worker call, over one turn or many."""
+"""`CallScope`: the lifetime of a worker's call, over one or many turns."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ from .toolset_owner import CLOSING_SECONDS, ToolsetOwner
 T = TypeVar("T", default=Any)
 
 
-# The session's own budgets hold; PydanticAI's default would end a long task at its 51st request.
+# The budgets of the session hold. PydanticAI's default would end a long task at its 51st request.
 _NO_LIMITS = UsageLimits(request_limit=None)
 
 
 class CallScope(Generic[T]):
-    """One call of a worker: it owns the frame, with the conversation, and the toolset instances.
+    """One call of a worker, which owns the frame with the conversation, and the instances of toolsets.
 
         async with worker.start(runtime) as scope:
             first = await scope.run_turn("hello")
@@ -77,14 +77,14 @@ class CallScope(Generic[T]):
         self._context = context
         self._session = context.runtime
         self._is_conversation = is_conversation
-        """Whether its calls are turns. The scope of a lone call is no conversation."""
+        """Whether its calls are turns, and it is not for a single call."""
         self.frame = context.worker_frame
         self._toolsets: ToolsetOwner | None = None
         self._checked_toolsets: ToolsetOwner | None = None
         """The toolsets that rules were checked against."""
         self._turn: asyncio.Task[Any] | None = None
         self._idle: asyncio.Event | None = None
-        """Set when the turn that runs is over."""
+        """Set when the running turn is over."""
         self._is_closed = False
 
     @property
@@ -104,7 +104,7 @@ class CallScope(Generic[T]):
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._is_closed = True  # no other turn may start
-        if self._turn is not None and self._idle is not None:  # of another task, which may wait for ever
+        if self._turn is not None and self._idle is not None:  # in another task, which may never end
             self._turn.cancel()
             try:
                 await wait_shielded(asyncio.wait_for(self._idle.wait(), CLOSING_SECONDS))
@@ -113,7 +113,7 @@ class CallScope(Generic[T]):
         await self.close(in_time=exc_type is None or not issubclass(exc_type, asyncio.CancelledError))
 
     async def open(self) -> None:
-        """Build the toolsets, and open the sandbox, if that has not been done."""
+        """Open the sandbox and build the toolsets, unless that is done."""
         self._check_open()
         worker = self._worker
         self._session.check_caller_runs(self.frame)
@@ -135,7 +135,7 @@ class CallScope(Generic[T]):
                 self._checked_toolsets = toolsets
         except BaseException:
             if toolsets.is_over and self._toolsets is toolsets:
-                self._toolsets = None  # the next attempt builds them anew
+                self._toolsets = None  # so that the next attempt builds them anew
             raise
         finally:
             self._session.loop.toolsets_opening -= 1
@@ -151,7 +151,7 @@ class CallScope(Generic[T]):
     async def close(self, *, in_time: bool = True) -> None:
         """Close the toolsets, in reverse order. Closing twice is harmless.
 
-        When it is cancelled, or not `in_time`, toolsets that do not close soon go on closing without it.
+        If it is cancelled, or not `in_time`, it does not wait long for toolsets, which go on closing without it.
         """
         if self._turn is not None:
             raise ScopeBusyError(
@@ -167,11 +167,11 @@ class CallScope(Generic[T]):
             self._session.recorder.close_scope(self.frame)
 
     async def run_turn(self, *args: Any, **kwargs: Any) -> T:
-        """Run one turn, with the arguments of a call of the worker, and return its output."""
+        """Run one turn with the arguments of a call of the worker, and return its output."""
         return await self._take_turn(lambda: bind_call(self.frame, args, kwargs, self._session.gate), args, kwargs)
 
     async def take_turn(self, arguments: dict[str, Any], files: Sequence[AttachmentInput] = ()) -> T:
-        """Run one turn with arguments that are bound, and files beside them. `run_turn` is how to make one."""
+        """Run one turn with bound arguments and files. This is internal: use `run_turn`."""
 
         def prepare() -> dict[str, Any]:
             attach(self.frame, arguments, files, self._session.gate)
@@ -203,7 +203,7 @@ class CallScope(Generic[T]):
             messages, digest = self.frame.conversation.messages, self.frame.history_digest
             try:
                 output: T = await dispatch(parent, self._worker, arguments, frame=self.frame)
-            except BaseException:  # perhaps after the answer: an executor or a journal can fail, too
+            except BaseException:  # perhaps after the answer: an executor or a journal may fail
                 self.frame.conversation.messages, self.frame.history_digest = messages, digest
                 raise
             return output
@@ -212,7 +212,7 @@ class CallScope(Generic[T]):
             idle.set()
 
     async def answer(self, arguments: dict[str, Any]) -> T:
-        """Let the model answer. This is the body of a turn; `run_turn` is how to make one."""
+        """Let the model answer. This is the body of a turn: use `run_turn`."""
         worker, frame, session = self._worker, self.frame, self._session
         if frame.model is None:
             raise ModelChoiceError(
@@ -265,7 +265,7 @@ class CallScope(Generic[T]):
         return output
 
     def _check_can_be_sent(self, model: Model) -> None:
-        """Refuse files that none of the models that may answer can be sent, before anything is sent."""
+        """Refuse files that cannot be sent to any of the models that may answer, before anything is sent."""
         for file in self.frame.attachments:
             capability = capability_for(file)
             behind = list(candidates(model)) if capability is not None else []
@@ -276,7 +276,7 @@ class CallScope(Generic[T]):
                 )
 
     def _prompt(self, arguments: dict[str, Any]) -> str | Sequence[UserContent]:
-        """Return the prompt of a call, without secrets. Files are sent as they are."""
+        """Return the prompt of a call, without secrets except in files."""
         frame, recorder = self.frame, self._session.recorder
         if frame.prompt is None:
             visible = recorder.redaction.visible_arguments(frame, arguments)
@@ -285,9 +285,9 @@ class CallScope(Generic[T]):
         return items[0] if len(items) == 1 and isinstance(items[0], str) else items
 
     def _explain(self, exc: BaseException) -> BaseException:
-        """Return an error of the model with the name of the worker. Other errors stay as they are."""
+        """Return an error of ours for one of the model. Other errors stay as they are."""
         session, frame = self._session, self.frame
-        # Of several calls that stop, PydanticAI raises the error of any.
+        # PydanticAI raises the error of any of the calls that stop.
         if isinstance(exc, CallCancelled) and (end := session.gate.reason_of_end(frame)) is not None:
             ended = RunEnded(str(end), note=end.note)
             mark_restored(ended, frame.path, frame.record, is_from_nested_call=True)
@@ -298,14 +298,13 @@ class CallScope(Generic[T]):
         assert model is not None
         reason = summarize(cause) if isinstance(cause, ValidationError) else " ".join(str(cause or exc).split())
         where = f"{self.frame.path}: model {model.model_name!r}"
-        # PydanticAI 2 has one class for both, and says which it is in its text only.
+        # PydanticAI 2 has one class for both, which differ only in their texts.
         if "output retries" in str(exc):
             name = name_of_type(worker.output_type)
             return OutputError(f"{where} gave no valid {name} after {worker.retries + 1} tries: {reason}")
         return ModelBehaviorError(f"{where} did not behave: {reason}")
 
     async def _stream(self, run_ctx: RunContext[Context], stream: AsyncIterable[AgentStreamEvent]) -> None:
-        """Send the sinks the text as it comes."""
         recorder = self._session.recorder
         texts = {thinking: StreamedText(recorder.secrets) for thinking in (False, True)}
 

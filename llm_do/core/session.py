@@ -1,4 +1,4 @@
-"""`Session`: what the calls of one session share, with a part for each concern. `Runtime` is one."""
+"""`Session`: what the calls of one session share, with a part for each concern. `Runtime` is its public class."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from .spending import LimitCallback, Spending
 
 
 class Session:
-    """The names, the policy, the record, the money, the models and the event loop of one session."""
+    """The names, the policy, the record, the budgets, the models and the event loop of one session."""
 
     def __init__(
         self,
@@ -89,28 +89,27 @@ class Session:
         projects_secrets = self.entries.secret_names() if isinstance(self.entries, HasSecrets) else ()
         known = Secrets(secrets, os.environ, projects_secrets)
         recorded = (sinks, message_callback, journal, known, self.entries, max_records, session_id)
-        # A session that goes on with an earlier one has the keys of that one, whoever listens.
+        # A session that continues an earlier one has the same keys, whether or not anything listens.
         self.recorder = Recorder(*recorded, keeps_keys=executor is not None or session_id is not None)
         projects_rules = self.entries.rule_book() if isinstance(self.entries, HasRules) else None
         approvals = ApprovalController(tool_rules if tool_rules is not None else projects_rules, approval_callback)
         self.gate = Gate(approvals, self.recorder, self.executor)
         self.rule_checks = RuleChecks(self.entries, approvals.rule_book)
         books = [book for book in (approvals.rule_book, projects_rules) if book is not None]
-        if books:  # what a program allows cannot take back what the project denies
+        if books:  # the rules of a program cannot allow what those of the project deny
             self.root.inherited = Inherited(tuple(dict.fromkeys(books)))
         projects_prices = self.entries.model_prices() if isinstance(self.entries, HasPrices) else {}
         self.spending = Spending(limits or Limits(), PriceList(prices or {}, projects_prices), limit_callback)
         self.models = SessionModels(self.entries, self.recorder, model, choose_model)
         self.loop = SessionLoop(self.root, max_concurrency, self.recorder.notice, self._enter_loop, self._find_progress)
         self.has_timeout_or_executor = executor is not None or self.spending.limits.timeout is not None
-        """Whether calls have a time limit or an executor."""
 
     def _enter_loop(self) -> None:
         self.spending.enter_loop()
         self.models.enter_loop()
 
     def _find_progress(self) -> Any:
-        """Return a value that changes with every call and request; `None` while a person or a server is waited for."""
+        """Return a value that changes with every call and request; `None` while a person or a server has to answer."""
         loop = self.loop
         if self.gate.asking or self.spending.question or loop.requests_in_flight or loop.toolsets_opening:
             return None
@@ -119,7 +118,7 @@ class Session:
     # -- names -------------------------------------------------------------------------------------
 
     def resolve(self, name: str, frame: CallFrame) -> EntryBase:
-        """Return the entry of that name: one of the calling worker's own tools, else one of the project."""
+        """Return the entry of that name: a tool of the calling worker, else an entry of the project."""
         if (worker := frame.worker) is not None and name in worker.entry.own_entries:
             return adapt(worker.entry.own_entries[name])
         try:
@@ -128,11 +127,9 @@ class Session:
             raise UnknownEntryError(self._explain_unknown(name, frame)) from None
 
     def resolve_at_top(self, name: str) -> EntryBase:
-        """Return the entry of the project that has that name."""
         return self.resolve(name, self.root)
 
     def find(self, name: str, frame: CallFrame) -> EntryBase | None:
-        """Return the entry of that name, if there is one."""
         with suppress(LlmDoError):
             return self.resolve(name, frame)
         return None
@@ -145,7 +142,7 @@ class Session:
         kwargs: Mapping[str, Any],
         error: LlmDoError,
     ) -> None:
-        """Record a call that Python cannot make, without arguments that the entry keeps secret."""
+        """Record a call from Python that failed before its dispatch, without secret arguments."""
         target = adapt(entry) if not isinstance(entry, str) else self.find(entry, caller)
         arguments: dict[str, Any] = {**{str(number): value for number, value in enumerate(args)}, **kwargs}
         if target is not None and target.secret_fields is not None:
@@ -154,13 +151,13 @@ class Session:
         self.recorder.reject(caller, name, arguments, str(error))
 
     def tell_from_namesakes(self, frame: CallFrame) -> None:
-        """Note what tells an entry that was passed as an object from others of its name, and whether anything does."""
+        """Note what distinguishes an entry that was passed as an object from others of its name, if anything does."""
         if self.find(frame.entry.name, frame.caller) is not frame.entry:
             definition = definition_digest(frame.entry)
             frame.variant, frame.replayable = f"~{definition.text}", definition.is_exact
 
     def _explain_unknown(self, name: str, frame: CallFrame) -> str:
-        # A registry would have to read every file to tell, and says itself what it has.
+        # A registry would have to read every file for this. It explains names itself.
         entries = self.entries.values() if isinstance(self.entries, dict) else ()
         owners = [worker.name for worker in entries_below(entries) if name in adapt(worker).own_entries]
         where = f" (called from {frame.path})" if frame.path else ""
@@ -177,7 +174,7 @@ class Session:
     # -- whether a call may run --------------------------------------------------------------------
 
     def check_may_run(self, frame: CallFrame) -> None:
-        """Check depth, that nothing above a call has ended, and that there is time left: again after each wait."""
+        """Check depth, time, and that no call above has ended. This is checked again after each wait."""
         if frame.depth >= self.max_depth:
             raise DepthLimitError(
                 f"Calls are nested deeper than max_depth={self.max_depth} allows: {frame.path}. "
@@ -204,7 +201,7 @@ class Session:
     # -- running it --------------------------------------------------------------------------------
 
     async def run_in_time(self, frame: CallFrame, start: Callable[[], Awaitable[Any]]) -> Any:
-        """Run a call within its time, in a slot if it is one of a worker."""
+        """Run a call within its time limit, and in a slot if it calls a worker."""
         timeout = self._own_timeout(frame)
         if timeout is None:
             return await self._run_in_slot(frame, start)
@@ -230,7 +227,7 @@ class Session:
             return await start()
 
     def _own_timeout(self, frame: CallFrame) -> float | None:
-        """Return the time that a call has beside that of the calls above: a worker's own, or a top-level call's."""
+        """Return the time limit that begins with a call: that of a worker, or of the session for a top-level call."""
         limits = frame.entry.limits
         timeout, whole = None if limits is None else limits.timeout, self.spending.limits.timeout
         if frame.deadline is not None or whole is None:
@@ -238,7 +235,7 @@ class Session:
         return whole if timeout is None else min(timeout, whole)
 
     def restore(self, frame: CallFrame, recalled: Recalled) -> Any:
-        """Close a call with its answer in an earlier run. It is counted as a call, and spends nothing."""
+        """Close a call with its answer from an earlier run. It counts as a call, and spends nothing."""
         self.spending.restore(recalled.spent)
         self.recorder.restore_usage(frame, recalled.spent)
         if recalled.error is not None:
@@ -251,14 +248,14 @@ class Session:
         return recalled.output
 
     def timed_out(self, deadline: Deadline, path: str) -> CallTimeout:
-        """Return the error of a call whose time is up, with the functions that go on running in threads."""
+        """Return the error of a call that timed out. It names the functions that go on running in threads."""
         where = f"Time is up after {deadline.seconds:g} s (Limits.timeout), in {deadline.interrupted or path}."
         still_running = self.loop.threads.describe_left_running(deadline)
         return CallTimeout(f"{where} {still_running}".rstrip(), limit="timeout")
 
 
 def _by_own_names(entries: Mapping[str, Entry[Any]] | Iterable[Entry[Any]]) -> Mapping[str, Entry[Any]]:
-    """Return entries by name, or raise for one that a dictionary gives another name than its own."""
+    """Return entries by name. Raise for one that a dictionary has under another name than its own."""
     for name, entry in entries.items() if isinstance(entries, dict) else ():
         if entry is not index_by_name([entry]).get(name):
             raise ValueError(f"The entry {entry.name!r} cannot be called {name!r}: names are the entries' own.")

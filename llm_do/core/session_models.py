@@ -1,4 +1,4 @@
-"""The models of a session: which one a worker's call uses, and what stands where there is none of a provider."""
+"""The models of a session: which one a worker uses, and models that answer without a provider."""
 
 from __future__ import annotations
 
@@ -38,16 +38,15 @@ class SessionModels:
         self._entries = entries
         self._recorder = recorder
         self._choose_default = choose_default if default is None else None
-        """Asked for the default model when it is first needed; `None` once it was."""
+        """Asked for the default model when it is first needed; `None` after that."""
         self._by_name: dict[str, Model] = {}
         self._choosing: asyncio.Lock
 
     def enter_loop(self) -> None:
-        """Be ready for another event loop."""
         self._choosing = asyncio.Lock()
 
     async def prepare_default(self, frame: CallFrame) -> None:
-        """Choose the default model if a call needs it. The time of the call stops meanwhile: a person may be asked."""
+        """Choose the default model if a call needs it. Its deadline is paused, since a person may be asked."""
         if self._choose_default is None or frame.entry.model is not None:
             return
         deadline = frame.deadline
@@ -63,7 +62,7 @@ class SessionModels:
                 deadline.resume()
 
     def choose(self, frame: CallFrame) -> Model | None:
-        """Return the worker's own model, else the session's, if any. A caller's model is not inherited."""
+        """Return the worker's own model, else the session's, if any. The caller's model is not inherited."""
         entry = frame.entry
         choice = entry.model if entry.model is not None else self.default
         if choice is None:
@@ -78,7 +77,7 @@ class SessionModels:
         if choice not in self._by_name:
             try:
                 self._by_name[choice] = self._make(choice)
-            except Exception as exc:  # a provider's package may raise anything of its own
+            except Exception as exc:  # packages of providers have their own exceptions
                 providers = self._entries.providers() if isinstance(self._entries, HasProviders) else ()
                 reason = explain_unusable(choice, exc, providers)
                 raise ModelChoiceError(f"Worker {entry.name!r} cannot use model {choice!r}: {reason}") from exc
@@ -95,7 +94,7 @@ class SessionModels:
         return model
 
     def check_compatible(self, frame: CallFrame, model: Model, name: str | None = None) -> None:
-        """Refuse a model that is known not to be one of those that a worker can use."""
+        """Refuse a model that a worker cannot use. If that is unknown, send a notice."""
         entry = frame.entry
         patterns = entry.compatible_models
         if not patterns:
@@ -143,7 +142,7 @@ class StandInModel(Model):
 
 
 def no_model(entry: str) -> StandInModel:
-    """Return the model of a function that no worker called. Any request is an error."""
+    """Return the model of a function that no worker called. Its requests raise."""
 
     async def refuse(messages: list[ModelMessage], settings: ModelSettings) -> NoReturn:
         raise ModelChoiceError(

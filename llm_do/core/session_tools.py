@@ -1,7 +1,6 @@
 """The tools of a session: toolsets by name, and what rules can name, also of toolsets, servers and capabilities.
 
-Rules go by names. The names of a project, and of the tools that llm-do brings, are its own, so a foreign tool that
-takes one is an error, whenever it turns up.
+Rules go by names, so it is an error if a foreign tool has the name of an entry of the project or of a tool of llm-do.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ MOST_TOOLS = 1_000
 
 
 class ToolsetResolver:
-    """Names of toolsets, and the factories behind them. It makes nothing: a call's scope does."""
+    """Factories of toolsets by name. The scope of a call makes the toolsets."""
 
     def __init__(self, factories: Mapping[str, ToolsetFactory] | None = None) -> None:
         self._factories = dict(factories or {})
@@ -61,7 +60,7 @@ class ToolsetResolver:
 
 @runtime_checkable
 class HasRules(Protocol):
-    """Entries with rules of their own, which hold in every session, and which know the names that rules can use."""
+    """Entries with rules that hold in every session, which know the names that rules can use."""
 
     def rule_book(self) -> RuleBook | None: ...
 
@@ -71,7 +70,7 @@ class HasRules(Protocol):
 
 
 class RuleChecks:
-    """Checks rules against the tools of a session: a rule on an unknown tool or parameter fails."""
+    """Checks rules against the tools of a session: a rule on an unknown tool or parameter is an error."""
 
     def __init__(self, entries: Mapping[str, Entry[Any]], session_rules: RuleBook | None) -> None:
         self._entries = entries
@@ -82,10 +81,7 @@ class RuleChecks:
             check_rules(session_rules, SessionTools(entries))
 
     def check_worker(self, worker: EntryBase, foreign: Mapping[str, Shape], above: Sequence[RuleBook] = ()) -> None:
-        """Check the rules of a worker once all its tools are known, and those `above` where they concern it.
-
-        `foreign` has the tools of its toolsets.
-        """
+        """Check a worker's rules against all its tools, and those `above` it against `foreign`, of its toolsets."""
         book = worker.rule_book
         if book is not None and (foreign or SameObject(book) not in self._checked):
             check_rules(book, SessionTools(self._entries, worker, foreign))
@@ -93,7 +89,7 @@ class RuleChecks:
         self.check_rules_for(foreign, [other for other in above if other is not book])
 
     def check_toolsets(self, tools: Mapping[str, ToolsetTool[Any]], frame: CallFrame) -> None:
-        """Check the tools of a worker's toolsets, and the rules of the worker and those above it against them."""
+        """Check the names of the tools of a worker's toolsets, and the rules on them."""
         self.check_names(tools, frame, frame.entry.own_entries)
         if rules := frame.inherited.rules:
             _check_servers(tools, rules)
@@ -105,7 +101,7 @@ class RuleChecks:
             check_rules(book, SessionTools({}, None, foreign), only=foreign)
 
     def check_names(self, tools: Mapping[str, ToolsetTool[Any]], frame: CallFrame, own_names: Collection[str]) -> None:
-        """Raise `ToolsetError` for a foreign tool whose name means something else, or that cannot be a tool at all."""
+        """Raise `ToolsetError` for a foreign tool whose name is taken, or whose name or schema is not valid."""
         worker, books = frame.entry.name, frame.inherited.rules
         if len(tools) > MOST_TOOLS:
             raise ToolsetError(f"Worker {worker!r} is brought {len(tools)} tools, and {MOST_TOOLS} are the most.")
@@ -129,9 +125,9 @@ class RuleChecks:
         return _schema_problem(name, tool.tool_def.parameters_json_schema)
 
     def _meaning_of(self, name: str, books: Iterable[RuleBook]) -> str | None:
-        """Describe the meaning of a name in the project, so that no foreign tool can have it; `None` if it is free.
+        """Describe what a name means already; `None` if a foreign tool may have it.
 
-        Tools of providers, and the own tools of other workers, count only where a rule speaks of the name.
+        Tools of providers, and the own tools of other workers, count only if a rule has the name.
         """
         if is_built_in(name):
             return "a tool of llm-do's own"
@@ -145,7 +141,6 @@ class RuleChecks:
         return None if entry is None else f"{describe(entry)} in rules"
 
     def _find_by_rule_name(self, name: str) -> Entry[Any] | None:
-        """Return the entry of the project, or of one of its workers, that has this name in rules."""
         if isinstance(self._entries, HasRules):
             return self._entries.with_rule_name(name)
         tools = entries_below(self._entries.values())
@@ -164,7 +159,7 @@ class SessionTools:
         self._entries = entries
         self._worker = worker
         self._foreign = foreign
-        # A registry would have to read every file to tell what it has: it is asked for names only.
+        # A registry would have to read every file for its tools: it is only asked for names.
         roots = [*(entries.values() if isinstance(entries, dict) else ()), *([] if worker is None else [worker])]
         self._tools = [adapt(entry) for entry in entries_below(roots) if entry is not worker]
         self.rule_names: Mapping[str, str] = {tool.name: rule_name(tool) for tool in self._tools}
@@ -198,13 +193,13 @@ class SessionTools:
             entry = waiting.pop()
             for name in called_names(entry, self._entries) - names_seen:
                 names_seen.add(name)
-                with suppress(LlmDoError, KeyError):  # what is wrong with it is said when it is called
+                with suppress(LlmDoError, KeyError):  # its call raises this again
                     waiting.append(adapt(self._entries[name]))
                     yield waiting[-1]
 
 
 def _has_capabilities(worker: EntryBase) -> bool:
-    """Return whether an entry is a worker with tools that come and go with every request."""
+    """Return whether an entry is a worker whose tools may change with every request."""
     return not all(isinstance(each, NativeTool) for each in worker.capabilities)
 
 
@@ -215,7 +210,7 @@ def server_of(tool: ToolsetTool[Any]) -> str | None:
 
 
 def _origin(toolset: AbstractToolset[Any]) -> AbstractToolset[Any]:
-    """Return the toolset inside of wrappers that says what it is."""
+    """Return the toolset inside wrappers that have no label of their own."""
     while isinstance(toolset, WrapperToolset) and type(toolset).label is WrapperToolset.label:
         toolset = toolset.wrapped
     return toolset
@@ -228,13 +223,13 @@ def qualified_name(name: str, tool: ToolsetTool[Any]) -> str | None:
 
 
 def fingerprint(tool: ToolDefinition) -> str:
-    """Return a digest of what a tool says of itself. A grant is for a tool that still says the same."""
+    """Return a digest of a tool's own description, on which grants depend."""
     description = [tool.name, tool.description, tool.parameters_json_schema]
     return hashlib.sha256(json.dumps(description, sort_keys=True, default=repr).encode()).hexdigest()
 
 
 def shapes_of(tools: Mapping[str, ToolsetTool[Any]]) -> dict[str, Shape]:
-    """Return the arguments of tools by all names that rules can use for them."""
+    """Return the shapes of the arguments of tools, by all names that rules can use."""
     shapes: dict[str, Shape] = {}
     for name, tool in tools.items():
         shapes[name] = shape_of(tool.tool_def.parameters_json_schema)
@@ -244,7 +239,7 @@ def shapes_of(tools: Mapping[str, ToolsetTool[Any]]) -> dict[str, Shape]:
 
 
 def _check_servers(tools: Mapping[str, ToolsetTool[Any]], books: Iterable[RuleBook]) -> None:
-    """Raise `RuleError` for a rule that names a server of which there are two."""
+    """Raise `RuleError` for a rule on a server if two have its name."""
     origins: dict[str, AbstractToolset[Any]] = {}
     for tool in tools.values():
         server, origin = server_of(tool), _origin(tool.toolset)
@@ -270,7 +265,7 @@ _ELSEWHERE = {
     "The provider's own tools come with `native`": ("websearch", "webfetch", "web_search", "web_fetch"),
     "Other workers are named here themselves": ("agent", "task"),
 }
-"""Names of tools in other systems, by where the same is found here."""
+"""Names of tools in other systems, by what offers the same here."""
 
 
 def no_such_tool(tool: str, names_known: Iterable[str]) -> str:

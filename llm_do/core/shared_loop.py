@@ -1,4 +1,4 @@
-"""The event loop of threads that call synchronously: one of them runs it, and the others use it."""
+"""The event loop of threads that call synchronously: one thread runs it, and the others use it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 
 class SharedLoop:
-    """A loop that serves the calls which threads make at the top of one session.
+    """A loop for the top-level calls that threads make in one session.
 
-    The thread that finds none runs one. When its own call is over and other calls are not, a thread of the pool goes on
-    running it, so that no caller waits for the calls of others.
+    The first thread runs it. If calls of other threads are still running when its own is over, a thread of the pool
+    runs it from then on, so that no caller waits for the calls of others.
     """
 
     def __init__(self) -> None:
@@ -31,15 +31,15 @@ class SharedLoop:
         self._guests = 0
         """How many other threads use it."""
         self._tell_left: Callable[[], Any] | None = None
-        """Tells the thread that runs it for guests alone that one has left."""
+        """Tells a thread of the pool that runs it that a guest has left."""
         self.is_open = False
-        """Whether it takes their calls. It may be on its way from one thread to another."""
+        """Whether it takes the calls of guests, also while it is being passed on to another thread."""
         self.ended: asyncio.AbstractEventLoop | None = None
-        """The last loop whose calls are over. It may still run, to wait for threads that are not of the session."""
+        """The last loop that ended its calls. It may still run, and wait for threads of `asyncio.to_thread`."""
 
     def find(self, running: Callable[[], asyncio.AbstractEventLoop | None]) -> asyncio.AbstractEventLoop | None:
-        """Return the loop that a thread can use, as a guest; `None` if it has to run one."""
-        if self._process != os.getpid():  # a fork copies no threads, so none of them runs a loop here
+        """Return the loop that a thread can use as a guest; `None` if it has to run one."""
+        if self._process != os.getpid():  # a fork copies no threads, so nothing runs the loop here
             SharedLoop.__init__(self)
         while True:
             with self._gate:
@@ -50,35 +50,34 @@ class SharedLoop:
                 if not self._is_owned:
                     self._is_owned = True
                     return None
-            time.sleep(0.001)  # another thread's loop is just starting, or ending
+            time.sleep(0.001)  # the loop of another thread is starting or ending
 
     @contextmanager
     def guest(self) -> Iterator[None]:
-        """Be a guest until the block ends."""
         try:
             yield
         finally:
             with self._gate:
                 self._guests -= 1
                 if self._tell_left is not None:
-                    with suppress(RuntimeError):  # the loop broke, and is closed
+                    with suppress(RuntimeError):  # the loop failed, and is closed
                         self._tell_left()
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in a loop of its own, which it opens for guests."""
-        # With a factory, the runner leaves alone which loop is the current one of this thread.
+        """Run a coroutine, which opens the loop for guests."""
+        # With a factory, the runner does not change the current loop of this thread.
         runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         end = self._leave
         try:
             return runner.run(main)
-        except KeyboardInterrupt:  # it is for all that runs here
+        except KeyboardInterrupt:  # it ends the calls of guests, too
             end = self._close
             raise
         finally:
             end(runner)
 
     def _leave(self, runner: asyncio.Runner) -> None:
-        """End the loop, or let another thread run it while there are guests."""
+        """End the loop, or let a thread of the pool run it while there are guests."""
         if self._has_guests():
             try:
                 pool.start(pool.Job(partial(self._serve, runner), lambda result, error: None))
@@ -101,7 +100,7 @@ class SharedLoop:
             guest_left.clear()
 
     def _has_guests(self) -> bool:
-        """Tell whether there are guests. Without any, there will be none."""
+        """Return whether there are guests. If not, no more are admitted."""
         with self._gate:
             self.is_open = self._guests > 0
             if not self.is_open:
@@ -111,7 +110,7 @@ class SharedLoop:
     def _close(self, runner: asyncio.Runner) -> None:
         """End the loop. Its last calls end before another loop may begin.
 
-        Threads of `asyncio.to_thread` end after that: the loop waits for them, and they may call synchronously.
+        The loop waits for threads of `asyncio.to_thread` only after that, since they may call synchronously.
         """
         with self._gate:
             self.is_open = False
@@ -123,7 +122,6 @@ class SharedLoop:
             runner.close()
 
     async def _end_tasks(self) -> None:
-        """Cancel what else runs in this loop, and wait for it."""
         loop = asyncio.get_running_loop()
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         try:

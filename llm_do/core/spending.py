@@ -1,4 +1,4 @@
-"""The limits of a session: which calls they let start, and whether a person raises them."""
+"""The limits of a session: counting calls, and asking whether to raise a limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .frame import CallFrame
 from .trace import ModelUsage
 
 LimitCallback: TypeAlias = Callable[[LimitExceeded, Limits], "Limits | Awaitable[Limits | None] | None"]
-"""Gets the error that a limit of the session would raise, and the limits. It returns others to go on with."""
+"""Gets the error that a limit of the session would raise, and the limits. It returns new limits to continue with."""
 
 
 class Spending:
@@ -33,12 +33,11 @@ class Spending:
         """The question whether to raise a limit, while it is open: the limit, the answer, and the call that asks."""
 
     def enter_loop(self) -> None:
-        """Prepare for another event loop."""
         self.ledger.leave_loop()
         self.question = None
 
     def count_call(self, frame: CallFrame) -> None:
-        """Count a call in all meters that hold for it, or raise and count it in none."""
+        """Count a call in all meters that hold for it. If one of them raises, it is counted in none."""
         above = frame.caller.inherited.meters
         meters = (self.meter, *above) if above else (self.meter,)
         for meter in meters:
@@ -50,21 +49,21 @@ class Spending:
             meter.calls += 1
 
     def restore(self, spent: Iterable[ModelUsage]) -> None:
-        """Count the usage of requests whose responses are of an earlier run. They are not paid again."""
+        """Count the usage of requests that an earlier run has paid for."""
         for each in spent:
             self.meter.count_usage(each.model, each.provider, each.usage)
 
     async def raise_limits(self, frame: CallFrame, exceeded: LimitExceeded) -> bool | None:
-        """Ask whether to go on, where a limit of the session says no. All calls that wait for it share one answer.
+        """Ask whether to raise a limit of the session. All calls that wait for it share one answer.
 
-        `None` is no answer: another limit was asked about, and the one that says no may have been raised with it.
+        `None` means that another limit was asked about. The answer may have raised this one as well.
         """
         if self._callback is None:
             return False
         with frame.stop_clocks():
             while self.question is not None:
                 limit, question, asker = self.question
-                if frame.is_below(asker):  # the callback itself makes this call, and would wait for its own answer
+                if frame.is_below(asker):  # the callback makes this call, and would wait for its own answer
                     return False
                 agreed = await asyncio.shield(question)
                 if agreed is not None:
@@ -72,10 +71,10 @@ class Spending:
             return await self._ask(self._callback, exceeded, frame)
 
     async def _ask(self, callback: LimitCallback, exceeded: LimitExceeded, frame: CallFrame) -> bool:
-        """Ask for other limits. The same are none: the request would be refused, and asked about, without end."""
+        """Ask for new limits. The same limits are a refusal: the request would be asked about without end."""
         question: asyncio.Future[bool | None] = asyncio.get_running_loop().create_future()
         self.question = exceeded.limit, question, frame
-        agreed: bool | None = None  # without an answer, the next call that waits asks
+        agreed: bool | None = None  # if the callback fails, the next call that waits asks again
         try:
             answer = callback(exceeded, self.meter.limits)
             limits = await answer if inspect.isawaitable(answer) else answer
@@ -85,7 +84,7 @@ class Spending:
             if limits is not None and agreed:
                 self.meter.set_limits(limits)
                 self.ledger.serve()
-                await asyncio.sleep(0)  # limits that never suffice must not keep a timeout from ending it
+                await asyncio.sleep(0)  # lets a timeout end a request for which the limits never suffice
             return agreed
         finally:
             self.question = None

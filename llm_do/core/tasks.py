@@ -1,4 +1,4 @@
-"""Tasks that must be over before a call is: they are cancelled and awaited, however often the call is cancelled."""
+"""Tasks that must end before a call does: they are cancelled and awaited, however often the call is cancelled."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import anyio
 T = TypeVar("T")
 
 LEAVING_SECONDS = 0.5
-"""How long what was cancelled has for closing its streams and toolsets. Then it is cancelled again, or left."""
+"""How long a cancelled task may take to close its streams and toolsets. Then it is cancelled again, or left."""
 
 
 async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks, and wait until they are over. A cancellation meanwhile goes on to them, and is raised then."""
+    """Cancel tasks, and wait for them. A cancellation meanwhile is passed on to them, and raised at the end."""
     waiting = {task for task in tasks if not task.done()}
     cancelled: asyncio.CancelledError | None = None
     for task in waiting:
@@ -37,14 +37,14 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 async def run_with_time_to_end(run: Coroutine[Any, Any, T], name: str) -> T:
-    """Run in a task, to which the first cancellation goes at once, and later ones only if it does not end soon.
+    """Run in a task. Pass the first cancellation on to it at once, and later ones only if it does not end soon.
 
-    A cancellation while PydanticAI closes the stream of a model goes on to the task that closes it, through every
-    shield of AnyIO (`cancel_and_drain`). The stream is left open then, until the garbage collector closes each of its
-    generators in a task of its own, side by side: "asynchronous generator is already running".
+    A cancellation while PydanticAI closes the stream of a model reaches the task that closes it, through every shield
+    of AnyIO (`cancel_and_drain`). The stream is then left open, until the garbage collector closes its generators at
+    the same time, each in its own task: "asynchronous generator is already running".
     """
     task = asyncio.create_task(run, name=name)
-    cancelled_at, is_due = None, False  # when the first came, and whether a later one has to be passed on
+    cancelled_at, is_due = None, False  # time of the first, and whether a later one has to be passed on
     first: asyncio.CancelledError | None = None
     too_late: asyncio.CancelledError | None = None
     try:
@@ -66,21 +66,21 @@ async def run_with_time_to_end(run: Coroutine[Any, Any, T], name: str) -> T:
         try:
             output = task.result()
         except asyncio.CancelledError as exc:
-            if first is not None:  # by which a scope of AnyIO, such as that of a timeout, knows its own
+            if first is not None:  # an AnyIO scope, such as that of a timeout, recognises its own cancellation
                 raise first from exc
             raise
         if too_late is not None:
             raise too_late
         return output
     finally:
-        del task, first, too_late  # exceptions that hold this frame
+        del task, first, too_late  # the exceptions hold this frame
 
 
 def abandoned_by_pydantic_ai(exc: BaseException) -> set[asyncio.Task[Any]]:
-    """Return the tasks that functions of PydanticAI started, and left when `exc` went through them.
+    """Return the tasks that PydanticAI started, and left running when `exc` was raised through it.
 
     A run that is cancelled while it waits for a helper task (`cancel_and_drain`) forgets the task of `wrap_run`, or
-    that of a stream, which then waits for ever and keeps the session. Only the frames of the traceback still know it.
+    that of a stream, which then waits for ever and keeps the session. Only the frames of the traceback still have it.
     """
     abandoned: set[asyncio.Task[Any]] = set()
     seen_ids: set[int] = set()

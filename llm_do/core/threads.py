@@ -1,4 +1,4 @@
-"""Threads, which cannot be stopped: what the thread of a cancelled call leaves behind is cleaned up."""
+"""Threads of synchronous functions, which cannot be stopped, so those of cancelled calls are left to run out."""
 
 from __future__ import annotations
 
@@ -28,10 +28,7 @@ _MOST_NAMED = 5
 
 
 async def cancel_thread_calls(frame: CallFrame) -> None:
-    """Cancel the calls that a thread of this call waits for, and wait until they are over.
-
-    They run in tasks of their own, which no cancellation of the call itself reaches.
-    """
+    # They run in their own tasks, which are not cancelled with the call.
     frame.cancelled = True
     if frame.thread_calls:
         await end_tasks(frame.thread_calls)
@@ -43,7 +40,7 @@ class CallThread:
 
     frame: CallFrame
     has_place: bool
-    """Whether it needs one of the places of its depth, or runs beside them."""
+    """Whether it takes one of the places of its depth, instead of running beside them."""
     is_running: bool = False
     abandoned: bool = False
     job: pool.Job | None = None
@@ -53,8 +50,8 @@ class Threads:
     """The threads of a session, with a number of places at each depth.
 
     One number for all depths would let callers starve callees. The thread of a cancelled call keeps its place until
-    its function returns. A function runs beside the places when those that wait for it may hold all of them. It waits
-    only where threads of cancelled calls hold them all: these wait for no other call.
+    its function returns. A function runs beside the places if the calls that wait for it may hold all of them; it only
+    waits if threads of cancelled calls hold all, since those do not wait for other calls.
     """
 
     def __init__(self, notice: Callable[[CallFrame, str], None]) -> None:
@@ -66,7 +63,7 @@ class Threads:
         self._has_noticed = False
 
     async def run(self, frame: CallFrame, function: Callable[[], T]) -> T:
-        """Run a synchronous function beside the loop. On cancellation its thread runs out by itself."""
+        """Run a synchronous function in a thread. On cancellation, the thread runs on until the function returns."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         thread = CallThread(frame, has_place=not frame.top.is_inner)
@@ -84,11 +81,11 @@ class Threads:
             finally:
                 if timer is not None:
                     timer.cancel()
-                del future, job  # an exception would keep them, and they would keep the exception
+                del future, job  # breaks a reference cycle with the exception
         raise AssertionError("unreachable: nothing cancels this scope alone")
 
     def submit(self, thread: CallThread) -> bool:
-        """Start a thread, or let it wait for its turn. Return whether it was started."""
+        """Start a thread, or let it wait for a place. Return whether it was started."""
         if self._process != os.getpid():  # a fork copies no threads
             self._forget_threads()
         depth = thread.frame.depth
@@ -100,7 +97,7 @@ class Threads:
                 self._running.setdefault(depth, set()).add(thread)
             elif thread.has_place:
                 waiting.append(thread)
-            else:  # where there is no room for it, there is none for the others either
+            else:  # if there is no room for it, there is none for the others either
                 waiting.appendleft(thread)
         if is_free and not self._start(thread):
             self.finish(thread)
@@ -114,7 +111,7 @@ class Threads:
         return count < THREADS_PER_DEPTH
 
     def _start(self, thread: CallThread) -> bool:
-        """Start a thread that has a place. Where the system has no thread to give, its function fails."""
+        """Start a thread that has a place. If the system has no more threads, its function fails."""
         job = thread.job
         assert job is not None
         try:
@@ -126,14 +123,14 @@ class Threads:
         return True
 
     def finish(self, thread: CallThread) -> None:
-        """Give the place of a thread to those that wait for one."""
+        """Give the place of a thread to those that wait."""
         finished = [thread]
         while finished:
             following = self._pass_place(finished.pop())
             finished += [other for other in following if not self._start(other)]
 
     def _pass_place(self, thread: CallThread) -> list[CallThread]:
-        """Take the place of a thread away. Return those that have one now, and have to be started."""
+        """Free the place of a thread. Return the threads that have got a place, and have to be started."""
         following: list[CallThread] = []
         with self._lock:
             thread.is_running = False
@@ -149,14 +146,13 @@ class Threads:
         return following
 
     def _forget_threads(self) -> None:
-        """Begin with none in a forked process. The lock may have been held by a thread that is not there."""
-        self._lock = Lock()
+        self._lock = Lock()  # the old one may be held by a thread that the fork did not copy
         self._running.clear()
         self._waiting.clear()
         self._process = os.getpid()
 
     def abandon(self, threads: Iterable[CallThread], cancelled: BaseException | None = None) -> None:
-        """Leave the threads of a cancelled call to themselves, and say so. Those that wait do not run any more."""
+        """Leave the threads of a cancelled call running, and say so. Those that wait for a place are dropped."""
         for thread in threads:
             frame = thread.frame
             with self._lock:
@@ -174,7 +170,7 @@ class Threads:
                 cancelled.add_note(f"llm-do left {frame.path} running: its thread cannot be stopped.")
 
     def report_wait(self, thread: CallThread) -> None:
-        """Tell once in a session that a function waits for a place, and who holds them."""
+        """Send one notice per session that a function waits for a place, and what holds them."""
         with self._lock:
             waits = thread in self._waiting.get(thread.frame.depth, ())
         if waits and not self._has_noticed:
@@ -190,7 +186,7 @@ class Threads:
         return f"all {THREADS_PER_DEPTH} of its depth are held by {_count_paths(holders)}{suffix}"
 
     def left_running(self, deadline: Deadline | None = None) -> str:
-        """Name the functions that still run though their calls were cancelled: all, or those in that time."""
+        """Return the paths of cancelled calls whose functions still run: all, or those that `deadline` covers."""
         with self._lock:
             threads = [thread for running in self._running.values() for thread in running if thread.abandoned]
         if deadline is not None:
@@ -198,7 +194,6 @@ class Threads:
         return _count_paths(threads)
 
     def describe_left_running(self, deadline: Deadline | None = None) -> str:
-        """Return a sentence that names them, or nothing if there are none."""
         names = self.left_running(deadline)
         return f"Left running, since threads cannot be stopped: {names}." if names else ""
 
@@ -210,10 +205,10 @@ def _count_paths(threads: Iterable[CallThread]) -> str:
 
 
 class ThreadsOfCall(Executor):
-    """Threads for one call of a tool that is not ours, as many as it wants.
+    """Threads for one call of a foreign tool, as many as it wants.
 
-    Code inside the call inherits this executor. So only one thread of it at a time takes a place, and those that
-    it may wait for run beside the places.
+    Code inside the call inherits this executor. So only one of its threads at a time takes a place, and those that it
+    may wait for run beside the places.
     """
 
     def __init__(self, threads: Threads, frame: CallFrame) -> None:
@@ -236,7 +231,7 @@ class ThreadsOfCall(Executor):
         thread.job = pool.Job(work, partial(pool.settle, future), partial(self._threads.finish, thread))
         future.add_done_callback(self._forget)
         if not self._threads.submit(thread):
-            # It may be submitted from another thread, and only the loop may tell of it.
+            # This may be another thread, and only the loop may send the notice.
             tell = partial(self._loop.call_later, SECONDS_BEFORE_NOTICE, self._threads.report_wait, thread)
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(tell)
@@ -245,11 +240,10 @@ class ThreadsOfCall(Executor):
     def _forget(self, future: Future[Any]) -> None:
         with self._lock:
             thread = self._threads_by_future.pop(future)
-        if future.cancelled():  # before it had a place
+        if future.cancelled():  # before it got a place
             self._threads.abandon([thread])
 
     def abandon(self, cancelled: BaseException) -> None:
-        """Leave the threads to themselves that are still at work when the call is cancelled."""
         with self._lock:
             threads = list(self._threads_by_future.values())
         self._threads.abandon(threads, cancelled)

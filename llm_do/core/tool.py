@@ -45,8 +45,7 @@ class ToolOptions(TypedDict, total=False):
 class ToolEntry(EntryBase, Generic[T]):
     """A Python callable as an entry, around a PydanticAI `Tool`.
 
-    Call it through a context or a runtime. Its own method `call` runs the function and nothing else: no approval, no
-    limits, no record. It is what the runtime calls when all of that is done.
+    Call it through a context or a runtime. Its own method `call` only runs the function: no approval, limits or record.
     """
 
     tool: Tool[Any]
@@ -57,25 +56,25 @@ class ToolEntry(EntryBase, Generic[T]):
     schema_out: Any = None
     """The type that its output must have, checked strictly. The original object is returned."""
     rule: str | None = None
-    """The name by which rules speak of it, if that is not its own."""
+    """The name that rules use for it, if that is not its own."""
     effects: Collection[Effect] | None = None
-    """Its effects beyond computing: `read`, `write`, `execute`, `network`. All but `read` require approval. `()` says
-    that it has none; `None`, the default, declares nothing."""
+    """Its effects beyond computing: `read`, `write`, `execute`, `network`. All but `read` require approval. `()` means
+    that it has none, `None` that they are not declared."""
     repeat: Repeat | None = None  # type: ignore[assignment]
-    """How a resumed run treats a call that had begun: `safe` to make it again, `keyed` to make it again with the
-    same `ctx.idempotency_key`, `never`. The default is `safe` for effects of `()` or `read`, and for a function that
-    takes the context, whose calls have their own; else `never`."""
+    """What a resumed run does with a call that had begun: repeat it (`safe`), repeat it with the same
+    `ctx.idempotency_key` (`keyed`), or ask a person (`never`). The default is `safe` for effects `()` or `read`, and
+    for a function that takes the context and declares none, since its calls have their own; else `never`."""
     plan: Callable[[dict[str, Any], CallFrame], Plan] | None = None
-    """Returns the plan of a call, where its arguments alone do not tell what it would do: cases for rules, a view."""
+    """Returns the plan of a call, if its arguments alone do not show what it would do: cases for rules, a view."""
     plans_in_thread: bool = False
-    """Whether planning walks through folders, so that calls are planned and judged in a thread."""
+    """Whether calls are planned and judged in a thread, because planning walks through folders."""
     errors_for_model: tuple[type[Exception], ...] = ()
     """Exceptions reported to the calling model as a failed tool result instead of ending the run."""
     secret_fields: SecretFields | None = None
-    """Which arguments are secret, where their schema does not say it."""
+    """Which arguments are secret, if their schema does not say so."""
     kind: str = field(default="tool", init=False)
 
-    # Plain attributes and no properties: they are read at every call.
+    # Plain attributes instead of properties: they are read at every call.
     name: str = field(init=False)
     description: str | None = field(init=False)
     needs_run_context: bool = field(init=False)
@@ -84,7 +83,7 @@ class ToolEntry(EntryBase, Generic[T]):
     check_arguments: Callable[[dict[str, Any], Context], Awaitable[None]] | None = field(init=False)
     _function: Callable[..., Any] = field(init=False)
     _plain: bool = field(init=False)
-    """Whether a call only awaits the function with keywords."""
+    """Whether a call only has to await the function with keywords."""
 
     def __post_init__(self) -> None:
         tool, schema = self.tool, self.tool.function_schema
@@ -94,18 +93,20 @@ class ToolEntry(EntryBase, Generic[T]):
         parameters = tool_parameters(tool)
         special = schema.takes_ctx or schema.positional_fields or schema.var_positional_field or tool.timeout
         unchecked = (ArgumentError,) if parameters.vocabulary.unchecked else ()
-        needs_yes = effects is not None and not effects <= {"read"}
+        only_reads = effects is not None and effects <= {"read"}
+        has_side_effects = effects is not None and not only_reads
+        repeat: Repeat = "safe" if only_reads or (effects is None and tool.takes_ctx) else "never"
         derived = {
             "name": tool.name,
             "description": tool.description,
             "effects": effects,
-            "repeat": _check_repeat(self.repeat, effects, tool),
-            "requires_approval": self.requires_approval or tool.requires_approval or needs_yes,
+            "repeat": repeat if self.repeat is None else check_repeat(self.repeat, tool.name),
+            "requires_approval": self.requires_approval or tool.requires_approval or has_side_effects,
             "needs_run_context": tool.takes_ctx,
             "parameters": parameters,
             "secret_fields": self.secret_fields or parameters.secret_fields,
             "errors_for_model": (*self.errors_for_model, *unchecked),
-            # PydanticAI runs it only for a model's calls.
+            # PydanticAI validates only the calls of a model.
             "check_arguments": None if tool.args_validator is None else self._check_arguments,
             "_function": schema.function,
             "_plain": schema.is_async and not special,
@@ -124,10 +125,7 @@ class ToolEntry(EntryBase, Generic[T]):
     def from_function(
         cls, function: Callable[..., Any], *, name: str | None = None, description: str | None = None, **options: Any
     ) -> ToolEntry[Any]:
-        """Return an entry of a plain function, sync or async, with or without a `RunContext` first.
-
-        The options are those of `@entry`.
-        """
+        """Return an entry for a function, sync or async, with or without a `RunContext`. Options as in `@entry`."""
         if not callable(function):
             raise TypeError(f"An entry is made from a function, got {function!r}. A name is given with name=...")
         try:
@@ -147,7 +145,6 @@ class ToolEntry(EntryBase, Generic[T]):
         return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(function)
 
     async def _check_arguments(self, arguments: dict[str, Any], ctx: Context) -> None:
-        """Run the tool's own `args_validator`."""
         validator = cast("Callable[..., Any]", self.tool.args_validator)
         try:
             result = validator(run_context(ctx, self), **arguments)
@@ -182,7 +179,7 @@ class ToolEntry(EntryBase, Generic[T]):
             output: Any = self._function(*args, **kwargs)
         else:
             output = await ctx.runtime.loop.threads.run(ctx.frame, partial(self._function, *args, **kwargs))
-        # A plain function may still return an awaitable, as a lambda around a coroutine function does.
+        # A synchronous function may return an awaitable, as a lambda around a coroutine function does.
         result: T = await output if inspect.isawaitable(output) else output
         return result
 
@@ -197,7 +194,7 @@ class ToolEntry(EntryBase, Generic[T]):
 
 
 class _EntryDecorator(Protocol):
-    """The decorator that `@entry(...)` returns. It keeps the function's output type, as `@entry` does."""
+    """The decorator that `@entry(...)` returns, which keeps the function's output type."""
 
     @overload
     def __call__(self, function: Callable[..., Awaitable[T]], /) -> ToolEntry[T]: ...
@@ -235,16 +232,7 @@ def _check_effects(effects: Collection[Effect] | None, name: str) -> frozenset[E
     return frozenset(effects)
 
 
-def _check_repeat(repeat: Repeat | None, effects: frozenset[Effect] | None, tool: Tool[Any]) -> Repeat:
-    """Return how a resumed run treats a call of a tool. A tool that does not declare it is not safe to repeat."""
-    if repeat is None:
-        is_pure = effects is not None and effects <= {"read"}
-        return "safe" if is_pure or (effects is None and tool.takes_ctx) else "never"
-    return check_repeat(repeat, tool.name)
-
-
 def _check_function(tool: Tool[Any]) -> None:
-    """Refuse functions that no call could run as expected."""
     function = inspect.unwrap(tool.function)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{tool.name!r} is a generator function, and a call returns once: return a list instead.")

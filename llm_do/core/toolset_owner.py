@@ -1,4 +1,4 @@
-"""The owner of the toolsets of one scope: a task that enters them, holds them open and closes them."""
+"""The owner of the toolsets of a scope: a task that enters them, holds them open and closes them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ CLOSING_SECONDS = 30.0
 
 
 class ToolsetOwner:
-    """The toolsets of one scope, held open by a task of their own.
+    """The toolsets of one scope, held open by a separate task.
 
-    A toolset may keep a task group open, as MCP sessions do, which only the task that entered it can
-    leave. The turns and the end of a chat may come from different tasks, so neither can be that task.
+    A toolset may keep a task group open, as MCP sessions do, which only the task that entered it can leave. The turns
+    and the end of a chat may come from different tasks.
     """
 
     def __init__(self, worker: EntryBase, context: Context) -> None:
@@ -40,7 +40,6 @@ class ToolsetOwner:
         self._done = asyncio.Event()
         self._openers = 0
         self._closing_label = ""
-        """The toolset that is being closed."""
         self._timer: asyncio.TimerHandle | None = None
         session = context.runtime
         session.loop.enter()
@@ -52,17 +51,16 @@ class ToolsetOwner:
         self._context.runtime.loop.tasks.discard(owner)
         if self._timer is not None:
             self._timer.cancel()
-        self._are_open.set()  # those that wait find out that it is over
+        self._are_open.set()  # wakes those that wait in `open`
         if not owner.cancelled():
-            owner.exception()  # told to those who open and close, if there are any
+            owner.exception()  # retrieved, since asyncio would log it; `open` and `close` raise it
 
     @property
     def is_over(self) -> bool:
-        """Whether the toolsets are closed, or never were open."""
         return self._owner.done()
 
     async def open(self) -> None:
-        """Wait until the toolsets are built. The only one that waits takes them down again when it is cancelled."""
+        """Wait until the toolsets are built. If the last task that waits is cancelled, they are closed again."""
         self._check_loop()
         self._openers += 1
         try:
@@ -87,7 +85,7 @@ class ToolsetOwner:
             self._owner.result()
 
     def _end_owner(self, *, cancel: bool) -> None:
-        """Let the owner close the toolsets, or take down what it has opened so far. It has some time for that."""
+        """Let the owner close the toolsets that it has opened so far. After `CLOSING_SECONDS` it is cancelled."""
         self._done.set()
         if cancel:
             self._owner.cancel()
@@ -95,7 +93,7 @@ class ToolsetOwner:
             self._timer = self._owner.get_loop().call_later(CLOSING_SECONDS, self._give_up)
 
     def _give_up(self) -> None:
-        """Cancel the owner, again and again: a toolset may take a cancellation for an error like others."""
+        """Cancel the owner, repeatedly, since a toolset may suppress a cancellation like other errors."""
         logger.error("Toolset %s of worker %r does not close; it is cancelled.", self._closing_label, self._worker.name)
         self._owner.cancel()
         self._timer = self._owner.get_loop().call_later(CLOSING_SECONDS, self._give_up)
@@ -136,17 +134,16 @@ class ToolsetOwner:
             raise EventLoopError(f"The toolsets of worker {self._worker.name!r} belong to another event loop.")
 
     async def tools(self) -> dict[str, ToolsetTool[Context]]:
-        """Return the tools of the toolsets."""
         run_ctx = run_context(self._context, self._worker)
         tools: dict[str, ToolsetTool[Context]] = {}
         for toolset, _ in self._toolsets:
-            with suppress(UserError):  # it connects for each run, and is checked there
+            with suppress(UserError):  # a toolset that connects for each run is checked there
                 tools.update(await toolset.get_tools(run_ctx))
         return tools
 
     def for_run(self, own_names: Sequence[str]) -> list[AbstractToolset[Context]]:
-        """Return the toolsets as a run sees them: held open, and behind the runtime."""
-        if self._worker.capabilities:  # the governor stands around all tools at once
+        """Return the toolsets for a run: held open, and governed by the runtime."""
+        if self._worker.capabilities:  # its `Governor` wraps all tools
             return [HeldToolset(toolset) for toolset, _ in self._toolsets]
         return [GovernedToolset(HeldToolset(toolset), identity, own_names) for toolset, identity in self._toolsets]
 
@@ -162,7 +159,7 @@ class ToolsetOwner:
         worker = self._worker
         factory = self._context.runtime.toolsets.resolve(declared, worker.name)
         try:
-            with self._context.runtime.loop.inner_task():  # the worker waits for whatever the factory calls
+            with self._context.runtime.loop.inner_task():  # the worker waits for everything that the factory calls
                 product = factory(self._context)
                 toolset = await product if inspect.isawaitable(product) else product
         except Exception as exc:
@@ -180,7 +177,7 @@ class ToolsetOwner:
 
 
 async def _wait_for_starts(toolsets: Sequence[AbstractToolset[Any]]) -> None:
-    """Wait for toolsets that start side by side. When one fails, its error ends the wait for the others."""
+    """Wait for toolsets that start concurrently. The error of one ends the wait for the others."""
     starting: list[asyncio.Task[None]] = []
     for toolset in toolsets:
         while isinstance(toolset, WrapperToolset) and not isinstance(toolset, StartsConcurrently):

@@ -1,4 +1,4 @@
-"""`WorkerEntry`: a prompt with a model and tools as an entry, and the agent that answers for it."""
+"""`WorkerEntry`: a prompt with a model and tools as an entry, and its agent."""
 
 from __future__ import annotations
 
@@ -61,21 +61,19 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
     model: ModelLike | None = None
     """Its model; `None` means the session's default."""
     compatible_models: Sequence[str] = ()
-    """Which models it can use: patterns such as `anthropic:*`, one of which must fit, and capabilities (`vision`,
-    `pdf`, `audio`, `video`), all of which it needs. None given is any model."""
+    """Which models it can use: patterns such as `anthropic:*`, one of which must match, and capabilities (`vision`,
+    `pdf`, `audio`, `video`), all of which it needs. An empty list allows any model."""
     tools: Sequence[Entry[Any] | str] = ()
     """Its own tools: entries, or names of entries of the project."""
     toolsets: Sequence[ToolsetFactory | str] = ()
     """Factories of toolsets, or names that the runtime knows. Each call makes its own instances."""
     input_type: type[Any] | dict[str, Any] | Literal["none"] | None = None
-    """A pydantic model, a dataclass or a JSON Schema whose fields are the parameters. Without: `input`, and any.
-
-    `"none"` says that the instructions are enough: the worker takes no arguments.
-    """
+    """A pydantic model, a dataclass or a JSON Schema whose fields are the parameters; `"none"` for a worker without
+    any. By default it takes `input` and any other keywords."""
     output_type: OutputSpec[OutputT] = cast("OutputSpec[OutputT]", str)  # noqa: RUF009
     """The type of its output. A model that answers something else is asked again."""
     output_schema: dict[str, Any] | None = None
-    """A JSON Schema of its output, in place of `output_type`."""
+    """A JSON Schema of its output, instead of `output_type`."""
     requires_approval: bool = False
     """Whether a person must approve each call, from Python or a model."""
     model_settings: ModelSettings | None = None
@@ -83,13 +81,13 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
     limits: Limits | None = None
     """Budgets for each call, over everything below it."""
     on_cut_off: Literal["note", "error"] = "note"
-    """The reaction to an answer of its model that is cut off: a note in the record, or an `AnswerCutOff`."""
+    """What happens if an answer of its model is cut off: a note in the record, or an `AnswerCutOff`."""
     allow_workers: Sequence[str] = ()
     """Workers that its model may call with `worker_call`; `["*"]` is any of the project."""
     attachment_policy: AttachmentPolicy = field(default_factory=AttachmentPolicy)
-    """Which files it may be given, and may hand on to workers that it calls."""
+    """Which files it may get, and may hand on to workers that it calls."""
     tool_rules: Mapping[str, Any] = field(default_factory=dict)
-    """`allow`, `ask` or `deny` by the names of tools: for its own calls, and the last two for all below them."""
+    """`allow`, `ask` or `deny` by names of tools: for its own calls, and `ask` and `deny` also for all below them."""
     sandbox: SandboxConfig | None = None
     """Named folders that it may use: through the tools in `FILE_TOOLS`, and in Python as `ctx.sandbox_toolset`."""
     base: Path = field(default_factory=Path)
@@ -99,13 +97,13 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
     capabilities: Sequence[AgentCapability[Context]] = ()
     """PydanticAI capabilities of the agent. Their tools and models are governed like all others."""
     definition: WorkerDefinition | None = None
-    """The file it was made from, if there is one."""
+    """The definition in its file, if it was made from one."""
     custom_tools_path: Path | None = None
     """The file with its own tools, if it has one."""
     generated: bool = False
     """Whether a model made it, so that grants to other workers do not hold for it."""
     creators: Sequence[str] = ()
-    """The worker that created it, the creator of that one, and so on: rules on these as callers hold for it."""
+    """The worker that created it, the creator of that one, and so on: rules on these callers hold for it too."""
     repeat: Repeat = field(default="safe", init=False)
     retries: int = 1
     """How often the model may try again, for its output and for each tool."""
@@ -128,7 +126,7 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
                 f"Worker {self.name!r} has the model {misfit!r}, and its compatible_models are {allowed}. "
                 "Change either."
             )
-        # Errors in a worker are raised where it is made, not where it is first called.
+        # So errors in a worker are raised where it is made, not where it is first called.
         _ = self.parameters, self.own_entries, self.rule_book
 
     @cached_property
@@ -189,7 +187,7 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         message_history: Sequence[ModelMessage] | None = None,
         is_conversation: bool = True,
     ) -> CallScope[OutputT]:
-        """Return a scope for a conversation with this worker. It runs no model and builds nothing until it is entered.
+        """Return a scope for a conversation with this worker. Nothing is built or run until it is entered.
 
         With `is_conversation=False` it is for one turn, which is recorded as a call like any other.
         """
@@ -202,7 +200,7 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         if not all(isinstance(message, ModelRequest | ModelResponse) for message in messages):
             raise TypeError("message_history must be a list of PydanticAI messages, such as scope.messages.")
         frame.conversation.messages = messages
-        if is_conversation and parent.runtime.recorder.observed:  # its beginning is recorded with them
+        if is_conversation and parent.runtime.recorder.observed:  # the record of its beginning has them
             frame.conversation.sent_messages, frame.conversation.recorded_messages = messages, snapshot(messages)
         if messages and isinstance(messages[-1], ModelRequest):
             frame.conversation.logged_parts = list(messages[-1].parts)
@@ -223,11 +221,8 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
             return await scope.answer(input_data)
 
     def agent_for(self, resolve: Callable[[str], EntryBase]) -> tuple[Agent[Context, OutputT], Sequence[str]]:
-        """Return the agent that answers for this worker, and the names of its tools that dispatch by themselves.
-
-        Nothing of a call lives on the agent, so it is kept as long as the tools' names mean the same.
-        """
-        # Equal tools may do something else: only the very same ones have the same agent.
+        # The agent holds no data of a call, so it is kept as long as the names of tools mean the very same objects:
+        # equal tools may do something else.
         return self._agent_with(*(SameObject(resolve(tool) if isinstance(tool, str) else tool) for tool in self.tools))
 
     @cached_property
@@ -264,7 +259,7 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
         return agent, list(tools)
 
     def proxy_of(self, entry: Entry[Any]) -> Tool[Context]:
-        """Return the tool that this worker's model sees for an entry. It takes files where this worker has some."""
+        """Return the tool for an entry that this worker's model sees. It takes files if this worker has any."""
         adapted = adapt(entry)
         has_files = self.sandbox is not None and bool(self.sandbox.paths) and takes_files(self)
         return (adapted.proxy_with_files if has_files else None) or adapted.proxy or proxy_tool(adapted)
