@@ -43,10 +43,7 @@ _MOST_QUESTIONS = 4
 
 
 class Context:
-    """The handle that user code holds: a session, seen from one call.
-
-    It is the `deps` of every PydanticAI run, so a tool reaches it as `ctx.deps`.
-    """
+    """The handle that user code holds: a session, seen from one call. PydanticAI tools reach it as `ctx.deps`."""
 
     __slots__ = ("branches", "frame", "runtime")
 
@@ -60,10 +57,7 @@ class Context:
 
     @classmethod
     def from_worker(cls, worker: Entry[Any], *, model: ModelLike | None = None, **runtime_options: Any) -> Context:
-        """Return a context at the top of a new session that knows `worker` and everything it reaches.
-
-        `runtime_options` are those of `Runtime`.
-        """
+        """Return a context at the top of a new session with `worker` and all it reaches. Options as in `Runtime`."""
         session = Session(reachable(worker), model=model, **runtime_options)
         return cls(session, session.root)
 
@@ -233,7 +227,6 @@ WorkerContext = Context
 
 
 async def call_bound(ctx: Context, entry: Entry[T], arguments: dict[str, Any]) -> T:
-    """Call an entry with bound arguments."""
     target = adapt(entry)
     if target.check_arguments is not None:
         await target.check_arguments(arguments, ctx)
@@ -317,7 +310,6 @@ async def _begin(session: Session, frame: CallFrame, *, is_again: bool = False) 
 
 
 async def _fail(session: Session, frame: CallFrame, exc: BaseException) -> None:
-    """End a failed call, and the calls that its thread still waits for."""
     try:
         if frame.thread_calls:
             await cancel_thread_calls(frame)

@@ -76,7 +76,7 @@ class Executor:
         """Note that a call is approved and about to run."""
 
     async def execute(self, entry: Any, arguments: dict[str, Any], ctx: Any, run_ctx: Any) -> Any:
-        """Run the entry of a call with `entry.call`, as here, and return the result."""
+        """Run the entry of a call, and return its result. It must call this very `entry.call`."""
         return await entry.call(arguments, ctx, run_ctx)
 
     async def request(self, request: PendingRequest, send: Callable[[], Awaitable[ModelResponse]]) -> ModelResponse:
@@ -86,7 +86,7 @@ class Executor:
 
 class Executes(Protocol):
     async def execute(self, entry: Any, arguments: dict[str, Any], ctx: Any, run_ctx: Any) -> Any:
-        """Run the entry of a call, and return what it returns."""
+        """Run the entry of a call, and return its result."""
 
 
 class _Completed(Executor):

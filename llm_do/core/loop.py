@@ -58,7 +58,6 @@ class SessionLoop:
         self._process = os.getpid()
         """The process of the loop: in a forked process, its copy seems to run."""
         self._inner_tasks: set[asyncio.Task[Any]] = set()
-        """Tasks that serve a call which a worker or a thread waits for."""
 
     def enter(self) -> None:
         """Bind the session to the running loop. Its counters are not safe for several threads."""
@@ -157,7 +156,6 @@ class SessionLoop:
             return self._call_in(loop, frame, call)
 
     async def _open(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Make a call in a new loop, and open that for other threads."""
         self.enter()
         self.shared.is_open = True
         return await call()

@@ -136,8 +136,6 @@ def proxy_tool(entry: EntryBase, original: Tool[Any] | None = None, *, with_file
 
 
 class ForeignParameters(Parameters):
-    """The parameters of a tool of a foreign toolset."""
-
     def __init__(self, name: str, tool: ToolsetTool[Any]) -> None:
         self.entry = name
         self.json_schema = tool.tool_def.parameters_json_schema
@@ -226,7 +224,6 @@ class GovernedToolset(WrapperToolset[Context]):
     identity: Hashable
     """Its identity in grants, the same for the instances of all calls."""
     own_names: Collection[str] = ()
-    """Names of the worker's own tools."""
     with_own: bool = False
     """Whether it also wraps the worker's own tools, which dispatch by themselves."""
     unapproved: set[str] = field(default_factory=set)

@@ -117,7 +117,8 @@ class CallScope(Generic[T]):
         self._check_open()
         worker = self._worker
         self._session.check_caller_runs(self.frame)
-        self._begin_conversation()
+        if self._is_conversation:
+            self._session.recorder.open_scope(self.frame)
         if self.frame.conversation.sandbox is None:
             self.frame.conversation.sandbox = worker.open_sandbox()
         if not worker.toolsets:
@@ -139,10 +140,6 @@ class CallScope(Generic[T]):
             raise
         finally:
             self._session.loop.toolsets_opening -= 1
-
-    def _begin_conversation(self) -> None:
-        if self._is_conversation:
-            self._session.recorder.open_scope(self.frame)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -188,7 +185,8 @@ class CallScope(Generic[T]):
         self._turn = asyncio.current_task()
         idle = self._idle = asyncio.Event()
         try:
-            self._begin_conversation()
+            if self._is_conversation:
+                self._session.recorder.open_scope(self.frame)
             before = self.frame.begin_turn()
             self.frame.conversation.scope = self
             self.frame.is_turn = True

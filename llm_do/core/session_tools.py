@@ -96,7 +96,6 @@ class RuleChecks:
             self.check_worker(frame.entry, shapes_of(tools), rules)
 
     def check_rules_for(self, foreign: Mapping[str, Shape], books: Iterable[RuleBook]) -> None:
-        """Check the rules on these tools, and no others."""
         for book in books:
             check_rules(book, SessionTools({}, None, foreign), only=foreign)
 

@@ -87,7 +87,10 @@ class Threads:
     def submit(self, thread: CallThread) -> bool:
         """Start a thread, or let it wait for a place. Return whether it was started."""
         if self._process != os.getpid():  # a fork copies no threads
-            self._forget_threads()
+            self._process = os.getpid()
+            self._lock = Lock()  # a thread of the other process may have held it
+            self._running.clear()
+            self._waiting.clear()
         depth = thread.frame.depth
         with self._lock:
             waiting = self._waiting.setdefault(depth, deque())
@@ -144,12 +147,6 @@ class Threads:
                 running.add(other)
                 following.append(other)
         return following
-
-    def _forget_threads(self) -> None:
-        self._lock = Lock()  # the old one may be held by a thread that the fork did not copy
-        self._running.clear()
-        self._waiting.clear()
-        self._process = os.getpid()
 
     def abandon(self, threads: Iterable[CallThread], cancelled: BaseException | None = None) -> None:
         """Leave the threads of a cancelled call running, and say so. Those that wait for a place are dropped."""
