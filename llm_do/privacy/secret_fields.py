@@ -13,7 +13,7 @@ from pydantic_core import CoreSchema
 
 from ..values.canonical import SameObject
 from ..values.fields import Fields, alias_map, parts_of, replace_items
-from ..values.json_schema import COMBINATIONS, CONTENTS, follow
+from ..values.json_schema import COMBINATIONS, CONTENTS, follow, leaves
 
 
 class Secret:
@@ -49,7 +49,15 @@ class SecretFields:
         if self._is_secret(self._root):
             return dict.fromkeys(arguments, HIDDEN), list(arguments.values())
         secret: list[Any] = []
-        return dict(self._split([self._root], arguments, secret)), secret
+        visible = dict(self._split([self._root], arguments, secret))
+        parts = list(follow(self._root, [self._root]))
+        for name, value in visible.items():
+            # The schema of a lone model has its fields, and PydanticAI puts it under the name of its parameter.
+            schemas = [part for part in _property(parts, [name]) if part is True or isinstance(part, dict)]
+            kinds = [leaf.get("type", "object") for schema in schemas for leaf in leaves(self._root, schema)]
+            if not kinds or ("object" not in kinds and not isinstance(value, str)):
+                visible[name] = self._split([self._root], value, secret)
+        return visible, secret
 
     def _split(self, schemas: Iterable[Any], value: Any, secret: list[Any]) -> Any:
         parts = [part for part in follow(self._root, schemas) if part]

@@ -15,7 +15,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, SecretBytes, SecretStr, computed_field
+from pydantic import BaseModel, Field, SecretBytes, SecretStr, computed_field, model_validator
 from pydantic_ai import ModelRetry, RunContext, Tool, ToolFailed, ToolReturn
 from pydantic_ai.exceptions import ApprovalRequired
 from pydantic_ai.messages import (
@@ -248,6 +248,56 @@ async def test_fields_of_models_are_found_at_any_depth(caplog: pytest.LogCapture
     assert witness.runtime.trace[-2].input_data == {"user": "ann", "token": HIDDEN}
     assert worker.parameters.secret_names == {"token"}
     witness.check(VALUE, "spare-4711", "bobs-4711", "lone-4711", "second-4711", "alias-4711", "plain-4711")
+
+
+class Query(BaseModel):
+    query: str
+    pin: Annotated[int, Secret]
+
+
+def lone_model(login: Login, /) -> str:
+    return login.token
+
+
+def field_of_the_same_name(query: Query) -> str:
+    return str(query.pin)
+
+
+class Refused(Login):
+    @model_validator(mode="after")
+    def check(self) -> "Refused":
+        raise ValueError(f"bad {self.token}")
+
+
+def refused_model(data: Refused) -> str:
+    return data.token
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+@pytest.mark.parametrize("is_wrapped", [True, False])
+async def test_a_lone_model_is_searched_under_the_name_of_its_parameter(
+    caplog: pytest.LogCaptureFixture, is_own: bool, is_wrapped: bool
+) -> None:
+    digests = []
+    for token, pin in (("first-4711", 471147), ("second-4711", 815815)):
+        asked: list[tuple[str, dict[str, Any]]] = [
+            ("lone_model", {"user": "ann", "apiKey": token}),
+            ("field_of_the_same_name", {"query": "all", "pin": pin}),
+            ("refused_model", {"user": "ann", "apiKey": f"refused-{token}"}),
+        ]
+        names = {"lone_model": "login", "field_of_the_same_name": "query", "refused_model": "data"}
+        if is_wrapped:
+            asked = [(name, {names[name]: arguments}) for name, arguments in asked]
+        tools = [Tool(each, requires_approval=True) for each in (lone_model, field_of_the_same_name, refused_model)]
+        own = [ToolEntry(each) for each in tools] if is_own else []
+        boss = WorkerEntry(name="boss", tools=own, toolsets=[] if is_own else [lambda _, t=tools: FunctionToolset(t)])
+        witness = Witness(boss, caplog=caplog, model=scripted(*(calls(each) for each in asked), says("ok")))
+        await witness.runtime.call("boss", "go")
+        witness.check(token, str(pin))
+        assert len(witness.asked) == 2
+        assert "bad [secret]" in witness.seen()
+        digests.append([event.key for event in witness.events if event.type == "call_opened"])
+    assert digests[0] == digests[1]
 
 
 async def test_an_entry_of_your_own_is_read_too(caplog: pytest.LogCaptureFixture) -> None:
