@@ -201,7 +201,7 @@ async def test_calls_that_cannot_be_made_are_rejected_with_what_was_written() ->
         await runtime.call("ad", 1)
     assert [(event.type, event.name, event.arguments, event.key) for event in events] == [
         ("call_rejected", "add", {"0": 1, "c": 3}, ""),
-        ("call_rejected", "ad", {"0": 1}, ""),
+        ("call_rejected", "ad", {"0": "[secret]"}, ""),
     ]
 
 
@@ -220,6 +220,18 @@ async def test_a_rejected_call_shows_no_secret() -> None:
     await Runtime([worker], message_callback=events.append).call("w", "go")
     assert len(of(CallRejected, events)) == 2
     assert "hunter22" not in repr(events)
+
+
+async def test_a_call_of_an_unknown_entry_shows_no_arguments_of_python() -> None:
+    events = list[Event]()
+
+    @entry
+    def login(user: str, token: Annotated[str, Secret]) -> str:
+        return user
+
+    with pytest.raises(UnknownEntryError, match="Did you mean 'login'"):
+        await Runtime([login], message_callback=events.append).call("logn", "ann", token="hunter22")
+    assert [event.arguments for event in of(CallRejected, events)] == [{"0": "[secret]", "token": "[secret]"}]
 
 
 @pytest.mark.parametrize("is_conversation", [False, True])
