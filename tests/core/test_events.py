@@ -234,6 +234,17 @@ async def test_a_call_of_an_unknown_entry_shows_no_arguments_of_python() -> None
     assert [event.arguments for event in of(CallRejected, events)] == [{"0": "[secret]", "token": "[secret]"}]
 
 
+async def test_the_name_of_an_unknown_entry_shows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "abc-12345")
+    events = list[Event]()
+    worker = WorkerEntry(name="w", model=scripted(calls(("call-abc-12345", {})), says("no")))
+    runtime = Runtime([worker], secrets=["MY_KEY"], message_callback=events.append)
+    with pytest.raises(UnknownEntryError):
+        await runtime.call("abc-12345")
+    await runtime.call("w", "go")
+    assert [event.name for event in of(CallRejected, events)] == ["[secret MY_KEY]", "call-[secret MY_KEY]"]
+
+
 @pytest.mark.parametrize("is_conversation", [False, True])
 async def test_the_history_of_a_conversation_shows_no_secret(is_conversation: bool) -> None:
     """It may come from another session, in which a tool was called with one."""
