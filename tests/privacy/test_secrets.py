@@ -805,6 +805,27 @@ async def test_a_secret_that_comes_into_a_result_later_is_not_sent(monkeypatch: 
     assert "content=['line 0']" in sent[-1] and "content=['line 0', 'line 1', '[secret MY_TOKEN]']" in sent[-1]
 
 
+async def test_a_secret_that_comes_into_what_a_tool_tells_as_a_prompt_is_not_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", VALUE)
+    notes, sent = ["fine"], list[str]()
+
+    @entry
+    async def look() -> ToolReturn:
+        notes.extend([VALUE] * len(sent[1:]))
+        return ToolReturn("ok", content=notes)
+
+    def step(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        sent.append(str(messages))
+        return says("ok") if len(sent) == 3 else calls(("look", {}))
+
+    runtime = Runtime(model=FunctionModel(step), secrets=["MY_TOKEN"])
+    await runtime.call(WorkerEntry(name="w", tools=[look]), "go")
+    assert repr(VALUE)[1:-1] not in "".join(sent)
+    assert "content=['fine', '[secret MY_TOKEN]']" in sent[-1]
+
+
 @pytest.mark.parametrize("is_told", ["before", "after"])
 async def test_a_secret_that_an_object_makes_of_itself_is_not_sent(
     monkeypatch: pytest.MonkeyPatch, is_told: str
