@@ -300,6 +300,80 @@ async def test_a_lone_model_is_searched_under_the_name_of_its_parameter(
     assert digests[0] == digests[1]
 
 
+def two(login: Login, n: int = 0, note: str = "", tags: list[str] = [], more: Any = None) -> str:  # noqa: B006
+    return login.token
+
+
+class Quoting(Login):
+    @model_validator(mode="before")
+    @classmethod
+    def check(cls, value: Any) -> Any:
+        raise ValueError(f"bad {value}")
+
+
+def quoting(data: Quoting, n: int = 0) -> str:
+    return data.token
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+@pytest.mark.parametrize("as_json", [True, False])
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("login", {"user": "ann", "tokn": VALUE}),
+        ("login", {"login": {"user": "ann", "token": VALUE}}),
+        ("login", {"login": [{"user": "ann", "token": VALUE}]}),
+        ("login", {"user": ["ann", VALUE]}),
+        ("login", {"user": {"token": VALUE}}),
+        ("lone_model", {"user": "ann", "token": VALUE}),
+        ("lone_model", {"login": {"user": "ann", "token": VALUE}}),
+        ("lone_model", {"login": VALUE}),
+        ("two", {"user": "ann", "apiKey": VALUE, "n": 5}),
+        ("two", {"login": VALUE}),
+        ("two", {"login": [{"user": "ann", "apiKey": VALUE}]}),
+        ("two", {"login": {"user": "ann", "api_key": VALUE}}),
+        ("quoting", {"data": VALUE}),
+        ("quoting", {"data": {"user": "ann", "key": VALUE}}),
+        ("quoting", {"data": json.dumps({"user": "ann", "key": VALUE})}),
+    ],
+)
+async def test_a_models_call_that_does_not_fit_is_logged_without_it(
+    caplog: pytest.LogCaptureFixture, tool: str, arguments: dict[str, Any], is_own: bool, as_json: bool
+) -> None:
+    tools = [Tool(each) for each in (login.tool.function, lone_model, two, quoting)]
+    own = [ToolEntry(each) for each in tools] if is_own else []
+    boss = WorkerEntry(name="boss", tools=own, toolsets=[] if is_own else [lambda _: FunctionToolset(tools)])
+    call = ToolCallPart(tool, json.dumps(arguments) if as_json else arguments)
+    witness = Witness(boss, caplog=caplog, model=scripted(ModelResponse(parts=[call]), says("ok")))
+    await witness.runtime.call("boss", "go")
+    witness.check()
+    assert "call_rejected" in [event.type for event in witness.events]
+
+
+async def test_what_fits_in_a_models_call_with_a_secret_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    rest = {"n": 5, "note": "{all of it}", "tags": ["first-tag"], "more": {"some-name": ["some-value"]}}
+    asked = [rest, {"note": "only this"}, {"tags": ["first-tag"]}, {"login": {"user": "ann", "apiKey": VALUE}, **rest}]
+    boss = WorkerEntry(name="boss", tools=[ToolEntry(Tool(two))], retries=5)
+    responses = [calls(("two", arguments)) for arguments in asked]
+    witness = Witness(boss, caplog=caplog, model=scripted(*responses, says("ok")))
+    await witness.runtime.call("boss", "go")
+    witness.check()
+    logged = [
+        part.args_as_dict()
+        for each in witness.runtime.messages
+        for part in each.parts
+        if isinstance(part, ToolCallPart)
+    ]
+    assert logged == [*asked[:3], {"login": {"user": "ann", "apiKey": HIDDEN}, **rest}]
+
+
+async def test_a_word_in_the_wrong_place_of_a_models_call_is_no_secret(caplog: pytest.LogCaptureFixture) -> None:
+    boss = WorkerEntry(name="boss", tools=[login])
+    witness = Witness(boss, caplog=caplog, model=scripted(calls(("login", {"mode": "fast"})), says("so fast")))
+    assert await witness.runtime.call("boss", "go") == "so fast"
+    assert witness.runtime.trace[0].output_data == "so fast"
+
+
 async def test_an_entry_of_your_own_is_read_too(caplog: pytest.LogCaptureFixture) -> None:
     class Own:
         name = "own"
