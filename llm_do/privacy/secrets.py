@@ -133,7 +133,7 @@ class Values:
             return value if (clean := self.text(text)) == text else clean.encode(errors="surrogateescape")
         if isinstance(value, SecretStr | SecretBytes):
             return HIDDEN
-        if isinstance(value, Enum | type):
+        if isinstance(value, type):
             return value
         if id(value) in inside:
             return "[the same again]"
@@ -141,6 +141,9 @@ class Values:
             return UNREADABLE
         inside.add(id(value))
         try:
+            if isinstance(value, Enum | memoryview):
+                content = value.value if isinstance(value, Enum) else bytes(value)
+                return value if (clean := self._redact(content, inside)) is content else clean
             kept = _STRUCTURE if type(value).__module__.startswith(_OF_RECORDS) else ()
             redacted = replace_items(
                 value,

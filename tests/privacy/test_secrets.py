@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote, quote_plus
@@ -52,7 +53,7 @@ from llm_do.arguments.signatures import model_parameters
 from llm_do.arguments.validation import schema_validator
 from llm_do.privacy.histories import SentHistory
 from llm_do.privacy.secret_fields import HIDDEN, SecretFields
-from llm_do.privacy.secrets import MOST_VALUES, Secrets, StreamedText, Values
+from llm_do.privacy.secrets import MOST_VALUES, UNREADABLE, Secrets, StreamedText, Values
 
 from ..scripted import calls, says, scripted, tool_results
 
@@ -591,6 +592,22 @@ def test_what_has_no_secret_stays_the_same_object() -> None:
     frozen = Plain("hunter22", "x")
     assert values.redact([frozen]) == [Plain(HIDDEN, "x")]
     assert frozen.note == "hunter22"
+
+
+def test_what_holds_a_text_in_another_form_is_searched() -> None:
+    class Level(Enum):
+        LOW = "low"
+        KEY = "the key is hunter22"
+        KEYS = ("hunter22",)
+
+    values = Values()
+    values.add("hunter22")
+    released = memoryview(b"hunter22")
+    released.release()
+    held = [Level.LOW, Level.KEY, Level.KEYS, memoryview(b"x hunter22"), released]
+    assert values.redact(held) == [Level.LOW, "the key is [secret]", (HIDDEN,), b"x [secret]", UNREADABLE]
+    clean = [Level.LOW, memoryview(b"low")]
+    assert values.redact(clean) is clean
 
 
 def test_what_cannot_be_searched_is_not_written_down() -> None:
