@@ -94,7 +94,7 @@ class CallRejected(_CallerEvent):
     """A call that could not be made: its arguments or files do not fit, or there is no such entry. It has no record."""
 
     arguments: Any
-    """The arguments as they were written."""
+    """The arguments as they were written, without values where some are secret or Python calls an unknown name."""
     error: str
     tool_call_id: str | None = None
     """The id of the tool call, where a model asked for it."""

@@ -148,8 +148,9 @@ class Recorder:
     def reject(self, caller: CallFrame, name: str, arguments: Any, error: str, tool_call_id: str | None = None) -> None:
         """Record a call that cannot be made: it has no record of its own."""
         if self.observed:
+            where = _tags_below(caller, self.secrets.redact(name), self.key_of(caller))
             fields = {"arguments": snapshot(arguments), "error": error, "tool_call_id": tool_call_id}
-            self.stream.emit(CallRejected, _tags_below(caller, name, self.key_of(caller)), **fields)
+            self.stream.emit(CallRejected, where, **fields)
 
     def start(self, frame: CallFrame) -> None:
         """Record that the entry of a call begins to run, where anything listens."""

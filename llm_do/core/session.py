@@ -145,10 +145,10 @@ class Session:
         kwargs: Mapping[str, Any],
         error: LlmDoError,
     ) -> None:
-        """Record a call that Python cannot make, without arguments that the entry keeps secret."""
+        """Record a call that Python cannot make, without arguments where some are secret, or could be."""
         target = adapt(entry) if not isinstance(entry, str) else self.find(entry, caller)
         arguments: dict[str, Any] = {**{str(number): value for number, value in enumerate(args)}, **kwargs}
-        if target is not None and target.secret_fields is not None:
+        if target is None or target.secret_fields is not None:
             arguments = dict.fromkeys(arguments, HIDDEN)
         name = entry if isinstance(entry, str) else entry.name
         self.recorder.reject(caller, name, arguments, str(error))

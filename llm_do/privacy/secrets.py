@@ -135,7 +135,7 @@ class Values:
             return value if (clean := self.text(text)) == text else clean.encode(errors="surrogateescape")
         if isinstance(value, SecretStr | SecretBytes):
             return HIDDEN
-        if isinstance(value, Enum | type):
+        if isinstance(value, type):
             return value
         if id(value) in inside:
             return "[the same again]"
@@ -143,6 +143,9 @@ class Values:
             return UNREADABLE
         inside.add(id(value))
         try:
+            if isinstance(value, Enum | memoryview):
+                content = value.value if isinstance(value, Enum) else bytes(value)
+                return value if (clean := self._redact(content, inside)) is content else clean
             kept = _STRUCTURE if type(value).__module__.startswith(_OF_RECORDS) else ()
             redacted = replace_items(
                 value,
@@ -203,13 +206,17 @@ class Secrets(Values):
         """Return a maker of streams that remove secrets from long texts before they are cut; `None` without secrets."""
         return partial(StreamedText, self, keep_lines=True) if self.active else None
 
-    def arguments(self, arguments: Mapping[str, Any], secret_fields: SecretFields | None) -> dict[str, Any]:
-        """Return the arguments of a call without secrets, and add the secret ones."""
+    def arguments(
+        self, arguments: Mapping[str, Any], secret_fields: SecretFields | None, unfit: list[Any] | None = None
+    ) -> dict[str, Any]:
+        """Return the arguments of a call without secrets, and add the secret ones; `unfit` as for `split`."""
         redacted: Any = arguments
         if secret_fields is not None:
             try:
-                redacted, values = secret_fields.split(arguments)
+                redacted, values = secret_fields.split(arguments, unfit)
                 self.learn(values)
+                # Errors may quote them. A short one may be a word that is in many texts.
+                self.learn(text for text in texts_in(unfit or ()) if len(text) >= 2 * SHORTEST)
             except Exception:  # a value of some class that cannot be read
                 redacted = None
         redacted = self.redact(redacted)
