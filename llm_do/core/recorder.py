@@ -47,6 +47,8 @@ from .trace import BoundedTrace, CallState, ModelUsage, Trace, TraceEntry
 logger = logging.getLogger("llm_do")
 
 _MAY_HOLD_SECRETS = ("input_data", "output_data", "error", "approval", "attachments", "failure")
+_OF_THE_END = ("kind", "error", "error_type", "state", "duration", "waited", "usage", "cost", "failure", "cut_off")
+"""Fields of a record that the event of its end has, too."""
 THREAD_DROPPED = "its thread cannot be stopped, and its result is dropped"
 
 
@@ -96,19 +98,20 @@ class Recorder:
         if self.keeps_keys or entry.repeat == "keyed":
             record.key = self.key_of(frame)
         if self.observed:
-            self.stream.emit(
-                CallOpened,
+            self._emit_opened(
                 tags(frame),
-                at=record.started_at,
-                kind=record.kind,
-                arguments=snapshot(visible),
-                attachments=snapshot(record.attachments) if record.attachments else (),
+                record,
                 asked_by="python" if frame.tool_call_id is None else "model",
                 tool_call_id=frame.tool_call_id,
                 scope=frame.scope_key,
                 replayable=frame.replayable,
             )
         return record
+
+    def _emit_opened(self, where: dict[str, Any], record: TraceEntry, **fields: Any) -> None:
+        fields["attachments"] = snapshot(record.attachments) if record.attachments else ()
+        arguments = snapshot(record.input_data)
+        self.stream.emit(CallOpened, where, at=record.started_at, kind=record.kind, arguments=arguments, **fields)
 
     def key_of(self, frame: CallFrame) -> str:
         """Return the key of a call, and of those above it, which are made when they are first needed.
@@ -205,7 +208,22 @@ class Recorder:
     def fail(self, frame: CallFrame, exc: BaseException) -> None:
         """Close the record of a call that did not return."""
         with self.keep_error(exc):
-            self._fail(frame, exc)
+            record = frame.record
+            refused = isinstance(exc, ApprovalDenied | RunEnded) and not raised_in_nested_call(exc, record)
+            if refused and record is not None and record.approval is None:  # by the entry's own code
+                self.record_approval(frame, ApprovalOutcome(approved=False, by="rule", note=str(exc)))
+            note_path(exc, frame.path, record, None if frame.parent is None else frame.parent.record)
+            error_type = type(exc).__name__
+            if isinstance(exc, asyncio.CancelledError):
+                frame.cancelled = True
+                if frame.deadline is not None and frame.deadline.expired and frame.deadline.interrupted is None:
+                    frame.deadline.interrupted = f"{frame.path}{frame.waits_for}"
+                state: CallState = "dropped" if frame.thread_dropped else "cancelled"
+                error = f"cancelled; {THREAD_DROPPED}" if frame.thread_dropped else "cancelled"
+            else:
+                state = "refused" if refused else "dropped" if frame.thread_dropped else "failed"
+                error = f"{error_type}: {text_of(exc)}"
+            self.close(frame, None, state, error, error_type)
 
     @contextmanager
     def keep_error(self, exc: BaseException) -> Iterator[None]:
@@ -216,24 +234,6 @@ class Recorder:
             if failure is not exc:
                 exc.add_note(f"It could not be recorded: {type(failure).__name__}: {text_of(failure)}")
 
-    def _fail(self, frame: CallFrame, exc: BaseException) -> None:
-        record = frame.record
-        refused = isinstance(exc, ApprovalDenied | RunEnded) and not raised_in_nested_call(exc, record)
-        if refused and record is not None and record.approval is None:  # by the entry's own code
-            self.record_approval(frame, ApprovalOutcome(approved=False, by="rule", note=str(exc)))
-        note_path(exc, frame.path, record, None if frame.parent is None else frame.parent.record)
-        error_type = type(exc).__name__
-        if isinstance(exc, asyncio.CancelledError):
-            frame.cancelled = True
-            if frame.deadline is not None and frame.deadline.expired and frame.deadline.interrupted is None:
-                frame.deadline.interrupted = f"{frame.path}{frame.waits_for}"
-            state: CallState = "dropped" if frame.thread_dropped else "cancelled"
-            error = f"cancelled; {THREAD_DROPPED}" if frame.thread_dropped else "cancelled"
-        else:
-            state = "refused" if refused else "dropped" if frame.thread_dropped else "failed"
-            error = f"{error_type}: {text_of(exc)}"
-        self.close(frame, None, state, error, error_type)
-
     def _write(self, record: TraceEntry, **fields: Any) -> None:
         """Write fields of a record, without secrets."""
         for name, value in fields.items():
@@ -242,42 +242,19 @@ class Recorder:
     def _emit_closed(
         self, where: dict[str, Any], record: TraceEntry, restored: Sequence[ModelUsage] | None = None
     ) -> None:
-        usage = record.usage
-        fields = {
-            "kind": record.kind,
-            "output": snapshot(record.output_data),
-            "error": record.error,
-            "error_type": record.error_type,
-            "state": record.state,
-            "duration": record.duration,
-            "waited": record.waited,
-            "usage": usage,
-            "cost": None if usage is None else usage.cost,
-            "requests": tuple(record.requests),
-            "failure": record.failure,
-            "cut_off": record.cut_off,
-            "restored": restored is not None,
-            "spent": restored or (),
-        }
-        self.stream.emit(CallClosed, where, **fields)
+        fields = {name: getattr(record, name) for name in _OF_THE_END}
+        fields.update(output=snapshot(record.output_data), requests=tuple(record.requests))
+        self.stream.emit(CallClosed, where, **fields, restored=restored is not None, spent=restored or ())
 
     def restore_usage(self, frame: CallFrame, spent: Sequence[ModelUsage]) -> None:
         """Record that the answer of a call is one of an earlier run, and its usage there."""
         frame.restored_usage = tuple(spent)
         frame.recorded.add_requests(spent, None)
 
-    def add_native(self, frame: CallFrame, name: str, arguments: Any, output: Any) -> None:
-        """Record a tool that ran at the model's provider, from the response that reports it."""
-        self._add_whole(frame, name, "native", arguments, output=output)
-
-    def add_server(self, worker: CallFrame, server: str, error: str) -> None:
-        """Record that a server of a worker ended by itself."""
-        self._add_whole(worker, server, "server", {}, error=error)
-
-    def _add_whole(
+    def add_whole(
         self, frame: CallFrame, name: str, kind: str, arguments: Any, *, output: Any = None, error: str | None = None
     ) -> None:
-        """Record something below a call that is known only when it is over."""
+        """Record something below a call that is known only when it is over: what ran at a provider, or a server."""
         record = TraceEntry(next(self._ids), frame.call_id, name, kind, frame.depth + 1, None, time())
         record.close("ok" if error is None else "failed")
         self._write(record, input_data=arguments, output_data=output, error=error)
@@ -286,9 +263,7 @@ class Recorder:
         if self.observed:
             where = {**tags(frame), "call_id": record.id, "parent_id": frame.call_id, "name": name, "key": None}
             where["depth"] = record.depth
-            asked_by = "model" if kind == "native" else "python"
-            fields = {"kind": kind, "arguments": snapshot(record.input_data), "asked_by": asked_by}
-            self.stream.emit(CallOpened, where, at=record.started_at, **fields)
+            self._emit_opened(where, record, asked_by="model" if kind == "native" else "python")
             self._emit_closed(where, record)
 
     # -- scopes ------------------------------------------------------------------------------------

@@ -146,9 +146,15 @@ class RequestRecorder:
         note_calls(frame, request.number, response, parameters)
         try:
             recorder.log_message(frame, response)
+            outputs = {
+                part.tool_call_id: part.content
+                for part in reversed(response.parts)  # of two, the first counts
+                if isinstance(part, NativeToolReturnPart)
+            }
             for part in response.parts:
                 if isinstance(part, NativeToolCallPart):
-                    self._record_native_tool(part, response)
+                    output = outputs.get(part.tool_call_id)
+                    recorder.add_whole(frame, part.tool_name, "native", part.args_as_dict(), output=output)
         finally:  # where a journal fails, the usage is counted all the same
             recorder.finish_request(
                 frame,
@@ -162,17 +168,6 @@ class RequestRecorder:
                 error=error,
                 restored=restored,
             )
-
-    def _record_native_tool(self, call: NativeToolCallPart, response: ModelResponse) -> None:
-        output = next(
-            (
-                part.content
-                for part in response.parts
-                if isinstance(part, NativeToolReturnPart) and part.tool_call_id == call.tool_call_id
-            ),
-            None,
-        )
-        self._session.recorder.add_native(self._frame, call.tool_name, call.args_as_dict(), output)
 
     def restore(self, request: OutgoingRequest, response: ModelResponse, cut_off: str | None) -> None:
         """Record a request whose response is one of an earlier run. It is counted, and not spent again."""
