@@ -13,7 +13,7 @@ from itertools import count
 from time import perf_counter, time
 from typing import Any
 
-from pydantic_ai.messages import ModelMessage, ModelResponse
+from pydantic_ai.messages import ModelMessage, ModelRequest
 from pydantic_ai.tools import ToolDenied
 
 from ..errors import ApprovalDenied, RunEnded, note_path, raised_in_nested_call
@@ -38,11 +38,10 @@ from .events import (
     ScopeOpened,
 )
 from .frame import CallFrame, RequestFrame, WorkerFrame
-from .keys import key_of_call, key_of_scope
-from .message_log import MessageLog, comparable_messages, find_new_parts, messages_after_last_response
+from .keys import comparable_messages, key_of_call, key_of_scope
 from .redaction import Redaction
 from .stream import EventStream
-from .trace import BoundedTrace, CallState, ModelUsage, Trace, TraceEntry
+from .trace import BoundedTrace, CallState, MessageLog, ModelUsage, Trace, TraceEntry
 
 logger = logging.getLogger("llm_do")
 
@@ -296,7 +295,7 @@ class Recorder:
 
     def log_message(self, frame: RequestFrame, message: ModelMessage) -> None:
         """Log a message. Of a request, what the one before it did not have."""
-        new = message if isinstance(message, ModelResponse) else find_new_parts(frame, message)
+        new = _find_new_parts(frame, message) if isinstance(message, ModelRequest) else message
         if new is None:
             return
         message = self.secrets.redact(self.redaction.visible_message(frame, new))
@@ -360,3 +359,23 @@ def _tags_below(frame: CallFrame, name: str, key: str | None) -> dict[str, Any]:
         "worker": worker.name if worker is not None else None,
         "depth": frame.depth,
     }
+
+
+def _find_new_parts(frame: RequestFrame, request: ModelRequest) -> ModelRequest | None:
+    """Return what a request has that the one before it did not have; `None` if that is nothing.
+
+    PydanticAI merges the end of one turn with the prompt of the next.
+    """
+    before, frame.conversation.logged_parts = frame.conversation.logged_parts, list(request.parts)
+    new = [part for part in request.parts if not any(part is other for other in before)]
+    if len(new) == len(request.parts):
+        return request
+    return replace(request, parts=new) if new else None
+
+
+def messages_after_last_response(messages: Sequence[ModelMessage]) -> Sequence[ModelMessage]:
+    """Return the results of tools that no model was sent."""
+    end = len(messages)
+    while end and isinstance(messages[end - 1], ModelRequest):
+        end -= 1
+    return messages[end:]

@@ -36,8 +36,8 @@ from ..values.texts import json_text, text_of
 from .conversation import AskedCall
 from .events import RequestSetup, RequestStarted
 from .frame import RequestFrame
-from .message_log import comparable_messages, messages_after_last_response
-from .recorder import Recorder, tags
+from .keys import comparable_messages
+from .recorder import Recorder, messages_after_last_response, tags
 from .reserving import OutgoingRequest, ReservedRequest
 from .session import Session
 from .trace import ModelUsage

@@ -15,9 +15,8 @@ from .bound import BoundEntry
 from .context import Context
 from .entry import Entry
 from .frame import WorkerFrame, make_frame
-from .message_log import MessageLog
 from .session import Session
-from .trace import Trace
+from .trace import MessageLog, Trace
 
 T = TypeVar("T", default=Any)
 

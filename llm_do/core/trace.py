@@ -1,4 +1,4 @@
-"""The trace of a session: one record for each call, written as it happens."""
+"""The trace of a session, with one record for each call, and its log of messages, written as it happens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any, Literal, TypeAlias, overload
 
 from pydantic_ai import BinaryContent
-from pydantic_ai.messages import MultiModalContent
+from pydantic_ai.messages import ModelMessage, MultiModalContent
 from pydantic_ai.usage import RequestUsage, RunUsage
 
 from ..arguments.payloads import name_of
@@ -265,3 +265,29 @@ class BoundedTrace(Trace):
 
     def _above(self, record: TraceEntry) -> TraceEntry | None:
         return None if record.parent_id is None else self._records.get(record.parent_id)
+
+
+class MessageLog(list[ModelMessage]):
+    """The messages of a session, in the order in which they were exchanged. With `most`, the last of them."""
+
+    def __init__(self, most: int | None = None) -> None:
+        super().__init__()
+        self._most = most
+        self.left_out = 0
+        """How many messages before these were dropped."""
+
+    def add(self, message: ModelMessage) -> None:
+        """Add a message. Old ones go in batches, so that this takes no longer in a long session."""
+        self.append(message)
+        if self._most is not None and len(self) > 2 * self._most + 16:
+            self.trim()
+
+    def trim(self) -> None:
+        """Drop all but the last ones."""
+        if self._most is not None and (excess := len(self) - self._most) > 0:
+            del self[:excess]
+            self.left_out += excess
+
+    def __repr__(self) -> str:
+        left_out = f", {self.left_out} earlier ones left out" if self.left_out else ""
+        return f"<MessageLog of {len(self)} messages{left_out}>" if left_out else super().__repr__()
