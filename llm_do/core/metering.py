@@ -28,12 +28,11 @@ from ..models.answers import (
     refuse_empty_stream,
     unreadable_answer,
 )
-from .executor import PendingRequest, answers_requests
+from .executor import PendingRequest, StreamInTask, answers_requests
 from .frame import CallFrame, RequestFrame, WorkerFrame
 from .request_record import RequestRecorder, reject_unmade_calls, request_digest
 from .reserving import OutgoingRequest, ReservedRequest, open_requests_above, reserve
 from .session import Session
-from .stream_in_task import StreamInTask
 
 
 async def prepare_worker(session: Session, frame: WorkerFrame) -> None:
@@ -108,14 +107,11 @@ class MeteredModel(WrapperModel):
                     pass
             return stream.get()
 
-        async def send() -> ModelResponse:
-            reserved = await self._reserve(request)
-            return await self._send(
-                reserved, lambda: self.wrapped.request(reserved.messages, reserved.settings, model_request_parameters)
-            )
+        def ask(sent: ReservedRequest) -> Awaitable[ModelResponse]:
+            return self.wrapped.request(sent.messages, sent.settings, sent.parameters)
 
         request = self._begin(messages, model_settings, model_request_parameters)
-        return await self._remember(request, send)
+        return await self._remember(request, partial(self._send, request, ask))
 
     @asynccontextmanager
     async def request_stream(
@@ -171,15 +167,14 @@ class MeteredModel(WrapperModel):
     async def compact_messages(
         self, request_context: ModelRequestContext, *, instructions: str | None = None
     ) -> ModelResponse:
-        async def send() -> ModelResponse:
-            reserved = await self._reserve(request)
-            context = replace(request_context, messages=reserved.messages, model_settings=reserved.settings)
-            return await self._send(reserved, lambda: self.wrapped.compact_messages(context, instructions=instructions))
+        def ask(sent: ReservedRequest) -> Awaitable[ModelResponse]:
+            context = replace(request_context, messages=sent.messages, model_settings=sent.settings)
+            return self.wrapped.compact_messages(context, instructions=instructions)
 
         request = self._begin(
             request_context.messages, request_context.model_settings, request_context.model_request_parameters
         )
-        return await self._remember(request, send)
+        return await self._remember(request, partial(self._send, request, ask))
 
     # -- before and around a request -----------------------------------------------------------------
 
@@ -233,22 +228,22 @@ class MeteredModel(WrapperModel):
             "Batches are not supported, since they bypass the session's budgets. Send the requests one by one."
         )
 
-    async def _admit_native_tools(self, parameters: ModelRequestParameters) -> None:
-        """Apply the rules on a provider's own tools before a request has any, since it runs them without asking."""
-        for tool in parameters.native_tools:
+    async def _reserve(self, request: OutgoingRequest) -> ReservedRequest:
+        """Reserve a request, after the rules on a provider's own tools, which it runs without asking."""
+        for tool in request.parameters.native_tools:
             if tool.kind not in self._admitted:
                 await self._session.gate.approve_native(self._frame, tool.kind)
                 self._admitted.add(tool.kind)
-
-    async def _reserve(self, request: OutgoingRequest) -> ReservedRequest:
-        if request.parameters.native_tools:
-            await self._admit_native_tools(request.parameters)
         return await reserve(self._session, self._frame, self.wrapped, request)
 
-    async def _send(self, request: ReservedRequest, ask: Callable[[], Awaitable[ModelResponse]]) -> ModelResponse:
+    async def _send(
+        self, outgoing: OutgoingRequest, ask: Callable[[ReservedRequest], Awaitable[ModelResponse]]
+    ) -> ModelResponse:
+        """Reserve and send a request whose response comes as a whole."""
+        request = await self._reserve(outgoing)
         async with self._sending(request):
             try:
-                response = await ask()
+                response = await ask(request)
             except BaseException as exc:
                 self._requests.fail(request, exc)
                 self._raise_if_unreadable(exc)
