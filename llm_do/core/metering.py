@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import replace
 from functools import partial
+from operator import is_
 from time import perf_counter
 from typing import Any, NoReturn
 
@@ -29,7 +30,7 @@ from ..models.answers import (
     unreadable_answer,
 )
 from .executor import PendingRequest, StreamInTask, answers_requests
-from .frame import CallFrame, RequestFrame, WorkerFrame
+from .frame import RequestFrame, WorkerFrame
 from .request_record import RequestRecorder, reject_unmade_calls, request_digest
 from .reserving import OutgoingRequest, ReservedRequest, open_requests_above, reserve
 from .session import Session
@@ -49,29 +50,25 @@ async def prepare_worker(session: Session, frame: WorkerFrame) -> None:
 
 
 def metered(model: Model, session: Session, frame: RequestFrame) -> Model:
-    """Return `model` with a meter around it; around each candidate, where it tries several one after the other."""
-    if is_metered(model, frame):
-        return model
-    if isinstance(model, MeteredModel) and model._session is session:  # the model of the caller
-        return metered(model.wrapped, session, frame)
+    """Return `model` with a meter around it; around each candidate, where it tries several one after the other.
+
+    A model whose requests are all counted for this call is returned as it is.
+    """
+    if isinstance(model, MeteredModel) and model._session is session:
+        return model if model._frame is frame else metered(model.wrapped, session, frame)  # it is the caller's
     if isinstance(model, FallbackModel):
-        several = copy(model)
-        several.models = [metered(each, session, frame) for each in model.models]
-        return several
+        candidates = [metered(each, session, frame) for each in model.models]
+        return model if all(map(is_, candidates, model.models)) else _copy_with(model, "models", candidates)
     if isinstance(model, WrapperModel) and _is_metered_inside(model, session):
-        wrapper = copy(model)
-        wrapper.wrapped = metered(model.wrapped, session, frame)
-        return wrapper
+        wrapped = metered(model.wrapped, session, frame)
+        return model if wrapped is model.wrapped else _copy_with(model, "wrapped", wrapped)
     return MeteredModel(model, session, frame)
 
 
-def is_metered(model: Any, frame: CallFrame) -> bool:
-    """Return whether every request to a model is counted for this call, by it or by a model that it passes it on to."""
-    if isinstance(model, MeteredModel) and model._frame is frame:
-        return True
-    if isinstance(model, WrapperModel):
-        return is_metered(model.wrapped, frame)
-    return isinstance(model, FallbackModel) and all(is_metered(each, frame) for each in model.models)
+def _copy_with(model: Model, name: str, value: Any) -> Model:
+    changed = copy(model)
+    setattr(changed, name, value)
+    return changed
 
 
 def _is_metered_inside(model: Model, session: Session) -> bool:
