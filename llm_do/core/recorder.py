@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
@@ -24,7 +24,7 @@ from ..values.canonical import digest
 from ..values.snapshots import ATOMS, snapshot
 from ..values.texts import text_of
 from .definition_digest import digest_of_definition
-from .entry import Entry, MessageCallback, Sink
+from .entry import Entry
 from .events import (
     ApprovalDecided,
     CallClosed,
@@ -56,26 +56,23 @@ class Recorder:
 
     def __init__(
         self,
-        sinks: Iterable[Sink] = (),
-        message_callback: MessageCallback | None = None,
-        journal: Sink | None = None,
-        secrets: Secrets | None = None,
-        entries: Mapping[str, Entry[Any]] | None = None,
-        max_records: int | None = None,
-        session_id: str | None = None,
+        stream: EventStream,
+        secrets: Secrets,
+        entries: Mapping[str, Entry[Any]],
+        max_records: int | None,
         *,
-        keeps_keys: bool = False,
+        keeps_keys: bool,
     ) -> None:
         self.trace = Trace() if max_records is None else BoundedTrace(max_records)
         self.messages = MessageLog(max_records)
-        self.secrets = secrets or Secrets()
-        self.stream = EventStream(sinks, message_callback, journal, self.secrets, session_id)
-        self.observed = self.stream.observed
+        self.secrets = secrets
+        self.stream = stream
+        self.observed = stream.observed
         """Whether anything listens. Events are made only then."""
         self.keeps_keys = keeps_keys or self.observed
         """Whether each call gets its key when it is opened."""
-        self.redaction = Redaction(self.secrets, {} if entries is None else entries)
-        self._searched_for = self.secrets.version
+        self.redaction = Redaction(secrets, entries)
+        self._searched_for = secrets.version
         self._noticed: set[str] = set()
         self._ids = count(1)
 
