@@ -46,8 +46,6 @@ from .trace import BoundedTrace, CallState, MessageLog, ModelUsage, Trace, Trace
 logger = logging.getLogger("llm_do")
 
 _MAY_HOLD_SECRETS = ("input_data", "output_data", "error", "approval", "attachments", "failure")
-_OF_THE_END = ("kind", "error", "error_type", "state", "duration", "waited", "usage", "cost", "failure", "cut_off")
-"""Fields of a record that the event of its end has, too."""
 THREAD_DROPPED = "its thread cannot be stopped, and its result is dropped"
 
 
@@ -94,20 +92,19 @@ class Recorder:
         if self.keeps_keys or entry.repeat == "keyed":
             record.key = self.key_of(frame)
         if self.observed:
-            self._emit_opened(
+            self.stream.emit(
+                CallOpened,
                 tags(frame),
-                record,
+                at=record.started_at,
+                kind=record.kind,
+                arguments=snapshot(visible),
+                attachments=snapshot(record.attachments) if record.attachments else (),
                 asked_by="python" if frame.tool_call_id is None else "model",
                 tool_call_id=frame.tool_call_id,
                 scope=frame.scope_key,
                 replayable=frame.replayable,
             )
         return record
-
-    def _emit_opened(self, where: dict[str, Any], record: TraceEntry, **fields: Any) -> None:
-        fields["attachments"] = snapshot(record.attachments) if record.attachments else ()
-        arguments = snapshot(record.input_data)
-        self.stream.emit(CallOpened, where, at=record.started_at, kind=record.kind, arguments=arguments, **fields)
 
     def key_of(self, frame: CallFrame) -> str:
         """Return the key of a call, and of those above it, which are made when they are first needed.
@@ -238,9 +235,25 @@ class Recorder:
     def _emit_closed(
         self, where: dict[str, Any], record: TraceEntry, restored: Sequence[ModelUsage] | None = None
     ) -> None:
-        fields = {name: getattr(record, name) for name in _OF_THE_END}
-        fields.update(output=snapshot(record.output_data), requests=tuple(record.requests))
-        self.stream.emit(CallClosed, where, **fields, restored=restored is not None, spent=restored or ())
+        usage = record.usage
+        self.stream.emit(
+            CallClosed,
+            where,
+            kind=record.kind,
+            output=snapshot(record.output_data),
+            error=record.error,
+            error_type=record.error_type,
+            state=record.state,
+            duration=record.duration,
+            waited=record.waited,
+            usage=usage,
+            cost=None if usage is None else usage.cost,
+            requests=tuple(record.requests),
+            failure=record.failure,
+            cut_off=record.cut_off,
+            restored=restored is not None,
+            spent=restored or (),
+        )
 
     def restore_usage(self, frame: CallFrame, spent: Sequence[ModelUsage]) -> None:
         """Record that the answer of a call is one of an earlier run, and its usage there."""
@@ -259,7 +272,8 @@ class Recorder:
         if self.observed:
             where = {**tags(frame), "call_id": record.id, "parent_id": frame.call_id, "name": name, "key": None}
             where["depth"] = record.depth
-            self._emit_opened(where, record, asked_by="model" if kind == "native" else "python")
+            fields = {"arguments": snapshot(record.input_data), "asked_by": "model" if kind == "native" else "python"}
+            self.stream.emit(CallOpened, where, at=record.started_at, kind=kind, **fields)
             self._emit_closed(where, record)
 
     # -- scopes ------------------------------------------------------------------------------------
