@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import anyio
 from pydantic_ai.exceptions import UserError
@@ -107,9 +107,9 @@ def complete_executor(executor: Executor | Executes | None) -> Executor | None:
     return completed
 
 
-def answers_requests(executor: Executor) -> bool:
-    """Return whether an executor stands around model requests."""
-    return getattr(executor.request, "__func__", executor.request) is not Executor.request
+def answers_requests(executor: Executor | None) -> TypeGuard[Executor]:
+    """Return whether there is an executor that stands around model requests."""
+    return executor is not None and getattr(executor.request, "__func__", executor.request) is not Executor.request
 
 
 class StreamInTask:

@@ -120,7 +120,7 @@ class MeteredModel(WrapperModel):
     ) -> AsyncGenerator[StreamedResponse]:
         request = self._begin(messages, model_settings, model_request_parameters)
         start = partial(self._stream, request, run_context)
-        if not self._remembers:
+        if not answers_requests(self._session.executor):
             async with start() as stream:
                 yield stream
             return
@@ -186,16 +186,10 @@ class MeteredModel(WrapperModel):
         frame.request_number += 1
         return OutgoingRequest(frame.request_number, messages, settings, parameters)
 
-    @property
-    def _remembers(self) -> bool:
-        """Whether an executor wraps requests."""
-        executor = self._session.executor
-        return executor is not None and answers_requests(executor)
-
     async def _remember(self, request: OutgoingRequest, send: Callable[[], Awaitable[ModelResponse]]) -> ModelResponse:
         """Send a request, or take its response from the executor, which may have it from an earlier run."""
         executor, was_sent = self._session.executor, False
-        if executor is None or not self._remembers:
+        if not answers_requests(executor):
             return await send()
 
         async def send_now() -> ModelResponse:
