@@ -76,11 +76,12 @@ def choose_default_model(
     """
     if (named := named_model(explicit, configured, environ)) is not None:
         return named
-    if (by_key := _choose_by_key(environ, key_offers)) is not None:
-        return by_key
-    local = _choose_local(environ, servers)
-    unusable = [f"{name} needs pydantic-ai-slim[{offer.extra}]" for name, offer in _present(environ, key_offers)]
-    return replace(local, reason="; ".join([local.reason, *unusable]))
+    present = _present(environ, key_offers)
+    usable = [(name, offer) for name, offer in present if _is_installed(offer.package)]
+    choice = _choose_by_key(usable) if usable else _choose_local(environ, servers)
+    unusable = present[: present.index(usable[0])] if usable else present
+    needs = [f"{name} needs pydantic-ai-slim[{offer.extra}]" for name, offer in unusable]
+    return replace(choice, reason="; ".join([choice.reason, *needs]))
 
 
 def named_model(
@@ -177,18 +178,10 @@ def _is_installed(package: str) -> bool:
         return False
 
 
-def _choose_by_key(environ: Mapping[str, str], offers: Sequence[KeyOffer]) -> ModelChoice | None:
-    present = _present(environ, offers)
-    usable = [(name, offer) for name, offer in present if _is_installed(offer.package)]
-    if not usable:
-        return None
+def _choose_by_key(usable: Sequence[tuple[str, KeyOffer]]) -> ModelChoice:
     (name, chosen), *others = usable
-    reason = f"{name} is set"
-    if others:
-        reason += f", and comes before {', '.join(other for other, _ in others)}"
-    for other, offer in present[: present.index((name, chosen))]:
-        reason += f"; {other} needs pydantic-ai-slim[{offer.extra}]"
-    return ModelChoice(chosen.model, reason, found=True)
+    behind = f", and comes before {', '.join(other for other, _ in others)}" if others else ""
+    return ModelChoice(chosen.model, f"{name} is set{behind}", found=True)
 
 
 def _present(environ: Mapping[str, str], offers: Sequence[KeyOffer]) -> list[tuple[str, KeyOffer]]:
