@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -177,18 +177,13 @@ def _fetch(address: Address, path: str, headers: Mapping[str, str]) -> bytes:
     thread = threading.Thread(target=exchange, name="llm-do model server", daemon=True)
     thread.start()
     thread.join(max(deadline - monotonic(), 0))
-    if thread.is_alive():
-        _hang_up(opened)
+    if thread.is_alive():  # it closes its socket itself
+        for sock in opened:
+            with suppress(OSError):
+                # Not the method of a TLS socket: it would drop the state that the other thread uses.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
         return b""
     return bodies[0] if bodies and len(bodies[0]) <= _MAX_BODY else b""
-
-
-def _hang_up(opened: Iterable[socket.socket]) -> None:
-    """End the request of another thread, which closes its socket itself."""
-    for sock in opened:
-        with suppress(OSError):
-            # Not the method of a TLS socket: it would drop the state that the other thread uses.
-            socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def make_served_model(server: ModelServer, name: str, environ: Mapping[str, str]) -> Model:
