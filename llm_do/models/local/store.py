@@ -214,19 +214,14 @@ def _lock(folder: Path, weights: Weights, report: ProgressCallback | None = None
     """
     path = folder / f".{weights.name}.lock"
     with closing_fd(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)) as handle:
-        while not _try_lock(handle):
-            if report is None:
-                raise LocalModelError(
-                    f"Another process is fetching {weights.name} at the moment. Wait for it, or end it."
-                )
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if report is None:
+                    problem = f"Another process is fetching {weights.name} at the moment. Wait for it, or end it."
+                    raise LocalModelError(problem) from None
             report(Progress("waiting", 0, weights.size))
             sleep(_WAIT)
         yield
-
-
-def _try_lock(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
