@@ -16,9 +16,8 @@ from pydantic_ai.models import KnownModelName, Model
 
 from ..errors import ModelChoiceError
 from ..machine.installation import install_extra
-from .consent import has_agreed
 from .local import LOCAL_PACKAGE
-from .servers import MODEL_SERVERS, ModelServer, OfferedModel, find_offer, make_served_model
+from .servers import MODEL_SERVERS, ModelServer, OfferedModel, find_offer, has_agreed, make_served_model
 
 
 @dataclass(frozen=True)

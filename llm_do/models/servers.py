@@ -1,4 +1,7 @@
-"""Model servers that workers can use without a provider's key, and the models that they offer.
+"""Model servers that workers can use without a provider's key, the models that they offer, and the user's consent.
+
+Any account of this machine can listen on the usual port of a server, and would then receive the prompts. So the user is
+asked once about each server, and the consent is remembered until it is withdrawn.
 
 Nothing here imports a provider's package until a model of a server is made.
 """
@@ -16,8 +19,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ModelChoiceError
-from .addresses import Address, read_address
-from .listeners import is_other_ordinary_user, listening_user, user_name
+from ..machine.remembered import Remembered, is_remembered
+from .addresses import Address, is_other_ordinary_user, listening_user, read_address, user_name
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
@@ -26,6 +29,7 @@ _SECONDS = 0.3
 _SECONDS_ELSEWHERE = 3.0
 _MAX_BODY = 1_000_000
 _MAX_NAME = 200
+_CONSENT = "model-server"
 _SENT_HEADERS = {"host", "connection", "accept", "accept-encoding", "content-type", "content-length", "user-agent"}
 
 
@@ -85,9 +89,7 @@ class OfferedModel:
     @property
     def place(self) -> str:
         """The server, its address, and who runs it if that is another user."""
-        owner = ""
-        if self.user is not None and is_other_ordinary_user(self.user):
-            owner = f", run by user {user_name(self.user)}"
+        owner = f", run by user {user_name(self.user)}" if is_other_ordinary_user(self.user) else ""
         return f"{self.server.name} on {self.server.address}{owner}"
 
 
@@ -184,6 +186,35 @@ def _fetch(address: Address, path: str, headers: Mapping[str, str]) -> bytes:
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
         return b""
     return bodies[0] if bodies and len(bodies[0]) <= _MAX_BODY else b""
+
+
+def has_agreed(offer: OfferedModel) -> bool:
+    """Return whether the user agreed to this server, at this address, run by this account."""
+    return is_remembered(_CONSENT, _subject(offer))
+
+
+def remember_consent(offer: OfferedModel) -> None:
+    """Remember the consent, or raise `RememberedError` if it cannot be written."""
+    Remembered.load().add(_CONSENT, _subject(offer))
+
+
+def withdraw_consent() -> list[str]:
+    """Withdraw all consent, and return a line about each server that had it."""
+    return [_describe_subject(subject) for subject in Remembered.load().remove_all(_CONSENT)]
+
+
+def _subject(offer: OfferedModel) -> str:
+    account = "" if offer.user is None else f" of user {offer.user}"
+    return f"{offer.server.provider} {offer.server.address.url}{account}"
+
+
+def _describe_subject(subject: str) -> str:
+    """Return a remembered subject in words."""
+    place, _, uid = subject.partition(" of user ")
+    provider, _, url = place.partition(" ")
+    server = server_of(provider)
+    account = f", run by user {user_name(int(uid))}" if uid.isdecimal() else ""
+    return f"{provider if server is None else server.name} on {url}{account}"
 
 
 def make_served_model(server: ModelServer, name: str, environ: Mapping[str, str]) -> Model:

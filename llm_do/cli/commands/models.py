@@ -108,12 +108,12 @@ def forget_command() -> None:
 
     You are asked again before one of them is used where no model is named.
     """
-    from ...models.consent import forget_all  # noqa: PLC0415 - it imports pydantic
+    from ...models.servers import withdraw_consent  # noqa: PLC0415 - it imports pydantic
 
-    forgotten = forget_all()
-    for server in forgotten:
+    withdrawn = withdraw_consent()
+    for server in withdrawn:
         click.echo(f"No longer used without a question: {server}")
-    if not forgotten:
+    if not withdrawn:
         click.echo("You have not agreed to any model server.", err=True)
 
 

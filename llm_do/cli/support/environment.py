@@ -16,7 +16,6 @@ from ...errors import LlmDoError, LocalModelError, ModelChoiceError
 from ...machine.installation import install_extra, install_package
 from ...models import choose_default_model, custom_provider, servers
 from ...models.choice import KEY_OFFERS, embedded_install_command, local_models_enabled, setting_for
-from ...models.consent import has_agreed
 from ...models.local import LOCAL_PACKAGE
 from ...models.local.catalogue import EMBEDDED, format_size
 from ...models.local.files import ModelFile
@@ -78,7 +77,7 @@ def _servers() -> Iterator[Row]:
             continue
         if server.named_by:
             use = server.describe_remote() or f"{server.named_by} names it, so it may be used"
-        elif has_agreed(offer):
+        elif servers.has_agreed(offer):
             use = "you agreed to use it; to take that back: llm-do models forget"
         else:
             use = f"not used without your yes: `llm-do run` asks at a terminal, or set {setting_for(offer)}"

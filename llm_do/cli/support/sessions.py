@@ -22,11 +22,10 @@ from ...core.worker import WorkerEntry
 from ...errors import LimitExceeded, LocalModelError, ModelChoiceError, RememberedError
 from ...machine import pool
 from ...models import ModelChoice, announce, choose_default_model, explain_missing, named_model
+from ...models.addresses import is_other_ordinary_user, user_name
 from ...models.choice import DefaultModel, ModelLike, choose_offer, local_models_enabled, setting_for
-from ...models.consent import remember
-from ...models.listeners import is_other_ordinary_user, user_name
 from ...models.local import LOCAL_PACKAGE
-from ...models.servers import OfferedModel
+from ...models.servers import OfferedModel, remember_consent
 from ...policy.approvals import ApprovalController
 from ...policy.requests import ApprovalCallback, ApprovalRequest, Approver, approve_all_callback, strict_mode_callback
 from ...privacy.display import visible
@@ -204,7 +203,7 @@ async def _ask_about_servers(choice: ModelChoice) -> ModelChoice:
         if not await _confirm(keyboard, _describe_offer(offer)):
             continue
         try:
-            remember(offer)
+            remember_consent(offer)
         except RememberedError as exc:
             click.echo(f"llm-do: {exc}", err=True)
         return choose_offer(offer)
