@@ -112,10 +112,8 @@ def _find_uv() -> str | None:
 def _python_with_pip() -> str | None:
     this_python = _python_path()
     folders = [folder for folder in os.get_exec_path() if folder and Path(folder) != Path(this_python).parent]
-    for name in ("python3", "python"):
-        python = shutil.which(name, path=os.pathsep.join(folders))
-        if python is None:
-            continue
+    found = (shutil.which(name, path=os.pathsep.join(folders)) for name in ("python3", "python"))
+    for python in filter(None, found):
         code = "import sys, importlib.util as u; sys.exit(u.find_spec('pip') is None)"
         with suppress(OSError, subprocess.TimeoutExpired):
             # `-I`: imports nothing from this folder.

