@@ -11,9 +11,9 @@ from typing import Any
 from pydantic_ai.models import Model
 
 from ..errors import ModelChoiceError
-from ..models import HasProviders, describe_remote, explain_unusable, resolve_model
 from ..models.choice import DefaultModel, ModelLike
 from ..models.compatibility import find_unfit_model, find_unverified_model
+from ..models.resolve import HasProviders, describe_remote, explain_unusable, resolve_model
 from ..values.texts import quote
 from .entry import Entry
 from .frame import CallFrame

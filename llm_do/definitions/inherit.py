@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..models import custom_provider, names_model_file
+from ..models.resolve import custom_provider, names_model_file
 from ..policy.rules import ToolRule, anchor_rules, remove_ineffective
 from ..sandbox import SandboxConfig
 from .definition import WorkerDefinition, WorkerLimits, places_of

@@ -6,7 +6,6 @@ Nothing here imports a provider's package until a model server is used.
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -111,7 +110,7 @@ def announce(choice: ModelChoice) -> list[str]:
     """Return the lines for stderr: servers that need consent, and a model that no setting names."""
     lines = [
         f"{offer.place} offers {offer.model!r}, and is not used without your yes: "
-        f"set {setting_for(offer)}, or let `llm-do run` ask you at a terminal"
+        f"set {offer.setting}, or let `llm-do run` ask you at a terminal"
         for offer in choice.passed_over
     ]
     if choice.found and choice.model is not None:
@@ -120,11 +119,6 @@ def announce(choice: ModelChoice) -> list[str]:
     if choice.remote:
         lines.append(choice.remote)
     return [f"llm-do: {line}" for line in lines]
-
-
-def setting_for(offer: OfferedModel) -> str:
-    """Return the environment setting that names a server's model."""
-    return f"LLM_DO_MODEL={shlex.quote(offer.name)}"
 
 
 def explain_missing(worker: str) -> str:

@@ -9,6 +9,7 @@ Nothing here imports a provider's package until a model of a server is made.
 from __future__ import annotations
 
 import json
+import shlex
 import socket
 import threading
 from collections.abc import Mapping
@@ -82,9 +83,9 @@ class OfferedModel:
     """The id of the user whose process listens there, if known."""
 
     @property
-    def name(self) -> str:
-        """The name of the model for workers, `-m` and `LLM_DO_MODEL`."""
-        return f"{self.server.provider}:{self.model}"
+    def setting(self) -> str:
+        """The environment setting that names the model."""
+        return f"LLM_DO_MODEL={shlex.quote(f'{self.server.provider}:{self.model}')}"
 
     @property
     def place(self) -> str:

@@ -11,7 +11,7 @@ from ..core.runtime import Runtime
 from ..core.worker import WorkerEntry
 from ..definitions.definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec, define, places_of
 from ..errors import DuplicateEntryError, RuleError, UnknownEntryError, WorkerFileError, did_you_mean
-from ..models import named_model
+from ..models.choice import named_model
 from ..policy.rules import RuleBook, check_rules
 from .building import build_worker
 from .generated import effective_definition, write_worker

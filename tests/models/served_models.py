@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 from pydantic_ai.models import Model
 
-from llm_do.models import ModelChoice, choose_default_model
 from llm_do.models.addresses import Address
-from llm_do.models.choice import KeyOffer
+from llm_do.models.choice import KeyOffer, ModelChoice, choose_default_model
 from llm_do.models.servers import MODEL_SERVERS, ModelServer, remember_consent
 
 OLLAMA, LLAMA_SERVER, VLLM = MODEL_SERVERS

@@ -18,9 +18,9 @@ from pydantic_ai.models import KnownModelName, Model, infer_model
 from pydantic_ai.models.test import TestModel
 
 from llm_do import ModelChoiceError, Runtime, WorkerEntry
-from llm_do.models import ModelChoice, announce, choose_default_model, explain_missing, resolve_model
 from llm_do.models.addresses import listening_user
-from llm_do.models.choice import KEY_OFFERS
+from llm_do.models.choice import KEY_OFFERS, ModelChoice, announce, choose_default_model, explain_missing
+from llm_do.models.resolve import resolve_model
 from llm_do.models.servers import MODEL_SERVERS, ModelServer, has_agreed, remember_consent, withdraw_consent
 
 from .served_models import (
@@ -251,7 +251,7 @@ def test_the_error_names_the_worker_and_every_way() -> None:
 
 def test_choosing_by_key_imports_no_provider() -> None:
     script = (
-        "import sys; from llm_do.models import choose_default_model as choose;"
+        "import sys; from llm_do.models.choice import choose_default_model as choose;"
         "assert choose(environ={'OPENAI_API_KEY': 'k'}); choose(environ={}, servers=());"
         "print([name for name in ('openai', 'anthropic', 'google.genai', 'groq', 'mistralai') if name in sys.modules])"
     )

@@ -89,7 +89,7 @@ def remove_command(names: tuple[str, ...]) -> int:
 
     What interrupted downloads left of them is removed as well.
     """
-    from ...models.local import catalogue, store  # noqa: PLC0415 - they import pydantic_ai
+    from ...models.local import catalogue, store  # noqa: PLC0415 - they import pydantic
 
     code = Exit.OK
     # A wrong name stops it before anything is removed.

@@ -22,7 +22,7 @@ from ...core.tool import ToolEntry
 from ...core.worker import WorkerEntry
 from ...definitions.toolsets import McpToolset
 from ...errors import ModelChoiceError
-from ...models import choose_default_model
+from ...models.choice import choose_default_model
 from ...policy.catalogue import DEFAULTS
 from ...policy.rules import RuleBook
 from ...privacy.display import visible

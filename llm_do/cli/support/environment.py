@@ -14,12 +14,13 @@ from typing import TypeAlias
 
 from ...errors import LlmDoError, LocalModelError, ModelChoiceError
 from ...machine.installation import install_extra, install_package
-from ...models import choose_default_model, custom_provider, servers
-from ...models.choice import KEY_OFFERS, embedded_install_command, local_models_enabled, setting_for
+from ...models import servers
+from ...models.choice import KEY_OFFERS, choose_default_model, embedded_install_command, local_models_enabled
 from ...models.local import LOCAL_PACKAGE
 from ...models.local.catalogue import EMBEDDED, format_size
 from ...models.local.files import ModelFile
 from ...models.local.store import cached_models, models_folder
+from ...models.resolve import custom_provider
 from ...projects.config import read_config
 from ...projects.layout import CONFIG
 from ...sandbox.commands.selection import select_runner
@@ -80,7 +81,7 @@ def _servers() -> Iterator[Row]:
         elif servers.has_agreed(offer):
             use = "you agreed to use it; to take that back: llm-do models forget"
         else:
-            use = f"not used without your yes: `llm-do run` asks at a terminal, or set {setting_for(offer)}"
+            use = f"not used without your yes: `llm-do run` asks at a terminal, or set {offer.setting}"
         yield server.name, "missing" if needs else "ok", f"{offer.place} has {offer.model}; {use}{needs}"
 
 

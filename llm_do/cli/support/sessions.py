@@ -21,9 +21,18 @@ from ...core.runtime import Runtime
 from ...core.worker import WorkerEntry
 from ...errors import LimitExceeded, LocalModelError, ModelChoiceError, RememberedError
 from ...machine import pool
-from ...models import ModelChoice, announce, choose_default_model, explain_missing, named_model
 from ...models.addresses import is_other_ordinary_user, user_name
-from ...models.choice import DefaultModel, ModelLike, choose_offer, local_models_enabled, setting_for
+from ...models.choice import (
+    DefaultModel,
+    ModelChoice,
+    ModelLike,
+    announce,
+    choose_default_model,
+    choose_offer,
+    explain_missing,
+    local_models_enabled,
+    named_model,
+)
 from ...models.local import LOCAL_PACKAGE
 from ...models.servers import OfferedModel, remember_consent
 from ...policy.approvals import ApprovalController
@@ -220,7 +229,7 @@ def _describe_offer(offer: OfferedModel) -> str:
     return visible(
         "No model is named, and no API key can be used. This model server runs on this machine:\n"
         f"  {offer.server.name} on {offer.server.address}, run {account}\n"
-        f"  offers {offer.model!r}; to name it in a setting: {setting_for(offer)}\n"
+        f"  offers {offer.model!r}; to name it in a setting: {offer.setting}\n"
         "It would get all prompts, the contents of files that workers read, and the results of tools.\n"
         "A yes is remembered. To withdraw it: llm-do models forget\n"
         f"Use {offer.server.name}? [y/N] ",
