@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from typing import TypeAlias
 
 from pydantic_ai.models import KnownModelName, Model
 
 from ..errors import ModelChoiceError
-from ..machine.installation import install_extra
+from ..machine.installation import install_extra, is_installed
 from .local import LOCAL_PACKAGE
 from .servers import MODEL_SERVERS, ModelServer, OfferedModel, find_offer, has_agreed, make_served_model
 
@@ -75,7 +74,7 @@ def choose_default_model(
     if (named := named_model(explicit, configured, environ)) is not None:
         return named
     present = _present(environ, key_offers)
-    usable = [(name, offer) for name, offer in present if _is_installed(offer.package)]
+    usable = [(name, offer) for name, offer in present if is_installed(offer.package)]
     choice = _choose_by_key(usable) if usable else _choose_local(environ, servers)
     unusable = present[: present.index(usable[0])] if usable else present
     needs = [f"{name} needs pydantic-ai-slim[{offer.extra}]" for name, offer in unusable]
@@ -125,11 +124,11 @@ def explain_missing(worker: str) -> str:
     """Return the error for a worker without a model: all ways to set one, in order of precedence."""
     keys = ", ".join(
         " or ".join(offer.variables)
-        + ("" if _is_installed(offer.package) else f" (needs pydantic-ai-slim[{offer.extra}])")
+        + ("" if is_installed(offer.package) else f" (needs pydantic-ai-slim[{offer.extra}])")
         for offer in KEY_OFFERS
     )
     servers = ", ".join(f"{server.name} on {_place_of(server)}" for server in MODEL_SERVERS)
-    needs = "" if _is_installed("openai") else "; needs pydantic-ai-slim[openai]"
+    needs = "" if is_installed("openai") else "; needs pydantic-ai-slim[openai]"
     ways = (
         "the worker's own `model`",
         "`--model NAME`, or `model=` / `cli_model=` in Python",
@@ -156,19 +155,12 @@ def embedded_install_command() -> str:
     """Return the command that installs the embedded model."""
     from .local.catalogue import EMBEDDED  # noqa: PLC0415 - only without any model
 
-    install = "" if _is_installed(LOCAL_PACKAGE) else f"{install_extra('local')} && "
+    install = "" if is_installed(LOCAL_PACKAGE) else f"{install_extra('local')} && "
     return f"{install}llm-do models pull {EMBEDDED}"
 
 
 def _variable(environ: Mapping[str, str], name: str) -> str:
     return environ.get(name, "").strip()
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return find_spec(package) is not None
-    except (ImportError, ValueError):  # the parent of a dotted name is missing, or is no package
-        return False
 
 
 def _choose_by_key(usable: Sequence[tuple[str, KeyOffer]]) -> ModelChoice:
@@ -192,13 +184,13 @@ def _choose_local(environ: Mapping[str, str], servers: Sequence[ModelServer]) ->
     if not local_models_enabled(environ):
         return nothing
     passed_over: list[OfferedModel] = []
-    for server in servers if _is_installed("openai") else ():
+    for server in servers if is_installed("openai") else ():
         offer = find_offer(server.locate(environ), environ)
         if offer is not None and (offer.server.named_by is not None or has_agreed(offer)):
             return replace(choose_offer(offer, environ), passed_over=tuple(passed_over))
         if offer is not None:
             passed_over.append(offer)
-    if not _is_installed(LOCAL_PACKAGE) or (largest := largest_cached_model()) is None:
+    if not is_installed(LOCAL_PACKAGE) or (largest := largest_cached_model()) is None:
         return replace(nothing, passed_over=tuple(passed_over))
     reason = "no key and no model server can be used; its weights are installed"
     return ModelChoice(f"local:{largest}", reason, found=True, passed_over=tuple(passed_over))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import click
 
-from ...machine.installation import install_extra
+from ...machine.installation import install_extra, is_installed
 from ..support.exits import Exit
 from ..support.options import model_names, model_names_or_files
 from ..terminal.stdout import align, print_json
@@ -36,7 +35,7 @@ def list_models_command(as_json: bool) -> None:
     from ...models.local.store import cached_path, models_folder  # noqa: PLC0415
 
     here, used = {each: cached_path(each) for each in CATALOGUE.values()}, largest_cached_model()
-    installed = find_spec(LOCAL_PACKAGE) is not None
+    installed = is_installed(LOCAL_PACKAGE)
     if as_json:
         models = [
             {"name": each.name, "size": each.size, "path": path, "licence": each.licence, "about": each.about}
@@ -78,7 +77,7 @@ def pull_command(name: str | None) -> None:
     else:
         path = files.pull_with_progress(weights)
     click.echo(path)
-    if find_spec(LOCAL_PACKAGE) is None:
+    if not is_installed(LOCAL_PACKAGE):
         click.echo(_INSTALL, err=True)
 
 

@@ -8,12 +8,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeAlias
 
 from ...errors import LlmDoError, LocalModelError, ModelChoiceError
-from ...machine.installation import install_extra, install_package
+from ...machine.installation import install_extra, install_package, is_installed
 from ...models import servers
 from ...models.choice import KEY_OFFERS, choose_default_model, embedded_install_command, local_models_enabled
 from ...models.local import LOCAL_PACKAGE
@@ -45,7 +44,7 @@ def inspect_environment(root: Path | None) -> Iterator[Row]:
 def _keys() -> Iterator[Row]:
     for offer in KEY_OFFERS:
         present = [name for name in offer.variables if os.environ.get(name, "").strip()]
-        needs = "" if _is_installed(offer.package) else f"needs {install_package(f'pydantic-ai-slim[{offer.extra}]')}"
+        needs = "" if is_installed(offer.package) else f"needs {install_package(f'pydantic-ai-slim[{offer.extra}]')}"
         state = "ok" if present and not needs else "missing"
         empty = [name for name in offer.variables if name in os.environ and name not in present]
         detail = f"is set, for models such as {offer.model}" if present else "is empty" if empty else "is not set"
@@ -53,19 +52,12 @@ def _keys() -> Iterator[Row]:
         yield name, state, "; ".join(filter(None, (detail, needs)))
 
 
-def _is_installed(package: str) -> bool:
-    try:
-        return find_spec(package) is not None
-    except (ImportError, ValueError):
-        return False
-
-
 def _servers() -> Iterator[Row]:
     """Yield the model servers that answer, and whether they are used where no model is named."""
     if not local_models_enabled():
         yield "model servers", "missing", "are not looked for: LLM_DO_NO_LOCAL is set"
         return
-    needs = "" if _is_installed("openai") else f"; needs {install_package('pydantic-ai-slim[openai]')}"
+    needs = "" if is_installed("openai") else f"; needs {install_package('pydantic-ai-slim[openai]')}"
     for kind in servers.MODEL_SERVERS:
         try:
             server = kind.locate(os.environ)
@@ -87,7 +79,7 @@ def _servers() -> Iterator[Row]:
 
 def _local_models() -> Iterator[Row]:
     """Yield whether models can run on this machine, and which ones are here."""
-    if find_spec(LOCAL_PACKAGE) is None:
+    if not is_installed(LOCAL_PACKAGE):
         yield LOCAL_PACKAGE, "missing", f"for models that run here: {install_extra('local')}"
     elif (problem := _import_problem(LOCAL_PACKAGE)) is not None:
         yield LOCAL_PACKAGE, "missing", f"it is installed, and cannot be imported: {problem}"

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,6 +20,7 @@ from ...core.runtime import Runtime
 from ...core.worker import WorkerEntry
 from ...errors import LimitExceeded, LocalModelError, ModelChoiceError, RememberedError
 from ...machine import pool
+from ...machine.installation import is_installed
 from ...models.addresses import is_other_ordinary_user, user_name
 from ...models.choice import (
     DefaultModel,
@@ -250,7 +250,7 @@ async def _confirm(keyboard: Keyboard, question: str) -> bool:
 
 async def _offer_embedded_model() -> ModelChoice | None:
     """Ask whether to fetch the embedded model, if it can run here and a person can answer."""
-    can_run = local_models_enabled() and find_spec(LOCAL_PACKAGE) is not None
+    can_run = local_models_enabled() and is_installed(LOCAL_PACKAGE)
     keyboard = _open_keyboard() if can_run else None
     if keyboard is None:
         return None
