@@ -170,12 +170,9 @@ def _choose_by_key(usable: Sequence[tuple[str, KeyOffer]]) -> ModelChoice:
 
 
 def _present(environ: Mapping[str, str], offers: Sequence[KeyOffer]) -> list[tuple[str, KeyOffer]]:
-    """Return the key variables that are set, with their providers."""
-    return [(name, offer) for offer in offers if (name := _first_set(environ, offer.variables))]
-
-
-def _first_set(environ: Mapping[str, str], names: Sequence[str]) -> str | None:
-    return next((name for name in names if _variable(environ, name)), None)
+    """Return the first key variable that is set of each provider, if any, with the provider."""
+    named = ((offer, [name for name in offer.variables if _variable(environ, name)]) for offer in offers)
+    return [(names[0], offer) for offer, names in named if names]
 
 
 def _choose_local(environ: Mapping[str, str], servers: Sequence[ModelServer]) -> ModelChoice:
