@@ -1,4 +1,4 @@
-"""Addresses of model servers: parsed from environment variables, and whose process listens there (on Linux)."""
+"""Addresses of model servers, and the users whose processes listen there, as far as Linux tells."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _refusal(variable: str, why: str) -> ModelChoiceError:
 
 
 def listening_user(host: str, port: int) -> int | None:
-    """Return the user id of the process that a connection to this port would reach; `None` if the kernel does not tell.
+    """Return the user id of the process that a connection to this port would reach; `None` if it is not known.
 
     The most specific address wins, as it does in the kernel.
     """

@@ -27,7 +27,7 @@ _CAPABILITIES: Mapping[str, tuple[str, Sequence[str]]] = {
     "audio": ("supports_audio_file_input", _GOOGLE),
     "video": ("supports_video_input", _GOOGLE),
 }
-"""Their flags in model profiles, and the providers whose current models are all assumed to have them: no API tells."""
+"""Their flags in model profiles, and the providers whose current models are assumed to have them: no API tells."""
 CAPABILITIES = tuple(_CAPABILITIES)
 """Capabilities that a worker can require; `vision` is images."""
 

@@ -1,4 +1,4 @@
-"""Models by name, explanations of why a named model cannot be used, and the custom providers of projects.
+"""Models by name, why a named model cannot be used, and the custom providers of projects.
 
 `[providers]` of a project's `llm-do.toml` maps a prefix of names to `module:factory`.
 """

@@ -1,7 +1,7 @@
-"""Model servers that workers can use without a provider's key, the models that they offer, and the user's consent.
+"""Model servers that workers can use without a provider's key, and the user's consent to them.
 
-Any account of this machine can listen on the usual port of a server, and would then receive the prompts. So the user is
-asked once about each server, and the consent is remembered until it is withdrawn.
+Any account of this machine can listen on the usual port of a server, and would then receive the prompts. So the
+user's consent is asked once, and remembered until it is withdrawn.
 
 Nothing here imports a provider's package until a model of a server is made.
 """

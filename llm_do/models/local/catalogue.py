@@ -1,4 +1,4 @@
-"""The models that llm-do can download, each with its source, size and hash; progress and errors of all downloads."""
+"""The models that llm-do can download, with source, size and hash, and the progress of downloads."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Downloads of weights from the Hugging Face hub, which are resumed after an interruption.
 
-Only the size is checked here; `store` checks the hash before a file gets its final name. It imports this module, and
-so the HTTP client, when it downloads.
+Only the size is checked here; `store` checks the hash before a file gets its final name. It imports this module only
+for a download, because of the HTTP client.
 """
 
 from __future__ import annotations
