@@ -52,7 +52,7 @@ def read_with_status(path: Path, limit: int = MAX_BYTES) -> tuple[bytes, os.stat
     check_regular(path)  # opening a device may do something already
     with closing_fd(os.open(path, _FLAGS)) as handle:
         status = os.fstat(handle)
-        _check(status, path)
+        check_regular(path, status)
         chunks, size = [], 0
         # A file may grow while it is read, and one without a size may have content (in /proc).
         while size <= limit and (chunk := os.read(handle, min(status.st_size, limit) + 1)):
@@ -64,12 +64,9 @@ def read_with_status(path: Path, limit: int = MAX_BYTES) -> tuple[bytes, os.stat
         return b"".join(chunks), status
 
 
-def check_regular(path: Path) -> None:
-    """Raise an `OSError` for anything but a regular file."""
-    _check(path.stat(), path)
-
-
-def _check(status: os.stat_result, path: Path) -> None:
+def check_regular(path: Path, status: os.stat_result | None = None) -> None:
+    """Raise an `OSError` for anything but a regular file. `status` is that of the file, if it is open already."""
+    status = path.stat() if status is None else status
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file", str(path))
     if not stat.S_ISREG(status.st_mode):

@@ -1,4 +1,4 @@
-"""Commands that add packages to this very installation."""
+"""Packages of this very installation: whether they are there, and commands that add them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,18 @@ import sys
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import PurePath
 
 _NAME = "llm-do"
+
+
+def is_installed(module: str) -> bool:
+    """Return whether a module is installed, without importing it."""
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):  # the parent of a dotted name is missing, or is no package
+        return False
 
 
 def install_extra(extra: str) -> str:

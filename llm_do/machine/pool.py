@@ -137,29 +137,19 @@ async def run(function: Callable[..., T], *args: Any) -> T:
 def deliver_to(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     """Give a future of a loop its result, from a thread. After the end of the loop it is dropped."""
     loop = future.get_loop()
+    if isinstance(error, StopIteration):  # a future refuses it
+        stopped, error = error, RuntimeError("a synchronous function raised StopIteration")
+        error.__cause__ = stopped
     try:
-        loop.call_soon_threadsafe(_settle, future, result, error)
+        loop.call_soon_threadsafe(settle, future, result, error)
     except RuntimeError:
         if not loop.is_closed():
             raise
 
 
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(result)
-    elif isinstance(error, StopIteration):  # a future refuses it
-        stopped = RuntimeError("a synchronous function raised StopIteration")
-        stopped.__cause__ = error
-        future.set_exception(stopped)
-    else:
-        future.set_exception(error)
-
-
-def settle(future: Future[Any], result: Any, error: BaseException | None) -> None:
-    """Give a future of an executor its result. A cancelled future gets none."""
-    with suppress(InvalidStateError):
+def settle(future: Future[Any] | asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    """Give a future its result. A cancelled future gets none."""
+    with suppress(InvalidStateError, asyncio.InvalidStateError):
         if error is None:
             future.set_result(result)
         else:
@@ -173,5 +163,4 @@ def _forget_threads() -> None:
     _lock = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_threads)
+os.register_at_fork(after_in_child=_forget_threads)

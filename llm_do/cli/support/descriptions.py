@@ -24,7 +24,7 @@ from ...core.worker import WorkerEntry
 from ...definitions.definition import WorkerDefinition
 from ...definitions.toolsets import McpToolset
 from ...errors import ModelChoiceError
-from ...models import choose_default_model
+from ...models.choice import choose_default_model
 from ...policy.catalogue import DEFAULTS
 from ...policy.rules import RuleBook
 from ...privacy.display import visible

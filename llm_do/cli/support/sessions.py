@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,12 +20,21 @@ from ...core.runtime import Runtime
 from ...core.worker import WorkerEntry
 from ...errors import LimitExceeded, LocalModelError, ModelChoiceError, RememberedError
 from ...machine import pool
-from ...models import ModelChoice, announce, choose_default_model, explain_missing, named_model
-from ...models.choice import DefaultModel, ModelLike, choose_offer, local_models_enabled, setting_for
-from ...models.consent import remember
-from ...models.listeners import is_other_ordinary_user, user_name
+from ...machine.installation import is_installed
+from ...models.addresses import is_other_ordinary_user, user_name
+from ...models.choice import (
+    DefaultModel,
+    ModelChoice,
+    ModelLike,
+    announce,
+    choose_default_model,
+    choose_offer,
+    explain_missing,
+    local_models_enabled,
+    named_model,
+)
 from ...models.local import LOCAL_PACKAGE
-from ...models.servers import OfferedModel
+from ...models.servers import OfferedModel, remember_consent
 from ...policy.approvals import ApprovalController
 from ...policy.requests import ApprovalCallback, ApprovalRequest, Approver, approve_all_callback, strict_mode_callback
 from ...privacy.display import visible
@@ -203,7 +211,7 @@ async def _ask_about_servers(keyboard: Keyboard, choice: ModelChoice) -> ModelCh
         if not await _confirm(keyboard, _describe_offer(offer)):
             continue
         try:
-            remember(offer)
+            remember_consent(offer)
         except RememberedError as exc:
             click.echo(f"llm-do: {exc}", err=True)
         return choose_offer(offer)
@@ -220,7 +228,7 @@ def _describe_offer(offer: OfferedModel) -> str:
     return visible(
         "No model is named, and no API key can be used. This model server runs on this machine:\n"
         f"  {offer.server.name} on {offer.server.address}, run {account}\n"
-        f"  offers {offer.model!r}; to name it in a setting: {setting_for(offer)}\n"
+        f"  offers {offer.model!r}; to name it in a setting: {offer.setting}\n"
         "It would get all prompts, the contents of files that workers read, and the results of tools.\n"
         "A yes is remembered. To withdraw it: llm-do models forget\n"
         f"Use {offer.server.name}? [y/N] ",
@@ -236,7 +244,7 @@ async def _confirm(keyboard: Keyboard, question: str) -> bool:
 
 async def _offer_embedded_model(keyboard: Keyboard) -> ModelChoice | None:
     """Ask whether to fetch the embedded model, if it can run here."""
-    if not local_models_enabled() or find_spec(LOCAL_PACKAGE) is None:
+    if not local_models_enabled() or not is_installed(LOCAL_PACKAGE):
         return None
     from ...models.local import catalogue, files, store  # noqa: PLC0415 - only where there is no model
 

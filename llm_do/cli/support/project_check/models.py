@@ -11,10 +11,9 @@ from pydantic_ai.models import Model
 
 from ....definitions.toolsets import native_tool
 from ....errors import LocalModelError, ModelChoiceError
-from ....models import choose_default_model, custom_provider, resolve_model
+from ....models.choice import choose_default_model
 from ....models.compatibility import find_unfit_model, name_fits
-from ....models.custom import load_factory
-from ....models.resolve import explain_unusable, missing_variable
+from ....models.resolve import custom_provider, explain_unusable, load_factory, missing_variable, resolve_model
 from ....projects.layout import CONFIG
 from .project import CheckedProject, Problem, join_names, line_of
 
