@@ -1,4 +1,4 @@
-"""Packages of this very installation: whether they are there, and commands that add them."""
+"""Packages of this installation: whether they are there, and commands that add them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _installer() -> str:
 def installer_of(prefix: str, direct_url: str | None) -> str:
     """Return how a package was installed: `clone`, `uv`, `pipx` or `pip`.
 
-    `prefix` is the environment that it is in, and `direct_url` the record of an installation from a folder or a URL.
+    `prefix` is its environment, and `direct_url` the record of an installation from a folder or a URL.
     """
     with suppress(ValueError, AttributeError):
         if json.loads(direct_url or "{}").get("dir_info", {}).get("editable"):

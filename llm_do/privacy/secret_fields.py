@@ -1,4 +1,4 @@
-"""Secret parts of data: of arguments, which their JSON Schema marks, and of the settings of requests, by name."""
+"""Secret parts of data: of arguments, as their JSON Schema marks them, and of the settings of requests, by name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ class SecretFields:
     def __init__(self, schema: dict[str, Any]) -> None:
         self._root = schema
         self.any = self._has_secrets(schema)
-        """Whether there is a secret part."""
 
     @staticmethod
     def of(schema: dict[str, Any]) -> SecretFields | None:
@@ -93,14 +92,13 @@ class SecretFields:
         return value if result is None else result
 
     def _hide_text(self, schemas: Sequence[Any], text: str, secret: list[Any], unfit: list[Any] | None) -> str:
-        """Hide a text in the place of an object with secret fields: its JSON, perhaps a broken one."""
+        """Hide a text in place of an object with secret fields. It may be JSON, perhaps broken."""
         secret.append(text)
         with suppress(ValueError):
             self._split(schemas, json.loads(text), secret, unfit)
         return HIDDEN
 
     def _has_secrets(self, schema: Any) -> bool:
-        """Return whether any part of a schema is secret."""
         return any(map(_is_secret_schema, follow(self._root, [schema], (*COMBINATIONS, *CONTENTS))))
 
 
@@ -161,7 +159,7 @@ _names_a_secret = re.compile(
 
 
 def hide_credentials(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as they may be written down and digested: a new key makes no other settings of them."""
+    """Return settings without credentials, to record and digest: a new key does not make them other settings."""
     hidden = dict(settings)
     if isinstance(headers := hidden.get("extra_headers"), dict):
         hidden["extra_headers"] = dict.fromkeys(headers, HIDDEN)
@@ -172,7 +170,7 @@ def hide_credentials(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hide_keys(data: Any) -> Any:
-    """Return JSON data without the values of what is named like a key."""
+    """Return JSON data without the values under names of credentials."""
     if isinstance(data, dict):
         return {key: HIDDEN if _names_a_secret(str(key)) else hide_keys(item) for key, item in data.items()}
     return [hide_keys(item) for item in data] if isinstance(data, list) else data
