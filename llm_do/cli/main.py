@@ -1,4 +1,4 @@
-"""The group of commands, and the exit code of errors."""
+"""The group of commands, and how the program ends."""
 
 from __future__ import annotations
 
@@ -72,6 +72,6 @@ def run_program() -> None:
     os.environ.setdefault("PYDANTIC_AI_NO_BANNER", "1")
     try:
         code = program.main(standalone_mode=False, prog_name="llm-do")
-    except BaseException as exc:  # of a completion, none may disturb the shell
+    except BaseException as exc:  # an error of a completion must not disturb the shell
         code = Exit.OK if COMPLETION_VARIABLE in os.environ else report_error(exc)
     sys.exit(code if isinstance(code, int) else Exit.OK)

@@ -20,7 +20,7 @@ from ..terminal.stdout import print_json
 
 _PACKAGES = ("llm-do", "pydantic-ai-slim", "pydantic", "click", "rich", "textual", "pyyaml")
 Row: TypeAlias = tuple[str, str, str]
-"""A thing, its state, and details. `missing` is what only some things need, `broken` what everything needs."""
+"""A thing, its state, and details. What is `broken` stops every command, what is `missing` only some."""
 
 
 @click.command("doctor")
@@ -64,7 +64,7 @@ def _environment(root: Path | None) -> Iterator[Row]:
         import llm_do.projects.registry  # noqa: F401, PLC0415 - whether it can be imported is the question
 
         from ..support.environment import inspect_environment  # noqa: PLC0415
-    except Exception as exc:  # whatever is wrong with an installation
+    except Exception as exc:  # a broken installation can raise anything
         yield "import", "broken", f"{type(exc).__name__}: {exc}"
     else:
         yield from inspect_environment(root)

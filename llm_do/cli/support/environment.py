@@ -30,7 +30,6 @@ Row: TypeAlias = tuple[str, str, str]
 
 
 def inspect_environment(root: Path | None) -> Iterator[Row]:
-    """Yield the state of all that a project in `root` may need from this machine."""
     problem = find_sandbox_problem()
     found = f"{shutil.which('bwrap')}: commands are sandboxed"
     yield "bubblewrap", "ok" if problem is None else "missing", problem or found
@@ -61,7 +60,7 @@ def _is_installed(package: str) -> bool:
 
 
 def _servers() -> Iterator[Row]:
-    """Yield the model servers that answer, and whether they are used where no model is named."""
+    """Yield the model servers, and whether they are used if no model is named."""
     if not local_models_enabled():
         yield "model servers", "missing", "are not looked for: LLM_DO_NO_LOCAL is set"
         return
@@ -86,7 +85,6 @@ def _servers() -> Iterator[Row]:
 
 
 def _local_models() -> Iterator[Row]:
-    """Yield whether models can run on this machine, and which ones are here."""
     if find_spec(LOCAL_PACKAGE) is None:
         yield LOCAL_PACKAGE, "missing", f"for models that run here: {install_extra('local')}"
     elif (problem := _import_problem(LOCAL_PACKAGE)) is not None:
@@ -95,7 +93,7 @@ def _local_models() -> Iterator[Row]:
         yield LOCAL_PACKAGE, "ok", version(LOCAL_PACKAGE)
     try:
         here, folder = cached_models(), models_folder()
-    except LocalModelError as exc:  # the configured folder is none
+    except LocalModelError as exc:  # the configured folder cannot be used
         yield "local models", "missing", f"{exc}"
         return
     names = ", ".join(f"{each.name} ({format_size(each.size)})" for each in here)
@@ -104,7 +102,7 @@ def _local_models() -> Iterator[Row]:
 
 
 def _import_problem(package: str) -> str | None:
-    """Return why a package cannot be imported. Another process tries it: a library may end the one that loads it."""
+    """Return why a package cannot be imported. Another process tries it, since a broken library may end its process."""
     command = [sys.executable, "-P", "-c", f"import {package}"]
     tried = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - this interpreter
     if tried.returncode == 0:
@@ -114,7 +112,7 @@ def _import_problem(package: str) -> str | None:
 
 
 def _default_model(root: Path | None) -> Iterator[Row]:
-    """Yield the project, and the model of its workers that name none, with the reason."""
+    """Yield the project, and the model for its workers that name none."""
     yield "project", "ok" if root else "missing", str(root) if root else "none here: `llm-do new` makes one"
     configured, providers = None, dict[str, str]()
     if root is not None:

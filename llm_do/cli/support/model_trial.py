@@ -1,4 +1,4 @@
-"""The trial of a local model for `llm-do models test`: real requests, with a line for each."""
+"""The trial of a local model for `llm-do models test`: a line for each step."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class _Trial:
 
 
 async def _run_step(what: str, work: Callable[[], Awaitable[str]]) -> bool:
-    """Run one step, print a line about it, and return whether it worked."""
+    """Run a step, print a line about it, and return whether it worked."""
     try:
         text, state = escape_controls(await work()), "OK"
     except Exception as exc:  # any error is a result

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 EVENTS_VERSION = 1
 """The version of the lines that `--events` prints. It changes when programs that read them must change."""
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a run cleanly, with a search for what a command left. SIGHUP means a closed terminal."""
+"""Signals that end a run cleanly, with the processes that its commands left. SIGHUP means a closed terminal."""
 _NO_PERSON = "No person could be asked. Run it in a terminal, give --approve-all, or allow the call with a rule."
 
 
@@ -64,7 +64,6 @@ class Reporter:
     async def run(
         self, registry: WorkerRegistry, entry: Entry[Any], arguments: dict[str, Any], files: list[MultiModalContent]
     ) -> None:
-        """Run the entry, and print its result."""
         self.options = await resolve_session_model(registry, entry, self.options, asks=self.style == "text")
         live = self._live = self._live_tree()
         runtime = self._runtime = open_session(
@@ -84,7 +83,7 @@ class Reporter:
         self._report_result(result)
 
     def on_event(self, event: Event) -> None:
-        """Print an event as a line of JSON, or only notices. A run whose reader has gone is cancelled."""
+        """Print an event as a line of JSON, or only notices. Cancel the run if the reader is gone."""
         if self.style != "events":
             if not self.options.quiet and (notice := describe_notice(event)) is not None:
                 print_line = print_on_stderr if self._live is None else self._live.print_above
@@ -98,7 +97,6 @@ class Reporter:
             self.cancel()
 
     def format(self, value: Any, indent: int | None = 2) -> str:
-        """Return a value as text, without the secrets of the run."""
         return format_without_secrets(value, self._runtime, indent)
 
     def clear_screen(self) -> None:
@@ -115,7 +113,6 @@ class Reporter:
         return LiveTree(self._tree)
 
     def _pause(self) -> AbstractContextManager[None]:
-        """Make room on the screen for a question."""
         return nullcontext() if self._live is None else self._live.paused()
 
     def _approver(self) -> TerminalApprover | None:
@@ -143,12 +140,10 @@ class Reporter:
             click.echo(f"Refused: {', '.join(names)}. The worker went on without them.{advice}", err=True)
 
     def _lacked_approver(self) -> bool:
-        """Return whether a call was refused because no person could be asked."""
         records = [] if self._runtime is None else self._runtime.trace
         return any(record.approval is not None and record.approval.by == "nobody" for record in records)
 
     def _write_result(self, *, output: Any, error: BaseException | None) -> None:
-        """Write the result as a JSON object."""
         runtime, problem = self._runtime, None
         if error is not None:
             message = error.format_message() if isinstance(error, click.ClickException) else text_of(error)
@@ -173,7 +168,6 @@ class Reporter:
             self.out.write(f"{self.format(result, indent=None)}\n")
 
     def report_failure(self, exc: BaseException) -> None:
-        """Print the result of a run that failed, and its error."""
         is_ended = self._runtime is not None and bool(self._runtime.gate.ended_runs)
         self.exit_code = Exit.REFUSED if is_ended else exit_code_of(exc)
         if isinstance(exc, ApprovalDenied) and self._lacked_approver():
@@ -182,14 +176,13 @@ class Reporter:
         report_error(exc, self.format)
 
     def report_interrupt(self) -> None:
-        """Print what an interrupted run did until then."""
         click.echo("Interrupted.", err=True)
         self._report_left_running()
         self.exit_code = Exit.INTERRUPTED
         self._report_end(KeyboardInterrupt("interrupted"))
 
     def _report_left_running(self) -> None:
-        """Name the synchronous functions whose threads end with the process. A timeout error names them itself."""
+        """Name synchronous functions that still run. They end with the process; a timeout error names them itself."""
         left = "" if self._runtime is None else self._runtime.loop.threads.describe_left_running()
         if left:
             click.echo(visible(left), err=True)
@@ -217,7 +210,7 @@ class Reporter:
 
 
 def run_to_end(reporter: Reporter, work: Callable[[], Awaitable[None]]) -> int:
-    """Run to the end, or to an interrupt: the first one ends the run cleanly, the second one at once."""
+    """Run to the end, and return the exit code. The first interrupt ends the run cleanly, the second one at once."""
     ended_by: list[int] = []
     try:
         asyncio.run(_interruptible(work, reporter, ended_by))
@@ -270,9 +263,9 @@ def event_line(event: Event) -> str:
 
 
 def format_without_secrets(value: Any, runtime: Runtime | None, indent: int | None = 2) -> str:
-    """Return an answer, a report or another text as a person or a program gets it: a text as it is, or JSON.
+    """Return a text as it is, and any other value as JSON, without the secrets of the session.
 
-    It has no secrets of the session. All that the command line shows comes through here, or as an event of the session.
+    All output of the command line passes this function, or is an event of the session.
     """
     if runtime is not None:
         value = runtime.recorder.secrets.redact(value)

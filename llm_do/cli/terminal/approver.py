@@ -102,7 +102,7 @@ class TerminalApprover:
 
 
 async def _in_editor(text: str) -> str:
-    """Return a text as edited in the person's editor, which alone gets Ctrl-C while it runs."""
+    """Return a text as edited in the person's editor. While it runs, only the editor gets Ctrl-C."""
     editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "arguments.json"
@@ -110,7 +110,7 @@ async def _in_editor(text: str) -> str:
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             words = [*editor, str(file)]
-            # A child of `subprocess` would inherit that interrupts are ignored.
+            # With `subprocess`, the editor would ignore interrupts as well.
             process = os.posix_spawnp(editor[0], words, os.environ, setsigdef=[signal.SIGINT])  # noqa: ASYNC221
             _, status = await pool.run(os.waitpid, process, 0)
             if code := os.waitstatus_to_exitcode(status):

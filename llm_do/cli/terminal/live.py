@@ -48,7 +48,6 @@ def _line(node: Node, before: str) -> Text:
 
 
 def tree_lines(tree: CallTree) -> list[Text]:
-    """Return the tree, with a line for each call."""
     return [_line(node, before) for before, node in tree.walk()]
 
 
@@ -65,13 +64,12 @@ class LiveTree:
         self._live.start()
 
     def stop(self) -> None:
-        """Remove it from the screen. It can be started again."""
+        """Remove the tree from the screen. It can be started again."""
         if self._live is not None:
             self._live.stop()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Remove it from the screen meanwhile."""
         self.stop()
         try:
             yield
@@ -79,7 +77,6 @@ class LiveTree:
             self.start()
 
     def print_above(self, text: str) -> None:
-        """Print a line that stays, above the tree."""
         self._console.print(text, markup=False, soft_wrap=True)
 
     def _render(self) -> RenderableType:

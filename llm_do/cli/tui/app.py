@@ -105,7 +105,7 @@ class ChatApp(App[int]):
         self._top, self._log_view, self._calls, self._prompt = Static(id="top"), Log(), Calls(), Prompt()
         self._turn: asyncio.Task[str] | None = None
         self._turn_call: int | None = None
-        """The call of the running turn. Its direct calls and its text are in the conversation."""
+        """The call of the running turn, of which the conversation shows direct calls and text."""
         self._refused: set[int] = set()
         self._started = 0.0
         self._interrupted = float("-inf")
@@ -147,7 +147,6 @@ class ChatApp(App[int]):
 
     @property
     def busy(self) -> bool:
-        """Return whether a turn is running."""
         return self._turn is not None
 
     # -- turns ---------------------------------------------------------------------------------------
@@ -249,7 +248,6 @@ class ChatApp(App[int]):
 
     @property
     def _waiting(self) -> list[ApprovalPanel]:
-        """Return the questions without an answer."""
         return [panel for panel in self._log_view.query(ApprovalPanel) if panel.waits]
 
     # -- the frame -----------------------------------------------------------------------------------
@@ -313,7 +311,7 @@ class ChatApp(App[int]):
         self.exit(0)
 
     async def close(self) -> None:
-        """Cancel a turn that still runs, and close the toolsets of the worker, after the screen is closed."""
+        """Cancel a running turn, and close the toolsets of the worker, after the screen is closed."""
         if self._turn is not None:
             self._turn.cancel()
             await asyncio.wait([self._turn])
@@ -321,7 +319,7 @@ class ChatApp(App[int]):
 
 
 class _Warnings(logging.Handler):
-    """Shows log messages of llm-do as notifications, which would otherwise overwrite the screen."""
+    """Shows log messages of llm-do as notifications: printed, they would overwrite the screen."""
 
     def __init__(self, app: ChatApp) -> None:
         super().__init__(logging.WARNING)

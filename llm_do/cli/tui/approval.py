@@ -82,7 +82,7 @@ class ApprovalPanel(Vertical):
         self._answer.add_done_callback(lambda _: self.call_later(self._collapse))
 
     def focus_choices(self) -> None:
-        """Take the focus. Keys are ignored for a moment: the person may be typing and not have seen the question."""
+        """Take the focus, and ignore keys for a moment: a person who is typing has not seen the question yet."""
         self._ignore_until = monotonic() + self._grace
         self.query_one(Choices).focus(scroll_visible=False)
 
@@ -110,7 +110,7 @@ class ApprovalPanel(Vertical):
         return Content("\n".join(lines))
 
     def fit(self, times: int = _FITTINGS) -> None:
-        """Cut the view to the available room, once everything is laid out."""
+        """Fit the view to the available room, once everything is laid out."""
         if self.waits and times:
             self.call_after_refresh(self._fit, times)
 
@@ -148,8 +148,6 @@ class ApprovalPanel(Vertical):
         return possible_answers(
             self._request, session=session, only_offer="p", end="no, and end the turn", show_all=show_all
         )
-
-    # -- choosing ------------------------------------------------------------------------------------
 
     @on(OptionList.OptionSelected)
     def _selected(self, event: OptionList.OptionSelected) -> None:
@@ -221,8 +219,6 @@ class ApprovalPanel(Vertical):
         arguments = None if value == json.loads(before) else {**fixed, **value}
         self._decide(ApprovalDecision(approved=True, arguments=arguments))
 
-    # -- afterwards ----------------------------------------------------------------------------------
-
     @property
     def waits(self) -> bool:
         return not self._answer.done()
@@ -232,7 +228,6 @@ class ApprovalPanel(Vertical):
             self._answer.set_result(decision)
 
     async def _collapse(self) -> None:
-        """Replace the question by a line with the decision."""
         decision = None if self._answer.cancelled() else self._answer.result()
         self.add_class("-decided" if decision is not None and decision.approved else "-refused")
         self.border_title = None

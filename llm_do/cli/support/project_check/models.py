@@ -1,4 +1,4 @@
-"""The models and providers of a project: whether they can be used here, and whether workers can use them."""
+"""The models and providers of a project: whether this machine and the workers can use them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def find_model(name: str) -> ModelProblem | Model:
 
 
 def check_providers(project: CheckedProject) -> Iterator[Problem]:
-    """Yield providers of the project's own whose factory does not exist. None is called: that takes a model's name."""
+    """Yield own providers without a factory. No factory is called, since that takes the name of a model."""
     path = project.config_file
     for prefix, reference in project.registry.providers().items():
         load = partial(load_factory, prefix, reference, project.registry.load)
@@ -93,7 +93,7 @@ def _check_model(project: CheckedProject, model: str, workers: list[str]) -> Ite
 def _find_misfits(
     project: CheckedProject, model: str, found: ModelProblem | Model, workers: list[str]
 ) -> Iterator[Problem]:
-    """Yield workers that cannot use this model. Of a model that cannot be loaded, the name is compared."""
+    """Yield workers that cannot use this model. If it cannot be loaded, only its name is compared."""
     for worker in workers:
         definition = project.definitions[worker]
         compatible = definition.compatible_models
