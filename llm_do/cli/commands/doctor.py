@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,9 +18,10 @@ from ..support.projects import start_folder
 from ..terminal.errors import Exit, escape
 from ..terminal.stdout import print_json
 
+if TYPE_CHECKING:
+    from ..support.environment import Row
+
 _PACKAGES = ("llm-do", "pydantic-ai-slim", "pydantic", "click", "rich", "textual", "pyyaml")
-Row: TypeAlias = tuple[str, str, str]
-"""A thing, its state, and details. What is `broken` stops every command, what is `missing` only some."""
 
 
 @click.command("doctor")

@@ -37,8 +37,6 @@ COMMANDS = {
 
 @dataclass
 class Turn:
-    """A question, its answer, and the calls between them."""
-
     question: str
     answer: str = ""
     calls: list[str] = field(default_factory=list)
@@ -70,7 +68,6 @@ class Conversation:
 
     @property
     def model(self) -> str:
-        """The name of the model that answers."""
         model = self.worker.model if self.worker.model is not None else self.runtime.context().model
         return "no model" if model is None else model if isinstance(model, str) else model.model_name
 

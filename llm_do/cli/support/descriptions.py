@@ -96,7 +96,6 @@ def _function(registry: WorkerRegistry, entry: Entry[Any]) -> Description:
     signature = inspect.signature(inspect.unwrap(entry.tool.function)) if isinstance(entry, ToolEntry) else None
     return {
         **_tool(entry, adapted.proxy or proxy_tool(adapted)),
-        "kind": "function" if entry.kind == "tool" else entry.kind,
         "signature": None if signature is None else f"{entry.name}{signature}",
         "source": _relative(adapted.source, registry.root),
         "rules": [rule for rule in rules_of(registry.rule_book()) if rule["tool"] == rule_name(entry)],

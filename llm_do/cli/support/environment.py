@@ -26,7 +26,7 @@ from ...projects.layout import CONFIG
 from ...sandbox.commands.bwrap import find_sandbox_problem
 
 Row: TypeAlias = tuple[str, str, str]
-"""The thing that was examined, its state (`ok` or `missing`), and details."""
+"""A thing, its state (`ok`, `missing`, or `broken` if no command works without it), and details."""
 
 
 def inspect_environment(root: Path | None) -> Iterator[Row]:
@@ -159,9 +159,9 @@ def _terminal() -> Iterator[Row]:
     terminals = [name for name, stream in streams.items() if stream is not None and stream.isatty()]
     size, term = shutil.get_terminal_size(), os.environ.get("TERM", "")
     kind = f"TERM={term or '(not set)'}, {size.columns} x {size.lines}, {getattr(sys.stdout, 'encoding', '')}"
-    colour = "no colour (NO_COLOR)" if os.environ.get("NO_COLOR") else "colour"
-    able = len(terminals) == 3 and term not in ("", "dumb")
-    state = "ok" if able else "missing"
-    which = ", ".join(terminals) or "none of the three streams"
-    detail = f"{kind}, {colour}" if able else f"{kind}; a terminal: {which}"
-    yield "terminal", state, detail
+    if len(terminals) == 3 and term not in ("", "dumb"):
+        colour = "no colour (NO_COLOR)" if os.environ.get("NO_COLOR") else "colour"
+        yield "terminal", "ok", f"{kind}, {colour}"
+    else:
+        which = ", ".join(terminals) or "none of the three streams"
+        yield "terminal", "missing", f"{kind}; a terminal: {which}"

@@ -74,10 +74,7 @@ def read_pairs(words: Sequence[str], taken: Iterable[str] = ()) -> dict[str, str
 
 
 def typed_arguments(entry: Entry[Any], texts: Mapping[str, str], *, with_files: bool = False) -> dict[str, Any]:
-    """Convert the texts of a command line by the parameters of an entry.
-
-    With `with_files`, a worker also takes `attachments`, as from the model of another worker.
-    """
+    """Convert texts to the arguments of an entry. `with_files` adds the `attachments` that models can give a worker."""
     parameters = parameters_of(entry)
     schema, vocabulary = parameters.json_schema, parameters.vocabulary
     properties = vocabulary.shape.get("properties", {}) if vocabulary.lone is None else {vocabulary.lone: {}}

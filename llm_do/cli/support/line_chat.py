@@ -116,7 +116,6 @@ class LineChat:
         self._code = Exit.OK
 
     def run(self, runner: asyncio.Runner) -> int:
-        """Talk until the input ends."""
         if self._interactive:
             name, model = self.conversation.worker.name, self.conversation.model
             self._printer.note(f"Talking to {name} ({escape_controls(model)}). /help lists the commands, Ctrl-D ends.")

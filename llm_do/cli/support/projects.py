@@ -124,9 +124,6 @@ def _check_name(name: str, path: str) -> None:
         raise click.UsageError(f"{path!r}: a worker is named like its file, and {name!r} cannot be a name: {NAME_RULE}")
 
 
-# -- trust -------------------------------------------------------------------------------------------
-
-
 def is_trusted(root: Path) -> bool:
     from ...machine.remembered import is_remembered  # noqa: PLC0415 - only for untrusted projects
 
@@ -181,10 +178,7 @@ def _refuse_foreign(root: Path, parts: list[Path], top: Path) -> None:
 
 
 def confirm_code(root: Path, command: str) -> bool:
-    """Ask once before a read-only command imports the code of a project, and return whether it is trusted.
-
-    Without a terminal, only print a note.
-    """
+    """Ask before a command imports untrusted code, and return whether it is trusted. Without a terminal, print a note."""
     if not _has_code(root):
         return False
     if is_trusted(root):

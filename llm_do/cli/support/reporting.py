@@ -28,7 +28,7 @@ from ..terminal.keys import Keyboard
 from ..terminal.stdout import Output, ReaderGone, count
 from ..terminal.tree import CallTree
 from .options import SessionOptions
-from .sessions import model_chooser, open_session, print_on_stderr, resolve_session_model
+from .sessions import model_chooser, open_session, resolve_session_model
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import MultiModalContent
@@ -86,8 +86,11 @@ class Reporter:
         """Print an event as a line of JSON, or only notices. Cancel the run if the reader is gone."""
         if self.style != "events":
             if not self.options.quiet and (notice := describe_notice(event)) is not None:
-                print_line = print_on_stderr if self._live is None else self._live.print_above
-                print_line(f"llm-do: {notice}".replace("\n", "\\n"))
+                line = f"llm-do: {notice}".replace("\n", "\\n")
+                if self._live is None:
+                    click.echo(line, err=True)
+                else:
+                    self._live.print_above(line)
             return
         try:
             if self.broken is None:
@@ -123,8 +126,8 @@ class Reporter:
         return TerminalApprover(keyboard, self._pause)
 
     def _report_result(self, result: WorkerRunResult) -> None:
-        refused = [record.name for record in result.refusals]
-        if refused and not self.allow_refusals:
+        refused = [] if self.allow_refusals else [record.name for record in result.refusals]
+        if refused:
             self.exit_code = Exit.REFUSED
         if self.style == "text":
             self.out.write_answer(self.format(result.output))
@@ -132,7 +135,7 @@ class Reporter:
             self._write_result(output=result.output, error=None)
         self._report_left_running()
         self._print_summary()
-        if refused and not self.allow_refusals and not self.options.quiet:
+        if refused and not self.options.quiet:
             names = [
                 visible(name) if n == 1 else f"{visible(name)} ({n:,} calls)" for name, n in Counter(refused).items()
             ]

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
-from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 DEFAULT_DEPTH = 16
 DEFAULT_UNPRICED_TOKENS = 2_000_000
 """The tokens that models without a known price may use in a session that `DEFAULT_MAX_COST` limits."""
-print_on_stderr = partial(click.echo, err=True)
 
 
 def open_session(
@@ -141,7 +139,7 @@ async def _choose_model(registry: WorkerRegistry, options: SessionOptions, *, as
     await _fetch(choice.model, options)
     if not options.quiet:
         for line in announce(choice):
-            print_on_stderr(line)
+            click.echo(line, err=True)
     return choice.model
 
 
@@ -157,10 +155,7 @@ def model_chooser(
     asks: bool,
     pause: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> DefaultModel:
-    """Return a function that chooses a model when a worker without one is called.
-
-    `pause` makes room on the screen for questions and progress.
-    """
+    """Return a function that chooses a model for a worker without one. `pause` makes room on the screen for it."""
 
     async def choose(worker: str, notice: Callable[[str], None]) -> ModelLike:
         model = None

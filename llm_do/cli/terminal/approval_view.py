@@ -110,7 +110,6 @@ def _lay_out(payload: dict[str, Any], room: int | None, most: int | None, width:
 
 
 def _wrap_argument(line: str, width: int) -> list[str]:
-    """Wrap a line that a long name makes wider than the screen."""
     if cell_len(line) <= width:
         return [line]
     first, *rest = chop_cells(line, max(width - 4, 4))
@@ -119,8 +118,6 @@ def _wrap_argument(line: str, width: int) -> list[str]:
 
 @dataclass(frozen=True)
 class ApprovalView:
-    """The arguments of a request, ready to print."""
-
     content: RenderableType
     is_cut: bool
     """Whether some of it is left out."""

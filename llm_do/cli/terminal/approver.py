@@ -22,15 +22,12 @@ from .approval_view import editable_json, headline, possible_answers, view_reque
 from .keys import Keyboard
 from .live import stderr_console
 
-_ROOM = 20
-"""The most lines of a request that are shown at once."""
+_MAX_LINES = 20
 _AROUND = 14
 """The other screen lines that a question needs."""
 
 
 class TerminalApprover:
-    """Asks the person at the terminal whether a call may run."""
-
     one_at_a_time = True
 
     def __init__(self, keyboard: Keyboard, pause: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
@@ -77,13 +74,12 @@ class TerminalApprover:
         self._print(Text(f"{path}  {because}", style="dim"))
         if ruling is not None and ruling.reason:
             self._print(Text(f"  {visible(ruling.reason)}"))
-        room = None if full else min(max(self._console.height - _AROUND, 5), _ROOM)
+        room = None if full else min(max(self._console.height - _AROUND, 5), _MAX_LINES)
         view = view_request(request, room=room, width=self._console.width - 2)
         self._print(Padding(view.content, (0, 0, 0, 2)))
         return view.is_cut
 
     async def _edit(self, request: ApprovalRequest) -> dict[str, Any] | None:
-        """Let the person edit the arguments in an editor, and return them if they were changed."""
         before, fixed = editable_json(request.arguments)
         try:
             edited = await _in_editor(before)

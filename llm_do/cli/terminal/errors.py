@@ -19,8 +19,7 @@ _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\uf8ff\U000e0000-\U000e007f]"
 )
-_LONGEST = 300
-"""The most characters that are shown of a provider's message."""
+_MAX_PROVIDER_MESSAGE = 300
 
 
 def escape(text: object) -> str:
@@ -63,7 +62,7 @@ def describe_error(exc: BaseException, *, redact: Callable[[str], str] = str) ->
     if isinstance(exc, theirs.FallbackExceptionGroup):
         return "\n".join(["No model answered.", *(describe_error(each, redact=redact) for each in exc.exceptions)])
     answer = _detail(exc.body) if isinstance(exc, theirs.ModelHTTPError) else ""
-    return f"{safe_text(_message(exc), redact)} {safe_text(answer, redact, longest=_LONGEST)}".strip()
+    return f"{safe_text(_message(exc), redact)} {safe_text(answer, redact, longest=_MAX_PROVIDER_MESSAGE)}".strip()
 
 
 def _message(exc: BaseException) -> str:
@@ -126,8 +125,6 @@ def _detail(body: object) -> str:
 
 
 class Exit(IntEnum):
-    """The exit codes of `llm-do`."""
-
     OK = 0
     FAILED = 1
     """A worker, a function, a model or its provider failed."""

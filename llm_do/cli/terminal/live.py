@@ -14,10 +14,8 @@ from rich.text import Text
 from ...privacy.display import visible
 from .tree import MIN_WAIT_SHOWN, CallTree, Node
 
-_LINES = 200
-"""The most calls that are drawn, from the newest."""
-_TEXT_LINES = 3
-"""The most lines that are shown of the text a worker is writing."""
+_MAX_CALLS = 200
+_MAX_TEXT_LINES = 3
 
 _MARKS = {
     "running": ("…", "yellow"),
@@ -80,11 +78,11 @@ class LiveTree:
         self._console.print(text, markup=False, soft_wrap=True)
 
     def _render(self) -> RenderableType:
-        room = max(3, self._console.size.height - _TEXT_LINES - 2)
-        lines = tree_lines(self._tree)[-_LINES:]
+        room = max(3, self._console.size.height - _MAX_TEXT_LINES - 2)
+        lines = tree_lines(self._tree)[-_MAX_CALLS:]
         if len(lines) > room:
             lines = [Text(f"… {len(lines) - room + 1} more calls", style="dim"), *lines[-room + 1 :]]
-        texts = [line for line in self._tree.text.splitlines() if line.strip()][-_TEXT_LINES:]
+        texts = [line for line in self._tree.text.splitlines() if line.strip()][-_MAX_TEXT_LINES:]
         return Group(
             *lines, *(Text(visible(line), style="italic", no_wrap=True, overflow="ellipsis") for line in texts)
         )

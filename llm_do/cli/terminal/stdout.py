@@ -23,8 +23,6 @@ class ReaderGone(Exception):
 
 
 class Output:
-    """The destination of answers."""
-
     def __init__(self, file: Path | None = None) -> None:
         """Reject a file that cannot be written, before anything runs."""
         self._stream: TextIO = sys.stdout

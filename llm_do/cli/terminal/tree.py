@@ -15,8 +15,6 @@ MIN_WAIT_SHOWN = 0.05
 
 @dataclass(slots=True)
 class Node:
-    """A call and its state."""
-
     name: str
     kind: str
     started: float

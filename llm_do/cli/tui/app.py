@@ -34,8 +34,7 @@ from .widgets import Calls, Log, Prompt, format_tokens
 SMALLEST = (36, 10)
 """The columns and rows that the screen needs."""
 WIDE = 80
-_TWICE = 3.0
-"""Seconds in which a second Ctrl-C quits."""
+_SECONDS_TO_QUIT = 3.0
 
 
 @dataclass
@@ -73,8 +72,6 @@ def run_screen_chat(
 
 
 class ChatApp(App[int]):
-    """A full-screen conversation with a worker."""
-
     CSS_PATH = "chat.tcss"
     ENABLE_COMMAND_PALETTE = False
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (SMALLEST[0], "-narrow"), (WIDE, "-wide")]  # noqa: RUF012 - as App has it
@@ -287,11 +284,11 @@ class ChatApp(App[int]):
             self._turn.cancel()
         elif selected := self._prompt.selected_text or self.screen.get_selected_text():
             self.copy_to_clipboard(selected)
-        elif monotonic() - self._interrupted < _TWICE:
+        elif monotonic() - self._interrupted < _SECONDS_TO_QUIT:
             await self.action_quit()
         else:
             self._interrupted = monotonic()
-            self.notify("Press Ctrl+C again to quit.", timeout=_TWICE)
+            self.notify("Press Ctrl+C again to quit.", timeout=_SECONDS_TO_QUIT)
 
     def action_toggle_calls(self) -> None:
         is_shown = self._show_calls if self._show_calls is not None else self.size.width >= WIDE

@@ -43,8 +43,6 @@ class ArgumentsArea(TextArea):
 
 
 class ApprovalPanel(Vertical):
-    """The view of a call, and the answers to choose from."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(key, f"choose('{key}')", show=False) for key in "yaspenqf123456789"),
         Binding("escape", "back", "Back"),
@@ -143,7 +141,7 @@ class ApprovalPanel(Vertical):
         choices.highlighted = None
 
     def _answers(self, *, is_cut: bool) -> dict[str, Answer]:
-        session = f"yes, in this session with {_grant_text(self._request)}"
+        session = f"yes, in this session with {self._request.session_grant.removeprefix('exactly ')}"
         show_all = "f" if is_cut else None
         return possible_answers(
             self._request, session=session, only_offer="p", end="no, and end the turn", show_all=show_all
@@ -238,10 +236,6 @@ class ApprovalPanel(Vertical):
         self.post_message(self.Decided())
 
 
-def _grant_text(request: ApprovalRequest) -> str:
-    return request.session_grant.removeprefix("exactly ")
-
-
 def _outcome(decision: ApprovalDecision | None, request: ApprovalRequest) -> str:
     count = request.count
     if request.question is not None:
@@ -258,5 +252,5 @@ def _outcome(decision: ApprovalDecision | None, request: ApprovalRequest) -> str
     if decision.arguments is not None:
         return f"{which}allowed with other arguments"
     if decision.approve_for_session:
-        return f"allowed in this session, with {_grant_text(request)}"
+        return f"allowed in this session, with {request.session_grant.removeprefix('exactly ')}"
     return f"{which}allowed" if which else "allowed once"

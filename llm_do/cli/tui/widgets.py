@@ -73,7 +73,6 @@ class Log(VerticalScroll, can_focus=True):
         self._answer: Answer | None = None
         """The answer that the worker is writing."""
         self._pending = ""
-        """Text that is not drawn yet."""
         self._draw_at = 0.0
         self._calls: dict[int, CallLine] = {}
         self.has_text = False
@@ -154,8 +153,6 @@ _MARKS = {
 
 
 class Calls(Tree[int]):
-    """The tree of calls, with the state, time, tokens and cost of each."""
-
     def __init__(self) -> None:
         super().__init__("calls", id="calls")
         self.show_root = False

@@ -95,8 +95,7 @@ def _find_stray_files(root: Path) -> Iterator[Problem]:
 def _check_folder(path: Path, file: str) -> Iterator[Problem]:
     names = [child.name for child in path.iterdir()]
     if "worker.md" in names or "worker.yaml" in names:
-        if not is_name(path.name):
-            yield Problem("error", "name", _explain_bad_name(path.name), file)
+        yield from _check_name(path.name, file)
     elif any(name.endswith((".md", ".yaml", ".yml")) or name == "tools.py" for name in names):
         yield Problem("warning", "no-worker-file", f"there is no worker in this folder: {_PLACES}.", file)
 
@@ -106,12 +105,13 @@ def _check_file_name(path: Path, file: str) -> Iterator[Problem]:
         yield Problem("error", "name", "a worker's file ends with .yaml or .md. Rename it.", file)
     elif path.stem in AMONG_FILES:
         yield Problem("error", "name", f"no worker can be called {path.stem!r}. Rename it.", file)
-    elif not is_name(path.stem):
-        yield Problem("error", "name", _explain_bad_name(path.stem), file)
+    else:
+        yield from _check_name(path.stem, file)
 
 
-def _explain_bad_name(name: str) -> str:
-    return f"{name!r} cannot be a worker's name: {NAME_RULE} Rename it."
+def _check_name(name: str, file: str) -> Iterator[Problem]:
+    if not is_name(name):
+        yield Problem("error", "name", f"{name!r} cannot be a worker's name: {NAME_RULE} Rename it.", file)
 
 
 def _find_cycles(project: CheckedProject) -> Iterator[Problem]:

@@ -20,8 +20,6 @@ from .project import CheckedProject, Problem, join_names, line_of
 
 
 class ModelProblem(NamedTuple):
-    """Why a model cannot be used."""
-
     message: str
     is_name_wrong: bool
     """If not, something is missing on this machine."""

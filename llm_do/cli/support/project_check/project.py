@@ -26,8 +26,6 @@ _PARTS: Mapping[str, type[BaseModel]] = {"limits": WorkerLimits}
 
 
 class Problem(NamedTuple):
-    """One finding about a project."""
-
     level: str
     """`error`, `warning` or `note`."""
     code: str

@@ -24,8 +24,7 @@ from ....projects.rule_names import ProjectTools
 from ....sandbox.commands.bwrap import find_sandbox_problem
 from .project import CheckedProject, Problem, line_of
 
-_MOST_MISSING = 100
-"""The most missing names of one worker that are reported."""
+_MAX_MISSING_NAMES = 100
 
 
 def check_worker(project: CheckedProject, name: str) -> Iterator[Problem]:
@@ -58,10 +57,10 @@ def find_missing_names(project: CheckedProject, definition: WorkerDefinition) ->
     path, workers = project.path_of(definition.name), project.workers
     known = {*workers, *project.functions, *project.own_tools.get(definition.name, ())}
     missing_tools = (tool for tool in dict.fromkeys(definition.tools) if tool not in known)
-    for tool in islice(missing_tools, _MOST_MISSING):
+    for tool in islice(missing_tools, _MAX_MISSING_NAMES):
         yield project.problem("error", "no-tool", no_such_tool(tool, known), path, tool, "tools", names=(tool,))
     missing_workers = (each for each in dict.fromkeys(definition.allow_workers) if each not in {"*", *workers})
-    for worker in islice(missing_workers, _MOST_MISSING):
+    for worker in islice(missing_workers, _MAX_MISSING_NAMES):
         message = f"there is no worker {worker!r}.{did_you_mean(worker, workers)}"
         yield project.problem("error", "no-worker", message, path, worker, "allow_workers", names=(worker,))
 
