@@ -138,7 +138,7 @@ def trust(root: Path) -> None:
     parts = (part_open_to_all(path, real) for path in (real, *deciding_files(real)))
     if (part := next(filter(None, parts), None)) is not None:
         status = part.stat()
-        # A folder for all users, such as /tmp, stays one.
+        # A folder for all users, such as /tmp, cannot be closed to the others.
         is_shared = status.st_uid not in own_users() or (part == real and bool(status.st_mode & stat.S_ISVTX))
         way_out = "Move it to a folder of yours." if is_shared else f"First: chmod o-w {shlex.quote(str(part))}"
         raise Refusal(
@@ -178,7 +178,7 @@ def _refuse_foreign(root: Path, parts: list[Path], top: Path) -> None:
 
 
 def confirm_code(root: Path, command: str) -> bool:
-    """Ask before a command imports untrusted code, and return whether it is trusted. Without a terminal, print a note."""
+    """Ask before a command imports untrusted code. Return whether it is trusted; without a terminal, print a note."""
     if not _has_code(root):
         return False
     if is_trusted(root):

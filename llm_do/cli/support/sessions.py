@@ -54,7 +54,7 @@ def open_session(
     `approver` is asked, unless an option approves or refuses all calls. Without either, calls that need approval are
     refused. With `asks_for_more`, the approver is also asked at a limit whether to go on.
     """
-    gc.freeze()  # everything is imported: what there is now stays
+    gc.freeze()  # everything is imported, and imported modules stay
     gc.enable()
     if options.approve_all and options.strict:
         raise click.UsageError("--approve-all and --strict are opposites.")

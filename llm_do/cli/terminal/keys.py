@@ -67,7 +67,7 @@ class Keyboard:
     @contextmanager
     def _single_keys(self) -> Iterator[None]:
         before = termios.tcgetattr(self._fd)
-        tty.setcbreak(self._fd, termios.TCSADRAIN)  # keys since the question was shown count
+        tty.setcbreak(self._fd, termios.TCSADRAIN)  # keeps the keys pressed since the question was shown
         try:
             yield
         finally:

@@ -194,7 +194,7 @@ class ChatApp(App[int]):
         self._log_view.anchor()
         self._tick()
 
-    # -- what happens in the session -----------------------------------------------------------------
+    # -- events of the session -----------------------------------------------------------------------
 
     @on(SessionEvent)
     async def _handle_event(self, message: SessionEvent) -> None:
@@ -247,7 +247,7 @@ class ChatApp(App[int]):
     def _waiting(self) -> list[ApprovalPanel]:
         return [panel for panel in self._log_view.query(ApprovalPanel) if panel.waits]
 
-    # -- the frame -----------------------------------------------------------------------------------
+    # -- status --------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
         chat = self.conversation

@@ -41,7 +41,7 @@ def check_worker(project: CheckedProject, name: str) -> Iterator[Problem]:
     values = [definition.input, definition.output, *definition.toolsets]
     for reference in [value for value in values if isinstance(value, str) and ":" in value]:
         for problem in project.attempt("reference", partial(registry.load, reference), file.path):
-            # A wrong reference is wrong where it is written; code that cannot be imported is wrong itself.
+            # A wrong reference is reported where it is written, code that cannot be imported in its own file.
             is_here = problem.file == project.relative(file.path)
             problems.append(problem._replace(line=line_of(file.path, reference)) if is_here else problem)
     yield from problems
