@@ -66,7 +66,6 @@ def program(ctx: click.Context, folder: Path | None) -> None:
 
 
 def run_program() -> None:
-    """Run the program, and exit with its code."""
     # Imported modules stay. To look for garbage among them takes a sixth of the time until a command starts.
     gc.disable()
     os.environ.setdefault("PYDANTIC_AI_NO_BANNER", "1")

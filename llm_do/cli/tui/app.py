@@ -237,7 +237,6 @@ class ChatApp(App[int]):
         self._tick()
 
     def _focus_next(self) -> None:
-        """Focus the next question, or else the prompt."""
         if waiting := self._waiting:
             waiting[0].focus_choices()
         else:
@@ -279,7 +278,6 @@ class ChatApp(App[int]):
             self._turn.cancel()
 
     async def action_interrupt(self) -> None:
-        """Cancel the turn, or copy the selection, or quit at the second press."""
         if self._turn is not None:
             self._turn.cancel()
         elif selected := self._prompt.selected_text or self.screen.get_selected_text():

@@ -151,6 +151,5 @@ def line_of(path: Path, word: str, key: str = "") -> int | None:
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Return the first ten names, and how many more there are."""
     first = ", ".join(names[:10])
     return f"{first} and {len(names) - 10} more" if len(names) > 10 else first
