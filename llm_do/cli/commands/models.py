@@ -115,7 +115,6 @@ def forget_command() -> None:
 
 
 def _weights(name: str) -> Weights:
-    """Return the model of a name, with or without `local:`."""
     from ...errors import LocalModelError  # noqa: PLC0415 - it imports pydantic
     from ...models.local.catalogue import lookup  # noqa: PLC0415
 

@@ -25,11 +25,10 @@ from ...projects.layout import CONFIG
 from ...sandbox.commands.bwrap import find_sandbox_problem
 
 Row: TypeAlias = tuple[str, str, str]
-"""The thing that was examined, its state (`ok` or `missing`), and details."""
+"""A thing, its state (`ok`, `missing`, or `broken` if no command works without it), and details."""
 
 
 def inspect_environment(root: Path | None) -> Iterator[Row]:
-    """Yield the state of all that a project in `root` may need from this machine."""
     problem = find_sandbox_problem()
     found = f"{shutil.which('bwrap')}: commands are sandboxed"
     yield "bubblewrap", "ok" if problem is None else "missing", problem or found
@@ -53,7 +52,7 @@ def _keys() -> Iterator[Row]:
 
 
 def _servers() -> Iterator[Row]:
-    """Yield the model servers that answer, and whether they are used where no model is named."""
+    """Yield the model servers, and whether they are used if no model is named."""
     if not local_models_enabled():
         yield "model servers", "missing", "are not looked for: LLM_DO_NO_LOCAL is set"
         return
@@ -78,7 +77,6 @@ def _servers() -> Iterator[Row]:
 
 
 def _local_models() -> Iterator[Row]:
-    """Yield whether models can run on this machine, and which ones are here."""
     if not is_installed(LOCAL_PACKAGE):
         yield LOCAL_PACKAGE, "missing", f"for models that run here: {install_extra('local')}"
     elif (problem := _import_problem(LOCAL_PACKAGE)) is not None:
@@ -87,7 +85,7 @@ def _local_models() -> Iterator[Row]:
         yield LOCAL_PACKAGE, "ok", version(LOCAL_PACKAGE)
     try:
         here, folder = cached_models(), models_folder()
-    except LocalModelError as exc:  # the configured folder is none
+    except LocalModelError as exc:  # the configured folder cannot be used
         yield "local models", "missing", f"{exc}"
         return
     names = ", ".join(f"{each.name} ({format_size(each.size)})" for each in here)
@@ -96,7 +94,7 @@ def _local_models() -> Iterator[Row]:
 
 
 def _import_problem(package: str) -> str | None:
-    """Return why a package cannot be imported. Another process tries it: a library may end the one that loads it."""
+    """Return why a package cannot be imported. Another process tries it, since a broken library may end its process."""
     command = [sys.executable, "-P", "-c", f"import {package}"]
     tried = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - this interpreter
     if tried.returncode == 0:
@@ -106,7 +104,7 @@ def _import_problem(package: str) -> str | None:
 
 
 def _default_model(root: Path | None) -> Iterator[Row]:
-    """Yield the project, and the model of its workers that name none, with the reason."""
+    """Yield the project, and the model for its workers that name none."""
     yield "project", "ok" if root else "missing", str(root) if root else "none here: `llm-do new` makes one"
     configured, providers = None, dict[str, str]()
     if root is not None:
@@ -153,9 +151,9 @@ def _terminal() -> Iterator[Row]:
     terminals = [name for name, stream in streams.items() if stream is not None and stream.isatty()]
     size, term = shutil.get_terminal_size(), os.environ.get("TERM", "")
     kind = f"TERM={term or '(not set)'}, {size.columns} x {size.lines}, {getattr(sys.stdout, 'encoding', '')}"
-    colour = "no colour (NO_COLOR)" if os.environ.get("NO_COLOR") else "colour"
-    able = len(terminals) == 3 and term not in ("", "dumb")
-    state = "ok" if able else "missing"
-    which = ", ".join(terminals) or "none of the three streams"
-    detail = f"{kind}, {colour}" if able else f"{kind}; a terminal: {which}"
-    yield "terminal", state, detail
+    if len(terminals) == 3 and term not in ("", "dumb"):
+        colour = "no colour (NO_COLOR)" if os.environ.get("NO_COLOR") else "colour"
+        yield "terminal", "ok", f"{kind}, {colour}"
+    else:
+        which = ", ".join(terminals) or "none of the three streams"
+        yield "terminal", "missing", f"{kind}; a terminal: {which}"
