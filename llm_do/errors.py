@@ -9,8 +9,8 @@
 - The machine fails: `PathFailed`, `RememberedError`, `ModelAnswerError` (in `models/answers.py`).
 - A callee broke its contract: `OutputError`, `ModelBehaviorError`, `AnswerCutOff`, `ToolTimeout`.
 
-All of them are an `LlmDoError`. Errors of a model's provider (`pydantic_ai.exceptions.ModelAPIError` and its kin) and
-exceptions of your own functions pass through unchanged, with a note that names the path of calls.
+All of them are an `LlmDoError`. Errors of a model's provider (`pydantic_ai.exceptions.ModelAPIError` and others) and
+exceptions of your own functions pass through unchanged, with a note that names the call path.
 """
 
 from collections.abc import Iterable
@@ -122,7 +122,7 @@ class ContentError(LlmDoError, ValueError):
 
 
 class PromptError(LlmDoError, ValueError):
-    """Raised when the method of an input type that writes the prompt fails or returns none. Nothing is sent."""
+    """Raised when `to_prompt` of an input type fails, or returns no prompt. Nothing is sent."""
 
 
 class CommandError(LlmDoError, ValueError):
@@ -205,7 +205,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def summarize(exc: ValidationError) -> str:
-    """Return the problems that pydantic found in one line."""
+    """Return all problems that pydantic found as one line."""
     problems = []
     for error in exc.errors(include_url=False, include_context=False, include_input=False):
         where = ".".join(str(part) for part in error["loc"] if part != "[key]")
@@ -217,14 +217,13 @@ def summarize(exc: ValidationError) -> str:
 def partial_messages(error: BaseException) -> "list[ModelMessage]":
     """Return the messages that the failed or cancelled worker call behind `error` had exchanged so far.
 
-    Each call on the way up replaces those of the call below it, so that the code that catches an error sees the
-    messages of the call that it made. Empty when no worker was involved.
+    Each call on the way up replaces those of the call below it, so code that catches an error sees the messages of the
+    call that it made. Empty when no worker was involved.
     """
     return list(getattr(error, _PARTIAL_MESSAGES, ()))
 
 
 def attach_partial_messages(error: BaseException, messages: "list[ModelMessage]") -> None:
-    """Make `partial_messages(error)` answer `messages`."""
     with suppress(Exception):  # an exception may refuse attributes
         setattr(error, _PARTIAL_MESSAGES, messages)
 
@@ -246,7 +245,7 @@ def note_path(error: BaseException, path: str, call: object, caller: object) -> 
 
 
 def _names_path(error: BaseException, path: str) -> bool:
-    """Return whether an error of ours names the path in its text. The text of any other is not trusted."""
+    """Return whether an error of ours names the path in its text. The text of other errors is not trusted."""
     if not isinstance(error, LlmDoError):
         return False
     text = str(error)
@@ -254,7 +253,7 @@ def _names_path(error: BaseException, path: str) -> bool:
 
 
 def raised_in_nested_call(error: BaseException, call: object) -> bool:
-    """Return whether an error came to a call, of which this is the record, from one nested in it."""
+    """Return whether an error reached a call from one nested in it. `call` is the record of the call."""
     return call is not None and getattr(error, _REACHES, None) is call
 
 
@@ -266,7 +265,7 @@ def mark_restored(error: BaseException, path: str, call: object, *, is_from_nest
 
 
 def was_raised_at(error: BaseException, path: str) -> bool:
-    """Return whether an error was raised in the call at a path itself, and not in one nested in it."""
+    """Return whether an error was raised in the call at this path itself, and not in one nested in it."""
     return getattr(error, _PATH, None) == path
 
 

@@ -28,7 +28,7 @@ from llm_do import (
     run_worker_async,
 )
 from llm_do.core.trace import TraceNode
-from llm_do.models import ModelChoice
+from llm_do.models.choice import ModelChoice
 
 from .cli.server import Step, serve
 from .processes import PATIENCE

@@ -1,7 +1,6 @@
 """Input of workers that declare none, and input from outside of Python calls.
 
-A worker that declares no input takes `WorkerInput`: a text, files, and any other keywords. One with `input: none` takes
-nothing.
+A worker that declares no input takes a `WorkerInput`, and one with `input: none` takes nothing.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ class WorkerInput(BaseModel):
 def bind_input(parameters: Parameters, input_data: Any, *, has_files: bool = False) -> dict[str, Any]:
     """Bind input from outside of Python calls: nothing, a mapping of arguments, or the value of the first one.
 
-    Files of such a call are separate from its input, and checked there. A worker that declares no input gets none that
-    are hidden in it.
+    Such a call passes its files separately, where they are checked. If the worker declares no input, files that are
+    hidden in the input are refused.
     """
     if input_data is None:
         return parameters.bind_named({}, has_files=has_files)
@@ -55,15 +54,12 @@ def _refuse_hidden(parameters: Parameters, values: Mapping[str, Any]) -> None:
 
 
 class OpenParameters(Parameters):
-    """The parameters of a worker that declares none: those of `WorkerInput`."""
+    """The parameters of a worker that declares no input: those of `WorkerInput`."""
 
     def __init__(self, entry: str, *, of_worker: bool = False) -> None:
         self.entry = entry
         self.of_worker = of_worker
-        """Whether a call without files and with no or blank input is an error: providers refuse such messages.
-
-        An entry of a user's own class takes any input.
-        """
+        """Whether blank input without files is an error, since providers refuse it. Users' own classes take any."""
         # A model sees one field: it has no other caller's conventions to follow.
         self.json_schema = _TEXT_INPUT.json_schema()
         self.validator = (_FILLED_TEXT_INPUT if of_worker else _TEXT_INPUT).validator
@@ -84,11 +80,7 @@ class OpenParameters(Parameters):
         return dict(values)
 
     def _files(self, files: Any) -> list[Any]:
-        """Return the files in a mapping of arguments.
-
-        It may come from anywhere, so it cannot choose files: no text in it is a path, and no JSON is an address or a
-        file at a provider.
-        """
+        # The mapping may come from anywhere: no text in it is a path, and no JSON is an address or a provider's file.
         if _are_files(files):
             return list(files)
         raise ArgumentError(
@@ -116,10 +108,10 @@ _OWN_NAMES = frozenset(WorkerInput.model_fields)
 
 
 def has_files_in(arguments: Mapping[str, Any]) -> bool:
-    """Return whether `attachments`, among the arguments of a worker that declares none, are its files.
+    """Return whether `attachments` in the arguments of a worker that declares no input are its files.
 
-    Next to other names than `input` it is data like the rest: a mail with a field of that name sends no file. A list of
-    nothing but contents is the exception, since no text can become that.
+    Next to other names than `input` it is plain data: a mail with a field of that name sends no file. A list of
+    PydanticAI content or `AttachmentPayload` alone is the exception, since no text can become that.
     """
     if "attachments" not in arguments:
         return False
@@ -133,7 +125,7 @@ def _are_files(files: Any) -> bool:
 
 
 def split_files(arguments: dict[str, Any]) -> tuple[dict[str, Any], Sequence[AttachmentInput]]:
-    """Return the bound arguments of a worker that declares none without its files, and the files."""
+    """Return the bound arguments of a worker that declares no input without its files, and the files."""
     if not has_files_in(arguments):
         return arguments, ()
     return {name: value for name, value in arguments.items() if name != "attachments"}, arguments["attachments"]
@@ -145,7 +137,7 @@ def set_fields(values: WorkerInput) -> dict[str, Any]:
 
 
 def misspelled_names(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each argument of a worker that declares none that is nearly `input` or `attachments`, and that name."""
+    """Yield each argument that is probably a misspelled `input` or `attachments`, and the right name."""
     for name in arguments.keys() - _OWN_NAMES:
         if (close := get_close_matches(name.casefold(), _OWN_NAMES, n=1, cutoff=0.8)) and close[0] not in arguments:
             yield name, close[0]
@@ -164,7 +156,7 @@ _FILLED_TEXT_INPUT = closed_mapping({"input": Annotated[_Text, AfterValidator(_c
 
 
 class NoParameters(Parameters):
-    """The parameters of a worker whose instructions are enough (`input: none`): there are none."""
+    """The empty parameters of a worker whose instructions are enough (`input: none`)."""
 
     def __init__(self, entry: str) -> None:
         self.entry = entry
@@ -194,7 +186,7 @@ _NOTHING = TypeAdapter(Annotated[dict[str, Any], BeforeValidator(_check_nothing)
 class WithFiles:
     """The parameters of a worker and the paths of attachments, as the model of another worker passes them.
 
-    It is for workers without a parameter `attachments`. With files, a worker that declares no input needs none.
+    For workers without a parameter `attachments`. With files, a worker that declares no input needs no text.
     """
 
     def __init__(self, parameters: Parameters) -> None:
@@ -207,17 +199,15 @@ class WithFiles:
         self.validator: Any = self
 
     def validate_python(self, value: Any, **options: Any) -> dict[str, Any]:
-        """Validate arguments, and separately the paths."""
         rest, paths = _without_paths(value)
         return {**self._validator_beside(paths).validate_python(rest, **options), **paths}
 
     def validate_json(self, value: str | bytes | bytearray, **options: Any) -> dict[str, Any]:
-        """Validate the text of a JSON object in the same way."""
         partial_text = options.get("allow_partial", "off") not in (False, "off")
         try:
             data = from_json(value, allow_partial="trailing-strings" if partial_text else False)
         except ValueError:
-            data = None  # no JSON: the other validator says so
+            data = None  # it is not JSON, which the other validator reports
         rest, paths = _without_paths(data)
         if not paths:
             return dict(self._validator.validate_json(value, **options))

@@ -3,9 +3,8 @@
 The signature decides how a call is read, never the data:
 
 - positional and keyword arguments bind as in Python;
-- a lone mapping, or a lone pydantic model, *is* the arguments, unless the first parameter takes a
-  mapping (or `Any`, or that model's class): then it is that parameter's value. A parameter without an
-  annotation takes neither.
+- a lone mapping, or a lone pydantic model, *is* the arguments, unless the first parameter takes a mapping (or `Any`, or
+  that model's class): then it is that parameter's value. A parameter without an annotation takes neither.
 
 Callers that pass a mapping of arguments (`run_worker`, the command line, `worker_call`) mean keywords, whatever the
 first parameter takes: `bind_named`.
@@ -35,10 +34,7 @@ from .vocabulary import Vocabulary
 
 @dataclasses.dataclass(kw_only=True, eq=False)
 class Parameters(ABC):
-    """The parameters of an entry."""
-
     entry: str
-    """The name of the entry."""
     json_schema: dict[str, Any]
     """The schema of the parameters that a model gets."""
     validator: Any
@@ -50,15 +46,12 @@ class Parameters(ABC):
 
     @abstractmethod
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_files: bool = False) -> dict[str, Any]:
-        """Return the validated arguments of a call made from Python, or raise an `ArgumentError`.
-
-        With `has_files`, files go beside the arguments: then the input may be empty.
-        """
+        """Return validated arguments, or raise an `ArgumentError`. With files beside them, the input may be empty."""
 
     def bind_named(
         self, values: Mapping[str, Any], *, by_name: bool = False, has_files: bool = False
     ) -> dict[str, Any]:
-        """Return the validated arguments of a call whose arguments are a mapping, by their names.
+        """Validate arguments that are passed as a mapping.
 
         With `by_name`, fields with an alias can have their own names too, at any depth.
         """
@@ -66,7 +59,7 @@ class Parameters(ABC):
 
 
 def keywords_of(entry: str, values: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return a mapping as keywords. Raise an `ArgumentError` if a key is no text."""
+    """Return a copy of a mapping. Raise an `ArgumentError` if a key is not a string."""
     for key in values:
         if not isinstance(key, str):
             raise ArgumentError(f"{entry}(): argument names must be strings, got {key!r}.")
@@ -74,7 +67,7 @@ def keywords_of(entry: str, values: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def closed_mapping(keys: dict[str, Any]) -> TypeAdapter[dict[str, Any]]:
-    """Return the adapter of mappings that have these keys, with values of these types, and no others."""
+    """Return an adapter for mappings with these keys, each with a value of its type, and no other keys."""
     shape: Any = typing_extensions.TypedDict("Input", keys)  # type: ignore[misc]
     forbid_others: Any = with_config(ConfigDict(extra="forbid"))
     return TypeAdapter(forbid_others(shape))
@@ -187,7 +180,7 @@ class FirstParameter:
     """The `input_type` whose fields the parameters are: an instance of it is the arguments, whatever they take."""
     field_names: tuple[str, ...] = ()
     value_of: str | None = None
-    """The name of the first parameter, where a mapping of arguments may be its value."""
+    """The name of the first parameter, if a mapping of arguments may be meant as its value."""
 
     @classmethod
     def of(cls, annotation: Any, name: str) -> FirstParameter:
@@ -207,7 +200,7 @@ class FirstParameter:
         return cls(takes_mapping=mapping, takes_models=tuple(models), value_of=value_of)
 
     def lone(self, entry: str, value: Any) -> dict[str, Any] | None:
-        """Return the arguments that a lone value stands for; `None` when it is the first parameter's value."""
+        """Return the arguments that a lone value stands for; `None` if it is the value of the first parameter."""
         if self.fields_of is not None and isinstance(value, self.fields_of):
             if isinstance(value, BaseModel):
                 return as_arguments(value)

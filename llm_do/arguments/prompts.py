@@ -1,7 +1,4 @@
-"""Prompts of worker calls: the arguments as text or JSON, unless the worker's input type writes the prompt, and files.
-
-A file is given by path, with its bytes, or as PydanticAI content.
-"""
+"""Prompts of worker calls: files, and the arguments as text or JSON, or as the worker's input type writes them."""
 
 from __future__ import annotations
 
@@ -56,7 +53,7 @@ def is_content(value: Any) -> bool:
 
 
 def name_of(content: Any) -> str:
-    """Return the name of content: its identifier, or its address. Without a suffix, that of its media type is added."""
+    """Return the name of content: its address, or its identifier, with the suffix of its media type if it has none."""
     url = getattr(content, "url", None)
     if isinstance(url, str):
         return PurePosixPath(urlsplit(url).path).name or url
@@ -172,6 +169,6 @@ class HasPrompt(Protocol):
     def to_prompt(self) -> str | Sequence[str | Path | AttachmentPayload | MultiModalContent]:
         """Return the prompt for the worker's model: a text, or texts and files in their order.
 
-        A `str` is text. A `Path` is a file, which is found and checked as an attachment of the call is. A secret field
+        A `str` is text. A `Path` is a file, which is found and checked like an attachment of the call. A secret field
         has the text `[secret]` in place of its value.
         """

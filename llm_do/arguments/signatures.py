@@ -33,7 +33,6 @@ def tool_parameters(tool: Tool[Any]) -> DeclaredParameters:
     positional_only = of_kind.get(inspect.Parameter.POSITIONAL_ONLY, [])
     positional = positional_only + of_kind.get(inspect.Parameter.POSITIONAL_OR_KEYWORD, [])
     rest = of_kind.get(inspect.Parameter.VAR_POSITIONAL, [None])[0]
-    open_keywords = inspect.Parameter.VAR_KEYWORD in of_kind
     annotations = _annotations(tool.function)
     first = _first_parameter(parameters, annotations)
 
@@ -44,7 +43,7 @@ def tool_parameters(tool: Tool[Any]) -> DeclaredParameters:
         # PydanticAI shows a model the fields of a lone model-like parameter, and so its validator has
         # to guess whether a mapping is the parameter or holds it. A call from Python is explicit.
         validate = closed_mapping({lone: annotations[lone]}).validate_python
-    elif open_keywords and len(parameters) == 1 and schema.json_schema.get("properties"):
+    elif inspect.Parameter.VAR_KEYWORD in of_kind and len(parameters) == 1 and schema.json_schema.get("properties"):
         # `Tool.from_schema`: the function takes any keywords, and the JSON schema is the signature.
         positional = list(schema.json_schema["properties"])
         first = _first_property(schema.json_schema)
@@ -227,7 +226,6 @@ def _check_fields(names: dict[str, str], open_keywords: bool, value: Any) -> Any
 
 
 def _model_as_arguments(model: BaseModel) -> dict[str, Any]:
-    """Return the fields of a model as keywords, while pydantic validates."""
     try:
         return as_arguments(model)
     except ArgumentError as exc:

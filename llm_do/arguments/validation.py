@@ -41,7 +41,7 @@ def schema_validator(
     import referencing  # noqa: PLC0415
 
     dialect = _dialect(schema)
-    if not foreign:  # others' schemas would have to be small, since this takes long
+    if not foreign:  # this takes long: schemas of others would have to be small
         _check_schema(schema, dialect)
     steps = _Steps()
     keywords = _Keywords(schema, foreign, dialect, steps).all
@@ -123,7 +123,7 @@ def _check_schema(schema: dict[str, Any], dialect: Any) -> None:
 
 
 def _whole(message: str, instead: str = "see the schema") -> str:
-    """Return a message that may quote a value, or another where it is long: half of a secret would not be found."""
+    """Return a message whole, or another if it is long: it may quote a secret, and half of one would not be found."""
     return message if len(message) <= _LONGEST_PROBLEM else instead
 
 
@@ -181,7 +181,7 @@ class _Steps:
 
 
 class _Keywords:
-    """The keywords that have patterns, and one that jsonschema does by comparing all with all."""
+    """The keywords with patterns, and `uniqueItems`, for which jsonschema compares all items with each other."""
 
     def __init__(self, schema: dict[str, Any], foreign: bool, dialect: Any, steps: _Steps) -> None:
         import jsonschema  # noqa: PLC0415
@@ -225,7 +225,7 @@ class _Keywords:
     def _additional_properties(self, validator: Any, allowed: Any, value: Any, schema: Any) -> Iterator[Any]:
         properties, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
         others = [name for name in value if name not in properties] if isinstance(value, dict) else []
-        # Of a pattern that cannot be checked, the server that wrote it knows what it means.
+        # A pattern that cannot be checked is left to the server that wrote it.
         extras = [name for name in others if all(self._steps.fits(pattern, name) is False for pattern in patterns)]
         for name in extras if isinstance(allowed, dict) else ():
             yield from validator.descend(value[name], allowed, path=name)
@@ -240,7 +240,7 @@ class _Keywords:
 
 
 def _key(value: Any) -> Any:
-    """Return what is equal for values that JSON Schema calls equal: 1 and 1.0 are, 1 and true are not."""
+    """Return a key that is equal for values that JSON Schema calls equal: 1 and 1.0, but not 1 and true."""
     if isinstance(value, dict):
         return frozenset((name, _key(item)) for name, item in value.items())
     if isinstance(value, list):

@@ -25,11 +25,10 @@ class Vocabulary:
     entry: str
     schema: dict[str, Any]
     renamed: Mapping[str, str] = field(default_factory=dict)
-    """From the names of arguments to those of the schema, where they are not the same."""
+    """From the names of arguments to those in the schema, where these differ."""
     lone: str | None = None
-    """The argument whose fields a model sees in place of it."""
+    """The argument that a model does not see: it sees its fields instead."""
     lone_type: Any = None
-    """The type of that argument."""
     unchecked: bool = False
     """Whether the arguments have not been validated against the schema."""
     may_wrap: bool = False
@@ -103,7 +102,7 @@ class Vocabulary:
         return Fields(dict(value) if isinstance(value, Mapping) else {}, {}), other
 
     def _wrapping_argument(self, arguments: Mapping[str, Any]) -> str | None:
-        """Return the one argument of a foreign tool that stands for all that its schema names."""
+        """Return the one argument of a foreign tool that holds all that its schema names."""
         if not self.may_wrap or len(arguments) != 1:
             return None
         name, value = next(iter(arguments.items()))
@@ -130,7 +129,7 @@ def _visible_type(kind: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def _foreign_validator(schema: SameObject) -> Callable[[Any], Problem]:
-    """Return the validator of the schema of a foreign tool, which is made once."""
+    """Return the validator for the schema of a foreign tool. It is cached."""
     target: Any = schema.target
     return schema_validator(target, SecretFields.of(target), foreign=True)
 

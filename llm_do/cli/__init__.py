@@ -11,7 +11,7 @@ from .help import COMPLETION_VARIABLE, HELP
 
 
 def main() -> None:
-    """The program `llm-do`."""
+    """Run the program `llm-do`."""
     try:
         _open_streams()
         if sys.argv[1:] in (["--help"], ["-h"], []) and COMPLETION_VARIABLE not in os.environ:
@@ -55,7 +55,7 @@ def _leave(code: int) -> NoReturn:
 
 
 def _report_unwritten(exc: OSError) -> int:
-    """Report output that cannot be written, and return the exit code. A reader that left is no error."""
+    """Report output that cannot be written, unless its reader is gone, and return the exit code."""
     if isinstance(exc, BrokenPipeError):
         return 0
     sys.stderr.write(f"Error: the output cannot be written: {exc.strerror}.\n")

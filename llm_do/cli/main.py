@@ -1,4 +1,4 @@
-"""The group of commands, and the exit code of errors."""
+"""The group of commands, and how the program ends."""
 
 from __future__ import annotations
 
@@ -66,12 +66,11 @@ def program(ctx: click.Context, folder: Path | None) -> None:
 
 
 def run_program() -> None:
-    """Run the program, and exit with its code."""
-    # Imported modules stay: collecting garbage among them takes a sixth of the time until a command starts.
+    # Imported modules stay. To look for garbage among them takes a sixth of the time until a command starts.
     gc.disable()
     os.environ.setdefault("PYDANTIC_AI_NO_BANNER", "1")
     try:
         code = program.main(standalone_mode=False, prog_name="llm-do")
-    except BaseException as exc:  # of a completion, none may disturb the shell
+    except BaseException as exc:  # an error of a completion must not disturb the shell
         code = Exit.OK if COMPLETION_VARIABLE in os.environ else report_error(exc)
     sys.exit(code if isinstance(code, int) else Exit.OK)

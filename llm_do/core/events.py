@@ -32,21 +32,30 @@ class _Event:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _CallEvent(_Event):
-    """The call that an event belongs to."""
+class _CallerEvent(_Event):
+    """The call that an event belongs to: that which made it, where the event is of something that is no call."""
 
     key: str | None = None
-    """The key of the call: equal for the same call of another run. See `TraceEntry.key`."""
-    call_id: int
-    """The `id` of its record in the trace."""
+    """The key of the call: equal for the same call of another run, and empty at the top. See `TraceEntry.key`. Of a
+    scope, it is the scope's own."""
+    call_id: int | None
+    """The `id` of its record in the trace; `None` at the top."""
     parent_id: int | None
     """That of the call that made it; `None` at the top."""
     name: str
-    """The name of the entry that was called."""
-    worker: str | None
+    """The name of the entry that was called, or that is meant."""
+    worker: str | None = None
     """The running worker: the entry itself, or the nearest worker above it."""
-    depth: int
-    """How deep it is nested; 0 at the top."""
+    depth: int = -1
+    """How deep the call is nested: 0 for a top-level call, -1 for the program that makes these."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _CallEvent(_CallerEvent):
+    """An event of a call."""
+
+    call_id: int
+    """The `id` of its record in the trace."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,29 +81,11 @@ class CallOpened(_CallEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _CallerEvent(_Event):
-    """The call that made something which is no call."""
-
-    key: str | None
-    """The key of the call, which is empty at the top; of a scope, its own."""
-    call_id: int | None
-    """The `id` of the record of the call; `None` at the top."""
-    parent_id: int | None
-    """That of the call above it."""
-    name: str
-    """The name of the entry that is meant."""
-    worker: str | None = None
-    """The running worker."""
-    depth: int = -1
-    """How deep the call is nested; -1 at the top."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class CallRejected(_CallerEvent):
     """A call that could not be made: its arguments or files do not fit, or there is no such entry. It has no record."""
 
     arguments: Any
-    """The arguments as they were written."""
+    """The arguments as they were written, without values where some are secret or Python calls an unknown name."""
     error: str
     tool_call_id: str | None = None
     """The id of the tool call, where a model asked for it."""
@@ -163,13 +154,19 @@ class RequestSetup:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RequestStarted(_CallEvent):
-    """A request is sent to a worker's model."""
+class _RequestEvent(_CallEvent):
+    """A request of a call."""
 
     model: str
-    """The model, as `provider:model`."""
+    """The model, as `provider:model`: when it is over, the one that answered, where the provider says which."""
     number: int = 1
     """Its number within the call, from 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestStarted(_RequestEvent):
+    """A request is sent to a worker's model."""
+
     messages: Sequence[ModelMessage] = ()
     """The messages that the request before it, of the same conversation, did not have in this place."""
     messages_from: int = 0
@@ -182,15 +179,11 @@ class RequestStarted(_CallEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RequestEnded(_CallEvent):
+class RequestEnded(_RequestEvent):
     """A request to a worker's model was answered, or failed."""
 
-    model: str
-    """The model, as `provider:model`: the one that answered, where the provider says which."""
     duration: float
     """Seconds since it was sent."""
-    number: int = 1
-    """Its number within the call, from 1."""
     response: ModelResponse | None = None
     """The response, or as much of it as there is."""
     usage: RequestUsage | None = None

@@ -96,18 +96,9 @@ _TOP = _Top()
 _NOTHING = Inherited()
 _KEPT_OVER_TURNS = frozenset(
     (
-        "entry",
-        "parent",
-        "branch",
-        "variant",
-        "replayable",
-        "history_digest",
-        "conversation",
-        "scope_key",
-        "turn",
-        "thread_calls",
-        "_open_questions",
-        "asked_at",
+        *("entry", "parent", "branch", "variant", "conversation", "scope_key", "turn"),
+        *("replayable", "history_digest"),
+        *("thread_calls", "_open_questions", "asked_at"),
     )
 )
 
@@ -309,10 +300,14 @@ class CallFrame:
 
     def is_below(self, other: CallFrame) -> bool:
         """Return whether this call was made by the other one, directly or through calls between them."""
+        return any(above is other for above in self.callers())
+
+    def callers(self) -> Iterator[CallFrame]:
+        """Yield the calls that this one was made by or in, from the nearest to the top."""
         above = self.called_in or self.parent
-        while above is not None and above is not other:
+        while above is not None:
+            yield above
             above = above.called_in or above.parent
-        return above is other
 
 
 class RequestFrame(CallFrame):

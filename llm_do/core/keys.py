@@ -12,7 +12,15 @@ digest of the definition, is there if the entry was passed as an object and its 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
+
 from .frame import CallFrame
+
+_UNLIKE_IN_EACH_RUN = frozenset({"timestamp", "run_id", "conversation_id", "provider_response_id", "metadata"})
+"""Fields of messages that differ from run to run, or that no model is sent."""
 
 
 def key_of_call(frame: CallFrame) -> str:
@@ -35,3 +43,23 @@ def _with_ordinal(frame: CallFrame, step: str) -> str:
     ordinal = caller.ordinals.get(step, 0)
     caller.ordinals[step] = ordinal + 1
     return f"{caller.key or ''}/{step}#{ordinal}" if ordinal else f"{caller.key or ''}/{step}"
+
+
+def comparable_messages(messages: Sequence[ModelMessage]) -> list[Any]:
+    """Return messages as data, without what differs from run to run: times, and ids, in whose place are numbers."""
+    ids: dict[Any, int] = {}
+    # The lowest supported pydantic warns of the members of a union that it tries first.
+    return [
+        {**_comparable(message, ids), "parts": [_comparable(part, ids) for part in message["parts"]]}
+        for message in ModelMessagesTypeAdapter.dump_python(
+            list(messages), mode="json", warnings="none", fallback=lambda value: type(value).__qualname__
+        )
+    ]
+
+
+def _comparable(data: dict[str, Any], ids: dict[Any, int]) -> dict[str, Any]:
+    """Return a message or a part of one with its tool call numbered. What a tool got and returned is left as it is."""
+    alike = {key: item for key, item in data.items() if key not in _UNLIKE_IN_EACH_RUN}
+    if "tool_call_id" in alike:
+        alike["tool_call_id"] = ids.setdefault(alike["tool_call_id"], len(ids))
+    return alike

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import replace
 from functools import partial
+from operator import is_
 from time import perf_counter
 from typing import Any, NoReturn
 
@@ -28,12 +29,11 @@ from ..models.answers import (
     refuse_empty_stream,
     unreadable_answer,
 )
-from .executor import PendingRequest, answers_requests
-from .frame import CallFrame, RequestFrame, WorkerFrame
+from .executor import PendingRequest, StreamInTask, answers_requests
+from .frame import RequestFrame, WorkerFrame
 from .request_record import RequestRecorder, reject_unmade_calls, request_digest
 from .reserving import OutgoingRequest, ReservedRequest, open_requests_above, reserve
 from .session import Session
-from .stream_in_task import StreamInTask
 
 
 async def prepare_worker(session: Session, frame: WorkerFrame) -> None:
@@ -50,29 +50,25 @@ async def prepare_worker(session: Session, frame: WorkerFrame) -> None:
 
 
 def metered(model: Model, session: Session, frame: RequestFrame) -> Model:
-    """Return `model` with a meter around it; around each candidate, where it tries several one after the other."""
-    if is_metered(model, frame):
-        return model
-    if isinstance(model, MeteredModel) and model._session is session:  # the model of the caller
-        return metered(model.wrapped, session, frame)
+    """Return `model` with a meter around it; around each candidate, where it tries several one after the other.
+
+    A model whose requests are all counted for this call is returned as it is.
+    """
+    if isinstance(model, MeteredModel) and model._session is session:
+        return model if model._frame is frame else metered(model.wrapped, session, frame)  # it is the caller's
     if isinstance(model, FallbackModel):
-        several = copy(model)
-        several.models = [metered(each, session, frame) for each in model.models]
-        return several
+        candidates = [metered(each, session, frame) for each in model.models]
+        return model if all(map(is_, candidates, model.models)) else _copy_with(model, "models", candidates)
     if isinstance(model, WrapperModel) and _is_metered_inside(model, session):
-        wrapper = copy(model)
-        wrapper.wrapped = metered(model.wrapped, session, frame)
-        return wrapper
+        wrapped = metered(model.wrapped, session, frame)
+        return model if wrapped is model.wrapped else _copy_with(model, "wrapped", wrapped)
     return MeteredModel(model, session, frame)
 
 
-def is_metered(model: Any, frame: CallFrame) -> bool:
-    """Return whether every request to a model is counted for this call, by it or by a model that it passes it on to."""
-    if isinstance(model, MeteredModel) and model._frame is frame:
-        return True
-    if isinstance(model, WrapperModel):
-        return is_metered(model.wrapped, frame)
-    return isinstance(model, FallbackModel) and all(is_metered(each, frame) for each in model.models)
+def _copy_with(model: Model, name: str, value: Any) -> Model:
+    changed = copy(model)
+    setattr(changed, name, value)
+    return changed
 
 
 def _is_metered_inside(model: Model, session: Session) -> bool:
@@ -108,14 +104,11 @@ class MeteredModel(WrapperModel):
                     pass
             return stream.get()
 
-        async def send() -> ModelResponse:
-            reserved = await self._reserve(request)
-            return await self._send(
-                reserved, lambda: self.wrapped.request(reserved.messages, reserved.settings, model_request_parameters)
-            )
+        def ask(sent: ReservedRequest) -> Awaitable[ModelResponse]:
+            return self.wrapped.request(sent.messages, sent.settings, sent.parameters)
 
         request = self._begin(messages, model_settings, model_request_parameters)
-        return await self._remember(request, send)
+        return await self._remember(request, partial(self._send, request, ask))
 
     @asynccontextmanager
     async def request_stream(
@@ -127,7 +120,7 @@ class MeteredModel(WrapperModel):
     ) -> AsyncGenerator[StreamedResponse]:
         request = self._begin(messages, model_settings, model_request_parameters)
         start = partial(self._stream, request, run_context)
-        if not self._remembers:
+        if not answers_requests(self._session.executor):
             async with start() as stream:
                 yield stream
             return
@@ -171,15 +164,14 @@ class MeteredModel(WrapperModel):
     async def compact_messages(
         self, request_context: ModelRequestContext, *, instructions: str | None = None
     ) -> ModelResponse:
-        async def send() -> ModelResponse:
-            reserved = await self._reserve(request)
-            context = replace(request_context, messages=reserved.messages, model_settings=reserved.settings)
-            return await self._send(reserved, lambda: self.wrapped.compact_messages(context, instructions=instructions))
+        def ask(sent: ReservedRequest) -> Awaitable[ModelResponse]:
+            context = replace(request_context, messages=sent.messages, model_settings=sent.settings)
+            return self.wrapped.compact_messages(context, instructions=instructions)
 
         request = self._begin(
             request_context.messages, request_context.model_settings, request_context.model_request_parameters
         )
-        return await self._remember(request, send)
+        return await self._remember(request, partial(self._send, request, ask))
 
     # -- before and around a request -----------------------------------------------------------------
 
@@ -194,16 +186,10 @@ class MeteredModel(WrapperModel):
         frame.request_number += 1
         return OutgoingRequest(frame.request_number, messages, settings, parameters)
 
-    @property
-    def _remembers(self) -> bool:
-        """Whether an executor wraps requests."""
-        executor = self._session.executor
-        return executor is not None and answers_requests(executor)
-
     async def _remember(self, request: OutgoingRequest, send: Callable[[], Awaitable[ModelResponse]]) -> ModelResponse:
         """Send a request, or take its response from the executor, which may have it from an earlier run."""
         executor, was_sent = self._session.executor, False
-        if executor is None or not self._remembers:
+        if not answers_requests(executor):
             return await send()
 
         async def send_now() -> ModelResponse:
@@ -238,22 +224,22 @@ class MeteredModel(WrapperModel):
             "Batches are not supported, since they bypass the session's budgets. Send the requests one by one."
         )
 
-    async def _admit_native_tools(self, parameters: ModelRequestParameters) -> None:
-        """Apply the rules on a provider's own tools before a request has any, since it runs them without asking."""
-        for tool in parameters.native_tools:
+    async def _reserve(self, request: OutgoingRequest) -> ReservedRequest:
+        """Reserve a request, after the rules on a provider's own tools, which it runs without asking."""
+        for tool in request.parameters.native_tools:
             if tool.kind not in self._admitted:
                 await self._session.gate.approve_native(self._frame, tool.kind)
                 self._admitted.add(tool.kind)
-
-    async def _reserve(self, request: OutgoingRequest) -> ReservedRequest:
-        if request.parameters.native_tools:
-            await self._admit_native_tools(request.parameters)
         return await reserve(self._session, self._frame, self.wrapped, request)
 
-    async def _send(self, request: ReservedRequest, ask: Callable[[], Awaitable[ModelResponse]]) -> ModelResponse:
+    async def _send(
+        self, outgoing: OutgoingRequest, ask: Callable[[ReservedRequest], Awaitable[ModelResponse]]
+    ) -> ModelResponse:
+        """Reserve and send a request whose response comes as a whole."""
+        request = await self._reserve(outgoing)
         async with self._sending(request):
             try:
-                response = await ask()
+                response = await ask(request)
             except BaseException as exc:
                 self._requests.fail(request, exc)
                 self._raise_if_unreadable(exc)

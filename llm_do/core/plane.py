@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, Literal, Self
 
 from pydantic import ValidationError
-from pydantic_ai import Agent, RunContext, Tool, ToolDenied, ToolFailed
+from pydantic_ai import Agent, RunContext, Tool, ToolDenied, ToolFailed, ToolReturn
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
 from pydantic_ai.exceptions import ModelRetry
 from pydantic_ai.models import Model
@@ -39,6 +39,7 @@ from ..errors import (
 from ..policy.rules import denies_any
 from ..privacy.secret_fields import SecretFields
 from ..values.canonical import SameObject
+from ..values.snapshots import snapshot
 from .attachments import attach
 from .context import Context, dispatch
 from .definition_digest import ToolOfToolset
@@ -55,7 +56,10 @@ async def call_from_model(
     """Make a call that a model asked for, to a worker perhaps with files. The answer has no configured secrets."""
     filtered = run_ctx.deps.runtime.recorder.redaction.without_configured
     try:
-        return filtered(await _answer(run_ctx, entry, arguments, files))
+        output = filtered(await _answer(run_ctx, entry, arguments, files))
+        if issubclass(type(output), ToolReturn):  # the tool may still write to its content, which becomes a prompt
+            output = replace(output, content=snapshot(output.content))
+        return output
     except (ModelRetry, ToolFailed) as told:
         if (text := filtered(told.message)) == told.message:
             raise

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from time import perf_counter, time
 from typing import Any
 
-from pydantic_ai.messages import ModelMessage, ModelResponse
+from pydantic_ai.messages import ModelMessage, ModelRequest
 from pydantic_ai.tools import ToolDenied
 
 from ..errors import ApprovalDenied, RunEnded, note_path, raised_in_nested_call
@@ -24,7 +24,7 @@ from ..values.canonical import digest
 from ..values.snapshots import ATOMS, snapshot
 from ..values.texts import text_of
 from .definition_digest import definition_digest
-from .entry import Entry, MessageCallback, Sink
+from .entry import Entry
 from .events import (
     ApprovalDecided,
     CallClosed,
@@ -38,11 +38,10 @@ from .events import (
     ScopeOpened,
 )
 from .frame import CallFrame, RequestFrame, WorkerFrame
-from .keys import key_of_call, key_of_scope
-from .message_log import MessageLog, comparable_messages, find_new_parts, messages_after_last_response
+from .keys import comparable_messages, key_of_call, key_of_scope
 from .redaction import Redaction
 from .stream import EventStream
-from .trace import BoundedTrace, CallState, ModelUsage, Trace, TraceEntry
+from .trace import BoundedTrace, CallState, MessageLog, ModelUsage, Trace, TraceEntry
 
 logger = logging.getLogger("llm_do")
 
@@ -55,26 +54,23 @@ class Recorder:
 
     def __init__(
         self,
-        sinks: Iterable[Sink] = (),
-        message_callback: MessageCallback | None = None,
-        journal: Sink | None = None,
-        secrets: Secrets | None = None,
-        entries: Mapping[str, Entry[Any]] | None = None,
-        max_records: int | None = None,
-        session_id: str | None = None,
+        stream: EventStream,
+        secrets: Secrets,
+        entries: Mapping[str, Entry[Any]],
+        max_records: int | None,
         *,
-        keeps_keys: bool = False,
+        keeps_keys: bool,
     ) -> None:
         self.trace = Trace() if max_records is None else BoundedTrace(max_records)
         self.messages = MessageLog(max_records)
-        self.secrets = secrets or Secrets()
-        self.stream = EventStream(sinks, message_callback, journal, self.secrets, session_id)
-        self.observed = self.stream.observed
+        self.secrets = secrets
+        self.stream = stream
+        self.observed = stream.observed
         """Whether anything listens. Events are made only then."""
         self.keeps_keys = keeps_keys or self.observed
         """Whether each call gets its key when it is opened."""
-        self.redaction = Redaction(self.secrets, {} if entries is None else entries)
-        self._searched_for = self.secrets.version
+        self.redaction = Redaction(secrets, entries)
+        self._searched_for = secrets.version
         self._noticed: set[str] = set()
         self._ids = count(1)
 
@@ -148,8 +144,9 @@ class Recorder:
     def reject(self, caller: CallFrame, name: str, arguments: Any, error: str, tool_call_id: str | None = None) -> None:
         """Record a call that cannot be made: it has no record of its own."""
         if self.observed:
+            where = _tags_below(caller, self.secrets.redact(name), self.key_of(caller))
             fields = {"arguments": snapshot(arguments), "error": error, "tool_call_id": tool_call_id}
-            self.stream.emit(CallRejected, _tags_below(caller, name, self.key_of(caller)), **fields)
+            self.stream.emit(CallRejected, where, **fields)
 
     def start(self, frame: CallFrame) -> None:
         """Record that the entry of a call begins to run, where anything listens."""
@@ -211,7 +208,23 @@ class Recorder:
     def fail(self, frame: CallFrame, exc: BaseException) -> None:
         """Close the record of a call that did not return."""
         with self.keep_error(exc):
-            self._fail(frame, exc)
+            record = frame.record
+            refused = isinstance(exc, ApprovalDenied | RunEnded) and not raised_in_nested_call(exc, record)
+            is_own = record is not None and record.approval is None and frame.restored_usage is None
+            if refused and is_own:  # by the entry's own code, in this run
+                self.record_approval(frame, ApprovalOutcome(approved=False, by="rule", note=str(exc)))
+            note_path(exc, frame.path, record, None if frame.parent is None else frame.parent.record)
+            error_type = type(exc).__name__
+            if isinstance(exc, asyncio.CancelledError):
+                frame.cancelled = True
+                if frame.deadline is not None and frame.deadline.expired and frame.deadline.interrupted is None:
+                    frame.deadline.interrupted = f"{frame.path}{frame.waits_for}"
+                state: CallState = "dropped" if frame.thread_dropped else "cancelled"
+                error = f"cancelled; {THREAD_DROPPED}" if frame.thread_dropped else "cancelled"
+            else:
+                state = "refused" if refused else "dropped" if frame.thread_dropped else "failed"
+                error = f"{error_type}: {text_of(exc)}"
+            self.close(frame, None, state, error, error_type)
 
     @contextmanager
     def keep_error(self, exc: BaseException) -> Iterator[None]:
@@ -222,25 +235,6 @@ class Recorder:
             if failure is not exc:
                 exc.add_note(f"It could not be recorded: {type(failure).__name__}: {text_of(failure)}")
 
-    def _fail(self, frame: CallFrame, exc: BaseException) -> None:
-        record = frame.record
-        refused = isinstance(exc, ApprovalDenied | RunEnded) and not raised_in_nested_call(exc, record)
-        is_own = record is not None and record.approval is None and frame.restored_usage is None
-        if refused and is_own:  # by the entry's own code, in this run
-            self.record_approval(frame, ApprovalOutcome(approved=False, by="rule", note=str(exc)))
-        note_path(exc, frame.path, record, None if frame.parent is None else frame.parent.record)
-        error_type = type(exc).__name__
-        if isinstance(exc, asyncio.CancelledError):
-            frame.cancelled = True
-            if frame.deadline is not None and frame.deadline.expired and frame.deadline.interrupted is None:
-                frame.deadline.interrupted = f"{frame.path}{frame.waits_for}"
-            state: CallState = "dropped" if frame.thread_dropped else "cancelled"
-            error = f"cancelled; {THREAD_DROPPED}" if frame.thread_dropped else "cancelled"
-        else:
-            state = "refused" if refused else "dropped" if frame.thread_dropped else "failed"
-            error = f"{error_type}: {text_of(exc)}"
-        self.close(frame, None, state, error, error_type)
-
     def _write(self, record: TraceEntry, **fields: Any) -> None:
         """Write fields of a record, without secrets."""
         for name, value in fields.items():
@@ -250,41 +244,34 @@ class Recorder:
         self, where: dict[str, Any], record: TraceEntry, restored: Sequence[ModelUsage] | None = None
     ) -> None:
         usage = record.usage
-        fields = {
-            "kind": record.kind,
-            "output": snapshot(record.output_data),
-            "error": record.error,
-            "error_type": record.error_type,
-            "state": record.state,
-            "duration": record.duration,
-            "waited": record.waited,
-            "usage": usage,
-            "cost": None if usage is None else usage.cost,
-            "requests": snapshot(tuple(record.requests)),
-            "failure": record.failure,
-            "cut_off": record.cut_off,
-            "restored": restored is not None,
-            "spent": snapshot(restored or ()),
-        }
-        self.stream.emit(CallClosed, where, **fields)
+        self.stream.emit(
+            CallClosed,
+            where,
+            kind=record.kind,
+            output=snapshot(record.output_data),
+            error=record.error,
+            error_type=record.error_type,
+            state=record.state,
+            duration=record.duration,
+            waited=record.waited,
+            usage=usage,
+            cost=None if usage is None else usage.cost,
+            requests=snapshot(tuple(record.requests)),
+            failure=record.failure,
+            cut_off=record.cut_off,
+            restored=restored is not None,
+            spent=snapshot(restored or ()),
+        )
 
     def restore_usage(self, frame: CallFrame, spent: Sequence[ModelUsage]) -> None:
         """Record that the answer of a call is one of an earlier run, and its usage there."""
         frame.restored_usage = tuple(spent)
         frame.recorded.add_requests(spent, None)
 
-    def add_native(self, frame: CallFrame, name: str, arguments: Any, output: Any) -> None:
-        """Record a tool that ran at the model's provider, from the response that reports it."""
-        self._add_whole(frame, name, "native", arguments, output=output)
-
-    def add_server(self, worker: CallFrame, server: str, error: str) -> None:
-        """Record that a server of a worker ended by itself."""
-        self._add_whole(worker, server, "server", {}, error=error)
-
-    def _add_whole(
+    def add_whole(
         self, frame: CallFrame, name: str, kind: str, arguments: Any, *, output: Any = None, error: str | None = None
     ) -> None:
-        """Record something below a call that is known only when it is over."""
+        """Record something below a call that is known only when it is over: what ran at a provider, or a server."""
         record = TraceEntry(next(self._ids), frame.call_id, name, kind, frame.depth + 1, None, time())
         record.close("ok" if error is None else "failed")
         self._write(record, input_data=arguments, output_data=output, error=error)
@@ -293,9 +280,8 @@ class Recorder:
         if self.observed:
             where = {**tags(frame), "call_id": record.id, "parent_id": frame.call_id, "name": name, "key": None}
             where["depth"] = record.depth
-            asked_by = "model" if kind == "native" else "python"
-            fields = {"kind": kind, "arguments": snapshot(record.input_data), "asked_by": asked_by}
-            self.stream.emit(CallOpened, where, at=record.started_at, **fields)
+            fields = {"arguments": snapshot(record.input_data), "asked_by": "model" if kind == "native" else "python"}
+            self.stream.emit(CallOpened, where, at=record.started_at, kind=kind, **fields)
             self._emit_closed(where, record)
 
     # -- scopes ------------------------------------------------------------------------------------
@@ -328,7 +314,7 @@ class Recorder:
 
     def log_message(self, frame: RequestFrame, message: ModelMessage) -> None:
         """Log a message. Of a request, what the one before it did not have."""
-        new = message if isinstance(message, ModelResponse) else find_new_parts(frame, message)
+        new = _find_new_parts(frame, message) if isinstance(message, ModelRequest) else message
         if new is None:
             return
         message = self.secrets.redact(self.redaction.visible_message(frame, new))
@@ -392,3 +378,23 @@ def _tags_below(frame: CallFrame, name: str, key: str | None) -> dict[str, Any]:
         "worker": worker.name if worker is not None else None,
         "depth": frame.depth,
     }
+
+
+def _find_new_parts(frame: RequestFrame, request: ModelRequest) -> ModelRequest | None:
+    """Return what a request has that the one before it did not have; `None` if that is nothing.
+
+    PydanticAI merges the end of one turn with the prompt of the next.
+    """
+    before, frame.conversation.logged_parts = frame.conversation.logged_parts, list(request.parts)
+    new = [part for part in request.parts if not any(part is other for other in before)]
+    if len(new) == len(request.parts):
+        return request
+    return replace(request, parts=new) if new else None
+
+
+def messages_after_last_response(messages: Sequence[ModelMessage]) -> Sequence[ModelMessage]:
+    """Return the results of tools that no model was sent."""
+    end = len(messages)
+    while end and isinstance(messages[end - 1], ModelRequest):
+        end -= 1
+    return messages[end:]

@@ -36,8 +36,8 @@ from ..values.texts import json_text, text_of
 from .conversation import AskedCall
 from .events import RequestSetup, RequestStarted
 from .frame import RequestFrame
-from .message_log import comparable_messages, messages_after_last_response
-from .recorder import Recorder, tags
+from .keys import comparable_messages
+from .recorder import Recorder, messages_after_last_response, tags
 from .reserving import OutgoingRequest, ReservedRequest
 from .session import Session
 from .trace import ModelUsage
@@ -145,9 +145,15 @@ class RequestRecorder:
         note_calls(frame, request.number, response, parameters)
         try:
             recorder.log_message(frame, response)
+            outputs = {
+                part.tool_call_id: part.content
+                for part in reversed(response.parts)  # of two, the first counts
+                if isinstance(part, NativeToolReturnPart)
+            }
             for part in response.parts:
                 if isinstance(part, NativeToolCallPart):
-                    self._record_native_tool(part, response)
+                    output = outputs.get(part.tool_call_id)
+                    recorder.add_whole(frame, part.tool_name, "native", part.args_as_dict(), output=output)
         finally:  # where a journal fails, the usage is counted all the same
             recorder.finish_request(
                 frame,
@@ -161,17 +167,6 @@ class RequestRecorder:
                 error=error,
                 restored=restored,
             )
-
-    def _record_native_tool(self, call: NativeToolCallPart, response: ModelResponse) -> None:
-        output = next(
-            (
-                part.content
-                for part in response.parts
-                if isinstance(part, NativeToolReturnPart) and part.tool_call_id == call.tool_call_id
-            ),
-            None,
-        )
-        self._session.recorder.add_native(self._frame, call.tool_name, call.args_as_dict(), output)
 
     def restore_failure(self, request: OutgoingRequest, exc: BaseException) -> None:
         """Record a request that was not sent, since it failed in an earlier run."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -53,15 +52,14 @@ class ReservedRequest(OutgoingRequest):
 async def reserve(session: Session, frame: RequestFrame, model: Model, request: OutgoingRequest) -> ReservedRequest:
     """Reserve the worst case of a request, and return it as it is sent: without secrets, with the reserved bound."""
     session.gate.check_not_ended(frame)
-    messages, settings, parameters = request.messages, request.settings, request.parameters
-    if session.recorder.secrets.configured is not None:
-        frame.conversation.sent_history = frame.conversation.sent_history or SentHistory()
-        messages = frame.conversation.sent_history.without_secrets(messages, session.recorder.secrets.configured)
+    if (configured := session.recorder.secrets.configured) is not None:
+        history = frame.conversation.sent_history = frame.conversation.sent_history or SentHistory()
+        request = replace(request, messages=history.without_secrets(request.messages, configured))
     spending = session.spending
     meters = (spending.meter, *frame.inherited.meters)
     agreed_to = None
     while True:
-        quote = _quote(session, frame, model, messages, settings, parameters)
+        quote = _quote(session, frame, model, request)
         answer = await spending.ledger.reserve(meters, quote, open_requests_above(frame))
         if isinstance(answer, Reservation):
             break
@@ -74,33 +72,22 @@ async def reserve(session: Session, frame: RequestFrame, model: Model, request: 
         if agreed is False:
             raise exceeded
         agreed_to = problem if agreed else agreed_to
+    settings = request.settings
     most = _max_tokens(merge_model_settings(model.settings, settings))
     by_budget = most is None and answer.output_tokens > 0
     if by_budget:
         most = answer.output_tokens
         settings = cast(ModelSettings, {**(settings or {}), "max_tokens": most})
-    return ReservedRequest(request.number, messages, settings, parameters, answer, by_budget, most)
+    return ReservedRequest(request.number, request.messages, settings, request.parameters, answer, by_budget, most)
 
 
 def open_requests_above(frame: CallFrame) -> tuple[Reservation, ...]:
     """Return the requests in flight of the workers above, which may end only when this one has: in a stream's body."""
-    requests: tuple[Reservation, ...] = ()
-    above = frame.called_in or frame.parent
-    while above is not None:
-        if isinstance(above, RequestFrame):
-            requests += above.open_requests
-        above = above.called_in or above.parent
-    return requests
+    workers = [above for above in frame.callers() if isinstance(above, RequestFrame)]
+    return tuple(request for worker in workers for request in worker.open_requests)
 
 
-def _quote(
-    session: Session,
-    frame: CallFrame,
-    model: Model,
-    messages: Sequence[ModelMessage],
-    settings: ModelSettings | None,
-    parameters: ModelRequestParameters,
-) -> Quote:
+def _quote(session: Session, frame: CallFrame, model: Model, request: OutgoingRequest) -> Quote:
     """Return the worst case of a request; nothing, where no budget asks for it."""
     meters = [meter for meter in (session.spending.meter, *frame.inherited.meters) if meter.reserves]
     if not meters:
@@ -117,8 +104,9 @@ def _quote(
     if price == FREE and not any(meter.tokens.limit is not None for meter in meters):
         return replace(_NOTHING, price=price)
     # Some models are sent schemas in another form, which may be much longer.
-    merged = merge_model_settings(model.settings, settings)
-    bound = InputBound(list(messages), model.prepare_request(settings, parameters)[1], merged)
+    settings = merge_model_settings(model.settings, request.settings)
+    parameters = model.prepare_request(request.settings, request.parameters)[1]
+    bound = InputBound(request.messages, parameters, settings)
     if bound.unbounded is not None:
         notice(
             frame,
@@ -126,7 +114,7 @@ def _quote(
             "requests in flight.",
         )
     default: int = getattr(model, "default_max_tokens", DEFAULT_OUTPUT_TOKENS)
-    thinking, max_tokens = thinking_tokens(merged), _max_tokens(merged)
+    thinking, max_tokens = thinking_tokens(settings), _max_tokens(settings)
     output_tokens = max_tokens or thinking + default
     return Quote(
         model=name,

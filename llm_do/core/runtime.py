@@ -14,9 +14,8 @@ from .adapt import adapt
 from .context import Context
 from .entry import BoundEntry, Entry
 from .frame import WorkerFrame, make_frame
-from .message_log import MessageLog
 from .session import Session
-from .trace import Trace
+from .trace import MessageLog, Trace
 
 T = TypeVar("T", default=Any)
 

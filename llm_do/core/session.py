@@ -39,6 +39,7 @@ from .recorder import Recorder
 from .session_models import SessionModels
 from .session_tools import HasRules, RuleChecks, ToolsetResolver
 from .spending import LimitCallback, Spending
+from .stream import EventStream
 
 
 class Session:
@@ -88,9 +89,10 @@ class Session:
         # What a program keeps secret is added to what the project keeps secret.
         projects_secrets = self.entries.secret_names() if isinstance(self.entries, HasSecrets) else ()
         known = Secrets(secrets, os.environ, projects_secrets)
-        recorded = (sinks, message_callback, journal, known, self.entries, max_records, session_id)
+        stream = EventStream(sinks, message_callback, journal, known, session_id)
         # A session that continues an earlier one has the same keys, whether or not anything listens.
-        self.recorder = Recorder(*recorded, keeps_keys=executor is not None or session_id is not None)
+        keeps_keys = executor is not None or session_id is not None
+        self.recorder = Recorder(stream, known, self.entries, max_records, keeps_keys=keeps_keys)
         projects_rules = self.entries.rule_book() if isinstance(self.entries, HasRules) else None
         approvals = ApprovalController(tool_rules if tool_rules is not None else projects_rules, approval_callback)
         self.gate = Gate(approvals, self.recorder, self.executor)
@@ -142,10 +144,10 @@ class Session:
         kwargs: Mapping[str, Any],
         error: LlmDoError,
     ) -> None:
-        """Record a call from Python that failed before its dispatch, without secret arguments."""
+        """Record a call from Python that failed before its dispatch, without arguments that are or may be secret."""
         target = adapt(entry) if not isinstance(entry, str) else self.find(entry, caller)
         arguments: dict[str, Any] = {**{str(number): value for number, value in enumerate(args)}, **kwargs}
-        if target is not None and target.secret_fields is not None:
+        if target is None or target.secret_fields is not None:
             arguments = dict.fromkeys(arguments, HIDDEN)
         name = entry if isinstance(entry, str) else entry.name
         self.recorder.reject(caller, name, arguments, str(error))

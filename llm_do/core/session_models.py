@@ -13,9 +13,9 @@ from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 
 from ..errors import ModelChoiceError
-from ..models import HasProviders, describe_remote, explain_unusable, resolve_model
 from ..models.choice import DefaultModel, ModelLike
 from ..models.compatibility import find_unfit_model, find_unverified_model
+from ..models.resolve import HasProviders, describe_remote, explain_unusable, resolve_model
 from ..values.texts import quote
 from .entry import Entry
 from .frame import CallFrame

@@ -1,4 +1,4 @@
-"""The trace of a session: one record for each call, written as it happens."""
+"""The trace of a session, with one record for each call, and its log of messages, written as it happens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any, Literal, TypeAlias, overload
 
 from pydantic_ai import BinaryContent
-from pydantic_ai.messages import MultiModalContent
+from pydantic_ai.messages import ModelMessage, MultiModalContent
 from pydantic_ai.usage import RequestUsage, RunUsage
 
 from ..arguments.prompts import name_of
@@ -29,7 +29,7 @@ class ModelUsage:
     usage: RequestUsage
 
 
-@dataclass(eq=False, init=False)
+@dataclass(eq=False)
 class TraceEntry:
     """The record of one call."""
 
@@ -48,55 +48,37 @@ class TraceEntry:
     """The arguments: those of the call, or those that a person wrote in their place. `CallOpened` has the former."""
     started_at: float
     """When the call was made, in seconds since the epoch."""
-    output_data: Any = None
+    # One is made for every call, so the defaults of what is written later stay on the class.
+    output_data: Any = field(default=None, init=False)
     """The output of the call, as it was when the call returned."""
-    error: str | None = None
+    error: str | None = field(default=None, init=False)
     """The error, if the call did not return."""
-    duration: float | None = None
+    duration: float | None = field(default=None, init=False)
     """Seconds from call to return, without those for which a person was asked; `None` while the call runs."""
-    waited: float = 0.0
+    waited: float = field(default=0.0, init=False)
     """Seconds for which a person was asked, about this call or one below it. They are no part of `duration`."""
-    failure: str | None = None
+    failure: str | None = field(default=None, init=False)
     """The failure that the result of a returned call reports: the exit code of a command."""
-    cut_off: str | None = None
+    cut_off: str | None = field(default=None, init=False)
     """The cause, if an answer of the model was cut off: that of the last such answer."""
-    model: str | None = None
+    model: str | None = field(default=None, init=False)
     """The model that a worker used, as `provider:model`."""
-    approval: ApprovalOutcome | None = None
+    approval: ApprovalOutcome | None = field(default=None, init=False)
     """How it was allowed or refused, where a rule or a person decided."""
-    attachments: Sequence[MultiModalContent] = ()
+    attachments: Sequence[MultiModalContent] = field(default=(), init=False)
     """The files that went to a worker beside its arguments."""
-    requests: Sequence[RequestUsage] = ()
+    requests: Sequence[RequestUsage] = field(default=(), init=False)
     """The usage of each of this call's own model requests."""
-    key: str | None = None
+    key: str | None = field(default=None, init=False)
     """The key of the call, equal for the same call of another run; `None` where no sink and no executor needs it.
 
     It is the key of the calling call, the name, a digest of the arguments as the call was made, for a call of a model
     the number of its request and the position in the response, and an ordinal among equal ones.
     """
-    state: CallState | None = None
+    state: CallState | None = field(default=None, init=False)
     """How it ended; `None` while it runs."""
-    error_type: str | None = None
+    error_type: str | None = field(default=None, init=False)
     """The name of the error's class."""
-
-    # Written by hand, and the other defaults left on the class: one is made for every call.
-    def __init__(
-        self,
-        id: int,  # noqa: A002 - the field's name
-        parent_id: int | None,
-        name: str,
-        kind: str,
-        depth: int,
-        input_data: Any,
-        started_at: float,
-    ) -> None:
-        self.id = id
-        self.parent_id = parent_id
-        self.name = name
-        self.kind = kind
-        self.depth = depth
-        self.input_data = input_data
-        self.started_at = started_at
 
     def close(
         self,
@@ -265,3 +247,29 @@ class BoundedTrace(Trace):
 
     def _above(self, record: TraceEntry) -> TraceEntry | None:
         return None if record.parent_id is None else self._records.get(record.parent_id)
+
+
+class MessageLog(list[ModelMessage]):
+    """The messages of a session, in the order in which they were exchanged. With `most`, the last of them."""
+
+    def __init__(self, most: int | None = None) -> None:
+        super().__init__()
+        self._most = most
+        self.left_out = 0
+        """How many messages before these were dropped."""
+
+    def add(self, message: ModelMessage) -> None:
+        """Add a message. Old ones go in batches, so that this takes no longer in a long session."""
+        self.append(message)
+        if self._most is not None and len(self) > 2 * self._most + 16:
+            self.trim()
+
+    def trim(self) -> None:
+        """Drop all but the last ones."""
+        if self._most is not None and (excess := len(self) - self._most) > 0:
+            del self[:excess]
+            self.left_out += excess
+
+    def __repr__(self) -> str:
+        left_out = f", {self.left_out} earlier ones left out" if self.left_out else ""
+        return f"<MessageLog of {len(self)} messages{left_out}>" if left_out else super().__repr__()

@@ -17,10 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-MAX_BYTES = 1_000_000
-"""The largest file of a worker."""
-MAX_CODE = 10_000_000
-"""The largest Python file of a project."""
+MAX_BYTES = 1_000_000  # of a file of a worker
+MAX_CODE = 10_000_000  # bytes of a Python file of a project
 
 # O_NONBLOCK: what was a file a moment ago may be a pipe now, and opening one waits for its other end.
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -28,7 +26,6 @@ _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 @contextmanager
 def closing_fd(fd: int) -> Iterator[int]:
-    """Close a descriptor at the end of a block."""
     try:
         yield fd
     finally:
@@ -36,7 +33,7 @@ def closing_fd(fd: int) -> Iterator[int]:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all of some bytes to a descriptor, which may take fewer at once."""
+    """Write all bytes to a descriptor, which may take only some of them at once."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(fd, rest) :]
@@ -52,7 +49,7 @@ def read_with_status(path: Path, limit: int = MAX_BYTES) -> tuple[bytes, os.stat
     check_regular(path)  # opening a device may do something already
     with closing_fd(os.open(path, _FLAGS)) as handle:
         status = os.fstat(handle)
-        _check(status, path)
+        check_regular(path, status)
         chunks, size = [], 0
         # A file may grow while it is read, and one without a size may have content (in /proc).
         while size <= limit and (chunk := os.read(handle, min(status.st_size, limit) + 1)):
@@ -64,12 +61,9 @@ def read_with_status(path: Path, limit: int = MAX_BYTES) -> tuple[bytes, os.stat
         return b"".join(chunks), status
 
 
-def check_regular(path: Path) -> None:
-    """Raise an `OSError` for anything but a regular file."""
-    _check(path.stat(), path)
-
-
-def _check(status: os.stat_result, path: Path) -> None:
+def check_regular(path: Path, status: os.stat_result | None = None) -> None:
+    """Raise an `OSError` for anything but a regular file. `status` is that of the file, if it is open already."""
+    status = path.stat() if status is None else status
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file", str(path))
     if not stat.S_ISREG(status.st_mode):
@@ -105,7 +99,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def foreign_part(path: Path, folder: Path, users: Collection[int]) -> Path | None:
-    """Return the first part of a path, from a folder down to the file, whose owner is not one of some users."""
+    """Return the first part of a path, from a folder down to the file, that belongs to none of the users."""
     below = [part for part in (path, *path.parents) if part.is_relative_to(folder)]
     for part in reversed(below):
         for status in (part.lstat, part.stat):  # of a symlink, both its owner and the owner of its target count
@@ -119,15 +113,13 @@ def foreign_part(path: Path, folder: Path, users: Collection[int]) -> Path | Non
 
 
 def part_open_to_all(path: Path, folder: Path) -> Path | None:
-    """Return the first part of a path that every user can replace or write: a folder around `folder`, or a part of it.
-
-    In a folder with the sticky bit, such as /tmp, no user can replace files of others.
-    """
+    """Return the first part of a path, from the root down, that every user can replace or write; else `None`."""
     for part in reversed((path, *path.parents)):
         try:
             mode = part.stat().st_mode
         except OSError:  # it is not there, or reading it will raise the error
             break
+        # In a folder above with the sticky bit, such as /tmp, no user can replace files of others.
         if mode & stat.S_IWOTH and (part.is_relative_to(folder) or not mode & stat.S_ISVTX):
             return part
     return None
@@ -139,12 +131,11 @@ class Owners:
 
     users: Collection[int]
     root: Path
-    """The folder of the project."""
     lone: bool = False
     """Whether it is the folder of a lone worker: its owner does not matter, since it may be /tmp."""
 
     def refusal(self, path: Path) -> str | None:
-        """Return why a file of the project is not used, if any part of its path belongs to another user."""
+        """Return why a file of the project is not used: a part of its path belongs to another user."""
         top = self.root / path.relative_to(self.root).parts[0] if self.lone else self.root
         if (part := foreign_part(path, top, self.users)) is None:
             return None

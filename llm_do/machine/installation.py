@@ -1,4 +1,4 @@
-"""Commands that add packages to this very installation."""
+"""Packages of this installation: whether they are there, and commands that add them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,18 @@ import sys
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import PurePath
 
 _NAME = "llm-do"
+
+
+def is_installed(module: str) -> bool:
+    """Return whether a module is installed, without importing it."""
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):  # the parent of a dotted name is missing, or is no package
+        return False
 
 
 def install_extra(extra: str) -> str:
@@ -39,7 +48,7 @@ def _installer() -> str:
 def installer_of(prefix: str, direct_url: str | None) -> str:
     """Return how a package was installed: `clone`, `uv`, `pipx` or `pip`.
 
-    `prefix` is the environment that it is in, and `direct_url` the record of an installation from a folder or a URL.
+    `prefix` is its environment, and `direct_url` the record of an installation from a folder or a URL.
     """
     with suppress(ValueError, AttributeError):
         if json.loads(direct_url or "{}").get("dir_info", {}).get("editable"):

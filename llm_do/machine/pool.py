@@ -22,7 +22,7 @@ from anyio.lowlevel import EventLoopToken
 
 # AnyIO keeps in thread locals which loop a thread works for. Without them, `anyio.from_thread.run` would not work in
 # synchronous tools, and there is no public way to set them in a thread that AnyIO has not made. Where a later AnyIO
-# has moved them, only that does not work, and a test says so.
+# has moved them, only that does not work, and a test fails.
 try:
     from anyio._core._eventloop import set_current_async_library
     from anyio._core._eventloop import threadlocals as anyio_locals
@@ -30,7 +30,6 @@ except ImportError:
     anyio_locals = threading.local()
 
     def set_current_async_library(asynclib_name: str | None) -> Token[Any] | None:
-        """Do nothing."""
         return None
 
 
@@ -49,10 +48,8 @@ class Job:
         finish: Callable[[], None] | None = None,
     ) -> None:
         self._function = function
-        self._deliver = deliver
-        """Takes the result or the exception, in the thread."""
-        self._finish = finish
-        """Called in the thread before that, at the end of the function."""
+        self._deliver = deliver  # called in the thread with the result or the exception
+        self._finish = finish  # called in the thread before that
         self._token: EventLoopToken | None = None
         self._scope: CancelScope | None = None
         self._context: Context = copy_context()
@@ -124,7 +121,7 @@ def start(job: Job) -> None:
 
 
 async def run(function: Callable[..., T], *args: Any) -> T:
-    """Run a synchronous function beside the running loop. On cancellation its thread runs to its end alone."""
+    """Run a synchronous function beside the running loop. If cancelled, the thread still runs to its end."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     start(Job(partial(function, *args), partial(deliver_to, future)))
@@ -135,31 +132,21 @@ async def run(function: Callable[..., T], *args: Any) -> T:
 
 
 def deliver_to(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    """Give a future of a loop its result, from a thread. After the end of the loop it is dropped."""
+    """Set the result of a future of a loop, from a thread. Once the loop is closed, it is dropped."""
     loop = future.get_loop()
+    if isinstance(error, StopIteration):  # a future refuses it
+        stopped, error = error, RuntimeError("a synchronous function raised StopIteration")
+        error.__cause__ = stopped
     try:
-        loop.call_soon_threadsafe(_settle, future, result, error)
+        loop.call_soon_threadsafe(settle, future, result, error)
     except RuntimeError:
         if not loop.is_closed():
             raise
 
 
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(result)
-    elif isinstance(error, StopIteration):  # a future refuses it
-        stopped = RuntimeError("a synchronous function raised StopIteration")
-        stopped.__cause__ = error
-        future.set_exception(stopped)
-    else:
-        future.set_exception(error)
-
-
-def settle(future: Future[Any], result: Any, error: BaseException | None) -> None:
-    """Give a future of an executor its result. A cancelled future gets none."""
-    with suppress(InvalidStateError):
+def settle(future: Future[Any] | asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    """Set the result of a future, unless it is cancelled."""
+    with suppress(InvalidStateError, asyncio.InvalidStateError):
         if error is None:
             future.set_result(result)
         else:
@@ -167,11 +154,10 @@ def settle(future: Future[Any], result: Any, error: BaseException | None) -> Non
 
 
 def _forget_threads() -> None:
-    """Begin with none in a child process: a fork copies no threads."""
+    """Forget the idle threads in a child process: a fork does not copy them."""
     global _lock
     _idle.clear()
     _lock = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_threads)
+os.register_at_fork(after_in_child=_forget_threads)

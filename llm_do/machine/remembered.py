@@ -20,8 +20,7 @@ from platformdirs import user_state_path
 from ..errors import RememberedError
 from .files import lock_folder, own_users, read_with_status, write_atomically
 
-VERSION = 1
-"""The version of the file's format."""
+VERSION = 1  # of the file's format
 logger = logging.getLogger("llm_do")
 
 
@@ -39,7 +38,7 @@ def state_folder() -> Path | None:
 
 
 def is_remembered(kind: str, subject: str) -> bool:
-    """Return whether the user said yes. A file that is not trusted has no yes, and gives one warning."""
+    """Return whether the user said yes. A file that is not trusted counts as empty, with one warning."""
     if state_folder() is None:
         return False
     try:
@@ -55,10 +54,7 @@ def _warn(message: str) -> None:
 
 
 class Remembered:
-    """The questions that the user said yes to, each by a kind and a subject.
-
-    A kind is a word, such as `project`. A subject is its topic, such as the path of the project's folder.
-    """
+    """Questions that the user said yes to, by kind (such as `project`) and subject (such as the project's folder)."""
 
     def __init__(self, path: Path) -> None:
         """Read a file of answers. A missing one is empty; one that is not trusted raises a `RememberedError`."""
@@ -73,20 +69,16 @@ class Remembered:
         return cls(folder / "remembered.json")
 
     def has(self, kind: str, subject: str) -> bool:
-        """Return whether the user said yes."""
         return subject in self._answers.get(kind, ())
 
     def subjects(self, kind: str) -> list[str]:
-        """Return the subjects of a kind that the user said yes to."""
         return sorted(self._answers.get(kind, ()))
 
     def add(self, kind: str, subject: str) -> None:
-        """Remember a yes, for other processes as well."""
         with self._changing() as answers:
             answers.setdefault(kind, set()).add(subject)
 
     def remove(self, kind: str, subject: str) -> None:
-        """Forget a yes, so that the question is asked again."""
         with self._changing() as answers:
             answers.get(kind, set()).discard(subject)
 

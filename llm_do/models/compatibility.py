@@ -8,7 +8,7 @@ behind a server or a gateway.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -20,30 +20,16 @@ from ..errors import did_you_mean
 
 _STAND_INS = ("test", "function")
 """Providers of test models, which stand for any other."""
-
-
-def _takes_pdf(profile: Mapping[str, Any]) -> bool:
-    types = profile.get("supported_document_media_types")
-    return profile.get("supports_document_input", True) and (types is None or "application/pdf" in types)
-
-
-_FLAGS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
-    "vision": lambda profile: profile.get("supports_image_input", True),
-    "pdf": _takes_pdf,
-    "audio": lambda profile: profile.get("supports_audio_file_input", True),
-    "video": lambda profile: profile.get("supports_video_input", True),
-}
-CAPABILITIES = tuple(_FLAGS)
-"""Capabilities that a worker can require; `vision` is images."""
-
 _GOOGLE = ("google", "google-gla", "google-vertex", "google-cloud")
-_ASSUMED: Mapping[str, Sequence[str]] = {
-    "vision": ("anthropic", *_GOOGLE, "openai"),
-    "pdf": ("anthropic", *_GOOGLE, "openai"),
-    "audio": _GOOGLE,
-    "video": _GOOGLE,
+_CAPABILITIES: Mapping[str, tuple[str, Sequence[str]]] = {
+    "vision": ("supports_image_input", ("anthropic", *_GOOGLE, "openai")),
+    "pdf": ("supports_document_input", ("anthropic", *_GOOGLE, "openai")),
+    "audio": ("supports_audio_file_input", _GOOGLE),
+    "video": ("supports_video_input", _GOOGLE),
 }
-"""Providers whose current models are all assumed to have a capability. No API tells it."""
+"""Their flags in model profiles, and the providers whose current models are assumed to have them: no API tells."""
+CAPABILITIES = tuple(_CAPABILITIES)
+"""Capabilities that a worker can require; `vision` is images."""
 
 
 def check_requirement(requirement: str) -> str:
@@ -106,22 +92,22 @@ def find_unverified_model(
         if each.system in _STAND_INS and requirements and not is_meant:
             return requested or id_of(each), "fits"
         for capability in requirements:
-            if capability in CAPABILITIES and each.system not in _ASSUMED[capability]:
+            if capability in CAPABILITIES and each.system not in _CAPABILITIES[capability][1]:
                 return id_of(each), f"can be sent what {capability!r} means"
     return None
 
 
 def lacks(model: Model, capability: str) -> bool:
     """Return whether a model is known not to have a capability."""
-    return not _FLAGS[capability](model.profile)
+    flag, _ = _CAPABILITIES[capability]
+    types = model.profile.get("supported_document_media_types") if capability == "pdf" else None
+    return not model.profile.get(flag, True) or (types is not None and "application/pdf" not in types)
 
 
 def capability_for(content: Any) -> str | None:
     """Return the capability that a model needs to accept this content, if any."""
-    kind = getattr(content, "kind", None)
-    if isinstance(kind, str) and kind.endswith("-url"):
-        return {"image-url": "vision", "audio-url": "audio", "video-url": "video"}.get(kind)
-    media_type = str(getattr(content, "media_type", ""))
+    kind = str(getattr(content, "kind", ""))
+    media_type = kind.removesuffix("-url") if kind.endswith("-url") else str(getattr(content, "media_type", ""))
     if media_type == "application/pdf":
         return "pdf"
     return {"image": "vision", "audio": "audio", "video": "video"}.get(media_type.partition("/")[0])

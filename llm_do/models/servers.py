@@ -1,4 +1,7 @@
-"""Model servers that workers can use without a provider's key, and the models that they offer.
+"""Model servers that workers can use without a provider's key, and the user's consent to them.
+
+Any account of this machine can listen on the usual port of a server, and would then receive the prompts. So the
+user's consent is asked once, and remembered until it is withdrawn.
 
 Nothing here imports a provider's package until a model of a server is made.
 """
@@ -6,9 +9,10 @@ Nothing here imports a provider's package until a model of a server is made.
 from __future__ import annotations
 
 import json
+import shlex
 import socket
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -16,8 +20,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ModelChoiceError
-from .addresses import Address, read_address
-from .listeners import is_other_ordinary_user, listening_user, user_name
+from ..machine.remembered import Remembered, is_remembered
+from .addresses import Address, is_other_ordinary_user, listening_user, read_address, user_name
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
@@ -26,6 +30,7 @@ _SECONDS = 0.3
 _SECONDS_ELSEWHERE = 3.0
 _MAX_BODY = 1_000_000
 _MAX_NAME = 200
+_CONSENT = "model-server"
 _SENT_HEADERS = {"host", "connection", "accept", "accept-encoding", "content-type", "content-length", "user-agent"}
 
 
@@ -78,16 +83,14 @@ class OfferedModel:
     """The id of the user whose process listens there, if known."""
 
     @property
-    def name(self) -> str:
-        """The name of the model for workers, `-m` and `LLM_DO_MODEL`."""
-        return f"{self.server.provider}:{self.model}"
+    def setting(self) -> str:
+        """The environment setting that names the model."""
+        return f"LLM_DO_MODEL={shlex.quote(f'{self.server.provider}:{self.model}')}"
 
     @property
     def place(self) -> str:
         """The server, its address, and who runs it if that is another user."""
-        owner = ""
-        if self.user is not None and is_other_ordinary_user(self.user):
-            owner = f", run by user {user_name(self.user)}"
+        owner = f", run by user {user_name(self.user)}" if is_other_ordinary_user(self.user) else ""
         return f"{self.server.name} on {self.server.address}{owner}"
 
 
@@ -177,18 +180,42 @@ def _fetch(address: Address, path: str, headers: Mapping[str, str]) -> bytes:
     thread = threading.Thread(target=exchange, name="llm-do model server", daemon=True)
     thread.start()
     thread.join(max(deadline - monotonic(), 0))
-    if thread.is_alive():
-        _hang_up(opened)
+    if thread.is_alive():  # it closes its socket itself
+        for sock in opened:
+            with suppress(OSError):
+                # Not the method of a TLS socket: it would drop the state that the other thread uses.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
         return b""
     return bodies[0] if bodies and len(bodies[0]) <= _MAX_BODY else b""
 
 
-def _hang_up(opened: Iterable[socket.socket]) -> None:
-    """End the request of another thread, which closes its socket itself."""
-    for sock in opened:
-        with suppress(OSError):
-            # Not the method of a TLS socket: it would drop the state that the other thread uses.
-            socket.socket.shutdown(sock, socket.SHUT_RDWR)
+def has_agreed(offer: OfferedModel) -> bool:
+    """Return whether the user agreed to this server, at this address, run by this account."""
+    return is_remembered(_CONSENT, _subject(offer))
+
+
+def remember_consent(offer: OfferedModel) -> None:
+    """Remember the consent, or raise `RememberedError` if it cannot be written."""
+    Remembered.load().add(_CONSENT, _subject(offer))
+
+
+def withdraw_consent() -> list[str]:
+    """Withdraw all consent, and return a line about each server that had it."""
+    return [_describe_subject(subject) for subject in Remembered.load().remove_all(_CONSENT)]
+
+
+def _subject(offer: OfferedModel) -> str:
+    account = "" if offer.user is None else f" of user {offer.user}"
+    return f"{offer.server.provider} {offer.server.address.url}{account}"
+
+
+def _describe_subject(subject: str) -> str:
+    """Return a remembered subject in words."""
+    place, _, uid = subject.partition(" of user ")
+    provider, _, url = place.partition(" ")
+    server = server_of(provider)
+    account = f", run by user {user_name(int(uid))}" if uid.isdecimal() else ""
+    return f"{provider if server is None else server.name} on {url}{account}"
 
 
 def make_served_model(server: ModelServer, name: str, environ: Mapping[str, str]) -> Model:

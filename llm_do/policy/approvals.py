@@ -22,19 +22,17 @@ from .rules import Call, Case, RuleBook, judge, read_rules
 
 T = TypeVar("T")
 
-_QUIET_TURNS = 3
-"""Turns of the event loop without another identical call, after which those that wait are counted."""
-_MOST_TURNS = 1_000
-"""Turns after which they are counted in any case."""
+_QUIET_TURNS = 3  # of the event loop, without another identical call: then the waiting calls are counted
+_MOST_TURNS = 1_000  # then they are counted in any case
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The decision on one call, in the form in which it is recorded, and what follows from it."""
+    """The decision on one call, and what follows from it."""
 
     outcome: ApprovalOutcome
     arguments: dict[str, Any] | None = None
-    """The arguments to run with, where they are not those of the request."""
+    """The arguments to run with, if they differ from those of the request."""
     end_run: bool = False
 
 
@@ -61,10 +59,7 @@ _Line: TypeAlias = list[_Place]
 
 
 async def _settle(line: _Line) -> None:
-    """Let the calls that are made at the same time join a line, before they are counted.
-
-    Parallel calls of one response start within one turn of the event loop, and take the same number of turns.
-    """
+    """Wait until parallel calls have joined: those of one response start in one turn, and take equally many turns."""
     quiet = 0
     for _ in range(_MOST_TURNS):
         before = len(line)
@@ -75,10 +70,10 @@ async def _settle(line: _Line) -> None:
 
 
 def copy_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of arguments that an approver may change, which changes nothing in the call."""
+    """Return a copy that an approver may change without changing the call."""
     try:
         return deepcopy(arguments)
-    except Exception:  # something in them cannot be copied, and stands for itself
+    except Exception:  # something in them cannot be copied, and is shared
         copied: dict[str, Any] = snapshot(arguments)
         return copied
 
@@ -99,8 +94,7 @@ class ApprovalController:
         self.approval_callback = approval_callback
         self._grants = SessionGrants()
         self._lines: dict[Hashable, _Line] = {}
-        self._turn = anyio.Lock(fast_acquire=True)
-        """Held while an approver that handles one question at a time has one."""
+        self._turn = anyio.Lock(fast_acquire=True)  # held while an approver with `one_at_a_time` has a question
 
     def stored_grants(self) -> list[StoredGrant]:
         """Return the grants of the session that another one can restore: see `StoredGrant`.
@@ -167,7 +161,7 @@ class ApprovalController:
                 self._lines.pop(place_of, None)
 
     async def confirm(self, request: ApprovalRequest) -> bool:
-        """Ask a `question` that is about no call, and to which the answer is yes or no."""
+        """Ask a yes-or-no `question` that is about no call."""
         async with self._in_turn():
             decision, outcome = await self._ask(request, lambda request: None)
         return outcome.approved and decision.arguments is None
@@ -181,7 +175,6 @@ class ApprovalController:
 
     @property
     def _shows_count(self) -> bool:
-        """Return whether the approver sees how many calls wait."""
         return callable(getattr(self.approval_callback, "ask", None))
 
     async def _ask_first(
@@ -192,7 +185,7 @@ class ApprovalController:
         request: ApprovalRequest,
         on_ask: Callable[[ApprovalRequest], None],
     ) -> None:
-        """Ask for the first call of a line, and give the answer to those that it covers."""
+        """Ask for the first call of a line, and answer all calls that the decision covers."""
         waiting = line[:] if self._shows_count else line[:1]
         decision, outcome = await self._ask(replace(request, count=len(waiting)), on_ask)
         if decision.arguments is None:  # edited arguments were not approved as they were asked for
@@ -228,7 +221,7 @@ class ApprovalController:
                 decision = callback(request.tool_name, request.payload, request.reason)
             if inspect.isawaitable(decision):
                 decision = await decision
-        except (Exception, asyncio.CancelledError) as exc:  # the answer to a question that fails is no
+        except (Exception, asyncio.CancelledError) as exc:  # a question that fails is answered with a refusal
             task = asyncio.current_task()
             if isinstance(exc, asyncio.CancelledError) and (task is None or task.cancelling()):
                 raise

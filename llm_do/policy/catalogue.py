@@ -1,7 +1,4 @@
-"""The catalogue of llm-do's own toolsets: how worker files and rules speak of them, and what follows from that.
-
-Only the standard library is imported.
-"""
+"""The catalogue of llm-do's own toolsets, for worker files and rules. Only the standard library is imported."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ class ToolsetRow:
     key: str = "toolsets"
     """The key of worker files that asks for it."""
     has_name: bool = True
-    """It can be named under `toolsets`."""
+    """Whether it can be named under `toolsets`."""
     needs_sandbox: bool = False
 
 
@@ -91,7 +88,7 @@ RULE_NAMES: Mapping[str, str] = {tool: group.rule for group in _GROUPS for tool 
 """The name in rules of each tool. No entry, and no tool of others, can have the name of one."""
 TOOLSETS = tuple(row.name for row in CATALOGUE if row.has_name)
 PREFIXES = tuple(sorted({f"{rule.partition('.')[0]}." for rule in DEFAULTS if "." in rule}))
-"""How the names in rules begin that are not the name of a tool."""
+"""The beginnings of names in rules that are not names of tools."""
 
 _FOR_NEW_WORKERS = frozenset(
     (

@@ -1,8 +1,8 @@
-"""The grants of a session: for the objects that they were given for, and in a form that outlives these.
+"""Grants of a session, and how they are stored for another one.
 
 In a session a grant is for the very worker and tool that asked, whatever their names. A stored grant knows them by name
-and by a digest of their definition. So it holds for the first objects that it fits, and nothing is stored or restored
-for objects of which the session has two: equal names never share a grant.
+and by a digest of their definition, and holds for the first objects that fit. Nothing is stored or restored where a
+session has two such objects: equal names never share a grant.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from ..errors import summarize
 from ..values.canonical import NoCanonicalForm, digest_of_key
 from .rules import Call, Grant
 
-_MOST_MEMBERS = 500
-"""The most workers and tools that are remembered. After more, nothing is stored: a double could be missed."""
+_MOST_MEMBERS = 500  # workers and tools that are noted. With more, nothing is stored: a double could be missed
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class Member:
     """Returns a value without the secrets of the session."""
 
     def define(self) -> Definition | None:
-        """Return its definition, where that can be told and has no secret in it."""
+        """Return its definition; `None` if it cannot be told, or has a secret in it."""
         try:
             told = (self.name, self.definition_key())
             return Definition(self.name, digest_of_key(told)) if self.redact(told) == told else None
@@ -53,7 +52,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What a grant is for, beside the arguments."""
+    """All that a grant is for except the arguments."""
 
     worker: Member | None
     """The worker that calls; `None` is Python."""
@@ -90,10 +89,7 @@ _STORED_GRANTS = TypeAdapter(list[StoredGrant], config=ConfigDict(defer_build=Tr
 
 
 class SessionGrants:
-    """The grants of one session.
-
-    Digests are made only where grants are stored, stored ones are left to restore, or two objects have one name.
-    """
+    """Grants of one session. Digests are made only to store or restore grants, or to tell namesakes apart."""
 
     def __init__(self) -> None:
         self._exact: dict[tuple[Hashable, Hashable], str] = {}
@@ -113,18 +109,14 @@ class SessionGrants:
         return None if arguments is None else self._exact.get((subject, arguments))
 
     def add_exact(self, subject: Hashable, arguments: Hashable, text: str) -> None:
-        """Grant calls with these arguments."""
         self._exact[subject, arguments] = text
 
     def add_offer(self, subject: Hashable, offer: Grant) -> None:
-        """Grant calls that an offer covers."""
         self._offers.setdefault(subject, []).append(offer)
 
     def begin_question(self, subject: Hashable, arguments: Hashable | None, text: str, offers: Sequence[Grant]) -> None:
-        """Note who asks, and restore what is stored for this very question: its arguments, or one of its offers.
-
-        So no stored grant, whatever it says, can allow more than a person could who is asked now.
-        """
+        """Note who asks, and restore what is stored for this very question: its arguments, or one of its offers."""
+        # So no stored grant, whatever it says, can allow more than a person who is asked now.
         if isinstance(subject, Subject) and not self._is_crowded:
             for member in (subject.worker, subject.entry, *subject.generated):
                 self._note(member)
@@ -137,7 +129,7 @@ class SessionGrants:
                 self.add_offer(subject, offer)
 
     def stored(self) -> list[StoredGrant]:
-        """Return the grants that can be stored, with those that were restored and not needed yet."""
+        """Return the grants that can be stored, including restored ones that were not needed yet."""
         if self._is_crowded:
             return []
         stored = [self._store(subject, arguments, text) for (subject, arguments), text in self._exact.items()]
@@ -165,7 +157,7 @@ class SessionGrants:
         return True
 
     def _store(self, subject: Hashable, covered: Hashable | Grant, text: str) -> StoredGrant | None:
-        """Return a grant as data, if all of it can be told, nothing in it is secret, and no object has a double."""
+        """Return a grant as data; `None` if it cannot be told, has a secret in it, or its objects have doubles."""
         # A digest of a short secret gives it away to anyone who tries out all short texts.
         if not isinstance(subject, Subject) or not (isinstance(covered, Grant) or subject.are_arguments_storable):
             return None
@@ -194,7 +186,7 @@ class SessionGrants:
         return definition
 
     def _note(self, member: Member | None) -> None:
-        """Remember an object, unless another one has its definition. Without a namesake it needs no digest."""
+        """Note a worker or tool, unless another one has its definition. Without a namesake it needs no digest."""
         namesakes = {} if member is None else self._members.setdefault(member.name, {})
         if member is None or member in namesakes:
             return

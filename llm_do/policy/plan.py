@@ -20,19 +20,16 @@ class Plan:
     """
 
     cases: Sequence[Case] = (Case(),)
-    """Everything that the call would do, each of which rules judge."""
+    """The effects of the call, each of which the rules judge."""
     ungranted: Collection[str] = ()
     """Arguments that a grant for the session leaves open: it is for this call with any value of them."""
 
     def pins(self, ruling: Ruling) -> Pins | None:
-        """Return the files that the question is about, as they are now. If they change, the call is asked again."""
+        """Return the files that the question is about, as they are now. If they change, it is asked again."""
         return None
 
     def view(self, ruling: Ruling, pins: Pins | None) -> dict[str, Any] | None:
-        """Return the arguments with what else a person has to see, or raise why the call cannot be made.
-
-        `None` stands for the arguments as they are.
-        """
+        """Return all that a person must see; `None` is the arguments alone. Raise if the call cannot be made."""
         return None
 
     def offers(self, ruling: Ruling) -> Sequence[Grant]:
@@ -41,8 +38,6 @@ class Plan:
 
 
 class Judgement(NamedTuple):
-    """A call that the rules have judged."""
-
     plan: Plan
     call: Call
     """The call as the rules saw it."""

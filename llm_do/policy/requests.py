@@ -22,7 +22,7 @@ class ApprovalRequest:
     arguments: dict[str, Any] = field(default_factory=dict)
     """The arguments alone, as they can be edited."""
     reason: str
-    """The rule that asks, its reason, and the path of calls."""
+    """The rule that asks, its reason, and the call path."""
     entry: str
     """The name of the tool itself."""
     worker: str | None = None
@@ -41,7 +41,7 @@ class ApprovalRequest:
     count: int = 1
     """The number of identical calls that wait, this one included. The person must see it: see `all_calls`."""
     ungranted: tuple[str, ...] = ()
-    """Arguments that a yes for the session leaves open: it covers any value of them."""
+    """Arguments that an approval for the session leaves open: it covers any value of them."""
 
     key: str | None = None
     """The key of the call, where one is needed. See `TraceEntry.key`."""
@@ -50,13 +50,13 @@ class ApprovalRequest:
 
     @property
     def digest(self) -> str:
-        """A digest of all that is shown, and of the files. A stored answer is one to this question if it is equal."""
+        """A digest of all that is shown, and of the files. A stored answer applies if its digest is equal."""
         offers = [offer.text for offer in self.offers]
         return digest(["", self.text(full=True), dict(self.before), offers, dict(self.files)])[0]
 
     @property
     def session_grant(self) -> str:
-        """The arguments that a yes for the session covers, in words."""
+        """The arguments that an approval for the session covers, in words."""
         *names, last = self.ungranted or ("",)
         both = f"{', '.join(names)} and {last}" if names else last
         return f"these arguments and any {both}" if both else "exactly these arguments"
@@ -85,9 +85,7 @@ class ApprovalDecision:
     """Whether the call may run."""
     approve_for_session: bool = False
     """Do not ask again in this session when the same worker makes the same call with the same arguments.
-
-    Those that the request has in `ungranted` may differ: a yes to reading a file is for every part of it.
-    """
+    Those in the request's `ungranted` may differ: approving the reading of a file covers every part of it."""
     note: str | None = None
     """A comment for the caller, which a model that is refused reads."""
     grant: Grant | None = None
@@ -97,10 +95,8 @@ class ApprovalDecision:
     end_run: bool = False
     """Refuse all identical calls that wait, and end the run: the caller gets no chance to go on."""
     all_calls: bool = False
-    """Answer all `count` calls of the request, with yes or no. Otherwise one is answered, and the next one asks.
-
-    Calls that join later always ask again. A plain callback sees no count, and answers one call.
-    """
+    """Answer all `count` calls of the request alike. Otherwise one is answered, and the next one asks.
+    Calls that join later always ask again. A plain callback sees no count, and answers one call."""
 
     def __post_init__(self) -> None:
         # "no" is true in Python: only a real bool may open a door.
@@ -145,7 +141,7 @@ class ApprovalOutcome:
     approved: bool
     """Whether the call may run."""
     by: Literal["callback", "grant", "rule", "nobody", "error"]
-    """A callback, a grant for the session, a rule, `nobody` without a callback, or `error`, without a usable answer."""
+    """A callback, a grant for the session, a rule, `nobody` without a callback, or `error` without a usable answer."""
     note: str | None = None
     """The comment of the person who decided, or the reason of the refusal."""
     rule: str | None = None
@@ -155,6 +151,6 @@ class ApprovalOutcome:
     edited: bool = False
     """Whether the call ran with other arguments than those of the request."""
     count: int = 1
-    """The number of identical calls that the answer was for, this one included."""
+    """The number of identical calls that got this answer, this one included."""
     at: float = field(default=0.0, compare=False)
     """When it was decided, in seconds since the epoch."""

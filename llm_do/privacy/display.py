@@ -12,8 +12,7 @@ from typing import Any
 
 from ..values.fields import EXTRA, Fields, parts_of
 
-LIMIT = 2_000
-"""The most characters of one value, unless `full`."""
+LIMIT = 2_000  # characters of one value, unless `full`
 _MOST_ITEMS = 200
 _MOST_NODES = 2_000
 
@@ -112,7 +111,7 @@ def format_arguments(payload: Mapping[str, Any], *, full: bool = False, limit: i
 
 
 _MISLEADING = re.compile(r'\Z|\s|[\w.]*[\[{<("]|-?[0-9]|(?:true|false|null|-?Infinity|NaN)\Z|.*\s\Z', re.DOTALL)
-"""A text that could be mistaken for another value, or for a shorter text. It stands in quotes."""
+"""Texts that could be mistaken for other values, or for shorter texts. They get quotes."""
 _PLAIN_NAME = re.compile(r"[\w.-]+\Z")
 
 
@@ -148,7 +147,7 @@ class _Leave:
 
 
 def _compact(value: Any, shorten: Callable[[str], str], full: bool) -> str:
-    """Nested data in one line, like JSON. It goes as deep as the data does, without recursion."""
+    """Return nested data in one line, like JSON. It goes as deep as the data does, without recursion."""
     pieces: list[str] = []
     inside: set[int] = set()
     todo: list[Any] = [value]

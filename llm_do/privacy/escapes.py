@@ -8,10 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from html import unescape
 
-DEEPEST = 3
-"""How many nested escapes are decoded: `%252B` has two."""
-LONGEST = 64
-"""The most characters of a reading that the beginning of an escape can have, also a nested one."""
+DEEPEST = 3  # nested escapes that are decoded: `%252B` has two
+LONGEST = 64  # characters of a reading that the beginning of an escape can have, also a nested one
 
 _URL = r"(?:%[0-9A-Fa-f]{2})+"
 _BACKSLASH = r"(?:\\u[0-9A-Fa-f]{4})+|\\U[0-9A-Fa-f]{8}|\\x[0-9A-Fa-f]{2}|\\[^uUx]"
@@ -22,7 +20,6 @@ _SIMPLE = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
 
 def has_escapes(text: str) -> bool:
-    """Return whether a text may have escapes in it."""
     return "%" in text or "\\" in text or "&" in text
 
 
@@ -37,7 +34,7 @@ class Reading:
     """The escapes that were decoded."""
 
     def places(self, parts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Return the positions of parts of it, in their order, in the text that has all escapes."""
+        """Return the positions of parts of the text, in their order, in the text with all escapes."""
         if self.above is None:
             return list(parts)
         return self.above.places(_places(self.above.text, self.escapes, parts))

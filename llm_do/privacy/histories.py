@@ -21,7 +21,7 @@ from .secrets import Values
 
 
 class SentHistory:
-    """Removes secrets from the requests of one conversation: a tool's result reaches the model in no other way.
+    """Removes secrets from the requests of one conversation. A tool's result reaches the model in no other way.
 
     A part is searched once, and sent as it was then: a list that a tool returned, and still writes to, may have a
     secret in it later.
@@ -63,10 +63,7 @@ def _frozen(part: Any, content: Any, secrets: Values) -> Any:
 
 
 def _as_data(content: Any) -> Any:
-    """Return the result of a tool as data for a model, so that the serialized form of an object is searched too.
-
-    Files stay files.
-    """
+    """Return the result of a tool as data, so that the serialized form of objects is searched. Files stay files."""
     if is_multi_modal_content(content):
         return deepcopy(content)
     if isinstance(content, list):

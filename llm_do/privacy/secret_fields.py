@@ -1,4 +1,4 @@
-"""Secret parts of data: of arguments, which their JSON Schema marks, and of the settings of requests, by name."""
+"""Secret parts of data: of arguments, as their JSON Schema marks them, and of the settings of requests, by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic_core import CoreSchema
 
 from ..values.canonical import SameObject
 from ..values.fields import Fields, alias_map, parts_of, replace_items
-from ..values.json_schema import COMBINATIONS, CONTENTS, follow
+from ..values.json_schema import COMBINATIONS, CONTENTS, follow, leaves
 
 HIDDEN = "[secret]"
 
@@ -33,7 +33,6 @@ class SecretFields:
     def __init__(self, schema: dict[str, Any]) -> None:
         self._root = schema
         self.any = self._has_secrets(schema)
-        """Whether there is a secret part."""
 
     @staticmethod
     def of(schema: dict[str, Any]) -> SecretFields | None:
@@ -44,14 +43,27 @@ class SecretFields:
         """Return whether an argument, or a part of it, is secret."""
         return _is_secret_schema(self._root) or any(map(self._has_secrets, _property([self._root], [name])))
 
-    def split(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-        """Return the arguments without secret values, and these values."""
+    def split(self, arguments: Mapping[str, Any], unfit: list[Any] | None = None) -> tuple[dict[str, Any], list[Any]]:
+        """Return the arguments without secret values, and these values.
+
+        With `unfit`, values in places that the schema does not have are hidden too, and added to it.
+        """
         if any(map(_is_secret_schema, follow(self._root, [self._root]))):
             return dict.fromkeys(arguments, HIDDEN), list(arguments.values())
+        visible: dict[str, Any] = {}
         secret: list[Any] = []
-        return dict(self._split([self._root], arguments, secret)), secret
+        parts = list(follow(self._root, [self._root]))
+        for name, value in arguments.items():
+            schemas, container = _declared(_property(parts, [name])), parts_of(value)
+            kinds = _kinds(leaf for schema in schemas for leaf in leaves(self._root, schema))
+            kind = "object" if isinstance(container, Fields | Mapping) else "array"
+            if not schemas or (container is not None and kind not in kinds):
+                # The schema of a lone model has its fields, and PydanticAI puts it under the name of its parameter.
+                schemas.append(self._root)
+            visible[name] = self._split(schemas, value, secret, unfit)
+        return visible, secret
 
-    def _split(self, schemas: Iterable[Any], value: Any, secret: list[Any]) -> Any:
+    def _split(self, schemas: Iterable[Any], value: Any, secret: list[Any], unfit: list[Any] | None = None) -> Any:
         parts = [part for part in follow(self._root, schemas) if part]
         if value is None or not parts:
             return value
@@ -59,28 +71,34 @@ class SecretFields:
             secret.append(value)
             return HIDDEN
         if isinstance(value, str) and value.lstrip().startswith("{") and any(map(self._has_secrets, parts)):
-            return self._hide_text(parts, value, secret)
+            return self._hide_text(parts, value, secret, unfit)
         container = parts_of(value)
         aliases = alias_map(type(value)) if isinstance(container, Fields) else {}
         has_names = isinstance(container, Fields | Mapping)
+        hidden = unfit if unfit is not None and any(map(self._has_secrets, parts)) else None
+        if hidden is not None and container is None and not _kinds(parts) - {"object", "array", "null"}:
+            hidden.append(value)
+            return HIDDEN
 
         def split(key: Any, item: Any) -> Any:
             # An extra value with the name of a field may be meant for it, and is hidden like it.
-            inner = _property(parts, [key, *aliases.get(key, ())]) if has_names else _item(parts, key)
-            return self._split(inner, item, secret)
+            inner = _declared(_property(parts, [key, *aliases.get(key, ())]) if has_names else _item(parts, key))
+            if hidden is not None and not inner:
+                hidden.append(item)
+                return HIDDEN
+            return self._split(inner, item, secret, unfit)
 
         result = replace_items(value, split)
         return value if result is None else result
 
-    def _hide_text(self, schemas: Sequence[Any], text: str, secret: list[Any]) -> str:
-        """Hide a text in the place of an object with secret fields: its JSON, perhaps a broken one."""
+    def _hide_text(self, schemas: Sequence[Any], text: str, secret: list[Any], unfit: list[Any] | None) -> str:
+        """Hide a text in place of an object with secret fields. It may be JSON, perhaps broken."""
         secret.append(text)
         with suppress(ValueError):
-            self._split(schemas, json.loads(text), secret)
+            self._split(schemas, json.loads(text), secret, unfit)
         return HIDDEN
 
     def _has_secrets(self, schema: Any) -> bool:
-        """Return whether any part of a schema is secret."""
         return any(map(_is_secret_schema, follow(self._root, [schema], (*COMBINATIONS, *CONTENTS))))
 
 
@@ -107,6 +125,17 @@ def _property(parts: Sequence[Mapping[str, Any]], names: Sequence[Any]) -> Itera
         yield from _dict(part, "patternProperties").values()
 
 
+def _declared(schemas: Iterable[Any]) -> list[Any]:
+    """Return the schemas that allow a value."""
+    return [part for part in schemas if part is True or isinstance(part, Mapping)]
+
+
+def _kinds(parts: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return the kinds of values that schemas allow. One that names none may be of anything with items."""
+    kinds = [part.get("type", ["object", "array"]) for part in parts]
+    return {str(kind) for each in kinds for kind in (each if isinstance(each, list) else [each])}
+
+
 def _item(parts: Sequence[Mapping[str, Any]], index: int) -> Iterator[Any]:
     for part in parts:
         first = part.get("prefixItems")
@@ -130,7 +159,7 @@ _names_a_secret = re.compile(
 
 
 def hide_credentials(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as they may be written down and digested: a new key makes no other settings of them."""
+    """Return settings without credentials, to record and digest: a new key does not make them other settings."""
     hidden = dict(settings)
     if isinstance(headers := hidden.get("extra_headers"), dict):
         hidden["extra_headers"] = dict.fromkeys(headers, HIDDEN)
@@ -141,7 +170,7 @@ def hide_credentials(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hide_keys(data: Any) -> Any:
-    """Return JSON data without the values of what is named like a key."""
+    """Return JSON data without the values under names of credentials."""
     if isinstance(data, dict):
         return {key: HIDDEN if _names_a_secret(str(key)) else hide_keys(item) for key, item in data.items()}
     return [hide_keys(item) for item in data] if isinstance(data, list) else data

@@ -22,12 +22,9 @@ from .escapes import LONGEST, Reading, has_escapes, readings
 from .secret_fields import HIDDEN, SecretFields
 
 UNREADABLE = "[not shown: it could not be searched for secrets]"
-MOST_VALUES = 500
-"""The most values of arguments that are remembered. Of more, the oldest is forgotten."""
-DEEPEST = 100
-"""How deep nested data is searched. Anything deeper is replaced, once there is a secret."""
-SHORTEST = 4
-"""Shorter values are hidden only where they are a whole text: they occur in too many words."""
+MOST_VALUES = 500  # values of arguments that are remembered. Of more, the oldest is forgotten
+DEEPEST = 100  # levels of nested data that are searched. Anything deeper is replaced, once there is a secret
+SHORTEST = 4  # characters. Shorter values occur in too many words, and are hidden only where they are a whole text
 
 _OF_RECORDS = ("pydantic_ai.", "llm_do.")
 _STRUCTURE = frozenset(
@@ -52,14 +49,10 @@ class Values:
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
         self._labels: dict[str, str] = {}
-        self._texts: dict[str, str] = {}
-        """The texts that are replaced everywhere."""
-        self._whole: dict[str, str] = {}
-        """The texts that are replaced only where they are a whole text."""
+        self._texts: dict[str, str] = {}  # these are replaced everywhere
+        self._whole: dict[str, str] = {}  # these are replaced only where they are a whole text
         self.active = False
-        """Whether there is any."""
-        self._longest = 0
-        """The length of the longest text so far, in bytes."""
+        self._longest = 0  # bytes of the longest text so far
         self._has_spaces = False
         self._has_escapes = False
         for text in texts:
@@ -90,7 +83,7 @@ class Values:
                 self._whole.pop(part, None)
 
     def text(self, text: str, *, keep_lines: bool = False) -> str:
-        """Return a text without them, also behind escapes; with `keep_lines` in as many lines as before."""
+        """Return a text without the secrets, also behind escapes; with `keep_lines`, it has as many lines as before."""
         places = list(self._places(text)) if self.active else []
         if not places:
             return text
@@ -104,7 +97,7 @@ class Values:
         return "".join([*pieces, text[at:]])
 
     def _places(self, text: str) -> Iterator[tuple[int, int, str]]:
-        """Yield start and end of each in a text, and its label."""
+        """Yield start and end of each secret in a text, and its label."""
         for reading in self.readings(text):
             if label := self._whole.get(reading.text):
                 yield 0, len(text), label
@@ -115,11 +108,10 @@ class Values:
                     yield start, end, label
 
     def readings(self, text: str) -> Iterator[Reading]:
-        """Yield a text in all readings that are searched."""
         return readings(text, spaces=self._has_spaces, mixed=self._has_escapes)
 
     def redact(self, value: Any) -> Any:
-        """Return any value without them: itself if it has none, else a copy."""
+        """Return any value without the secrets: itself if it has none, else a copy."""
         return self._redact(value, set()) if self.active else value
 
     def _redact(self, value: Any, inside: set[int]) -> Any:
@@ -135,7 +127,7 @@ class Values:
             return value if (clean := self.text(text)) == text else clean.encode(errors="surrogateescape")
         if isinstance(value, SecretStr | SecretBytes):
             return HIDDEN
-        if isinstance(value, Enum | type):
+        if isinstance(value, type):
             return value
         if id(value) in inside:
             return "[the same again]"
@@ -143,6 +135,9 @@ class Values:
             return UNREADABLE
         inside.add(id(value))
         try:
+            if isinstance(value, Enum | memoryview):
+                content = value.value if isinstance(value, Enum) else bytes(value)
+                return value if (clean := self._redact(content, inside)) is content else clean
             kept = _STRUCTURE if type(value).__module__.startswith(_OF_RECORDS) else ()
             redacted = replace_items(
                 value,
@@ -173,8 +168,7 @@ class Secrets(Values):
         self.configured: Values | None = None
         """The values of environment variables, which never go to a model."""
         self._permanent: set[str] = set()
-        self.version = 0
-        """Changes with every new value."""
+        self.version = 0  # changes with every new value
         for name in dict.fromkeys((*names, *more)):
             if value := (environment or {}).get(name):
                 self.configured = self.configured or Values()
@@ -203,13 +197,17 @@ class Secrets(Values):
         """Return a maker of streams that remove secrets from long texts before they are cut; `None` without secrets."""
         return partial(StreamedText, self, keep_lines=True) if self.active else None
 
-    def arguments(self, arguments: Mapping[str, Any], secret_fields: SecretFields | None) -> dict[str, Any]:
-        """Return the arguments of a call without secrets, and add the secret ones."""
+    def arguments(
+        self, arguments: Mapping[str, Any], secret_fields: SecretFields | None, unfit: list[Any] | None = None
+    ) -> dict[str, Any]:
+        """Return the arguments of a call without secrets, and add the secret ones; `unfit` as for `split`."""
         redacted: Any = arguments
         if secret_fields is not None:
             try:
-                redacted, values = secret_fields.split(arguments)
+                redacted, values = secret_fields.split(arguments, unfit)
                 self.learn(values)
+                # Errors may quote them. A short one may be a word that is in many texts.
+                self.learn(text for text in texts_in(unfit or ()) if len(text) >= 2 * SHORTEST)
             except Exception:  # a value of some class that cannot be read
                 redacted = None
         redacted = self.redact(redacted)
@@ -217,10 +215,9 @@ class Secrets(Values):
 
 
 class StreamedText:
-    """A text that comes in pieces, without secrets. The possible beginning of one is held back."""
+    """Removes secrets from a text that comes in pieces. What may be the beginning of one is held back."""
 
     def __init__(self, secrets: Secrets, *, keep_lines: bool = False) -> None:
-        """Create an empty text. `keep_lines` keeps the newlines in secrets."""
         self._secrets = secrets
         self._keep_lines = keep_lines
         self._pending = ""
@@ -235,7 +232,6 @@ class StreamedText:
         return text[:ready]
 
     def rest(self) -> str:
-        """Return the rest at the end of the text."""
         rest, self._pending = self._pending, ""
         return rest
 

@@ -30,8 +30,7 @@ from ..core.worker import WorkerEntry
 from ..definitions.definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec
 from ..errors import ArgumentError, EventLoopError, ModelChoiceError
 from ..machine import pool
-from ..models import announce, choose_default_model, explain_missing, named_model
-from ..models.choice import ModelLike
+from ..models.choice import ModelLike, announce, choose_default_model, explain_missing, named_model
 from ..policy.requests import ApprovalCallback, Approver
 from ..toolsets.delegation import worker_call, worker_create
 from ..values.fields import fields_of

@@ -16,7 +16,7 @@ from ..budgets.prices import Price, check_priced_name
 from ..definitions.definition import WorkerLimits
 from ..errors import WorkerFileError, did_you_mean, summarize
 from ..machine.files import read_file
-from ..models.custom import invalid_provider_reason
+from ..models.resolve import invalid_provider_reason
 from ..policy.rules import ToolRule, ToolRules
 from ..privacy.display import visible
 from ..sandbox import SandboxConfig

@@ -11,7 +11,7 @@ from ..core.recorder import logger
 from ..definitions.definition import WorkerDefinition, WorkerLimits, places_of
 from ..definitions.fields import AttachmentPolicy
 from ..errors import WorkerFileError
-from ..models import custom_provider, names_model_file
+from ..models.resolve import custom_provider, names_model_file
 from ..policy.catalogue import is_reserved
 from ..policy.rules import ToolRule, anchor_rules, remove_ineffective
 from ..sandbox import SandboxConfig

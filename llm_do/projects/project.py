@@ -21,7 +21,7 @@ from ..core.entry import Entry
 from ..definitions.definition import WorkerDefinition
 from ..errors import LlmDoError, UnknownEntryError, WorkerFileError, did_you_mean
 from ..machine.files import Owners
-from ..models import make_custom_model
+from ..models.resolve import make_custom_model
 from ..values.texts import quote
 from .code import ProjectCode, entries_in, explain_public_name, functions_in
 from .config import ProjectConfig, read_config

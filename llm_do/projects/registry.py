@@ -19,7 +19,7 @@ from ..definitions.definition import WorkerCreationDefaults, WorkerDefinition, W
 from ..definitions.toolsets import McpToolset, native_tool
 from ..errors import DuplicateEntryError, RuleError, UnknownEntryError, WorkerFileError, did_you_mean
 from ..machine.files import read_file
-from ..models import named_model
+from ..models.choice import named_model
 from ..policy.catalogue import CATALOGUE, TOOLSETS
 from ..policy.rules import RuleBook, check_rules
 from ..toolsets.table import load, tools_of

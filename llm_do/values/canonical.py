@@ -18,7 +18,7 @@ from .snapshots import ATOMS
 
 
 class SameObject:
-    """Compares and hashes by the identity of `target`, and keeps it alive so that its id stays its own."""
+    """Compares and hashes by the identity of `target`, and keeps it alive so that its id is not used again."""
 
     __slots__ = ("target",)
 
@@ -33,14 +33,14 @@ class SameObject:
 
 
 class NoCanonicalForm(Exception):
-    """Raised for a value without a form by which two equal values could be recognised."""
+    """Raised for a value that cannot be compared with others by its data."""
 
 
 def canonical(value: Any) -> Hashable:
     """Return a key that is equal for equal values of the same type, and only for those.
 
-    1, 1.0, True and "1" have four different keys. Raises `NoCanonicalForm` for objects whose meaning
-    cannot be read off their data, and for data that contains itself.
+    1, 1.0, True and "1" have four different keys. Raises `NoCanonicalForm` for data that contains itself, and for
+    objects that hold more than their data shows.
     """
     try:
         return _key(value)
@@ -90,7 +90,7 @@ def _exact_fields(value: Any) -> Fields | None:
 
 
 def _set_fields(value: Any) -> tuple[str, ...]:
-    """Return the fields of a model that were set: a patch with `None` is another one than a patch without a value."""
+    """Return the fields of a model that were set: a patch with `None` is not a patch without a value."""
     return tuple(sorted(value.model_fields_set)) if isinstance(value, BaseModel) else ()
 
 
@@ -105,14 +105,12 @@ def is_same(left: Any, right: Any) -> bool:
 
 
 def digest_of_key(key: Hashable) -> str:
-    """Return a digest of a canonical key, equal in every process, in which classes count by their names.
-
-    It is long: a model that may choose what is digested must not find two values with one digest.
-    """
+    """Return a digest of a canonical key, equal in every process, in which classes count by their names."""
     try:
         text = _text_of_key(key)
     except (RecursionError, ValueError):  # it has a number of thousands of digits
         raise NoCanonicalForm("it is too large") from None
+    # It is long: a model that may choose what is digested must not find two values with one digest.
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=32).hexdigest()
 
 
@@ -155,10 +153,8 @@ class _Writer:
 
     def __init__(self, clean: Callable[[Any], Any] | None = None) -> None:
         self.clean = clean
-        self.is_exact = True
-        """Whether no other values have these texts."""
-        self.plain = _WRITTEN_AS_REPR if clean is None else frozenset()
-        """The types that dictionaries write without a call for each."""
+        self.is_exact = True  # no other values have these texts
+        self.plain = _WRITTEN_AS_REPR if clean is None else frozenset()  # written in dictionaries without a call
 
     def text(self, value: Any) -> str:
         if self.clean is not None and type(value) in ATOMS:

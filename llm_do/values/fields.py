@@ -33,10 +33,7 @@ class Fields(NamedTuple):
 
 
 def fields_of(value: Any) -> Fields | None:
-    """Return the fields of a pydantic model or a dataclass; `None` for any other value.
-
-    They are read from where the object stores them, and not by code of its class.
-    """
+    """Return the fields of a model or a dataclass as the object stores them, without its own code; else `None`."""
     if isinstance(value, BaseModel):
         return Fields(value.__dict__, getattr(value, "__pydantic_extra__", None) or {})
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
@@ -49,10 +46,7 @@ def fields_of(value: Any) -> Fields | None:
 
 
 def parts_of(value: Any) -> Fields | Mapping[Any, Any] | Collection[Any] | None:
-    """Take a value apart: return the fields of a model or a dataclass, and a mapping, list, tuple or set as it is.
-
-    Any other value has no parts: `None`. Whatever goes through values of any kind asks here what is in them.
-    """
+    """Return the fields of a model or a dataclass, and a mapping, list, tuple or set itself; else `None`."""
     if isinstance(value, dict | list | tuple | set | frozenset):
         return value
     if (fields := fields_of(value)) is not None:
@@ -61,7 +55,7 @@ def parts_of(value: Any) -> Fields | Mapping[Any, Any] | Collection[Any] | None:
 
 
 def items_of(value: Any) -> Iterable[Any]:
-    """Return all that is in a value, without the keys; of one without parts, nothing."""
+    """Return all parts of a value, if it has any, without the keys of mappings."""
     parts = parts_of(value)
     if isinstance(parts, Fields):
         return (*parts.declared.values(), *parts.extra.values())
@@ -106,9 +100,9 @@ def _properties(schema: dict[str, Any]) -> Mapping[str, Any]:
 
 
 def separate_extra(value: Any) -> Any:
-    """Return a value for a JSON text: models and dataclasses with extra values become mappings that have these apart.
+    """Return a value for a JSON text: models and dataclasses with extra values become mappings that keep these apart.
 
-    A value without any is returned as it is, for its class to serialize it.
+    A value without extra values is returned as it is, so that its class serializes it.
     """
     return _separate(value, set())
 

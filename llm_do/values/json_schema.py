@@ -1,4 +1,4 @@
-"""Walk JSON Schemas from anywhere: references, unions, the schemas inside of one, and bounds."""
+"""Walk JSON Schemas from anywhere, within bounds: references, unions and nested schemas."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ from urllib.parse import unquote
 from .patterns import UncheckablePattern, compile_pattern, measure
 from .texts import quote
 
-MOST_CHECKED_PARTS = 1_000
-"""The most schemas in a JSON Schema of a worker, all of which are checked before it is used: that takes long."""
-MOST_TOOL_PARTS = 2_000
-"""The most schemas in the schema of a foreign tool. They are more, since they are counted, and not checked."""
-MOST_STEPS = 20_000
-"""The most steps that it takes to compile all patterns of a JSON Schema: about a second, and 150 MB."""
+MOST_CHECKED_PARTS = 1_000  # schemas in a worker's JSON Schema: each is checked before use, which takes long
+MOST_TOOL_PARTS = 2_000  # schemas in the schema of a foreign tool: more, since they are counted and not checked
+MOST_STEPS = 20_000  # to compile all patterns of a JSON Schema: about a second, and 150 MB
 
 _HOLD_SCHEMAS_BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _HOLD_VALUES = ("const", "enum", "default", "examples")
@@ -45,15 +42,12 @@ def resolve(root: Mapping[str, Any], reference: str) -> Any:
 def follow(
     root: Mapping[str, Any], schemas: Iterable[Any], keywords: Sequence[str] = COMBINATIONS
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield schemas and all those that references and some keywords in them lead to, each once.
-
-    `{}` stands for `true`, and for a reference to nothing.
-    """
+    """Yield schemas, and all those that references and some keywords in them lead to, each once."""
     waiting, ids = deque(schemas), set[int]()
     while waiting:
         part = waiting.popleft()
         if not isinstance(part, Mapping):
-            yield {}
+            yield {}  # for `true`, and for a reference to nothing
         elif id(part) not in ids:
             ids.add(id(part))
             yield part

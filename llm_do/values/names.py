@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-AMONG_FILES = ("generated", "worker")
-"""Names that mean something else among the files of a project."""
+AMONG_FILES = ("generated", "worker")  # these mean something else among the files of a project
 
 NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
 NAME_RULE = "use letters, digits, '_' and '-', starting with a letter or a digit, 64 characters at most."
@@ -19,7 +18,7 @@ def is_name(name: Any) -> bool:
 
 
 def check_name(name: Any, owner: str = "an entry", hint: str = " Give one with name=...") -> str:
-    """Return a name that follows the rule. Raise `ValueError` for any other."""
+    """Return a name, or raise `ValueError` if it does not follow the rule."""
     if not is_name(name):
         raise ValueError(f"{name!r} cannot be {owner}'s name: {NAME_RULE}{hint}")
     return str(name)

@@ -15,12 +15,9 @@ from typing import TypeAlias
 
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
-LONGEST = 2_000
-"""The most characters of a pattern."""
-LARGEST = 10_000
-"""The most positions that a pattern has when its repetitions are spelled out."""
-MOST_WORK = 5_000_000
-"""The most positions times characters: about half a second in the worst case."""
+LONGEST = 2_000  # characters of a pattern
+LARGEST = 10_000  # positions of a pattern with its repetitions spelled out
+MOST_WORK = 5_000_000  # positions times characters: about half a second in the worst case
 
 _TOKEN = re.compile(
     r"""(?P<count>\{\s*(?P<least>\d*)\s*(?:,\s*(?P<most>\d*)\s*)?\})
@@ -31,8 +28,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _HAS_MANY_CHARACTERS = re.compile(r"\\[wWpP]")
-_MANY = 100
-"""The size of a class of all letters: it compiles to as much as this many characters do."""
+_MANY = 100  # the size of a class of all letters: it compiles to as much as this many characters
 _IGNORES_SPACES = re.compile(r"\(\?[a-zA-Z-]*x[a-zA-Z-]*[:)]")
 
 
@@ -68,11 +64,11 @@ class Measure:
 
     positions: int
     compiled: int
-    """The positions, with those of large classes as many times as they are compiled to."""
+    """The positions, where a large class counts as many times as it is compiled to."""
 
     @property
     def steps_to_compile(self) -> int:
-        """The steps, of some microseconds, that it takes to compile the pattern. One that is too large is not."""
+        """The steps, of some microseconds each, to compile the pattern. One that is too large is not compiled."""
         return 1 + self.compiled // 10 if self.positions <= LARGEST else 1
 
     def steps_to_match(self, length: int) -> int:
@@ -96,7 +92,7 @@ def _measure(pattern: str) -> Measure:
 
 
 def _total(tokens: list[re.Match[str]], sizes: list[int]) -> int:
-    """Add up the sizes of what a pattern has, each as often as it is repeated."""
+    """Add up the sizes of the tokens, each as often as it is repeated."""
     groups, last = [0], 0
     for token, size in zip(tokens, sizes, strict=True):
         if token["open"]:
@@ -120,7 +116,7 @@ Step: TypeAlias = Callable[[str], bool] | None
 
 
 class Glob:
-    """A pattern of steps. Names match one by one; a set has the numbers of steps that they may have used up."""
+    """A pattern of steps. Names match one by one; `places` are the numbers of steps that they may have used up."""
 
     def __init__(self, pattern: Sequence[str], match_name: Callable[[str], Callable[[str], bool]]) -> None:
         self.steps: list[Step] = [None if step == "**" else match_name(step) for step in pattern]
@@ -149,7 +145,6 @@ class Glob:
         return len(self.steps) in places
 
     def matches(self, names: Sequence[str]) -> bool:
-        """Return whether names match."""
         for at, step in enumerate(self.steps):
             if step is None:
                 break

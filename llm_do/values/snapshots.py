@@ -21,8 +21,8 @@ ATOMS: frozenset[type] = frozenset(
 def snapshot(value: Any) -> Any:
     """Return a copy of a value that does not change with it.
 
-    Containers of every kind, pydantic models and dataclasses are copied. Any other object stands for
-    itself: a database connection cannot be copied, and a reader wants to see its identity.
+    Containers, pydantic models and dataclasses are copied. Any other object stands for itself: a database connection
+    cannot be copied, and a reader wants to see its identity.
     """
     if type(value) is dict:  # the usual case: a call's arguments, which are texts and numbers
         for item in value.values():

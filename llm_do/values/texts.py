@@ -36,12 +36,11 @@ def is_blank(text: str) -> bool:
 
 
 def is_none_or_blank(value: object) -> bool:
-    """Return whether a value is `None` or a blank text."""
     return value is None or (isinstance(value, str) and is_blank(value))
 
 
 def safe_repr(value: object) -> str:
-    """Return the repr of a value, with extra values apart; of one whose own code fails, its type."""
+    """Return the repr of a value, with extra values apart, or its type if its own code fails."""
     try:
         return repr(separate_extra(value))
     except Exception:
@@ -49,10 +48,8 @@ def safe_repr(value: object) -> str:
 
 
 def quote(value: object, most: int = 200) -> str:
-    """Return the repr of a value for an error message: all of it in one line, or how long it is.
-
-    It is never cut, since half of a secret would not be found any more when the message is recorded.
-    """
+    """Return the repr of a value in one line for an error message, or only its length if it is long."""
+    # It is never cut: half of a secret would not be found any more when the message is recorded.
     for describe in (safe_repr, repr):  # the repr of a class may be shorter than its fields
         with suppress(Exception):
             text = escape_surrogates(describe(value)).replace("\n", "\\n")
@@ -74,7 +71,7 @@ def json_text(value: Any, *, indent: int | None = None, inf_nan_mode: Literal["n
 
 
 def text_of(value: object) -> str:
-    """Return `str(value)`; of a value whose own code fails, its type."""
+    """Return `str(value)`, or the type of the value if its own code fails."""
     try:
         return _validation_text(value) if isinstance(value, ValidationError) else str(value)
     except Exception:
@@ -82,7 +79,7 @@ def text_of(value: object) -> str:
 
 
 def _validation_text(error: ValidationError) -> str:
-    """Return the text of pydantic's error with each value as `quote` has it, where pydantic would cut it."""
+    """Return the text of pydantic's error with each value as `quote` writes it: pydantic would cut it."""
     problems = error.errors(include_url=False, include_context=False)
     lines = [f"{len(problems)} validation error{'s' * (len(problems) > 1)} for {error.title}"]
     for problem in problems:
@@ -94,7 +91,7 @@ def _validation_text(error: ValidationError) -> str:
 
 
 def _plain(value: Any, inside: tuple[int, ...]) -> Any:
-    """Return a value as JSON has it, without its own serialization."""
+    """Return a value as JSON data, without its own serialization."""
     if value is None or isinstance(value, bool | str):
         return value if not isinstance(value, str) else str.__str__(value)
     if id(value) in inside or len(inside) > 100:

@@ -811,7 +811,7 @@ async def test_a_server_that_ended_is_no_call_of_the_worker() -> None:
     def lose(ctx: RunContext[Context]) -> str:
         worker = ctx.deps.frame.worker
         assert worker is not None
-        ctx.deps.runtime.recorder.add_server(worker, "small", "It ended.")
+        ctx.deps.runtime.recorder.add_whole(worker, "small", "server", {}, error="It ended.")
         return "lost"
 
     worker = WorkerEntry(name="w", instructions="x", tools=[lose])

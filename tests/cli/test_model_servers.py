@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from llm_do.cli.terminal.errors import Exit
+from llm_do.models.addresses import user_name
 from llm_do.models.choice import KEY_OFFERS
-from llm_do.models.listeners import user_name
 from llm_do.models.servers import MODEL_SERVERS
 
 from .in_process import AtTerminal, RunHere, at_terminal_here, run_here, run_in_project

@@ -201,7 +201,7 @@ async def test_calls_that_cannot_be_made_are_rejected_with_what_was_written() ->
         await runtime.call("ad", 1)
     assert [(event.type, event.name, event.arguments, event.key) for event in events] == [
         ("call_rejected", "add", {"0": 1, "c": 3}, ""),
-        ("call_rejected", "ad", {"0": 1}, ""),
+        ("call_rejected", "ad", {"0": "[secret]"}, ""),
     ]
 
 
@@ -220,6 +220,29 @@ async def test_a_rejected_call_shows_no_secret() -> None:
     await Runtime([worker], message_callback=events.append).call("w", "go")
     assert len(of(CallRejected, events)) == 2
     assert "hunter22" not in repr(events)
+
+
+async def test_a_call_of_an_unknown_entry_shows_no_arguments_of_python() -> None:
+    events = list[Event]()
+
+    @entry
+    def login(user: str, token: Annotated[str, Secret]) -> str:
+        return user
+
+    with pytest.raises(UnknownEntryError, match="Did you mean 'login'"):
+        await Runtime([login], message_callback=events.append).call("logn", "ann", token="hunter22")
+    assert [event.arguments for event in of(CallRejected, events)] == [{"0": "[secret]", "token": "[secret]"}]
+
+
+async def test_the_name_of_an_unknown_entry_shows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "abc-12345")
+    events = list[Event]()
+    worker = WorkerEntry(name="w", model=scripted(calls(("call-abc-12345", {})), says("no")))
+    runtime = Runtime([worker], secrets=["MY_KEY"], message_callback=events.append)
+    with pytest.raises(UnknownEntryError):
+        await runtime.call("abc-12345")
+    await runtime.call("w", "go")
+    assert [event.name for event in of(CallRejected, events)] == ["[secret MY_KEY]", "call-[secret MY_KEY]"]
 
 
 @pytest.mark.parametrize("is_conversation", [False, True])

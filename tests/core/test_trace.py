@@ -955,8 +955,8 @@ async def test_what_is_recorded_when_it_is_over_does_not_stay_in_a_bounded_trace
     @entry
     async def work(ctx: RunContext[Context]) -> None:
         recorder = ctx.deps.runtime.recorder
-        recorder.add_server(ctx.deps.frame, "files", "it ended")
-        recorder.add_native(ctx.deps.frame, "web_search", {"q": 1}, "found")
+        recorder.add_whole(ctx.deps.frame, "files", "server", {}, error="it ended")
+        recorder.add_whole(ctx.deps.frame, "web_search", "native", {"q": 1}, output="found")
 
     runtime = Runtime([work], max_records=2)
     for _ in range(5):

@@ -16,11 +16,9 @@ from typing import Any
 import pytest
 from pydantic_ai.models import Model
 
-from llm_do.models import ModelChoice, choose_default_model
 from llm_do.models.addresses import Address
-from llm_do.models.choice import KeyOffer
-from llm_do.models.consent import remember
-from llm_do.models.servers import MODEL_SERVERS, ModelServer
+from llm_do.models.choice import KeyOffer, ModelChoice, choose_default_model
+from llm_do.models.servers import MODEL_SERVERS, ModelServer, remember_consent
 
 OLLAMA, LLAMA_SERVER, VLLM = MODEL_SERVERS
 TAGS = {"models": [{"name": "qwen3:8b", "model": "qwen3:8b"}, {"name": "llama3:latest"}]}
@@ -136,7 +134,7 @@ def at(server: ModelServer, port: int) -> tuple[ModelServer]:
 def choose_agreed(*servers: ModelServer, environ: Mapping[str, str] = MappingProxyType({}), **more: Any) -> ModelChoice:
     """The choice of a user who says yes to all that is asked."""
     for offer in choose_default_model(environ=environ, servers=servers, **more).passed_over:
-        remember(offer)
+        remember_consent(offer)
     return choose_default_model(environ=environ, servers=servers, **more)
 
 

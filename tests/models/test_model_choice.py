@@ -18,11 +18,10 @@ from pydantic_ai.models import KnownModelName, Model, infer_model
 from pydantic_ai.models.test import TestModel
 
 from llm_do import ModelChoiceError, Runtime, WorkerEntry
-from llm_do.models import ModelChoice, announce, choose_default_model, explain_missing, resolve_model
-from llm_do.models.choice import KEY_OFFERS
-from llm_do.models.consent import forget_all, has_agreed, remember
-from llm_do.models.listeners import listening_user
-from llm_do.models.servers import MODEL_SERVERS, ModelServer
+from llm_do.models.addresses import listening_user
+from llm_do.models.choice import KEY_OFFERS, ModelChoice, announce, choose_default_model, explain_missing
+from llm_do.models.resolve import resolve_model
+from llm_do.models.servers import MODEL_SERVERS, ModelServer, has_agreed, remember_consent, withdraw_consent
 
 from .served_models import (
     COMPLETION,
@@ -141,12 +140,12 @@ def test_a_yes_is_for_one_server_at_one_address_of_one_account(state: Path) -> N
     with serving({OLLAMA.path: TAGS, VLLM.path: MODELS}) as one, serving({OLLAMA.path: TAGS}) as other:
         (offer,) = choose_default_model(environ={}, servers=at(OLLAMA, one.server_port)).passed_over
         assert offer.user == os.geteuid()
-        remember(offer)
+        remember_consent(offer)
         assert choose_default_model(environ={}, servers=at(OLLAMA, one.server_port)).found
         assert not choose_default_model(environ={}, servers=at(OLLAMA, other.server_port)).found
         assert not choose_default_model(environ={}, servers=at(VLLM, one.server_port)).found
         assert not has_agreed(replace(offer, user=offer.user + 1))
-        assert len(forget_all()) == 1
+        assert len(withdraw_consent()) == 1
         assert not choose_default_model(environ={}, servers=at(OLLAMA, one.server_port)).found
 
 
@@ -252,7 +251,7 @@ def test_the_error_names_the_worker_and_every_way() -> None:
 
 def test_choosing_by_key_imports_no_provider() -> None:
     script = (
-        "import sys; from llm_do.models import choose_default_model as choose;"
+        "import sys; from llm_do.models.choice import choose_default_model as choose;"
         "assert choose(environ={'OPENAI_API_KEY': 'k'}); choose(environ={}, servers=());"
         "print([name for name in ('openai', 'anthropic', 'google.genai', 'groq', 'mistralai') if name in sys.modules])"
     )

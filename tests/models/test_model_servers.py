@@ -20,8 +20,9 @@ from pydantic_ai.models.ollama import OllamaModel
 from pydantic_ai.models.openai import OpenAIChatModel
 
 from llm_do import ModelChoiceError, Runtime, WorkerEntry
-from llm_do.models import announce, choose_default_model, resolve_model
 from llm_do.models.addresses import Address, read_address
+from llm_do.models.choice import announce, choose_default_model
+from llm_do.models.resolve import resolve_model
 from llm_do.models.servers import MODEL_SERVERS
 
 from ..processes import PATIENCE
@@ -209,7 +210,7 @@ def test_a_server_behind_tls_is_found(certificate: Path, monkeypatch: pytest.Mon
     with talking(say(OK + b"\r\n" + BODY), tls) as port:
         address = Address(host="localhost", port=port, scheme="https")
         (offer,) = choose_default_model(environ={}, servers=[replace(OLLAMA, address=address)]).passed_over
-    assert offer.name == "ollama:qwen3:8b"
+    assert offer.setting == "LLM_DO_MODEL=ollama:qwen3:8b"
 
 
 def test_a_server_that_never_answers_a_handshake_is_no_server() -> None:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote, quote_plus
@@ -15,7 +16,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, SecretBytes, SecretStr, computed_field
+from pydantic import BaseModel, Field, SecretBytes, SecretStr, computed_field, model_validator
 from pydantic_ai import ModelRetry, RunContext, Tool, ToolFailed, ToolReturn
 from pydantic_ai.exceptions import ApprovalRequired
 from pydantic_ai.messages import (
@@ -52,7 +53,7 @@ from llm_do.arguments.signatures import model_parameters
 from llm_do.arguments.validation import schema_validator
 from llm_do.privacy.histories import SentHistory
 from llm_do.privacy.secret_fields import HIDDEN, SecretFields
-from llm_do.privacy.secrets import MOST_VALUES, Secrets, StreamedText, Values
+from llm_do.privacy.secrets import MOST_VALUES, UNREADABLE, Secrets, StreamedText, Values
 
 from ..scripted import calls, says, scripted, tool_results
 
@@ -250,6 +251,130 @@ async def test_fields_of_models_are_found_at_any_depth(caplog: pytest.LogCapture
     assert secret_fields is not None
     assert [secret_fields.has_secret_in(name) for name in ("user", "token")] == [False, True]
     witness.check(VALUE, "spare-4711", "bobs-4711", "lone-4711", "second-4711", "alias-4711", "plain-4711")
+
+
+class Query(BaseModel):
+    query: str
+    pin: Annotated[int, Secret]
+
+
+def lone_model(login: Login, /) -> str:
+    return login.token
+
+
+def field_of_the_same_name(query: Query) -> str:
+    return str(query.pin)
+
+
+class Refused(Login):
+    @model_validator(mode="after")
+    def check(self) -> "Refused":
+        raise ValueError(f"bad {self.token}")
+
+
+def refused_model(data: Refused) -> str:
+    return data.token
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+@pytest.mark.parametrize("is_wrapped", [True, False])
+async def test_a_lone_model_is_searched_under_the_name_of_its_parameter(
+    caplog: pytest.LogCaptureFixture, is_own: bool, is_wrapped: bool
+) -> None:
+    digests = []
+    for token, pin in (("first-4711", 471147), ("second-4711", 815815)):
+        asked: list[tuple[str, dict[str, Any]]] = [
+            ("lone_model", {"user": "ann", "apiKey": token}),
+            ("field_of_the_same_name", {"query": "all", "pin": pin}),
+            ("refused_model", {"user": "ann", "apiKey": f"refused-{token}"}),
+        ]
+        names = {"lone_model": "login", "field_of_the_same_name": "query", "refused_model": "data"}
+        if is_wrapped:
+            asked = [(name, {names[name]: arguments}) for name, arguments in asked]
+        tools = [Tool(each, requires_approval=True) for each in (lone_model, field_of_the_same_name, refused_model)]
+        own = [ToolEntry(each) for each in tools] if is_own else []
+        boss = WorkerEntry(name="boss", tools=own, toolsets=[] if is_own else [lambda _, t=tools: FunctionToolset(t)])
+        witness = Witness(boss, caplog=caplog, model=scripted(*(calls(each) for each in asked), says("ok")))
+        await witness.runtime.call("boss", "go")
+        witness.check(token, str(pin))
+        assert len(witness.asked) == 2
+        assert "bad [secret]" in witness.seen()
+        digests.append([event.key for event in witness.events if event.type == "call_opened"])
+    assert digests[0] == digests[1]
+
+
+def two(login: Login, n: int = 0, note: str = "", tags: list[str] = [], more: Any = None) -> str:  # noqa: B006
+    return login.token
+
+
+class Quoting(Login):
+    @model_validator(mode="before")
+    @classmethod
+    def check(cls, value: Any) -> Any:
+        raise ValueError(f"bad {value}")
+
+
+def quoting(data: Quoting, n: int = 0) -> str:
+    return data.token
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+@pytest.mark.parametrize("as_json", [True, False])
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("login", {"user": "ann", "tokn": VALUE}),
+        ("login", {"login": {"user": "ann", "token": VALUE}}),
+        ("login", {"login": [{"user": "ann", "token": VALUE}]}),
+        ("login", {"user": ["ann", VALUE]}),
+        ("login", {"user": {"token": VALUE}}),
+        ("lone_model", {"user": "ann", "token": VALUE}),
+        ("lone_model", {"login": {"user": "ann", "token": VALUE}}),
+        ("lone_model", {"login": VALUE}),
+        ("two", {"user": "ann", "apiKey": VALUE, "n": 5}),
+        ("two", {"login": VALUE}),
+        ("two", {"login": [{"user": "ann", "apiKey": VALUE}]}),
+        ("two", {"login": {"user": "ann", "api_key": VALUE}}),
+        ("quoting", {"data": VALUE}),
+        ("quoting", {"data": {"user": "ann", "key": VALUE}}),
+        ("quoting", {"data": json.dumps({"user": "ann", "key": VALUE})}),
+    ],
+)
+async def test_a_models_call_that_does_not_fit_is_logged_without_it(
+    caplog: pytest.LogCaptureFixture, tool: str, arguments: dict[str, Any], is_own: bool, as_json: bool
+) -> None:
+    tools = [Tool(each) for each in (login.tool.function, lone_model, two, quoting)]
+    own = [ToolEntry(each) for each in tools] if is_own else []
+    boss = WorkerEntry(name="boss", tools=own, toolsets=[] if is_own else [lambda _: FunctionToolset(tools)])
+    call = ToolCallPart(tool, json.dumps(arguments) if as_json else arguments)
+    witness = Witness(boss, caplog=caplog, model=scripted(ModelResponse(parts=[call]), says("ok")))
+    await witness.runtime.call("boss", "go")
+    witness.check()
+    assert "call_rejected" in [event.type for event in witness.events]
+
+
+async def test_what_fits_in_a_models_call_with_a_secret_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    rest = {"n": 5, "note": "{all of it}", "tags": ["first-tag"], "more": {"some-name": ["some-value"]}}
+    asked = [rest, {"note": "only this"}, {"tags": ["first-tag"]}, {"login": {"user": "ann", "apiKey": VALUE}, **rest}]
+    boss = WorkerEntry(name="boss", tools=[ToolEntry(Tool(two))], retries=5)
+    responses = [calls(("two", arguments)) for arguments in asked]
+    witness = Witness(boss, caplog=caplog, model=scripted(*responses, says("ok")))
+    await witness.runtime.call("boss", "go")
+    witness.check()
+    logged = [
+        part.args_as_dict()
+        for each in witness.runtime.messages
+        for part in each.parts
+        if isinstance(part, ToolCallPart)
+    ]
+    assert logged == [*asked[:3], {"login": {"user": "ann", "apiKey": HIDDEN}, **rest}]
+
+
+async def test_a_word_in_the_wrong_place_of_a_models_call_is_no_secret(caplog: pytest.LogCaptureFixture) -> None:
+    boss = WorkerEntry(name="boss", tools=[login])
+    witness = Witness(boss, caplog=caplog, model=scripted(calls(("login", {"mode": "fast"})), says("so fast")))
+    assert await witness.runtime.call("boss", "go") == "so fast"
+    assert witness.runtime.trace[0].output_data == "so fast"
 
 
 async def test_an_entry_of_your_own_is_read_too(caplog: pytest.LogCaptureFixture) -> None:
@@ -470,6 +595,22 @@ def test_what_has_no_secret_stays_the_same_object() -> None:
     frozen = Plain("hunter22", "x")
     assert values.redact([frozen]) == [Plain(HIDDEN, "x")]
     assert frozen.note == "hunter22"
+
+
+def test_what_holds_a_text_in_another_form_is_searched() -> None:
+    class Level(Enum):
+        LOW = "low"
+        KEY = "the key is hunter22"
+        KEYS = ("hunter22",)
+
+    values = Values()
+    values.add("hunter22")
+    released = memoryview(b"hunter22")
+    released.release()
+    held = [Level.LOW, Level.KEY, Level.KEYS, memoryview(b"x hunter22"), released]
+    assert values.redact(held) == [Level.LOW, "the key is [secret]", (HIDDEN,), b"x [secret]", UNREADABLE]
+    clean = [Level.LOW, memoryview(b"low")]
+    assert values.redact(clean) is clean
 
 
 def test_what_cannot_be_searched_is_not_written_down() -> None:
@@ -757,6 +898,27 @@ async def test_a_secret_that_comes_into_a_result_later_is_not_sent(monkeypatch: 
     await runtime.call(WorkerEntry(name="w", tools=[read_log]), "go")
     assert VALUE not in "".join(sent)
     assert "content=['line 0']" in sent[-1] and "content=['line 0', 'line 1', '[secret MY_TOKEN]']" in sent[-1]
+
+
+async def test_a_secret_that_comes_into_what_a_tool_tells_as_a_prompt_is_not_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", VALUE)
+    notes, sent = ["fine"], list[str]()
+
+    @entry
+    async def look() -> ToolReturn:
+        notes.extend([VALUE] * len(sent[1:]))
+        return ToolReturn("ok", content=notes)
+
+    def step(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        sent.append(str(messages))
+        return says("ok") if len(sent) == 3 else calls(("look", {}))
+
+    runtime = Runtime(model=FunctionModel(step), secrets=["MY_TOKEN"])
+    await runtime.call(WorkerEntry(name="w", tools=[look]), "go")
+    assert repr(VALUE)[1:-1] not in "".join(sent)
+    assert "content=['fine', '[secret MY_TOKEN]']" in sent[-1]
 
 
 @pytest.mark.parametrize("is_told", ["before", "after"])

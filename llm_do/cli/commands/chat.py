@@ -51,6 +51,6 @@ def chat_command(ctx: click.Context, /, worker: str, attachments: tuple[Path, ..
 
 
 def has_full_terminal() -> bool:
-    """Return whether all three streams are at a terminal that can be drawn on. Textual draws on standard error."""
+    """Return whether the terminal can be drawn on. It takes all three streams: Textual draws on standard error."""
     streams = (sys.stdin, sys.stdout, sys.stderr)
     return all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") != "dumb"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,9 +18,10 @@ from ..support.projects import start_folder
 from ..terminal.errors import Exit, escape
 from ..terminal.stdout import print_json
 
+if TYPE_CHECKING:
+    from ..support.environment import Row
+
 _PACKAGES = ("llm-do", "pydantic-ai-slim", "pydantic", "click", "rich", "textual", "pyyaml")
-Row: TypeAlias = tuple[str, str, str]
-"""A thing, its state, and details. `missing` is what only some things need, `broken` what everything needs."""
 
 
 @click.command("doctor")
@@ -64,7 +65,7 @@ def _environment(root: Path | None) -> Iterator[Row]:
         import llm_do.projects.registry  # noqa: F401, PLC0415 - whether it can be imported is the question
 
         from ..support.environment import inspect_environment  # noqa: PLC0415
-    except Exception as exc:  # whatever is wrong with an installation
+    except Exception as exc:  # a broken installation can raise anything
         yield "import", "broken", f"{type(exc).__name__}: {exc}"
     else:
         yield from inspect_environment(root)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import click
 
-from ...machine.installation import install_extra
+from ...machine.installation import install_extra, is_installed
 from ..support.options import model_names, model_names_or_files
 from ..terminal.errors import Exit
 from ..terminal.stdout import align, print_json
@@ -34,7 +33,7 @@ def list_models_command(as_json: bool) -> None:
     from ...models.local import LOCAL_PACKAGE, catalogue, store  # noqa: PLC0415
 
     here, used = {each: store.cached_path(each) for each in catalogue.CATALOGUE.values()}, largest_cached_model()
-    installed = find_spec(LOCAL_PACKAGE) is not None
+    installed = is_installed(LOCAL_PACKAGE)
     if as_json:
         models = [
             {"name": each.name, "size": each.size, "path": path, "licence": each.licence, "about": each.about}
@@ -76,7 +75,7 @@ def pull_command(name: str | None) -> None:
     else:
         path = files.pull_with_progress(weights)
     click.echo(path)
-    if find_spec(LOCAL_PACKAGE) is None:
+    if not is_installed(LOCAL_PACKAGE):
         click.echo(_INSTALL, err=True)
 
 
@@ -87,7 +86,7 @@ def remove_command(names: tuple[str, ...]) -> int:
 
     What interrupted downloads left of them is removed as well.
     """
-    from ...models.local import catalogue, store  # noqa: PLC0415 - they import pydantic_ai
+    from ...models.local import catalogue, store  # noqa: PLC0415 - they import pydantic
 
     code = Exit.OK
     # A wrong name stops it before anything is removed.
@@ -106,17 +105,16 @@ def forget_command() -> None:
 
     You are asked again before one of them is used where no model is named.
     """
-    from ...models.consent import forget_all  # noqa: PLC0415 - it imports pydantic
+    from ...models.servers import withdraw_consent  # noqa: PLC0415 - it imports pydantic
 
-    forgotten = forget_all()
-    for server in forgotten:
+    withdrawn = withdraw_consent()
+    for server in withdrawn:
         click.echo(f"No longer used without a question: {server}")
-    if not forgotten:
+    if not withdrawn:
         click.echo("You have not agreed to any model server.", err=True)
 
 
 def _weights(name: str) -> Weights:
-    """Return the model of a name, with or without `local:`."""
     from ...errors import LocalModelError  # noqa: PLC0415 - it imports pydantic
     from ...models.local.catalogue import lookup  # noqa: PLC0415
 

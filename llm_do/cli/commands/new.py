@@ -15,7 +15,70 @@ from ...projects.discovery import find_root, names_in
 from ...projects.layout import files_of
 from ...values.names import NAME_RULE, is_name
 from ..support.projects import root_of, start_folder, trust_or_explain
-from ..support.templates import PROJECT, WORKER
+
+_WORKER = """\
+You are a helpful assistant. Answer in one short paragraph.
+
+Replace this text with your instructions. The model gets them first, and then the input of the run.
+"""
+
+_PROJECT = {
+    ".gitignore": """\
+__pycache__/
+.env
+""",
+    "README.md": """\
+# NAME
+
+A project of llm-do: LLM workers and Python functions that call each other by name.
+
+- `workers/helper.md` is a worker: its settings, and below them its instructions.
+- `tools.py` has functions. A worker that names one under `tools` can call it.
+- `llm-do.toml` has the default model, the limits, the rules and the files of the project.
+
+    llm-do list
+    llm-do run count_words text='one two three'
+    llm-do run helper 'How many words has a haiku?'
+    llm-do check
+""",
+    "llm-do.toml": """\
+# All settings are optional. Remove the # in front of those that you need.
+
+# The model for workers that name none. LLM_DO_MODEL overrides it. Without both, an API key in the environment, a
+# model server that you agreed to use or a local model decides: see `llm-do doctor`.
+# model = "anthropic:claude-sonnet-5-5"
+
+[limits]  # for each run, over all of its calls
+max_requests = 50
+# max_cost = 1.0  # US dollars; by default 5 on the command line
+
+# [tool_rules]  # allow, ask or deny, for every worker
+# count_words = "ask"
+
+# [sandbox.paths]  # folders that workers may use; `root` is relative to this file
+# notes = { root = "notes", mode = "rw", suffixes = [".md"] }
+""",
+    "tools.py": '''\
+"""Functions of the project. Workers call them as tools, and `llm-do run` runs them by name."""
+
+from llm_do import entry
+
+
+@entry
+def count_words(text: str) -> int:
+    """Count the words of a text."""
+    return len(text.split())
+''',
+    "workers/helper.md": """\
+---
+description: Answers questions, and counts words exactly.
+tools: [count_words]
+---
+Answer the question that you are given, in one short paragraph. When it is about a number of words, write the text
+first and count its words with the tool: never guess.
+""",
+}
+"""The files of a new project, in which NAME stands for its name. A test runs the project."""
 
 
 @click.group("new", invoke_without_command=True)
@@ -72,7 +135,7 @@ def project_command(ctx: click.Context, /, name: str, folder: Path | None) -> No
     except OSError as exc:
         raise click.ClickException(f"{target} cannot be created: {exc.strerror}.") from exc
     try:
-        for path, text in PROJECT.items():
+        for path, text in _PROJECT.items():
             (target / path).parent.mkdir(exist_ok=True)
             (target / path).write_text(text.replace("NAME", name), encoding="utf-8")
     except OSError as exc:
@@ -119,9 +182,9 @@ def worker_command(
             raise click.UsageError(f"There is no tool {tool!r}.{did_you_mean(tool, known)}")
     values = {"description": description, "model": model, "tools": list(dict.fromkeys(tools))}
     settings: dict[str, Any] = {key: value for key, value in values.items() if value}
-    text = WORKER if not settings else f"---\n{write_yaml(settings)}---\n{WORKER}"
+    text = _WORKER if not settings else f"---\n{write_yaml(settings)}---\n{_WORKER}"
     if as_yaml:
-        text = dump_worker(WorkerDefinition(name=name, instructions=WORKER.strip(), **settings))
+        text = dump_worker(WorkerDefinition(name=name, instructions=_WORKER.strip(), **settings))
     # A file that could not be read again is not written.
     parse_worker(text, name=name, path=str(path.relative_to(root)), format="yaml" if as_yaml else "md")
     try:
@@ -151,7 +214,6 @@ def _check_name(name: str, what: str) -> None:
 
 
 def _check_free(root: Path, name: str) -> None:
-    """Refuse a name that a file or a function has already."""
     existing = [*files_of(root, name), *(root / "workers").glob(f"{name}.yml")]
     if (root / "workers" / name).exists():
         existing.append(root / "workers" / name)

@@ -64,11 +64,10 @@ def list_rules_command(ctx: click.Context, /, worker: str | None, as_json: bool)
     """
     from ..support.descriptions import rules_of  # noqa: PLC0415 - it imports everything
 
-    registry, names = (open_project(ctx, asks=True), None) if worker is None else open_worker(ctx, worker, asks=True)
-    workers = registry.workers() if names is None else [names]
+    registry, name = (open_project(ctx, asks=True), None) if worker is None else open_worker(ctx, worker, asks=True)
     rules = rules_of(registry.rule_book())
-    for name in workers:
-        rules += rules_of(worker_of(registry, name, _NO_WORKER).rule_book)
+    for each in registry.workers() if name is None else [name]:
+        rules += rules_of(worker_of(registry, each, _NO_WORKER).rule_book)
     if as_json:
         print_json(rules)
         return

@@ -1,4 +1,4 @@
-"""A conversation with a worker, for both modes of `llm-do chat`: turns, `/` commands, and its transcript."""
+"""A conversation with a worker, for both modes of `llm-do chat`: turns, `/` commands and a transcript."""
 
 from __future__ import annotations
 
@@ -37,8 +37,6 @@ COMMANDS = {
 
 @dataclass
 class Turn:
-    """A question, its answer, and the calls between them."""
-
     question: str
     answer: str = ""
     calls: list[str] = field(default_factory=list)
@@ -47,7 +45,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Reply:
-    """The reply to a `/` command, and what should happen after it."""
+    """The reply to a `/` command, and what the chat does after it."""
 
     text: str
     failed: bool = False
@@ -70,7 +68,6 @@ class Conversation:
 
     @property
     def model(self) -> str:
-        """The name of the model that answers."""
         model = self.worker.model if self.worker.model is not None else self.runtime.context().model
         return "no model" if model is None else model if isinstance(model, str) else model.model_name
 
@@ -96,7 +93,6 @@ class Conversation:
         return turn.answer
 
     async def close(self) -> None:
-        """Close the toolsets of the worker."""
         await self._scope.close()
 
     def _bind(self, text: str) -> dict[str, Any]:
@@ -120,16 +116,12 @@ class Conversation:
         return format_without_secrets(value, self.runtime)
 
     def describe_cancelled(self) -> str:
-        """Return the message about a cancelled turn."""
         left = self.runtime.loop.threads.describe_left_running()
         return f"The turn was cancelled. The worker does not remember it. {visible(left)}".rstrip()
 
     def describe_error(self, exc: BaseException) -> str:
-        """Return an error as a message in this conversation."""
         text = describe_error(exc, redact=self._format)
         return text.replace("You ended the run.", "You ended the turn.", 1) if isinstance(exc, RunEnded) else text
-
-    # -- commands ------------------------------------------------------------------------------------
 
     async def command(self, line: str) -> Reply:
         """Run the command in a line that starts with a slash."""
@@ -143,7 +135,7 @@ class Conversation:
             case "/usage":
                 return Reply(format_usage(self.runtime, unpriced=", price not known") or "No model was used yet.")
             case "/tools":
-                return Reply(self._tools())
+                return Reply(self._list_tools())
             case "/model":
                 return await self._switch(rest) if rest else Reply(f"The model is {self.model}.")
             case "/save":
@@ -175,14 +167,13 @@ class Conversation:
         return Reply(text)
 
     async def _continue_with(self, worker: WorkerEntry[Any], history: Sequence[ModelMessage] | None = None) -> None:
-        """Go on in another scope, with this history or another one."""
+        """Go on in another scope, by default with the same history."""
         before = self._scope
         self._scope = worker.start(self.runtime, message_history=before.messages if history is None else history)
         self.worker = worker
         await before.close()
 
-    def _tools(self) -> str:
-        """Return the tools and toolsets of the worker, and the workers that it may call."""
+    def _list_tools(self) -> str:
         session = self.runtime
         lines = []
         for tool in self.worker.tools:
@@ -222,7 +213,6 @@ class Conversation:
         return Reply(f"The conversation is in {visible(str(path))}.")
 
     def markdown(self) -> str:
-        """Return the conversation as a Markdown document."""
         parts = [f"# Conversation with {self.worker.name}", f"Model: {self.model}"]
         for turn in self.turns:
             parts += ["## You", turn.question, f"## {self.worker.name}"]

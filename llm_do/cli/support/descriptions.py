@@ -24,7 +24,7 @@ from ...core.worker import WorkerEntry
 from ...definitions.definition import WorkerDefinition
 from ...definitions.toolsets import McpToolset
 from ...errors import ModelChoiceError
-from ...models import choose_default_model
+from ...models.choice import choose_default_model
 from ...policy.catalogue import DEFAULTS
 from ...policy.rules import RuleBook
 from ...privacy.display import visible
@@ -35,16 +35,14 @@ from .sessions import session_limits
 
 Description: TypeAlias = dict[str, Any]
 Section: TypeAlias = tuple[str, Sequence[str | None]]
-"""A title, and the texts below it. One that is empty, or not there, takes no line."""
+"""A title, and the texts below it. Empty ones and `None` are left out."""
 
 
 def describe(registry: WorkerRegistry, entry: Entry[Any]) -> Description:
-    """Return the description of an entry, as JSON values."""
     return _worker(registry, entry) if isinstance(entry, WorkerEntry) else _function(registry, entry)
 
 
 def rules_of(book: RuleBook | None) -> list[Description]:
-    """Return the rules of one rule book, each with its place in a file."""
     if book is None:
         return []
     return [
@@ -98,7 +96,6 @@ def _function(registry: WorkerRegistry, entry: Entry[Any]) -> Description:
     signature = inspect.signature(inspect.unwrap(entry.tool.function)) if isinstance(entry, ToolEntry) else None
     return {
         **_tool(entry, adapted.proxy or proxy_tool(adapted)),
-        "kind": "function" if entry.kind == "tool" else entry.kind,
         "signature": None if signature is None else f"{entry.name}{signature}",
         "source": _relative(adapted.source, registry.root),
         "rules": [rule for rule in rules_of(registry.rule_book()) if rule["tool"] == rule_name(entry)],
@@ -196,7 +193,7 @@ def _limit_values(limits: Limits) -> Description:
 
 
 def _relative(place: str | None, root: Path) -> str | None:
-    """Return a path, which a line may follow, as seen from the project."""
+    """Return a path, with or without a line number, relative to the project."""
     return None if place is None else place.removeprefix(f"{root}".removesuffix("/") + "/")
 
 
@@ -204,7 +201,6 @@ def _relative(place: str | None, root: Path) -> str | None:
 
 
 def describe_as_text(description: Description) -> str:
-    """Return the description as text: titles, and the lines below them."""
     sections = _function_sections(description) if "signature" in description else _worker_sections(description)
     return "\n\n".join(_section(title, texts) for title, texts in sections)
 

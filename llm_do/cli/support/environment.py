@@ -8,29 +8,27 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeAlias
 
 from ...errors import LlmDoError, LocalModelError, ModelChoiceError
-from ...machine.installation import install_extra, install_package
-from ...models import choose_default_model, custom_provider, servers
-from ...models.choice import KEY_OFFERS, embedded_install_command, local_models_enabled, setting_for
-from ...models.consent import has_agreed
+from ...machine.installation import install_extra, install_package, is_installed
+from ...models import servers
+from ...models.choice import KEY_OFFERS, choose_default_model, embedded_install_command, local_models_enabled
 from ...models.local import LOCAL_PACKAGE
 from ...models.local.catalogue import EMBEDDED, format_size
 from ...models.local.files import ModelFile
 from ...models.local.store import cached_models, models_folder
+from ...models.resolve import custom_provider
 from ...projects.config import read_config
 from ...projects.layout import CONFIG
 from ...sandbox.commands.bwrap import find_sandbox_problem
 
 Row: TypeAlias = tuple[str, str, str]
-"""The thing that was examined, its state (`ok` or `missing`), and details."""
+"""A thing, its state (`ok`, `missing`, or `broken` if no command works without it), and details."""
 
 
 def inspect_environment(root: Path | None) -> Iterator[Row]:
-    """Yield the state of all that a project in `root` may need from this machine."""
     problem = find_sandbox_problem()
     found = f"{shutil.which('bwrap')}: commands are sandboxed"
     yield "bubblewrap", "ok" if problem is None else "missing", problem or found
@@ -45,7 +43,7 @@ def inspect_environment(root: Path | None) -> Iterator[Row]:
 def _keys() -> Iterator[Row]:
     for offer in KEY_OFFERS:
         present = [name for name in offer.variables if os.environ.get(name, "").strip()]
-        needs = "" if _is_installed(offer.package) else f"needs {install_package(f'pydantic-ai-slim[{offer.extra}]')}"
+        needs = "" if is_installed(offer.package) else f"needs {install_package(f'pydantic-ai-slim[{offer.extra}]')}"
         state = "ok" if present and not needs else "missing"
         empty = [name for name in offer.variables if name in os.environ and name not in present]
         detail = f"is set, for models such as {offer.model}" if present else "is empty" if empty else "is not set"
@@ -53,19 +51,12 @@ def _keys() -> Iterator[Row]:
         yield name, state, "; ".join(filter(None, (detail, needs)))
 
 
-def _is_installed(package: str) -> bool:
-    try:
-        return find_spec(package) is not None
-    except (ImportError, ValueError):
-        return False
-
-
 def _servers() -> Iterator[Row]:
-    """Yield the model servers that answer, and whether they are used where no model is named."""
+    """Yield the model servers, and whether they are used if no model is named."""
     if not local_models_enabled():
         yield "model servers", "missing", "are not looked for: LLM_DO_NO_LOCAL is set"
         return
-    needs = "" if _is_installed("openai") else f"; needs {install_package('pydantic-ai-slim[openai]')}"
+    needs = "" if is_installed("openai") else f"; needs {install_package('pydantic-ai-slim[openai]')}"
     for kind in servers.MODEL_SERVERS:
         try:
             server = kind.locate(os.environ)
@@ -78,16 +69,15 @@ def _servers() -> Iterator[Row]:
             continue
         if server.named_by:
             use = server.describe_remote() or f"{server.named_by} names it, so it may be used"
-        elif has_agreed(offer):
+        elif servers.has_agreed(offer):
             use = "you agreed to use it; to take that back: llm-do models forget"
         else:
-            use = f"not used without your yes: `llm-do run` asks at a terminal, or set {setting_for(offer)}"
+            use = f"not used without your yes: `llm-do run` asks at a terminal, or set {offer.setting}"
         yield server.name, "missing" if needs else "ok", f"{offer.place} has {offer.model}; {use}{needs}"
 
 
 def _local_models() -> Iterator[Row]:
-    """Yield whether models can run on this machine, and which ones are here."""
-    if find_spec(LOCAL_PACKAGE) is None:
+    if not is_installed(LOCAL_PACKAGE):
         yield LOCAL_PACKAGE, "missing", f"for models that run here: {install_extra('local')}"
     elif (problem := _import_problem(LOCAL_PACKAGE)) is not None:
         yield LOCAL_PACKAGE, "missing", f"it is installed, and cannot be imported: {problem}"
@@ -95,7 +85,7 @@ def _local_models() -> Iterator[Row]:
         yield LOCAL_PACKAGE, "ok", version(LOCAL_PACKAGE)
     try:
         here, folder = cached_models(), models_folder()
-    except LocalModelError as exc:  # the configured folder is none
+    except LocalModelError as exc:  # the configured folder cannot be used
         yield "local models", "missing", f"{exc}"
         return
     names = ", ".join(f"{each.name} ({format_size(each.size)})" for each in here)
@@ -104,7 +94,7 @@ def _local_models() -> Iterator[Row]:
 
 
 def _import_problem(package: str) -> str | None:
-    """Return why a package cannot be imported. Another process tries it: a library may end the one that loads it."""
+    """Return why a package cannot be imported. Another process tries it, since a broken library may end its process."""
     command = [sys.executable, "-P", "-c", f"import {package}"]
     tried = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - this interpreter
     if tried.returncode == 0:
@@ -114,7 +104,7 @@ def _import_problem(package: str) -> str | None:
 
 
 def _default_model(root: Path | None) -> Iterator[Row]:
-    """Yield the project, and the model of its workers that name none, with the reason."""
+    """Yield the project, and the model for its workers that name none."""
     yield "project", "ok" if root else "missing", str(root) if root else "none here: `llm-do new` makes one"
     configured, providers = None, dict[str, str]()
     if root is not None:
@@ -161,9 +151,9 @@ def _terminal() -> Iterator[Row]:
     terminals = [name for name, stream in streams.items() if stream is not None and stream.isatty()]
     size, term = shutil.get_terminal_size(), os.environ.get("TERM", "")
     kind = f"TERM={term or '(not set)'}, {size.columns} x {size.lines}, {getattr(sys.stdout, 'encoding', '')}"
-    colour = "no colour (NO_COLOR)" if os.environ.get("NO_COLOR") else "colour"
-    able = len(terminals) == 3 and term not in ("", "dumb")
-    state = "ok" if able else "missing"
-    which = ", ".join(terminals) or "none of the three streams"
-    detail = f"{kind}, {colour}" if able else f"{kind}; a terminal: {which}"
-    yield "terminal", state, detail
+    if len(terminals) == 3 and term not in ("", "dumb"):
+        colour = "no colour (NO_COLOR)" if os.environ.get("NO_COLOR") else "colour"
+        yield "terminal", "ok", f"{kind}, {colour}"
+    else:
+        which = ", ".join(terminals) or "none of the three streams"
+        yield "terminal", "missing", f"{kind}; a terminal: {which}"

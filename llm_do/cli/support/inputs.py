@@ -23,10 +23,10 @@ MAX_INPUT = 10_000_000
 
 
 def read_input(entry: Entry[Any], words: Sequence[str], input_json: str | None) -> Any:
-    """Return the input of an entry: a text, a mapping of arguments, or nothing.
+    """Return the input of an entry: a text, a mapping of arguments, or `None`.
 
     A worker that declares no input takes all words as its text. Other entries take `name=value`, or one word as their
-    first argument. `@file` is the content of a file. Without words, the input is read from standard input.
+    first argument. `@file` stands for the content of a file. Without words, standard input is read.
     """
     if input_json is not None:
         if words:
@@ -74,10 +74,7 @@ def read_pairs(words: Sequence[str], taken: Iterable[str] = ()) -> dict[str, str
 
 
 def typed_arguments(entry: Entry[Any], texts: Mapping[str, str], *, with_files: bool = False) -> dict[str, Any]:
-    """Convert the texts of a command line by the parameters of an entry.
-
-    With `with_files`, a worker also takes `attachments`, as from the model of another worker.
-    """
+    """Convert texts to the arguments of an entry. `with_files` adds the `attachments` that models can give a worker."""
     parameters = parameters_of(entry)
     schema, vocabulary = parameters.json_schema, parameters.vocabulary
     properties = vocabulary.shape.get("properties", {}) if vocabulary.lone is None else {vocabulary.lone: {}}
@@ -91,7 +88,7 @@ def typed_arguments(entry: Entry[Any], texts: Mapping[str, str], *, with_files: 
 
 
 def json_object(text: str, option: str) -> dict[str, Any]:
-    """Return the JSON object of an option: itself, `@FILE` with one, or `-` for the one on standard input."""
+    """Return the JSON object of an option: the text itself, `@FILE` with one, or `-` for standard input."""
     source = _read_stdin(_JSON_TEXT) if text == "-" else _text(text, _JSON_TEXT)
     if text == "-" and not source.strip():
         raise click.UsageError(f"{option} - reads standard input, which is empty. Pipe a JSON object in.")
@@ -117,7 +114,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _value(text: str, schema: Any, root: Mapping[str, Any]) -> Any:
-    """Convert a text for its parameter: one of strings takes it unchanged, others take valid JSON as its value."""
+    """Convert a text for a parameter: one for strings gets it unchanged, another one gets its value if it is JSON."""
     text = _text(text)
     kinds = {kind for part in leaves(root, schema) for kind in _kinds(part)}
     if "string" in kinds and kinds <= {"string", "null"}:
@@ -129,7 +126,7 @@ def _value(text: str, schema: Any, root: Mapping[str, Any]) -> Any:
 
 
 def _kinds(schema: Mapping[str, Any]) -> set[str]:
-    """Return the JSON types that a schema names; `any` where it names none."""
+    """Return the JSON types that a schema names, or `any` if it names none."""
     if (kinds := schema.get("type")) is not None:
         return {kinds} if isinstance(kinds, str) else set(kinds)
     values = [schema["const"]] if "const" in schema else schema.get("enum", ())
@@ -140,7 +137,7 @@ _JSON_TEXT = "write JSON in UTF-8"
 
 
 def _text(word: str, instead: str = "attach it with -a") -> str:
-    """Return a word, or the content of its `@file`. `instead` is the advice about a file that is not text."""
+    """Return a word, or the content of `@file`. `instead` is the advice if the file is not text."""
     if not word.startswith("@") or len(word) == 1:
         return word
     if word.startswith("@@"):  # a text that starts with an at sign

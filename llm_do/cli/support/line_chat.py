@@ -57,7 +57,7 @@ class Printer:
         self._turn: int | None = None
         self._column = 0
         self.has_text = False
-        """Whether there was any text since the last call."""
+        """Whether there was text since the last call."""
         self.broken: OSError | None = None
         """The error that ended the printing."""
 
@@ -116,7 +116,6 @@ class LineChat:
         self._code = Exit.OK
 
     def run(self, runner: asyncio.Runner) -> int:
-        """Talk until the input ends."""
         if self._interactive:
             name, model = self.conversation.worker.name, self.conversation.model
             self._printer.note(f"Talking to {name} ({escape_controls(model)}). /help lists the commands, Ctrl-D ends.")
@@ -135,7 +134,7 @@ class LineChat:
         return self._code
 
     def _read_text(self) -> str | None:
-        """Read the next text, or nothing at the end. A backslash at the end of a line continues it."""
+        """Read the next text, or `None` at the end. A backslash at the end of a line continues it."""
         lines: list[str] = []
         while True:
             try:

@@ -1,4 +1,4 @@
-"""The trial of a local model for `llm-do models test`: real requests, with a line for each."""
+"""The trial of a local model for `llm-do models test`: a line for each step."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from ...models.local.store import verify
 from ...values.texts import shorten
 from ..terminal.errors import describe_error, escape_controls
 
-_MOST = 200
-"""The most tokens of an answer."""
+_MAX_TOKENS = 200
 
 
 class Person(BaseModel):
@@ -51,7 +50,7 @@ def run_trial(file: ModelFile) -> bool:
 class _Trial:
     def __init__(self, file: ModelFile) -> None:
         self._file = file
-        self._model = LocalModel(file.name, settings=ModelSettings(max_tokens=_MOST))
+        self._model = LocalModel(file.name, settings=ModelSettings(max_tokens=_MAX_TOKENS))
 
     async def run(self) -> bool:
         # Without a file that can be loaded, there is nothing more to try.
@@ -117,7 +116,7 @@ class _Trial:
 
 
 async def _run_step(what: str, work: Callable[[], Awaitable[str]]) -> bool:
-    """Run one step, print a line about it, and return whether it worked."""
+    """Run a step, print a line about it, and return whether it worked."""
     try:
         text, state = escape_controls(await work()), "OK"
     except Exception as exc:  # any error is a result

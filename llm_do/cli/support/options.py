@@ -1,4 +1,4 @@
-"""Options that commands share, and the completion of their values. A shell asks at each TAB, so this is light."""
+"""Options that commands share, and completion of their values, which runs at each TAB: imports must be light."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ...models.choice import ModelLike
 
 MODELS = ("smollm2-135m", "qwen2.5-0.5b", "qwen2.5-1.5b")
-"""The names of the catalogue, which is slow to import. A test compares them."""
+"""The names in the catalogue, which is slow to import. A test compares the two."""
 DEFAULT_MAX_COST = 5
 """The US dollars that a session may cost, if nothing else limits it."""
 
@@ -42,7 +42,7 @@ class Dollars(click.ParamType[float]):
 
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions:
-    """The options of a session, as `run` and `chat` take them."""
+    """The options that `run` and `chat` share."""
 
     model: ModelLike | None = None
     approve_all: bool = False
@@ -81,13 +81,11 @@ def session_options(command: Any) -> Any:
 
 
 def attach_option(help_text: str) -> Callable[[Any], Any]:
-    """Return the option for files that go to a worker."""
     kind = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
     return click.option("-a", "--attach", "attachments", multiple=True, type=kind, metavar="FILE", help=help_text)
 
 
 def output_option(help_text: str) -> Callable[[Any], Any]:
-    """Return the option for the file of the output."""
     return click.option(
         "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help=help_text
     )
@@ -112,7 +110,7 @@ def model_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
 
 
 def model_names_or_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the same, or have the shell complete a file."""
+    """Return names of models, or have the shell complete a file."""
     return model_names(ctx, param, incomplete) or [CompletionItem(incomplete, type="file")]
 
 

@@ -1,4 +1,4 @@
-"""The project and the worker of a command, and whether their code may run: trust, and the question for it."""
+"""The project and the worker of a command, and whether the user trusts their code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_FOLDERS = 1000
 
 
 def root_of(ctx: click.Context) -> Path:
-    """Return the folder of the project, or raise an error that says how to make one."""
+    """Return the folder of the project of a command."""
     start = start_folder(ctx)
     root = find_root(start)
     if root is None:
@@ -44,7 +44,7 @@ def root_of(ctx: click.Context) -> Path:
 
 
 def open_project(ctx: click.Context, *, asks: bool = False) -> WorkerRegistry:
-    """Open the project. With `asks`, ask before the code of a project runs that is not trusted."""
+    """Open the project. With `asks`, ask before untrusted code runs."""
     root = root_of(ctx)
     return _open(ctx, root, is_named=root == start_folder(ctx), asks=asks)
 
@@ -58,13 +58,13 @@ def _open(
 
     has_yes = asks and confirm_code(root, ctx.command_path.partition(" ")[2])
     ProjectCode.keeps_output_clean = True
-    # The folder of a lone worker may be one for all users: a yes that is not remembered is none to their code.
+    # The folder of a lone worker may be one for all users: a yes that is not remembered does not cover their code.
     is_free = is_named or (has_yes and only is None) or is_trusted(root)
     return WorkerRegistry(root, only=only, owners=None if is_free else own_users())
 
 
 def open_worker(ctx: click.Context, worker: str, *, asks: bool = False) -> tuple[WorkerRegistry, str]:
-    """Open the project of a worker, given by name or as a file relative to -C, and return it with the worker's name."""
+    """Open the project of a worker, given by name or as a file relative to -C. Return it and the name."""
     if "/" not in worker and not worker.endswith(WORKER_FILES):
         return open_project(ctx, asks=asks), worker
     file = start_folder(ctx) / worker
@@ -90,7 +90,7 @@ def open_worker(ctx: click.Context, worker: str, *, asks: bool = False) -> tuple
 
 
 def worker_of(registry: WorkerRegistry, name: str, problem: str) -> WorkerEntry[Any]:
-    """Return a worker by its name. `problem` is what is wrong with the name of a function."""
+    """Return a worker by its name. `problem` completes the error about a function."""
     from ...core.worker import WorkerEntry  # noqa: PLC0415 - it imports everything
 
     entry = registry[name]
@@ -105,7 +105,6 @@ def start_folder(ctx: click.Context) -> Path:
 
 
 def _check_file(file: Path, path: str) -> None:
-    """Reject a path that is not the file of a worker."""
     if not os.path.exists(file):  # noqa: PTH110 - of a name that no file can have, a path raises an error
         from ...errors import did_you_mean  # noqa: PLC0415 - only for an error
 
@@ -119,18 +118,13 @@ def _check_file(file: Path, path: str) -> None:
 
 
 def _check_name(name: str, path: str) -> None:
-    """Reject a file whose name cannot be that of a worker."""
     if name in AMONG_FILES:
         raise click.UsageError(f"{path!r}: no worker can be named {name!r}, which is reserved. Rename it.")
     if not is_name(name):
         raise click.UsageError(f"{path!r}: a worker is named like its file, and {name!r} cannot be a name: {NAME_RULE}")
 
 
-# -- trust -------------------------------------------------------------------------------------------
-
-
 def is_trusted(root: Path) -> bool:
-    """Return whether the user trusts a project."""
     from ...machine.remembered import is_remembered  # noqa: PLC0415 - only for untrusted projects
 
     return is_remembered(TRUST, str(root.resolve()))
@@ -144,7 +138,7 @@ def trust(root: Path) -> None:
     parts = (part_open_to_all(path, real) for path in (real, *deciding_files(real)))
     if (part := next(filter(None, parts), None)) is not None:
         status = part.stat()
-        # A folder for all users, such as /tmp, stays one.
+        # A folder for all users, such as /tmp, cannot be closed to the others.
         is_shared = status.st_uid not in own_users() or (part == real and bool(status.st_mode & stat.S_ISVTX))
         way_out = "Move it to a folder of yours." if is_shared else f"First: chmod o-w {shlex.quote(str(part))}"
         raise Refusal(
@@ -154,7 +148,7 @@ def trust(root: Path) -> None:
 
 
 def trust_or_explain(root: Path) -> None:
-    """Remember that the user trusts a project, or print why the answer is not remembered."""
+    """Remember that the user trusts a project, or print why that failed."""
     from ...errors import RememberedError  # noqa: PLC0415 - only for untrusted projects
 
     try:
@@ -184,10 +178,7 @@ def _refuse_foreign(root: Path, parts: list[Path], top: Path) -> None:
 
 
 def confirm_code(root: Path, command: str) -> bool:
-    """Ask once before a read-only command imports the code of a project, and return whether it is trusted.
-
-    Without a terminal, only print a note.
-    """
+    """Ask before a command imports untrusted code. Return whether it is trusted; without a terminal, print a note."""
     if not _has_code(root):
         return False
     if is_trusted(root):

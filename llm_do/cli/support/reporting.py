@@ -28,7 +28,7 @@ from ..terminal.keys import Keyboard
 from ..terminal.stdout import Output, ReaderGone, count
 from ..terminal.tree import CallTree
 from .options import SessionOptions
-from .sessions import model_chooser, open_session, print_on_stderr, resolve_session_model
+from .sessions import model_chooser, open_session, resolve_session_model
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import MultiModalContent
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 EVENTS_VERSION = 1
 """The version of the lines that `--events` prints. It changes when programs that read them must change."""
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a run cleanly, with a search for what a command left. SIGHUP means a closed terminal."""
+"""Signals that end a run cleanly, with the processes that its commands left. SIGHUP means a closed terminal."""
 _NO_PERSON = "No person could be asked. Run it in a terminal, give --approve-all, or allow the call with a rule."
 
 
@@ -64,7 +64,6 @@ class Reporter:
     async def run(
         self, registry: WorkerRegistry, entry: Entry[Any], arguments: dict[str, Any], files: list[MultiModalContent]
     ) -> None:
-        """Run the entry, and print its result."""
         self.options = await resolve_session_model(registry, entry, self.options, asks=self.style == "text")
         live = self._live = self._live_tree()
         runtime = self._runtime = open_session(
@@ -84,11 +83,14 @@ class Reporter:
         self._report_result(result)
 
     def on_event(self, event: Event) -> None:
-        """Print an event as a line of JSON, or only notices. A run whose reader has gone is cancelled."""
+        """Print an event as a line of JSON, or only notices. Cancel the run if the reader is gone."""
         if self.style != "events":
             if not self.options.quiet and (notice := describe_notice(event)) is not None:
-                print_line = print_on_stderr if self._live is None else self._live.print_above
-                print_line(f"llm-do: {notice}".replace("\n", "\\n"))
+                line = f"llm-do: {notice}".replace("\n", "\\n")
+                if self._live is None:
+                    click.echo(line, err=True)
+                else:
+                    self._live.print_above(line)
             return
         try:
             if self.broken is None:
@@ -98,7 +100,6 @@ class Reporter:
             self.cancel()
 
     def format(self, value: Any, indent: int | None = 2) -> str:
-        """Return a value as text, without the secrets of the run."""
         return format_without_secrets(value, self._runtime, indent)
 
     def clear_screen(self) -> None:
@@ -115,7 +116,6 @@ class Reporter:
         return LiveTree(self._tree)
 
     def _pause(self) -> AbstractContextManager[None]:
-        """Make room on the screen for a question."""
         return nullcontext() if self._live is None else self._live.paused()
 
     def _approver(self) -> TerminalApprover | None:
@@ -126,8 +126,8 @@ class Reporter:
         return TerminalApprover(keyboard, self._pause)
 
     def _report_result(self, result: WorkerRunResult) -> None:
-        refused = [record.name for record in result.refusals]
-        if refused and not self.allow_refusals:
+        refused = [] if self.allow_refusals else [record.name for record in result.refusals]
+        if refused:
             self.exit_code = Exit.REFUSED
         if self.style == "text":
             self.out.write_answer(self.format(result.output))
@@ -135,7 +135,7 @@ class Reporter:
             self._write_result(output=result.output, error=None)
         self._report_left_running()
         self._print_summary()
-        if refused and not self.allow_refusals and not self.options.quiet:
+        if refused and not self.options.quiet:
             names = [
                 visible(name) if n == 1 else f"{visible(name)} ({n:,} calls)" for name, n in Counter(refused).items()
             ]
@@ -143,12 +143,10 @@ class Reporter:
             click.echo(f"Refused: {', '.join(names)}. The worker went on without them.{advice}", err=True)
 
     def _lacked_approver(self) -> bool:
-        """Return whether a call was refused because no person could be asked."""
         records = [] if self._runtime is None else self._runtime.trace
         return any(record.approval is not None and record.approval.by == "nobody" for record in records)
 
     def _write_result(self, *, output: Any, error: BaseException | None) -> None:
-        """Write the result as a JSON object."""
         runtime, problem = self._runtime, None
         if error is not None:
             message = error.format_message() if isinstance(error, click.ClickException) else text_of(error)
@@ -173,7 +171,6 @@ class Reporter:
             self.out.write(f"{self.format(result, indent=None)}\n")
 
     def report_failure(self, exc: BaseException) -> None:
-        """Print the result of a run that failed, and its error."""
         is_ended = self._runtime is not None and bool(self._runtime.gate.ended_runs)
         self.exit_code = Exit.REFUSED if is_ended else exit_code_of(exc)
         if isinstance(exc, ApprovalDenied) and self._lacked_approver():
@@ -182,14 +179,13 @@ class Reporter:
         report_error(exc, self.format)
 
     def report_interrupt(self) -> None:
-        """Print what an interrupted run did until then."""
         click.echo("Interrupted.", err=True)
         self._report_left_running()
         self.exit_code = Exit.INTERRUPTED
         self._report_end(KeyboardInterrupt("interrupted"))
 
     def _report_left_running(self) -> None:
-        """Name the synchronous functions whose threads end with the process. A timeout error names them itself."""
+        """Name synchronous functions that still run. They end with the process; a timeout error names them itself."""
         left = "" if self._runtime is None else self._runtime.loop.threads.describe_left_running()
         if left:
             click.echo(visible(left), err=True)
@@ -217,7 +213,7 @@ class Reporter:
 
 
 def run_to_end(reporter: Reporter, work: Callable[[], Awaitable[None]]) -> int:
-    """Run to the end, or to an interrupt: the first one ends the run cleanly, the second one at once."""
+    """Run to the end, and return the exit code. The first interrupt ends the run cleanly, the second one at once."""
     ended_by: list[int] = []
     try:
         asyncio.run(_interruptible(work, reporter, ended_by))
@@ -270,9 +266,9 @@ def event_line(event: Event) -> str:
 
 
 def format_without_secrets(value: Any, runtime: Runtime | None, indent: int | None = 2) -> str:
-    """Return an answer, a report or another text as a person or a program gets it: a text as it is, or JSON.
+    """Return a text as it is, and any other value as JSON, without the secrets of the session.
 
-    It has no secrets of the session. All that the command line shows comes through here, or as an event of the session.
+    All output of the command line passes this function, or is an event of the session.
     """
     if runtime is not None:
         value = runtime.recorder.secrets.redact(value)

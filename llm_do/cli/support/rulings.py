@@ -26,7 +26,7 @@ def rule_on_call(
     arguments: Mapping[str, Any],
     texts: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return the ruling about a call, as JSON values. Of several tools with one rule name, take the first that fits."""
+    """Return the ruling about a call, as JSON values. Of tools with this rule name, the first that fits is taken."""
     runtime = registry.runtime()
     problems: list[Exception] = []
     for entry in _find_tools(registry, caller, tool):
@@ -42,7 +42,7 @@ def rule_on_call(
 
 
 def _find_tools(registry: WorkerRegistry, caller: WorkerEntry[Any], tool: str) -> list[Entry[Any]]:
-    """Return the tools that a name could mean, with a note where only a run can tell."""
+    """Return the tools that a name could mean, and print a note if only a run can tell."""
     own = known_tools(registry, caller)
     if found := [entry for entry in own if entry.name == tool] or [entry for entry in own if rule_name(entry) == tool]:
         return found

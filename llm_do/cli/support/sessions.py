@@ -1,4 +1,4 @@
-"""The session of a command: its limits, and its model, with questions where none is named and with its weights."""
+"""The session of a command: its limits, and its model, which may take a question or a download."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
-from functools import partial
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,12 +19,21 @@ from ...core.runtime import Runtime
 from ...core.worker import WorkerEntry
 from ...errors import LimitExceeded, LocalModelError, ModelChoiceError, RememberedError
 from ...machine import pool
-from ...models import ModelChoice, announce, choose_default_model, explain_missing, named_model
-from ...models.choice import DefaultModel, ModelLike, choose_offer, local_models_enabled, setting_for
-from ...models.consent import remember
-from ...models.listeners import is_other_ordinary_user, user_name
+from ...machine.installation import is_installed
+from ...models.addresses import is_other_ordinary_user, user_name
+from ...models.choice import (
+    DefaultModel,
+    ModelChoice,
+    ModelLike,
+    announce,
+    choose_default_model,
+    choose_offer,
+    explain_missing,
+    local_models_enabled,
+    named_model,
+)
 from ...models.local import LOCAL_PACKAGE
-from ...models.servers import OfferedModel
+from ...models.servers import OfferedModel, remember_consent
 from ...policy.approvals import ApprovalController
 from ...policy.requests import ApprovalCallback, ApprovalRequest, Approver, approve_all_callback, strict_mode_callback
 from ...privacy.display import visible
@@ -39,8 +46,7 @@ if TYPE_CHECKING:
 
 DEFAULT_DEPTH = 16
 DEFAULT_UNPRICED_TOKENS = 2_000_000
-"""Tokens of models without a known price, in such a session."""
-print_on_stderr = partial(click.echo, err=True)
+"""The tokens that models without a known price may use in a session that `DEFAULT_MAX_COST` limits."""
 
 
 def open_session(
@@ -51,12 +57,12 @@ def open_session(
     asks_for_more: bool = False,
     **others: Any,
 ) -> Runtime:
-    """Open a session of a project with the options of a command, and others of `Runtime`, such as `choose_model`.
+    """Open a session with the options of a command. `others` go to `Runtime`.
 
-    `approver` is asked, unless an option approves or refuses all. Without either, calls that need approval are
-    refused. With `asks_for_more`, it is also asked at a limit whether to go on.
+    `approver` is asked, unless an option approves or refuses all calls. Without either, calls that need approval are
+    refused. With `asks_for_more`, the approver is also asked at a limit whether to go on.
     """
-    gc.freeze()  # everything is imported: what there is now stays
+    gc.freeze()  # everything is imported, and imported modules stay
     gc.enable()
     if options.approve_all and options.strict:
         raise click.UsageError("--approve-all and --strict are opposites.")
@@ -79,7 +85,7 @@ def open_session(
 
 
 def session_limits(limits: Limits, options: SessionOptions) -> Limits:
-    """Return the limits of a session: those of its project, those of its command, and a limit of money at least."""
+    """Return the limits of the project, with those of the command over them, and with a limit of money by default."""
     if options.timeout is not None:
         limits = replace(limits, timeout=options.timeout)
     if options.max_tokens is not None:
@@ -114,11 +120,10 @@ async def _ask_for_more(
 async def resolve_session_model(
     registry: WorkerRegistry, entry: Entry[Any], options: SessionOptions, *, asks: bool = True
 ) -> SessionOptions:
-    """Return the options with the model to use. Where no setting names it, print the model and the reason.
+    """Return the options with the model for workers that name none, and fetch its weights before there is a screen.
 
-    A function, and a worker with a model of its own, need no other one until they call a worker without one: see
-    `model_chooser`. Weights are fetched here, before there is a screen. Where no model can be found, a person at the
-    terminal is asked about model servers of this machine and about the embedded model, unless `asks` is false.
+    If no model can be found, a person at the terminal is asked about model servers of this machine and the embedded
+    model, unless `asks` is false. If the entry itself needs no such model, the choice may be left to `model_chooser`.
     """
     if isinstance(entry, WorkerEntry) and entry.model is None:
         model = await _choose_model(registry, options, asks=asks)
@@ -131,7 +136,7 @@ async def resolve_session_model(
 
 
 async def _choose_model(registry: WorkerRegistry, options: SessionOptions, *, asks: bool) -> ModelLike | None:
-    """Return the model for workers that name none, with its weights fetched."""
+    """Choose the model for workers that name none, fetch its weights, and print the reason for the choice."""
     choice = await pool.run(choose_default_model, options.model, registry.config.model)
     # A CI job may have a terminal, but no person.
     is_watched = sys.stdin.isatty() and not os.environ.get("CI", "").strip()
@@ -142,7 +147,7 @@ async def _choose_model(registry: WorkerRegistry, options: SessionOptions, *, as
     await _fetch(choice.model, options)
     if not options.quiet:
         for line in announce(choice):
-            print_on_stderr(line)
+            click.echo(line, err=True)
     return choice.model
 
 
@@ -158,10 +163,7 @@ def model_chooser(
     asks: bool,
     pause: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> DefaultModel:
-    """Return a function that chooses the model when a worker without one is called.
-
-    `pause` makes room on the screen: questions and progress are plain lines.
-    """
+    """Return a function that chooses a model for a worker without one. `pause` makes room on the screen for it."""
 
     async def choose(worker: str, notice: Callable[[str], None]) -> ModelLike:
         model = None
@@ -176,7 +178,7 @@ def model_chooser(
 
 
 def notifying_model_chooser(registry: WorkerRegistry, options: SessionOptions) -> DefaultModel:
-    """Return the same for a full-screen chat: it reports by notices, asks nothing, and fetches nothing."""
+    """Return a function like that of `model_chooser` that sends notices, asks nothing and fetches nothing."""
 
     async def choose(worker: str, notice: Callable[[str], None]) -> ModelLike:
         if options.is_settled:
@@ -198,12 +200,12 @@ def notifying_model_chooser(registry: WorkerRegistry, options: SessionOptions) -
 
 
 async def _ask_about_servers(keyboard: Keyboard, choice: ModelChoice) -> ModelChoice:
-    """Ask about each server that needs consent, and return the first that gets it, or else the choice without them."""
+    """Ask about each server that needs consent. Return the first one that gets it, or else the choice without them."""
     for offer in choice.passed_over:
         if not await _confirm(keyboard, _describe_offer(offer)):
             continue
         try:
-            remember(offer)
+            remember_consent(offer)
         except RememberedError as exc:
             click.echo(f"llm-do: {exc}", err=True)
         return choose_offer(offer)
@@ -220,7 +222,7 @@ def _describe_offer(offer: OfferedModel) -> str:
     return visible(
         "No model is named, and no API key can be used. This model server runs on this machine:\n"
         f"  {offer.server.name} on {offer.server.address}, run {account}\n"
-        f"  offers {offer.model!r}; to name it in a setting: {setting_for(offer)}\n"
+        f"  offers {offer.model!r}; to name it in a setting: {offer.setting}\n"
         "It would get all prompts, the contents of files that workers read, and the results of tools.\n"
         "A yes is remembered. To withdraw it: llm-do models forget\n"
         f"Use {offer.server.name}? [y/N] ",
@@ -236,7 +238,7 @@ async def _confirm(keyboard: Keyboard, question: str) -> bool:
 
 async def _offer_embedded_model(keyboard: Keyboard) -> ModelChoice | None:
     """Ask whether to fetch the embedded model, if it can run here."""
-    if not local_models_enabled() or find_spec(LOCAL_PACKAGE) is None:
+    if not local_models_enabled() or not is_installed(LOCAL_PACKAGE):
         return None
     from ...models.local import catalogue, files, store  # noqa: PLC0415 - only where there is no model
 
@@ -256,7 +258,7 @@ async def _offer_embedded_model(keyboard: Keyboard) -> ModelChoice | None:
 
 
 def missing_file(model: object) -> ModelFile | None:
-    """Return the file of a local model that is to be fetched. A wrong name is reported when the worker starts."""
+    """Return the file of a local model that is not here. A wrong name is reported when the worker starts."""
     kind, _, name = model.partition(":") if isinstance(model, str) else ("", "", "")
     if kind != "local":
         return None

@@ -1,4 +1,4 @@
-"""The view of a call that waits for approval (a diff, a command, or the arguments), and the possible answers."""
+"""The view of a call that waits for approval (a diff, a command or the arguments), and the possible answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ...privacy.display import abridge, format_arguments, visible
 _WIDTH = 50
 """About how many characters of a long value fit on a line."""
 _MIN_LINES = 3
-"""The lines of a screen that one line, or one argument, may always take."""
+"""The screen lines that one line, or one argument, may always take."""
 _NOTE = 60
 """About how many characters a note about left-out text has."""
 _MOST_OFFERS = 9
@@ -32,7 +32,7 @@ Line = tuple[str, str, str]
 
 @dataclass
 class WrappedLines:
-    """Lines that wrap behind a broken bar, so that no wrapped part can pose as a line of its own."""
+    """Lines that wrap behind a broken bar, so that no part of a line looks like a line of its own."""
 
     lines: Sequence[Line]
     room: int | None
@@ -59,24 +59,19 @@ class ArgumentLines:
 
 
 def _wrap(mark: str, line: str, width: int) -> list[str]:
-    """Wrap a line for a screen of that width."""
     pieces = wrap(line, width) if mark == "!" else chop_cells(line, width)  # notes are ours, and may break at words
     return pieces or [""]
 
 
-def _height(line: Line, width: int) -> int:
-    return len(_wrap(line[0], line[1], width))
-
-
 def _fair_share(heights: Sequence[int], room: int) -> int:
-    """Return how many screen lines each may take so that all fit: as many as possible, and at least a few."""
+    """Return the most screen lines that each may take so that all fit, but at least a few."""
     shares = range(room, _MIN_LINES, -1) if len(heights) <= room else ()
     return next((share for share in shares if sum(min(height, share) for height in heights) <= room), _MIN_LINES)
 
 
 def _fit(lines: Sequence[Line], room: int | None, width: int) -> list[Line]:
-    """Return as much of the lines as fits: long ones without their middle, and only the first if they are too many."""
-    heights = [_height(line, width) for line in lines]
+    """Return what fits of the lines: long ones without their middle, and only the first if there are too many."""
+    heights = [len(_wrap(mark, text, width)) for mark, text, _ in lines]
     if room is None or sum(heights) <= room:
         return list(lines)
     share = _fair_share(heights, room)
@@ -87,7 +82,7 @@ def _fit(lines: Sequence[Line], room: int | None, width: int) -> list[Line]:
         else (mark, text, style)
         for (mark, text, style), height in zip(lines, heights, strict=True)
     ]
-    heights = [_height(line, width) for line in shortened]
+    heights = [len(_wrap(mark, text, width)) for mark, text, _ in shortened]
     if sum(heights) <= room:
         return shortened
     kept = sum(1 for reached in accumulate(heights) if reached < room)
@@ -115,7 +110,6 @@ def _lay_out(payload: dict[str, Any], room: int | None, most: int | None, width:
 
 
 def _wrap_argument(line: str, width: int) -> list[str]:
-    """Wrap a line that is wider than the screen, as a long name makes it."""
     if cell_len(line) <= width:
         return [line]
     first, *rest = chop_cells(line, max(width - 4, 4))
@@ -124,8 +118,6 @@ def _wrap_argument(line: str, width: int) -> list[str]:
 
 @dataclass(frozen=True)
 class ApprovalView:
-    """The arguments of a request, ready to print."""
-
     content: RenderableType
     is_cut: bool
     """Whether some of it is left out."""
@@ -134,8 +126,7 @@ class ApprovalView:
 def view_request(request: ApprovalRequest, *, room: int | None, width: int = _WIDTH) -> ApprovalView:
     """Return the view of a request in about `room` screen lines, or all of it if `room` is `None`.
 
-    `width` is the expected width of the lines, which decides what is cut. One that is too small only offers to show
-    more where all of it is visible.
+    The expected `width` decides what is cut. If it is too small, `is_cut` may be true although all is visible.
     """
     rest = dict(request.payload)
     lines: list[Line] = []
@@ -163,7 +154,7 @@ def view_request(request: ApprovalRequest, *, room: int | None, width: int = _WI
 
 
 def _change(rest: dict[str, Any], before: Mapping[str, str | None]) -> list[Line]:
-    """Return the diff that writing would make to the approved file, and take the arguments in it out of `rest`."""
+    """Return the diff of the file to write, and remove the arguments that it shows from `rest`."""
     path, (content, old, new) = rest["path"], (rest.get(name) for name in ("content", "old", "new"))
     if not isinstance(content, str) and not (isinstance(old, str) and isinstance(new, str)):
         return []
@@ -198,12 +189,11 @@ def _diff(before: str, after: str) -> list[Line]:
 
 
 def _split_lines(text: str) -> list[str]:
-    """Split a text at newlines only: anything else that an editor may take for a line end is shown."""
+    """Split a text at newlines only: other characters that may end a line are shown."""
     return text.removesuffix("\n").split("\n") if text else []
 
 
 def headline(request: ApprovalRequest) -> str:
-    """Return the question in one line: one call wants to run, or several identical ones wait."""
     if request.question is not None:
         return visible(request.question)
     name = visible(request.entry)
@@ -211,11 +201,9 @@ def headline(request: ApprovalRequest) -> str:
 
 
 class Answer(NamedTuple):
-    """An answer to choose."""
-
     text: str
     decision: ApprovalDecision | None = None
-    """`None` where the person is asked for more: a note or other arguments."""
+    """`None` if the person is asked for more: a note or other arguments."""
 
 
 def possible_answers(
@@ -223,8 +211,8 @@ def possible_answers(
 ) -> dict[str, Answer]:
     """Return the answers to a request, by their keys.
 
-    `session` is the text of a yes for the session, and `end` that of a no that ends more than the call. `only_offer` is
-    the key of an offer without others, and `show_all` the key to show a request of which some is left out.
+    `session` and `end` are texts: of a yes for the session, and of a no that ends more than the call. `only_offer` and
+    `show_all` are keys: for an offer, if it is the only one, and to show what is left out, or `None` if nothing is.
     """
     yes, no = ApprovalDecision(approved=True), ApprovalDecision(approved=False)
     if request.question is not None:
@@ -256,8 +244,8 @@ def editable_json(payload: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         except (TypeError, ValueError, RecursionError):
             fixed[name] = value
     text = json.dumps(editable, indent=2, ensure_ascii=False)
-    return _UNPRINTABLE.sub(lambda found: _escaped(found[0]), text), fixed
+    return _UNPRINTABLE.sub(_escape_invisible, text), fixed
 
 
-def _escaped(char: str) -> str:
-    return char if visible(char) == char else json.dumps(char)[1:-1]
+def _escape_invisible(found: re.Match[str]) -> str:
+    return found[0] if visible(found[0]) == found[0] else json.dumps(found[0])[1:-1]

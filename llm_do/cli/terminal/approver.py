@@ -22,15 +22,12 @@ from .approval_view import editable_json, headline, possible_answers, view_reque
 from .keys import Keyboard
 from .live import stderr_console
 
-_ROOM = 20
-"""The most lines of a request that are shown at once."""
+_MAX_LINES = 20
 _AROUND = 14
 """The other screen lines that a question needs."""
 
 
 class TerminalApprover:
-    """Asks the person at the terminal whether a call may run."""
-
     one_at_a_time = True
 
     def __init__(self, keyboard: Keyboard, pause: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
@@ -77,13 +74,12 @@ class TerminalApprover:
         self._print(Text(f"{path}  {because}", style="dim"))
         if ruling is not None and ruling.reason:
             self._print(Text(f"  {visible(ruling.reason)}"))
-        room = None if full else min(max(self._console.height - _AROUND, 5), _ROOM)
+        room = None if full else min(max(self._console.height - _AROUND, 5), _MAX_LINES)
         view = view_request(request, room=room, width=self._console.width - 2)
         self._print(Padding(view.content, (0, 0, 0, 2)))
         return view.is_cut
 
     async def _edit(self, request: ApprovalRequest) -> dict[str, Any] | None:
-        """Let the person edit the arguments in an editor, and return them if they were changed."""
         before, fixed = editable_json(request.arguments)
         try:
             edited = await _in_editor(before)
@@ -102,7 +98,7 @@ class TerminalApprover:
 
 
 async def _in_editor(text: str) -> str:
-    """Return a text as edited in the person's editor, which alone gets Ctrl-C while it runs."""
+    """Return a text as edited in the person's editor. While it runs, only the editor gets Ctrl-C."""
     editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "arguments.json"
@@ -110,7 +106,7 @@ async def _in_editor(text: str) -> str:
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             words = [*editor, str(file)]
-            # A child of `subprocess` would inherit that interrupts are ignored.
+            # With `subprocess`, the editor would ignore interrupts as well.
             process = os.posix_spawnp(editor[0], words, os.environ, setsigdef=[signal.SIGINT])  # noqa: ASYNC221
             _, status = await pool.run(os.waitpid, process, 0)
             if code := os.waitstatus_to_exitcode(status):

@@ -1,4 +1,4 @@
-"""Errors for the person who runs the program: their texts, without what could harm a terminal, and exit codes."""
+"""Errors for the person who runs the program: texts that are safe for a terminal, and exit codes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\uf8ff\U000e0000-\U000e007f]"
 )
-_LONGEST = 300
-"""The most characters that are shown of a provider's message."""
+_MAX_PROVIDER_MESSAGE = 300
 
 
 def escape(text: object) -> str:
@@ -31,12 +30,12 @@ def escape(text: object) -> str:
 
 
 def escape_controls(text: str) -> str:
-    """Return a foreign text with all characters escaped that could control a terminal. Lines and tabs stay."""
+    """Escape all characters of a foreign text that could control a terminal. Lines and tabs stay."""
     return _UNSAFE.sub(lambda found: escape(found[0]), text.replace("\r", ""))
 
 
 def safe_text(text: str, redact: Callable[[str], str], *, longest: int | None = None) -> str:
-    """Return a foreign text as a person may see it: without secrets, then cut, then unable to control a terminal."""
+    """Return a foreign text without secrets, then cut, then unable to control a terminal."""
     text = redact(text)  # before it is cut: half a secret is not recognized
     if longest is not None:
         from ...privacy.display import abridge  # noqa: PLC0415 - it imports pydantic
@@ -46,7 +45,7 @@ def safe_text(text: str, redact: Callable[[str], str], *, longest: int | None = 
 
 
 def describe_notice(event: Event) -> str | None:
-    """Return the text of a notice, or that an answer was cut off; `None` for any other event."""
+    """Return the text of a notice or about an answer that was cut off, and `None` for other events."""
     if event.type == "notice":
         return escape_controls(event.text)
     if event.type == "request_ended" and event.cut_off is not None and event.error is None:
@@ -55,7 +54,7 @@ def describe_notice(event: Event) -> str | None:
 
 
 def describe_error(exc: BaseException, *, redact: Callable[[str], str] = str) -> str:
-    """Return an error in a sentence or two that are safe to print, without the secrets that `redact` knows."""
+    """Return the text of an error, safe to print and without the secrets that `redact` knows."""
     if isinstance(exc, click.ClickException):
         return safe_text(exc.format_message(), redact)
     from pydantic_ai import exceptions as theirs  # noqa: PLC0415 - it is slow, and only errors need it
@@ -63,7 +62,7 @@ def describe_error(exc: BaseException, *, redact: Callable[[str], str] = str) ->
     if isinstance(exc, theirs.FallbackExceptionGroup):
         return "\n".join(["No model answered.", *(describe_error(each, redact=redact) for each in exc.exceptions)])
     answer = _detail(exc.body) if isinstance(exc, theirs.ModelHTTPError) else ""
-    return f"{safe_text(_message(exc), redact)} {safe_text(answer, redact, longest=_LONGEST)}".strip()
+    return f"{safe_text(_message(exc), redact)} {safe_text(answer, redact, longest=_MAX_PROVIDER_MESSAGE)}".strip()
 
 
 def _message(exc: BaseException) -> str:
@@ -93,7 +92,6 @@ def _message(exc: BaseException) -> str:
 
 
 def _how_to_raise(exceeded: LimitExceeded) -> str:
-    """Return how to raise the limit: by an option, or in a file."""
     options = {
         "max_cost": "--max-cost DOLLARS",
         "max_unpriced_tokens": "--max-tokens N, or give the model's price under [prices] in llm-do.toml",
@@ -119,7 +117,7 @@ def _status(code: int) -> str:
 
 
 def _detail(body: object) -> str:
-    """Return the error message in a provider's answer, wherever it is."""
+    """Return the error message in the body of a provider's answer."""
     for key in ("error", "message"):
         if isinstance(body, Mapping) and key in body:
             body = body[key]
@@ -127,8 +125,6 @@ def _detail(body: object) -> str:
 
 
 class Exit(IntEnum):
-    """The exit codes of `llm-do`."""
-
     OK = 0
     FAILED = 1
     """A worker, a function, a model or its provider failed."""
@@ -144,7 +140,7 @@ class Exit(IntEnum):
 
 
 class Refusal(click.ClickException):
-    """An error of a well-formed command: printed without the command's usage."""
+    """An error of a well-formed command, printed without usage."""
 
     exit_code = Exit.USAGE
 
@@ -170,7 +166,6 @@ def report_error(exc: BaseException, redact: Callable[[str], str] = str) -> int:
 
 
 def exit_code_of(exc: BaseException) -> Exit:
-    """Return the exit code for an error."""
     from ... import errors  # noqa: PLC0415
 
     if isinstance(exc, errors.ModelChoiceError) and isinstance(exc.__cause__, errors.ProjectCodeError):

@@ -1,4 +1,4 @@
-"""Keys from the terminal in an event loop. A read can be cancelled, and leaves the terminal as it was."""
+"""Keys from the terminal in an event loop. A cancelled read leaves the terminal as it was."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Keyboard:
 
     @classmethod
     def open(cls) -> Keyboard | None:
-        """Return the keyboard, if a person is there who sees the questions."""
+        """Return the keyboard, or `None` if there is no person who sees the questions."""
         if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
             return None
         if sys.stdin.isatty():
@@ -33,18 +33,18 @@ class Keyboard:
             return None
 
     def discard_input(self) -> None:
-        """Drop what was typed before the question: it is no answer."""
+        """Drop what was typed before the question."""
         termios.tcflush(self._fd, termios.TCIFLUSH)
 
     async def wait_until_idle(self) -> None:
-        """Drop keys until none came for a moment: a person who types has not read the question yet."""
+        """Drop keys until none comes for a moment: a person who is typing has not read the question yet."""
         with suppress(TimeoutError):
             while True:
                 async with asyncio.timeout(_IDLE):
                     await self.read_key()
 
     async def read_key(self) -> str:
-        """Read one key, without Enter. Several at once, as in a paste, count as none. Ctrl-C interrupts as ever."""
+        """Read one key, without Enter. Several at once, as in a paste, count as none. Ctrl-C still interrupts."""
         with self._single_keys():
             if not (data := await self._read()):
                 raise EOFError("the terminal is gone")
@@ -67,7 +67,7 @@ class Keyboard:
     @contextmanager
     def _single_keys(self) -> Iterator[None]:
         before = termios.tcgetattr(self._fd)
-        tty.setcbreak(self._fd, termios.TCSADRAIN)  # keys since the question was shown count
+        tty.setcbreak(self._fd, termios.TCSADRAIN)  # keeps the keys pressed since the question was shown
         try:
             yield
         finally:

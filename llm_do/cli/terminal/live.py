@@ -14,10 +14,8 @@ from rich.text import Text
 from ...privacy.display import visible
 from .tree import MIN_WAIT_SHOWN, CallTree, Node
 
-_LINES = 200
-"""The most calls that are drawn, from the newest."""
-_TEXT_LINES = 3
-"""The most lines that are shown of the text a worker is writing."""
+_MAX_CALLS = 200
+_MAX_TEXT_LINES = 3
 
 _MARKS = {
     "running": ("…", "yellow"),
@@ -48,7 +46,6 @@ def _line(node: Node, before: str) -> Text:
 
 
 def tree_lines(tree: CallTree) -> list[Text]:
-    """Return the tree, with a line for each call."""
     return [_line(node, before) for before, node in tree.walk()]
 
 
@@ -65,13 +62,12 @@ class LiveTree:
         self._live.start()
 
     def stop(self) -> None:
-        """Remove it from the screen. It can be started again."""
+        """Remove the tree from the screen. It can be started again."""
         if self._live is not None:
             self._live.stop()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Remove it from the screen meanwhile."""
         self.stop()
         try:
             yield
@@ -79,15 +75,14 @@ class LiveTree:
             self.start()
 
     def print_above(self, text: str) -> None:
-        """Print a line that stays, above the tree."""
         self._console.print(text, markup=False, soft_wrap=True)
 
     def _render(self) -> RenderableType:
-        room = max(3, self._console.size.height - _TEXT_LINES - 2)
-        lines = tree_lines(self._tree)[-_LINES:]
+        room = max(3, self._console.size.height - _MAX_TEXT_LINES - 2)
+        lines = tree_lines(self._tree)[-_MAX_CALLS:]
         if len(lines) > room:
             lines = [Text(f"… {len(lines) - room + 1} more calls", style="dim"), *lines[-room + 1 :]]
-        texts = [line for line in self._tree.text.splitlines() if line.strip()][-_TEXT_LINES:]
+        texts = [line for line in self._tree.text.splitlines() if line.strip()][-_MAX_TEXT_LINES:]
         return Group(
             *lines, *(Text(visible(line), style="italic", no_wrap=True, overflow="ellipsis") for line in texts)
         )

@@ -1,4 +1,4 @@
-"""Standard output, which is for the answer of a run or the report of a command alone."""
+"""Standard output, which gets only the answer of a run or the report of a command."""
 
 from __future__ import annotations
 
@@ -19,14 +19,12 @@ from .errors import escape_controls
 
 
 class ReaderGone(Exception):
-    """The reader of the output has gone, and no message could reach it."""
+    """The reader of the output is gone, so no message can reach it."""
 
 
 class Output:
-    """The destination of answers."""
-
     def __init__(self, file: Path | None = None) -> None:
-        """A file that cannot be written is rejected before anything runs."""
+        """Reject a file that cannot be written, before anything runs."""
         self._stream: TextIO = sys.stdout
         self._file = file
         if file is not None and file.is_dir():
@@ -47,7 +45,6 @@ class Output:
             raise click.ClickException(f"{self._file} cannot be written: {exc.strerror}.") from exc
 
     def write(self, text: str) -> None:
-        """Write to standard output itself."""
         try:
             self._stream.write(text.encode(errors="backslashreplace").decode())
             self._stream.flush()
@@ -59,7 +56,7 @@ class Output:
 
 
 def redirect_to_null(stream: TextIO) -> None:
-    """Redirect a stream that takes no more output. Otherwise closing it would fail, with an exit code of Python's."""
+    """Redirect a stream that takes no more output, since Python would fail to close it and change the exit code."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -79,7 +76,6 @@ def _write_file(path: Path, text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print the JSON of a report."""
     click.echo(json.dumps(value, indent=2, default=str))
 
 

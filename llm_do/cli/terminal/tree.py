@@ -10,13 +10,11 @@ from decimal import Decimal
 from ...core.events import Event
 
 MIN_WAIT_SHOWN = 0.05
-"""Shorter waits for a person, in seconds, are not shown."""
+"""The seconds of the shortest wait for a person that is shown."""
 
 
 @dataclass(slots=True)
 class Node:
-    """A call and its state."""
-
     name: str
     kind: str
     started: float
@@ -28,7 +26,7 @@ class Node:
     error: str | None = None
     parent: int | None = None
     waited: float = 0.0
-    """Seconds of waiting for a person, about this call or one below it."""
+    """Seconds of waiting for a person, about this call or a nested one."""
     cut_off: bool = False
     progress: str = ""
     """The progress that a tool of a server reports."""
@@ -36,7 +34,7 @@ class Node:
     asked_at: float = 0.0
 
     def elapsed(self, now: float) -> float:
-        """Return the seconds that a call took so far, without the waits for a person."""
+        """Return the seconds that the call has taken, without waits for a person."""
         if self.state not in ("running", "asking"):
             return self.seconds
         return (self.asked_at if self.open_questions else now) - self.started - self.waited
@@ -82,7 +80,7 @@ class CallTree:
             node.state = state
 
     def _count_question(self, call_id: int | None, change: int) -> None:
-        """Stop the clocks of a call and its callers at the first open question; restart them after the last."""
+        """Stop the clocks of a call and its callers at the first open question, and restart them after the last one."""
         now = time.monotonic()
         while call_id is not None and (node := self.nodes.get(call_id)) is not None:
             if not node.open_questions:

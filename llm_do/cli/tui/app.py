@@ -34,8 +34,7 @@ from .widgets import Calls, Log, Prompt, format_tokens
 SMALLEST = (36, 10)
 """The columns and rows that the screen needs."""
 WIDE = 80
-_TWICE = 3.0
-"""Seconds in which a second Ctrl-C quits."""
+_SECONDS_TO_QUIT = 3.0
 
 
 @dataclass
@@ -73,8 +72,6 @@ def run_screen_chat(
 
 
 class ChatApp(App[int]):
-    """A full-screen conversation with a worker."""
-
     CSS_PATH = "chat.tcss"
     ENABLE_COMMAND_PALETTE = False
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (SMALLEST[0], "-narrow"), (WIDE, "-wide")]  # noqa: RUF012 - as App has it
@@ -105,7 +102,7 @@ class ChatApp(App[int]):
         self._top, self._log_view, self._calls, self._prompt = Static(id="top"), Log(), Calls(), Prompt()
         self._turn: asyncio.Task[str] | None = None
         self._turn_call: int | None = None
-        """The call of the running turn. Its direct calls and its text are in the conversation."""
+        """The call of the running turn, of which the conversation shows direct calls and text."""
         self._refused: set[int] = set()
         self._started = 0.0
         self._interrupted = float("-inf")
@@ -147,7 +144,6 @@ class ChatApp(App[int]):
 
     @property
     def busy(self) -> bool:
-        """Return whether a turn is running."""
         return self._turn is not None
 
     # -- turns ---------------------------------------------------------------------------------------
@@ -198,7 +194,7 @@ class ChatApp(App[int]):
         self._log_view.anchor()
         self._tick()
 
-    # -- what happens in the session -----------------------------------------------------------------
+    # -- events of the session -----------------------------------------------------------------------
 
     @on(SessionEvent)
     async def _handle_event(self, message: SessionEvent) -> None:
@@ -241,7 +237,6 @@ class ChatApp(App[int]):
         self._tick()
 
     def _focus_next(self) -> None:
-        """Focus the next question, or else the prompt."""
         if waiting := self._waiting:
             waiting[0].focus_choices()
         else:
@@ -249,10 +244,9 @@ class ChatApp(App[int]):
 
     @property
     def _waiting(self) -> list[ApprovalPanel]:
-        """Return the questions without an answer."""
         return [panel for panel in self._log_view.query(ApprovalPanel) if panel.waits]
 
-    # -- the frame -----------------------------------------------------------------------------------
+    # -- status --------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
         chat = self.conversation
@@ -284,16 +278,15 @@ class ChatApp(App[int]):
             self._turn.cancel()
 
     async def action_interrupt(self) -> None:
-        """Cancel the turn, or copy the selection, or quit at the second press."""
         if self._turn is not None:
             self._turn.cancel()
         elif selected := self._prompt.selected_text or self.screen.get_selected_text():
             self.copy_to_clipboard(selected)
-        elif monotonic() - self._interrupted < _TWICE:
+        elif monotonic() - self._interrupted < _SECONDS_TO_QUIT:
             await self.action_quit()
         else:
             self._interrupted = monotonic()
-            self.notify("Press Ctrl+C again to quit.", timeout=_TWICE)
+            self.notify("Press Ctrl+C again to quit.", timeout=_SECONDS_TO_QUIT)
 
     def action_toggle_calls(self) -> None:
         is_shown = self._show_calls if self._show_calls is not None else self.size.width >= WIDE
@@ -313,7 +306,7 @@ class ChatApp(App[int]):
         self.exit(0)
 
     async def close(self) -> None:
-        """Cancel a turn that still runs, and close the toolsets of the worker, after the screen is closed."""
+        """Cancel a running turn, and close the toolsets of the worker, after the screen is closed."""
         if self._turn is not None:
             self._turn.cancel()
             await asyncio.wait([self._turn])
@@ -321,7 +314,7 @@ class ChatApp(App[int]):
 
 
 class _Warnings(logging.Handler):
-    """Shows log messages of llm-do as notifications, which would otherwise overwrite the screen."""
+    """Shows log messages of llm-do as notifications: printed, they would overwrite the screen."""
 
     def __init__(self, app: ChatApp) -> None:
         super().__init__(logging.WARNING)

@@ -43,8 +43,6 @@ class ArgumentsArea(TextArea):
 
 
 class ApprovalPanel(Vertical):
-    """The view of a call, and the answers to choose from."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(key, f"choose('{key}')", show=False) for key in "yaspenqf123456789"),
         Binding("escape", "back", "Back"),
@@ -82,7 +80,7 @@ class ApprovalPanel(Vertical):
         self._answer.add_done_callback(lambda _: self.call_later(self._collapse))
 
     def focus_choices(self) -> None:
-        """Take the focus. Keys are ignored for a moment: the person may be typing and not have seen the question."""
+        """Take the focus, and ignore keys for a moment: a person who is typing has not seen the question yet."""
         self._ignore_until = monotonic() + self._grace
         self.query_one(Choices).focus(scroll_visible=False)
 
@@ -110,7 +108,7 @@ class ApprovalPanel(Vertical):
         return Content("\n".join(lines))
 
     def fit(self, times: int = _FITTINGS) -> None:
-        """Cut the view to the available room, once everything is laid out."""
+        """Fit the view to the available room, once everything is laid out."""
         if self.waits and times:
             self.call_after_refresh(self._fit, times)
 
@@ -143,13 +141,11 @@ class ApprovalPanel(Vertical):
         choices.highlighted = None
 
     def _answers(self, *, is_cut: bool) -> dict[str, Answer]:
-        session = f"yes, in this session with {_grant_text(self._request)}"
+        session = f"yes, in this session with {self._request.session_grant.removeprefix('exactly ')}"
         show_all = "f" if is_cut else None
         return possible_answers(
             self._request, session=session, only_offer="p", end="no, and end the turn", show_all=show_all
         )
-
-    # -- choosing ------------------------------------------------------------------------------------
 
     @on(OptionList.OptionSelected)
     def _selected(self, event: OptionList.OptionSelected) -> None:
@@ -221,8 +217,6 @@ class ApprovalPanel(Vertical):
         arguments = None if value == json.loads(before) else {**fixed, **value}
         self._decide(ApprovalDecision(approved=True, arguments=arguments))
 
-    # -- afterwards ----------------------------------------------------------------------------------
-
     @property
     def waits(self) -> bool:
         return not self._answer.done()
@@ -232,7 +226,6 @@ class ApprovalPanel(Vertical):
             self._answer.set_result(decision)
 
     async def _collapse(self) -> None:
-        """Replace the question by a line with the decision."""
         decision = None if self._answer.cancelled() else self._answer.result()
         self.add_class("-decided" if decision is not None and decision.approved else "-refused")
         self.border_title = None
@@ -241,10 +234,6 @@ class ApprovalPanel(Vertical):
             return
         await self.mount(Static(Content(f"{visible(self._request.entry)}: {_outcome(decision, self._request)}")))
         self.post_message(self.Decided())
-
-
-def _grant_text(request: ApprovalRequest) -> str:
-    return request.session_grant.removeprefix("exactly ")
 
 
 def _outcome(decision: ApprovalDecision | None, request: ApprovalRequest) -> str:
@@ -263,5 +252,5 @@ def _outcome(decision: ApprovalDecision | None, request: ApprovalRequest) -> str
     if decision.arguments is not None:
         return f"{which}allowed with other arguments"
     if decision.approve_for_session:
-        return f"allowed in this session, with {_grant_text(request)}"
+        return f"allowed in this session, with {request.session_grant.removeprefix('exactly ')}"
     return f"{which}allowed" if which else "allowed once"

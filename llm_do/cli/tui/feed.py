@@ -23,15 +23,13 @@ class TextArrived(Message):
 
 @dataclass
 class SessionEvent(Message):
-    """Any other event of the session."""
+    """An event other than text."""
 
     event: Event
 
 
 @dataclass
 class ApprovalAsked(Message):
-    """A call needs approval."""
-
     request: ApprovalRequest
     answer: asyncio.Future[ApprovalDecision]
 

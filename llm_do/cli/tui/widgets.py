@@ -28,8 +28,6 @@ from .approval import ApprovalPanel
 
 
 class Question(Static):
-    """A text of the person."""
-
     def __init__(self, text: str) -> None:
         super().__init__(Content(escape_controls(text)))
 
@@ -42,8 +40,6 @@ class Notice(Static):
 
 
 class CallLine(Static):
-    """A call of the worker, in one line."""
-
     def __init__(self, name: str, arguments: object) -> None:
         self._text = describe_call(name, arguments)
         super().__init__(Content(f"· {self._text}"))
@@ -77,7 +73,6 @@ class Log(VerticalScroll, can_focus=True):
         self._answer: Answer | None = None
         """The answer that the worker is writing."""
         self._pending = ""
-        """Text that is not drawn yet."""
         self._draw_at = 0.0
         self._calls: dict[int, CallLine] = {}
         self.has_text = False
@@ -105,7 +100,6 @@ class Log(VerticalScroll, can_focus=True):
         await self.add(Notice(text, kind))
 
     async def add_text(self, text: str) -> None:
-        """Add text to the answer."""
         if not text.strip() and self._answer is None:
             return
         if self._answer is None:
@@ -138,12 +132,11 @@ class Log(VerticalScroll, can_focus=True):
             line.close(event, refused=refused)
 
     async def end_answer(self) -> None:
-        """End the answer: text after this is another one."""
+        """End the answer. Further text starts another one."""
         await self._draw()
         self._answer, self.has_text = None, False
 
     async def reset(self) -> None:
-        """Remove everything."""
         await self.end_answer()
         self._calls.clear()
         await self.remove_children()
@@ -160,8 +153,6 @@ _MARKS = {
 
 
 class Calls(Tree[int]):
-    """The tree of calls, with the state, time, tokens and cost of each."""
-
     def __init__(self) -> None:
         super().__init__("calls", id="calls")
         self.show_root = False
@@ -175,7 +166,6 @@ class Calls(Tree[int]):
         self.set_interval(0.5, self._tick)
 
     def follow(self, event: Event) -> None:
-        """Update the tree by an event."""
         self._calls.on_event(event)
         call_id: Any = getattr(event, "call_id", None)
         if (call := self._calls.nodes.get(call_id)) is None:
@@ -207,7 +197,6 @@ class Calls(Tree[int]):
                 node.set_label(_label(call))
 
     def clear_calls(self) -> None:
-        """Remove all calls."""
         self._calls, self._call_nodes = CallTree(), {}
         self.clear()
 
@@ -228,7 +217,6 @@ def _label(call: Node) -> Text:
 
 
 def format_tokens(tokens: int) -> str:
-    """Return a number of tokens in a few characters."""
     return f"{tokens} tok" if tokens < 1000 else f"{tokens / 1000:.1f}k tok"
 
 
@@ -243,8 +231,6 @@ class Prompt(TextArea):
 
     @dataclass
     class Sent(Message):
-        """The person has sent a text."""
-
         text: str
 
     def __init__(self) -> None:

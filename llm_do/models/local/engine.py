@@ -165,13 +165,11 @@ class _Host:
         """Queue a request."""
         with self._lock:
             answer.host = self
-            if answer.is_closed:
-                return
-            if self._failure is None:
+            if self._failure is not None:
+                answer.deliver({"failed": self._failure})
+            elif not answer.is_closed:
                 self._waiting.append(answer)
                 self._send_next()
-                return
-        answer.deliver({"failed": self._failure})
 
     def _send_next(self) -> None:
         """Send the next request to the process if it is idle. The lock has to be held."""
@@ -245,13 +243,10 @@ class _Host:
         failure = self._explain(self._wait(), reason)
         with self._lock:
             self._failure = failure
-            current, waiting = self._current, list(self._waiting)
-            self._current = None
-            self._waiting.clear()
-        if current is not None:
-            current.deliver({"failed": failure})
-        for answer in waiting:
-            if self._was_stuck:  # and the requests behind it are not to blame
+            current, waiting = self._current, self._waiting
+            self._current, self._waiting = None, deque()
+        for answer in filter(None, (current, *waiting)):
+            if self._was_stuck and answer is not current:  # the requests behind it are not to blame
                 self._requeue(answer)
             else:
                 answer.deliver({"failed": failure})

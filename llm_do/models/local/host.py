@@ -77,18 +77,16 @@ def _load(folder: str, path: str, context: int, threads: int) -> Any:
 
 
 def _answer(server: Any, number: int, request: dict[str, Any], cancelled: set[int], out: TextIO) -> None:
-    usage: dict[str, int] = {}
-    finish: str | None = None
-    error: dict[str, Any] | None = None
+    end: dict[str, Any] = {"done": None, "usage": {}, "error": None}
     is_prompt_reported = False
 
     def receive(chunk: dict[str, Any]) -> bool:
         """Pass on a chunk. `True` ends the generation."""
-        nonlocal finish, error, usage, is_prompt_reported
+        nonlocal is_prompt_reported
         if number in cancelled:
             return True
         if "error" in chunk:
-            error = chunk["error"]
+            end["error"] = chunk["error"]
             return True
         if not is_prompt_reported and (progress := chunk.get("prompt_progress")):
             is_prompt_reported = True
@@ -99,17 +97,17 @@ def _answer(server: Any, number: int, request: dict[str, Any], cancelled: set[in
                 _send(out, id=number, text=text)
             if thinking := delta.get("reasoning_content"):
                 _send(out, id=number, thinking=thinking)
-            finish = choice.get("finish_reason") or finish
-        usage = chunk.get("usage") or usage
+            end["done"] = choice.get("finish_reason") or end["done"]
+        end["usage"] = chunk.get("usage") or end["usage"]
         return False
 
     if number not in cancelled:
         try:
             server.handle_chat_completions(request, receive)
         except Exception as exc:
-            error = {"message": f"{exc}"}
+            end["error"] = {"message": f"{exc}"}
     cancelled.discard(number)
-    _send(out, id=number, done=finish, usage=usage, error=error)
+    _send(out, id=number, **end)
 
 
 def _send(out: TextIO, **message: Any) -> None:

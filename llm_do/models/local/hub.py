@@ -1,6 +1,7 @@
 """Downloads of weights from the Hugging Face hub, which are resumed after an interruption.
 
-Only the size is checked here; `store` checks the hash before a file gets its final name.
+Only the size is checked here; `store` checks the hash before a file gets its final name. It imports this module only
+for a download, because of the HTTP client.
 """
 
 from __future__ import annotations
@@ -10,16 +11,14 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
-from typing import IO, TYPE_CHECKING
+from typing import IO
 from urllib.parse import quote
+
+import httpx2
 
 from ...errors import LocalModelError
 from ...privacy.display import visible
-from .catalogue import HubSource, Weights, format_size
-from .fetch import REPORT_INTERVAL, Progress, ProgressCallback, mask_credentials, retry_advice
-
-if TYPE_CHECKING:
-    import httpx2
+from .catalogue import REPORT_INTERVAL, HubSource, OnProgress, Progress, Weights, format_size, mask_credentials
 
 _HUB = "https://huggingface.co"
 _PAUSES = (0.2, 0.5, 1.0)
@@ -27,42 +26,41 @@ _PAUSES = (0.2, 0.5, 1.0)
 _REFUSALS = dict.fromkeys((401, 403), "the server refuses access") | {404: "the server does not have it"}
 
 
+class _DownloadError(Exception):
+    """A failure that another attempt would repeat."""
+
+
 class _RetryableError(Exception):
     """A failure that may be temporary."""
 
 
-def download_from_hub(weights: Weights, source: HubSource, part: Path, progress: ProgressCallback) -> None:
+def download_from_hub(weights: Weights, source: HubSource, part: Path, progress: OnProgress) -> None:
     """Download the rest of `part`. An error leaves what has arrived so far, and no file if that is nothing."""
     url = _address(source)
     try:
-        with _open_part(part) as file, _client(weights, url) as client:
-            problem = _fetch_with_retries(client, url, file, weights, progress)
-            kept = file.seek(0, os.SEEK_END)
+        with _open_part(part) as file, _client(url) as client:
+            _fetch_with_retries(client, url, file, weights.size, progress)
+    except _DownloadError as error:
+        what = mask_credentials(f"The weights of {weights.name} could not be fetched from {url}: {error}")
+        raise weights.fetch_error(what) from None
     finally:
         with suppress(FileNotFoundError):
             if part.lstat().st_size == 0:
                 part.unlink()
-    if problem is not None:
-        advice = f"{format_size(kept)} of {format_size(weights.size)} are kept, and the next try goes on from there."
-        raise _download_error(weights, url, f"{problem}. {advice if kept else ''}".rstrip())
 
 
-def _fetch_with_retries(
-    client: httpx2.Client, url: str, file: IO[bytes], weights: Weights, progress: ProgressCallback
-) -> str | None:
-    """Return the error of the last attempt; `None` if one succeeded."""
-    import httpx2  # noqa: PLC0415 - takes 0.1 s, only for downloads
-
+def _fetch_with_retries(client: httpx2.Client, url: str, file: IO[bytes], size: int, progress: OnProgress) -> None:
     for pause in (*_PAUSES, 0):
         try:
-            _fetch_rest(client, url, file, weights, progress)
-            return None
+            return _fetch_rest(client, url, file, size, progress)
         except (httpx2.HTTPError, _RetryableError) as error:
             problem = str(error).rstrip(".") or type(error).__name__
         except httpx2.InvalidURL as error:
-            raise _download_error(weights, url, f"{error}. HF_ENDPOINT may be wrong.") from None
+            raise _DownloadError(f"{error}. HF_ENDPOINT may be wrong.") from None
         sleep(pause)
-    return problem
+    if kept := file.seek(0, os.SEEK_END):
+        problem += f". {format_size(kept)} of {format_size(size)} are kept, and the next try goes on from there"
+    raise _DownloadError(f"{problem}.")
 
 
 def _address(source: HubSource) -> str:
@@ -72,13 +70,12 @@ def _address(source: HubSource) -> str:
     return f"{base}/{source.repository}/resolve/{source.revision}/{quote(source.file)}"
 
 
-def _client(weights: Weights, url: str) -> httpx2.Client:
+def _client(url: str) -> httpx2.Client:
     """Return a client that uses the proxies of the environment. It sends no token: these files are public."""
-    import httpx2  # noqa: PLC0415 - as above
 
     def stay_encrypted(request: httpx2.Request) -> None:
         if request.url.scheme != "https" and url.startswith("https:"):
-            raise _download_error(weights, url, f"it leads to {request.url}, which is not encrypted.")
+            raise _DownloadError(f"it leads to {request.url}, which is not encrypted.")
 
     try:
         return httpx2.Client(
@@ -102,11 +99,11 @@ def _open_part(part: Path) -> IO[bytes]:
     return os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+b")
 
 
-def _fetch_rest(client: httpx2.Client, url: str, file: IO[bytes], weights: Weights, progress: ProgressCallback) -> None:
+def _fetch_rest(client: httpx2.Client, url: str, file: IO[bytes], size: int, progress: OnProgress) -> None:
     have = file.seek(0, os.SEEK_END)
-    if have > weights.size:
+    if have > size:
         have = _truncate(file)
-    if have == weights.size:
+    if have == size:
         return
     with client.stream("GET", url, headers={"Range": f"bytes={have}-"} if have else {}) as response:
         status, content_range = response.status_code, response.headers.get("Content-Range", "")
@@ -117,26 +114,26 @@ def _fetch_rest(client: httpx2.Client, url: str, file: IO[bytes], weights: Weigh
             raise _RetryableError(f"the server answers {status} {response.reason_phrase}")
         if status not in (200, 206):
             refusal = _REFUSALS.get(status, "the server does not give it")
-            raise _download_error(weights, url, f"{refusal} ({status} {visible(response.reason_phrase)}).")
+            raise _DownloadError(f"{refusal} ({status} {visible(response.reason_phrase)}).")
         if status == 200:
             have = _truncate(file)
         announced = response.headers.get("Content-Length", "")
-        if announced.isdecimal() and have + int(announced) != weights.size:
+        if announced.isdecimal() and have + int(announced) != size:
             _truncate(file)
-            raise _wrong_size(weights, url, f"{have + int(announced):,}")
+            raise _wrong_size(f"{have + int(announced):,}", size)
         reported_at = 0.0
         for block in response.iter_raw():
             have += len(block)
-            if have > weights.size:
+            if have > size:
                 _truncate(file)
-                raise _wrong_size(weights, url, f"more than {weights.size:,}")
+                raise _wrong_size(f"more than {size:,}", size)
             file.write(block)
             if monotonic() - reported_at >= REPORT_INTERVAL:
                 reported_at = monotonic()
-                progress(Progress("fetching", have, weights.size))
-    if have < weights.size:
-        raise _RetryableError(f"the server ended after {have:,} of {weights.size:,} bytes")
-    progress(Progress("fetching", have, weights.size))
+                progress(Progress("fetching", have, size))
+    if have < size:
+        raise _RetryableError(f"the server ended after {have:,} of {size:,} bytes")
+    progress(Progress("fetching", have, size))
 
 
 def _truncate(file: IO[bytes]) -> int:
@@ -145,12 +142,5 @@ def _truncate(file: IO[bytes]) -> int:
     return 0
 
 
-def _wrong_size(weights: Weights, url: str, size: str) -> LocalModelError:
-    return _download_error(
-        weights, url, f"it is not the file that llm-do knows: {size} bytes instead of {weights.size:,}."
-    )
-
-
-def _download_error(weights: Weights, url: str, why: str) -> LocalModelError:
-    what = mask_credentials(f"The weights of {weights.name} could not be fetched from {url}: {why}")
-    return LocalModelError(f"{what}\n{retry_advice(weights)}")
+def _wrong_size(size: str, expected: int) -> _DownloadError:
+    return _DownloadError(f"it is not the file that llm-do knows: {size} bytes instead of {expected:,}.")

@@ -101,8 +101,9 @@ class Conversation:
     """
 
     def __init__(self, messages: Sequence[ModelMessage], instructions: Sequence[str]) -> None:
-        self._system = [*instructions, *_leading_prompts(messages)]
-        self._turns = list(_turns(messages))
+        turns = list(_turns(messages))
+        self._system = [*instructions, *(text for role, text in turns if role == "system")]
+        self._turns = [turn for turn in turns if turn[0] != "system"]
         self.last_call = _last_call(messages)
         """The name and arguments of the call whose result is the last message, if there is one."""
 
@@ -115,15 +116,11 @@ class Conversation:
         system = [*self._system, "Choose the function for the user's message."]
         return _merge_turns(system, [*examples, *self._turns])
 
-    def arguments_prompt(self, option: Option) -> Messages:
-        """Return the prompt for the arguments of an option, or the fields of a reply."""
+    def answer_prompt(self, option: Option) -> Messages:
+        """Return the prompt for the arguments of an option, or for a reply. One in words needs no question."""
         what = "record" if option.is_final else f"arguments of {option.name}"
         question = [("user", f"Fill in the {what}: {option.fields}.")] if option.fields else []
         return _merge_turns(self._system, [*self._turns, *question])
-
-    def reply_prompt(self) -> Messages:
-        """Return the prompt for a reply in words: the conversation alone."""
-        return _merge_turns(self._system, self._turns)
 
 
 def _to_json(name: str) -> str:
@@ -147,12 +144,6 @@ def _escape_markers(text: str) -> str:
     return _TEMPLATE_MARKER.sub(r"\g<0> ", text.encode("utf-8", "replace").decode())
 
 
-def _leading_prompts(messages: Sequence[ModelMessage]) -> list[str]:
-    first = messages[0] if messages else None
-    parts = first.parts if isinstance(first, ModelRequest) else ()
-    return [part.content for part in parts if isinstance(part, SystemPromptPart)]
-
-
 def _turns(messages: Sequence[ModelMessage]) -> Iterator[_Turn]:
     arguments: dict[str, str] = {}
     for number, message in enumerate(messages):
@@ -166,8 +157,7 @@ def _turns(messages: Sequence[ModelMessage]) -> Iterator[_Turn]:
             continue
         for part in message.parts:
             if isinstance(part, SystemPromptPart):
-                if number:
-                    yield "user", part.content
+                yield "user" if number else "system", part.content
             elif isinstance(part, UserPromptPart):
                 yield "user", _text(part.content)
             elif isinstance(part, ToolReturnPart):

@@ -173,12 +173,12 @@ class LocalStreamedResponse(StreamedResponse):
         options = self._options
         while True:
             option = options[0] if len(options) == 1 else await self._choose(options)
+            prompt = self._conversation.answer_prompt(option)
             if option.schema is None:
-                async for event in self._reply():
+                async for event in self._reply(prompt):
                     yield event
                 return
             schema = GrammarSchema(option.schema).schema
-            prompt = self._conversation.arguments_prompt(option)
             answer = await self._generate(prompt, schema, make_validator(option.schema))
             endings = [other for other in options if other.is_final]
             if option.is_final or not endings or not answer or (option.name, answer) != self._conversation.last_call:
@@ -200,8 +200,8 @@ class LocalStreamedResponse(StreamedResponse):
         name = await self._generate(prompt, names, max_tokens=_MAX_NAME_TOKENS)
         return next(option for option in options if option.name == name)
 
-    async def _reply(self) -> AsyncIterator[ModelResponseStreamEvent]:
-        request = {**_REPLY_SETTINGS, **self._settings, "messages": self._conversation.reply_prompt()}
+    async def _reply(self, messages: Messages) -> AsyncIterator[ModelResponseStreamEvent]:
+        request = {**_REPLY_SETTINGS, **self._settings, "messages": messages}
         async for chunk in self._chunks(request):
             if chunk.thinking:
                 for event in self._parts_manager.handle_thinking_delta(vendor_part_id=0, content=chunk.thinking):

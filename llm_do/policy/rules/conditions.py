@@ -32,7 +32,7 @@ NUMBERS, TEXTS = frozenset({"number", "integer"}), frozenset({"string"})
 
 
 class Operator(NamedTuple):
-    """A word by which conditions compare an argument with an operand."""
+    """A comparison of an argument with an operand."""
 
     types: frozenset[str]
     """The JSON types of what it compares, and of its operand."""
@@ -47,8 +47,7 @@ OPERATORS: Mapping[str, Operator] = {
     "prefix": Operator(TEXTS, str.startswith),
 }
 
-MOST = 1000
-"""The most values, words or folders that are compared. With more, an argument cannot be judged."""
+MOST = 1000  # values, words or folders that are compared. An argument with more cannot be judged
 
 _PLAIN = frozenset({str, int, bool, type(None)})
 
@@ -160,9 +159,8 @@ def _is_number(value: Any) -> bool:
 
 # -- matching ------------------------------------------------------------------------------------------
 
-
 Clause: TypeAlias = tuple[str, bool, Match]
-"""A part of a compiled condition: what it is about, whether that is the path of calls, and which values match."""
+"""A part of a compiled condition: its argument, whether that is about the call path, and which values match."""
 
 
 def compile_condition(condition: Mapping[str, Any], kinds: Mapping[str, str], places: Places) -> list[Clause]:
@@ -195,7 +193,7 @@ def _matcher(name: str, value: Any, kind: str | None, places: Places) -> Match:
 
 
 def as_list(value: Any) -> list[Any]:
-    """Return the values of a condition, of which there may be one."""
+    """Return the value or values of a condition as a list."""
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
@@ -268,15 +266,14 @@ def _comparison(operators: Mapping[str, Any]) -> Test:
 
 # -- steps: folders of a path, words of a command ------------------------------------------------------
 
-_MOST_INNER = 8
-"""The most words of a command that are tried as the program that it starts. With more, a restriction matches."""
+_MOST_INNER = 8  # words of a command that are tried as the program it starts. With more, a restriction matches
 
 
 def _path_matcher(pattern: str, places: Places) -> Match:
     glob = Glob([part for part in places.anchor(pattern).split("/") if part not in ("", ".")], name_matcher)
 
     def match(value: Any, restricts: bool) -> bool:
-        if value is None:  # the call touches none
+        if value is None:  # the call uses no path
             return False
         if not isinstance(value, PurePath) or len(value.parts) > MOST:
             return restricts

@@ -25,7 +25,7 @@ from ..catalogue import DEFAULTS, PREFIXES, Disposition
 from .conditions import Places, as_list, check_condition
 
 Condition: TypeAlias = Mapping[str, Any]
-"""Tests of arguments and of the path of calls, all of which have to hold."""
+"""Tests of arguments and of the call path, all of which have to hold."""
 
 STRICTNESS: Mapping[Disposition, int] = {"allow": 0, "ask": 1, "deny": 2}
 
@@ -78,7 +78,7 @@ class ToolRule:
 
 
 def _check_texts(*values: Any) -> None:
-    """Refuse half of a character, which no text that is written or shown can have."""
+    """Refuse half of a character: a text with one can be neither written nor shown."""
     try:
         json.dumps(values, ensure_ascii=False, default=safe_repr).encode()
     except UnicodeEncodeError as exc:
@@ -189,7 +189,7 @@ _TOOL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 
 def is_tool_name(name: str) -> bool:
-    """Return whether a rule can have this name of a tool or a server."""
+    """Return whether rules can speak of a tool or a server by this name."""
     return _TOOL_NAME.fullmatch(name) is not None
 
 
@@ -202,7 +202,7 @@ def _check_rule_name(name: str) -> str:
 
 
 def _stricter_rule(rule: ToolRule, rules: Sequence[ToolRule]) -> ToolRule | None:
-    """Return a rule on all calls that overrules another one, because it is stricter."""
+    """Return a stricter rule on all calls, which makes this one ineffective."""
     return next(
         (one for one in rules if one.always and STRICTNESS[one.disposition] > STRICTNESS[rule.disposition]), None
     )

@@ -1,8 +1,7 @@
 """Decide calls: a pure function from rules and a call to a ruling that names the rule.
 
-Restrictions flow down the path of calls and permissions do not: a `deny` or an `ask` of any worker on the
-path holds for everything below it, while an `allow` counts only for the calls of the worker that has it.
-The strictest disposition wins.
+Restrictions are inherited along the call path and permissions are not: a `deny` or an `ask` of any worker on the path
+holds for everything below it, an `allow` only for the calls of the worker that has it. The strictest disposition wins.
 """
 
 from __future__ import annotations
@@ -54,8 +53,6 @@ class Ruling:
 
 
 class _CompiledRule:
-    """A rule as it is applied."""
-
     def __init__(self, rule: ToolRule, name: str, speaker: str, kinds: Mapping[str, str], places: Places) -> None:
         self.rule = rule
         self.restricts = rule.disposition != "allow"
@@ -147,8 +144,7 @@ def judge(
     """Return the ruling on a call. It runs nothing, asks no person, and depends on nothing else.
 
     `own` are the rules of the worker that makes the call and `session` those of the session: they may allow.
-    `path` are the rules of all workers on the path of calls, which may only restrict. `default` applies where no rule
-    does.
+    `path` are the rules of all workers on the call path, which may only restrict. `default` applies where no rule does.
     """
     default = default or default_ruling(call.name)
     rulings: list[Ruling] = []
@@ -166,7 +162,7 @@ def judge(
 
 
 def denies_any(name: str, books: Iterable[RuleBook]) -> bool:
-    """Return whether any rule denies calls with this name in rules, or some of them."""
+    """Return whether any rule denies some or all calls of this name."""
     return any(rule.disposition == "deny" for book in books for rule in book.rules.get(name, ()))
 
 

@@ -200,7 +200,7 @@ class McpServerToolset(WrapperToolset[Context]):
         text = f"{self.title} of worker {self.worker!r} {self.connection.lost}, and {again}.{self.log.end()}"
         recorder, worker = ctx.runtime.recorder, ctx.frame.worker
         if worker is not None and worker.record is not None:
-            recorder.add_server(worker, self.declared.name or "mcp", text)
+            recorder.add_whole(worker, self.declared.name or "mcp", "server", {}, error=text)
             recorder.notice(worker, text)
 
     async def get_instructions(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llm_do.errors import LocalModelError
-from llm_do.models.local.fetch import Progress
+from llm_do.models.local.catalogue import Progress
 from llm_do.models.local.store import models_folder, pull
 
 from .weights_servers import Server, serving

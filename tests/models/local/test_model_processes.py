@@ -201,7 +201,7 @@ def test_an_event_loop_that_was_closed_frees_the_engine(environ: dict[str, str])
 
 def test_it_costs_nothing_who_does_not_use_it() -> None:
     code = (
-        "import sys, llm_do\nllm_do.Runtime\nfrom llm_do.models import choose_default_model\n"
+        "import sys, llm_do\nllm_do.Runtime\nfrom llm_do.models.choice import choose_default_model\n"
         "print([name for name in sys.modules if name.startswith('llm_do.models.local.') or name == 'xllamacpp'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

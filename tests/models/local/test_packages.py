@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_do.models.local.fetch import Progress, mask_credentials
+from llm_do.models.local.catalogue import Progress, mask_credentials
 from llm_do.models.local.store import cached_path, models_folder, pull
 
 from .weights_servers import Server, offer_wheel, wheel_of

@@ -5,8 +5,7 @@ The second argument is the repr of a `Weights`. It prints each new stage of the 
 
 import sys
 
-from llm_do.models.local.catalogue import HubSource, PackageSource, Weights
-from llm_do.models.local.fetch import Progress
+from llm_do.models.local.catalogue import HubSource, PackageSource, Progress, Weights
 from llm_do.models.local.store import pull
 
 NAMES = {"HubSource": HubSource, "PackageSource": PackageSource, "Weights": Weights}

@@ -1,1 +1,1 @@
-"""The check of a project: its files one by one, what they name, the models they need, and the calls they allow."""
+"""The check of a project: its files, the names in them, the models, and the calls between workers."""

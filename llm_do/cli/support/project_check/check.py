@@ -1,4 +1,4 @@
-"""All checks of a project in their order, with those of the files and the calls between workers as a whole."""
+"""All checks of a project in order, and those of file names and of calls between workers."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _check_workers(project: CheckedProject) -> Iterator[Problem]:
 
 
 def _find_stray_files(root: Path) -> Iterator[Problem]:
-    """Yield files and folders in `workers/` that are silently no workers."""
+    """Yield files and folders in `workers/` that would be ignored without an error."""
     folder = root / "workers"
     if not folder.is_dir():
         return
@@ -95,8 +95,7 @@ def _find_stray_files(root: Path) -> Iterator[Problem]:
 def _check_folder(path: Path, file: str) -> Iterator[Problem]:
     names = [child.name for child in path.iterdir()]
     if "worker.md" in names or "worker.yaml" in names:
-        if not is_name(path.name):
-            yield Problem("error", "name", _explain_bad_name(path.name), file)
+        yield from _check_name(path.name, file)
     elif any(name.endswith((".md", ".yaml", ".yml")) or name == "tools.py" for name in names):
         yield Problem("warning", "no-worker-file", f"there is no worker in this folder: {_PLACES}.", file)
 
@@ -106,16 +105,16 @@ def _check_file_name(path: Path, file: str) -> Iterator[Problem]:
         yield Problem("error", "name", "a worker's file ends with .yaml or .md. Rename it.", file)
     elif path.stem in AMONG_FILES:
         yield Problem("error", "name", f"no worker can be called {path.stem!r}. Rename it.", file)
-    elif not is_name(path.stem):
-        yield Problem("error", "name", _explain_bad_name(path.stem), file)
+    else:
+        yield from _check_name(path.stem, file)
 
 
-def _explain_bad_name(name: str) -> str:
-    return f"{name!r} cannot be a worker's name: {NAME_RULE} Rename it."
+def _check_name(name: str, file: str) -> Iterator[Problem]:
+    if not is_name(name):
+        yield Problem("error", "name", f"{name!r} cannot be a worker's name: {NAME_RULE} Rename it.", file)
 
 
 def _find_cycles(project: CheckedProject) -> Iterator[Problem]:
-    """Yield the groups of workers that can call each other without end."""
     edges = _edges(project)
     for group in connected_groups(edges):
         cycle = shortest_cycle(group, edges)
@@ -129,7 +128,7 @@ def _find_cycles(project: CheckedProject) -> Iterator[Problem]:
 
 
 def _find_unused(project: CheckedProject) -> Iterator[Problem]:
-    """Yield what no worker and no code of the project names. It can still be run by name."""
+    """Yield workers and functions that neither workers nor code of the project name."""
     in_code = names_in_code(project.registry.root)
     called = {callee for name, callees in _edges(project).items() for callee in callees if callee != name}
     workers = [name for name in project.definitions if name not in called | in_code]
@@ -146,7 +145,7 @@ def _find_unused(project: CheckedProject) -> Iterator[Problem]:
 
 
 def _edges(project: CheckedProject) -> dict[str, list[str]]:
-    """Return which workers each worker can call, by its file."""
+    """Return the workers that each worker can call, by their files."""
     workers = set(project.workers)
     return {
         name: sorted(workers & {*definition.tools, *definition.allow_workers})

@@ -1,4 +1,4 @@
-"""The models and providers of a project: whether they can be used here, and whether workers can use them."""
+"""The models and providers of a project: whether this machine and the workers can use them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,14 @@ from pydantic_ai.models import Model
 
 from ....definitions.toolsets import native_tool
 from ....errors import LocalModelError, ModelChoiceError
-from ....models import choose_default_model, custom_provider, resolve_model
+from ....models.choice import choose_default_model
 from ....models.compatibility import find_unfit_model, name_fits
-from ....models.custom import load_factory
-from ....models.resolve import explain_unusable, missing_variable
+from ....models.resolve import custom_provider, explain_unusable, load_factory, missing_variable, resolve_model
 from ....projects.layout import CONFIG
 from .project import CheckedProject, Problem, join_names, line_of
 
 
 class ModelProblem(NamedTuple):
-    """Why a model cannot be used."""
-
     message: str
     is_name_wrong: bool
     """If not, something is missing on this machine."""
@@ -42,7 +39,7 @@ def find_model(name: str) -> ModelProblem | Model:
 
 
 def check_providers(project: CheckedProject) -> Iterator[Problem]:
-    """Yield providers of the project's own whose factory does not exist. None is called: that takes a model's name."""
+    """Yield own providers without a factory. No factory is called, since that takes the name of a model."""
     path = project.config_file
     for prefix, reference in project.registry.providers().items():
         load = partial(load_factory, prefix, reference, project.registry.load)
@@ -93,7 +90,7 @@ def _check_model(project: CheckedProject, model: str, workers: list[str]) -> Ite
 def _find_misfits(
     project: CheckedProject, model: str, found: ModelProblem | Model, workers: list[str]
 ) -> Iterator[Problem]:
-    """Yield workers that cannot use this model. Of a model that cannot be loaded, the name is compared."""
+    """Yield workers that cannot use this model. If it cannot be loaded, only its name is compared."""
     for worker in workers:
         definition = project.definitions[worker]
         compatible = definition.compatible_models

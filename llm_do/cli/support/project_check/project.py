@@ -1,4 +1,4 @@
-"""The project that is checked, as far as it could be read, and its problems: errors with a file and a line."""
+"""The project to check, and its problems, each with a file and a line."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ _PARTS: Mapping[str, type[BaseModel]] = {"limits": WorkerLimits}
 
 
 class Problem(NamedTuple):
-    """One finding about a project."""
-
     level: str
     """`error`, `warning` or `note`."""
     code: str
@@ -39,7 +37,7 @@ class Problem(NamedTuple):
 
 
 class CheckedProject:
-    """A registry, with what the check has read of it so far."""
+    """The registry of a project, and what the check has read so far."""
 
     def __init__(self, registry: WorkerRegistry) -> None:
         self.registry = registry
@@ -47,9 +45,9 @@ class CheckedProject:
         self.workers = registry.workers()
         self.functions: dict[str, Any] = {}
         self.definitions: dict[str, WorkerDefinition] = {}
-        """Of the workers whose files can be read."""
+        """The definitions of the workers whose files can be read."""
         self.own_tools: dict[str, set[str]] = {}
-        """Names of the functions that a worker has for itself, of the workers whose code can be imported."""
+        """The names of workers' own functions, for workers whose code can be imported."""
 
     def attempt(self, code: str, work: Callable[[], object], path: Path | None = None) -> Iterator[Problem]:
         """Do something with a file, and yield its error as problems instead of raising it."""
@@ -61,7 +59,7 @@ class CheckedProject:
     def problem(
         self, level: str, code: str, message: str, path: Path, *place: str, names: tuple[str, ...] = ()
     ) -> Problem:
-        """Return a problem in a file. `place` is what `line_of` takes to find the line, if there is one."""
+        """Return a problem in a file. `place` has the arguments of `line_of` that find its line."""
         line = line_of(path, *place) if place else None
         return Problem(level, code, message, self.relative(path), line, names)
 
@@ -76,18 +74,16 @@ class CheckedProject:
         self.own_tools[name] = {tool.name for tool in self.registry.own_tools(name)}
 
     def relative(self, path: Path) -> str:
-        """Return a path as problems name it."""
         return str(path.relative_to(self.registry.root))
 
     def path_of(self, worker: str) -> Path:
-        """Return the file of a worker."""
         file = self.registry.file_of(worker)
         assert file is not None
         return file.path
 
 
 def _problems_of(exc: Exception, code: str, file: str | None, root: Path) -> Iterator[Problem]:
-    """Return an error as problems: each line of an llm-do message that starts with a place is one."""
+    """Yield an error as problems: one for each line of its message that starts with a place."""
     if not isinstance(exc, LlmDoError):
         text = traceback.format_exception_only(exc)[-1].strip()
         yield Problem("error", code, text, *(_place_in_project(exc, root) or (file, None)))
@@ -120,7 +116,6 @@ def _split_message(text: str) -> list[str]:
 
 
 def _config_problems(error: ValidationError, path: Path) -> Iterator[Problem]:
-    """Yield each mistake in the configuration, with its line."""
     for details in error.errors(include_url=False):
         keys = [str(part) for part in details["loc"] if isinstance(part, str) and part != "[key]"]
         line = next((line for key in reversed(keys) if (line := line_of(path, key)) is not None), None)
@@ -156,6 +151,5 @@ def line_of(path: Path, word: str, key: str = "") -> int | None:
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Return the first ten names, and how many more there are."""
     first = ", ".join(names[:10])
     return f"{first} and {len(names) - 10} more" if len(names) > 10 else first

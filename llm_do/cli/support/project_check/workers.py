@@ -1,4 +1,4 @@
-"""One worker: the tools, workers, types and servers that its file names, its settings, and its folders."""
+"""One worker: what its file names (tools, workers, types, servers), its settings and its folders."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ from ....projects.rule_names import ProjectTools
 from ....sandbox.commands.bwrap import find_sandbox_problem
 from .project import CheckedProject, Problem, line_of
 
-_MOST_MISSING = 100
-"""How many missing names of one worker are reported."""
+_MAX_MISSING_NAMES = 100
 
 
 def check_worker(project: CheckedProject, name: str) -> Iterator[Problem]:
-    """Yield all names of a worker that lead nowhere; only if there are none, the first error of building it."""
+    """Yield the names in a worker's file that do not exist, or else the first error of building the worker."""
     registry, definition = project.registry, project.definitions[name]
     file = registry.file_of(name)
     assert file is not None
@@ -42,7 +41,7 @@ def check_worker(project: CheckedProject, name: str) -> Iterator[Problem]:
     values = [definition.input, definition.output, *definition.toolsets]
     for reference in [value for value in values if isinstance(value, str) and ":" in value]:
         for problem in project.attempt("reference", partial(registry.load, reference), file.path):
-            # A wrong reference is wrong where it is written; code that cannot be imported is wrong itself.
+            # A wrong reference is reported where it is written, code that cannot be imported in its own file.
             is_here = problem.file == project.relative(file.path)
             problems.append(problem._replace(line=line_of(file.path, reference)) if is_here else problem)
     yield from problems
@@ -55,20 +54,19 @@ def check_worker(project: CheckedProject, name: str) -> Iterator[Problem]:
 
 
 def find_missing_names(project: CheckedProject, definition: WorkerDefinition) -> Iterator[Problem]:
-    """Yield the tools and workers that a worker names and that do not exist."""
     path, workers = project.path_of(definition.name), project.workers
     known = {*workers, *project.functions, *project.own_tools.get(definition.name, ())}
     missing_tools = (tool for tool in dict.fromkeys(definition.tools) if tool not in known)
-    for tool in islice(missing_tools, _MOST_MISSING):
+    for tool in islice(missing_tools, _MAX_MISSING_NAMES):
         yield project.problem("error", "no-tool", no_such_tool(tool, known), path, tool, "tools", names=(tool,))
     missing_workers = (each for each in dict.fromkeys(definition.allow_workers) if each not in {"*", *workers})
-    for worker in islice(missing_workers, _MOST_MISSING):
+    for worker in islice(missing_workers, _MAX_MISSING_NAMES):
         message = f"there is no worker {worker!r}.{did_you_mean(worker, workers)}"
         yield project.problem("error", "no-worker", message, path, worker, "allow_workers", names=(worker,))
 
 
 def _check_settings(project: CheckedProject, definition: WorkerDefinition) -> Iterator[Problem]:
-    """Yield model settings that look like misspelled ones: no provider reports these."""
+    """Yield model settings that look misspelled: no provider reports these."""
     for name in (definition.model_settings or {}).keys() - ModelSettings.__annotations__.keys():
         if close := get_close_matches(name, ModelSettings.__annotations__, n=1, cutoff=0.8):
             message = f"model_settings has {name!r}, which no model knows. Did you mean {close[0]!r}?"
@@ -94,7 +92,7 @@ def _check_rules(project: CheckedProject, definition: WorkerDefinition) -> None:
 
 
 def _check_surroundings(project: CheckedProject, entry: WorkerEntry[Any]) -> Iterator[Problem]:
-    """Yield the folders, programs and features of this machine that a worker needs and that are not there."""
+    """Yield the folders and programs that a worker needs and that this machine does not have."""
     path, definition, names = project.path_of(entry.name), entry.definition, (entry.name,)
     for name, root in (entry.sandbox.paths if entry.sandbox is not None else {}).items():
         if not (folder := root.folder(entry.base.absolute())).is_dir():
@@ -105,12 +103,12 @@ def _check_surroundings(project: CheckedProject, entry: WorkerEntry[Any]) -> Ite
     if "shell" in definition.toolsets and (problem := find_sandbox_problem()):
         yield project.problem("warning", "no-sandbox", problem, path, "shell", "toolsets", names=names)
     for toolset in definition.toolsets:
-        if isinstance(toolset, McpToolset) and (reason := _why_unreachable(toolset)):
+        if isinstance(toolset, McpToolset) and (reason := _explain_unreachable(toolset)):
             yield project.problem("warning", "mcp", reason, path, "mcp", "toolsets", names=names)
 
 
-def _why_unreachable(toolset: McpToolset) -> str | None:
-    """Return why the server of a toolset cannot be started here. Only starting it could tell more."""
+def _explain_unreachable(toolset: McpToolset) -> str | None:
+    """Return why the server of a toolset cannot be started here, as far as can be known without starting it."""
     if find_spec("fastmcp") is None:
         return f"MCP servers need `{install_extra('mcp')}`."
     command = toolset.mcp.command
