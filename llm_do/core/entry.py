@@ -85,7 +85,7 @@ class Entry(Protocol[OutputT_co]):
 class EntryBase:
     """The base of all entries in the runtime, with defaults for everything that an entry may declare.
 
-    `adapt` wraps users' own entries in one, so that none of their attributes has a meaning by accident.
+    `adapt` wraps entries of users' own classes in one, so that none of their attributes has a meaning by accident.
     """
 
     name: str

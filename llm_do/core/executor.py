@@ -33,8 +33,8 @@ class Recalled:
     spent: Sequence[ModelUsage] = ()
     """The usage of the call and of all below it, which is restored and not spent again."""
     digest: str | None = None
-    """The `digest` of the call in the earlier run. If it differs, or is `None` for a turn of a conversation, the key
-    of which does not have it, the call is made again."""
+    """The `digest` of the call in the earlier run. If it differs, the call is made again. So is a turn of a
+    conversation if this is `None`, since its key does not have the digest."""
     messages: Sequence[ModelMessage] | None = None
     """The conversation after a turn. If it is `None`, a turn that returned is made again."""
 

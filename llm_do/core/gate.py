@@ -75,7 +75,7 @@ class Gate:
     ) -> dict[str, Any]:
         """Return the approved arguments, which no other code can change, or raise `ApprovalDenied`.
 
-        `ctx` is the caller's. The entry checks arguments with it that a person has edited.
+        `ctx` is that of the caller. The entry gets it to check edited arguments.
         """
         plan, call, ruling = frame.judgement = await self._judge(frame, arguments, asked_from_within)
         frame.pins = None
