@@ -87,10 +87,10 @@ class Threads:
     def submit(self, thread: CallThread) -> bool:
         """Start a thread, or let it wait for a place. Return whether it was started."""
         if self._process != os.getpid():  # a fork copies no threads
-            self._process = os.getpid()
             self._lock = Lock()  # a thread of the other process may have held it
             self._running.clear()
             self._waiting.clear()
+            self._process = os.getpid()
         depth = thread.frame.depth
         with self._lock:
             waiting = self._waiting.setdefault(depth, deque())
