@@ -66,10 +66,6 @@ class Document:
         self.problems.append(Problem(self.lines.get((key,), 1), f"{key}: {message}"))
         self.spoiled.add((key,))
 
-    def is_spoiled(self, at: Place) -> bool:
-        """Return whether a problem is at or above a place."""
-        return any(at[: len(path)] == path for path in self.spoiled)
-
 
 # Characters that YAML does not allow, and U+0085, a control character that YAML takes for the end of a line.
 _CONTROL = re.compile("[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -310,7 +306,7 @@ def problems_of(error: ValidationError, document: Document, model: type[BaseMode
     # A list can have half a million wrong items.
     for details in islice(error.errors(include_url=False), 1000):
         at = document.place(details["loc"])
-        if not document.is_spoiled(at):
+        if not any(at[: len(path)] == path for path in document.spoiled):
             yield Problem(document.lines.get(at, 1), _message(details, at, model))
 
 
