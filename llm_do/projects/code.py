@@ -34,12 +34,10 @@ _IMPORTING = threading.RLock()
 
 
 class ProjectCode:
-    """The Python files of one project, as modules.
+    """The Python files of one project as modules, which import each other by plain names like scripts in one folder.
 
-    They import each other by their plain names, as scripts in one folder do. Two projects in one process may
-    have files of the same name: while one imports, the modules of the other are not in `sys.modules`.
-    An `import` inside a function finds the project's files as well, though it runs much later: the modules of a
-    project have an `__import__` of its own.
+    Two projects in one process may have files of the same name: while one imports, the modules of the other are not in
+    `sys.modules`. An `import` in a function runs later, so modules have an `__import__` of the project.
     """
 
     _owners: ClassVar[dict[str, ProjectCode]] = {}
@@ -78,7 +76,7 @@ class ProjectCode:
         return [path.resolve() for path in self._stamps]
 
     def workers(self) -> Iterator[tuple[Path, WorkerEntry[Any]]]:
-        """Yield the workers that modules made, also at import so far, each with the file of the module."""
+        """Yield the workers that modules made, also those being imported, each with the file of its module."""
         for module in (*self._modules.values(), *self.started):
             if (file := vars(module).get("__file__")) is not None:
                 found = entries_below(entries_in(module))

@@ -22,8 +22,7 @@ from ..privacy.display import visible
 from ..sandbox import SandboxConfig
 
 _MAX_BYTES = 100_000
-_MAX_PARTS = 50
-"""The most dots in one line, not counting those in quotes."""
+_MAX_PARTS = 50  # dots in one line, not counting those in quotes
 _PLACE = re.compile(r" \(at line (\d+), column (\d+)\)$")
 _QUOTED = re.compile(r'"[^"]*"|' r"'[^']*'")
 

@@ -158,10 +158,7 @@ def _is_null(event: Any) -> bool:
 
 
 def functions_of(root: Path) -> list[Found]:
-    """Return the functions with `@entry` and workers in `tools.py`, or in files of the project that it imports from.
-
-    The code is read, and not run, so entries that are made in other ways are not found.
-    """
+    """Return the functions with `@entry` and the workers in `tools.py` and its imports, if the code shows them."""
     path = tools_file(root)
     return [] if path is None else list(dict.fromkeys(_entries_in(path, root, {path})))
 

@@ -68,7 +68,7 @@ def creators_of(project: Project, name: str) -> list[str]:
 
 
 def write_worker(project: Project, definition: WorkerDefinition, *, force: bool, by_model: bool) -> None:
-    """Write `workers/generated/NAME.yaml`, and beside it the seal that records the creator: both, or nothing."""
+    """Write `workers/generated/NAME.yaml` atomically, and then the seal that records its creator."""
     if is_reserved(definition.name):
         raise WorkerFileError(f"{definition.name!r} is reserved. Choose another name for the worker.")
     existing = project.file_of(definition.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ..core.adapt import describe
 from ..core.entry import Entry, ToolsetFactory
 from ..core.names import no_such_tool
 from ..core.runtime import Runtime
+from ..core.tool import ToolEntry
 from ..core.worker import WorkerEntry
 from ..definitions.definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec, define, places_of
 from ..definitions.toolsets import McpToolset, native_tool
@@ -22,7 +24,6 @@ from ..machine.files import read_file
 from ..models import named_model
 from ..policy.catalogue import CATALOGUE, TOOLSETS
 from ..policy.rules import RuleBook, check_rules
-from ..toolsets.table import load, tools_of
 from ..values.texts import quote
 from .generated import creators_of, effective_definition, write_worker
 from .layout import CONFIG, deciding_files
@@ -146,7 +147,7 @@ def _make_entry(
         compatible_models=definition.compatible_models,
         model_settings=definition.model_settings,  # type: ignore[arg-type]
         input_type=input_type,
-        tools=[*own_tools, *(tool for tool in definition.tools if tool not in own_names), *tools_of(definition)],
+        tools=[*own_tools, *(tool for tool in definition.tools if tool not in own_names), *_tools_of(definition)],
         toolsets=[_toolset(project, each, where) for each in definition.toolsets if each not in TOOLSETS],
         tool_rules=definition.tool_rules,
         sandbox=definition.sandbox,
@@ -208,9 +209,27 @@ def _protected_paths(root: Path) -> list[Path]:
 
 def _toolset(project: Project, declared: str | McpToolset, where: str) -> ToolsetFactory:
     if isinstance(declared, McpToolset):
-        connect: ToolsetFactory = load("mcp")(declared, project.root)
+        connect: ToolsetFactory = load_toolset("mcp")(declared, project.root)
         return connect
     factory: ToolsetFactory = project.load(declared)
     if not callable(factory):
         raise WorkerFileError(f"{where}: {declared!r} is no toolset factory: it is {quote(factory)}. Name a function.")
     return factory
+
+
+def _tools_of(definition: WorkerDefinition) -> list[ToolEntry[Any]]:
+    """Return our tools that a worker file asks for. If no root is writable, none of them writes."""
+    tools: list[ToolEntry[Any]] = []
+    for row in CATALOGUE:
+        if row.name in definition.toolsets if row.key == "toolsets" else getattr(definition, row.key):
+            loaded = load_toolset(row.name)
+            tools += loaded if isinstance(loaded, tuple) else (loaded,)
+    roots = definition.sandbox.paths.values() if definition.sandbox is not None else ()
+    is_writable = any(root.mode == "rw" for root in roots)
+    return [tool for tool in tools if is_writable or tool.rule != "sandbox.write"]
+
+
+def load_toolset(name: str) -> Any:
+    """Import a toolset of the catalogue: a tool, a tuple of tools or a factory. Most workers use few."""
+    module, _, attribute = next(row.place for row in CATALOGUE if row.name == name).partition(":")
+    return getattr(import_module(f"..toolsets.{module}", __package__), attribute)

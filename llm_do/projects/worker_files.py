@@ -149,7 +149,7 @@ class WorkerFiles:
         return seal[1] if seal is not None and seal[0] == self.read(name, file)[1] else None
 
     def store(self, definition: WorkerDefinition, *, force: bool, by_model: bool) -> None:
-        """Write the file of a generated worker and its seal: both, or nothing."""
+        """Write the file of a generated worker atomically, and then the seal that records its creator."""
         file = self.generated(definition.name)
         where, data = self.display_path(file.path), dump_worker(definition).encode()
         file.path.parent.mkdir(parents=True, exist_ok=True)

@@ -21,10 +21,7 @@ from .worker_files import BY_PROJECT, FileCache, WorkerFiles
 
 
 class WritableFolders:
-    """The folders that any worker of a project can write.
-
-    Workers come from files, or from Python modules: these are known once they were imported. Nothing here imports code.
-    """
+    """The folders that any worker of a project can write, including workers made in modules that were imported."""
 
     def __init__(
         self, root: Path, files: WorkerFiles, code: ProjectCode, read_config: Callable[[], ProjectConfig]

@@ -248,10 +248,7 @@ class HeadAndTail:
 
 
 def first_entries(entries: Iterable[str], *, more: bool, narrow: str) -> str:
-    """Return as many entries as there is room for, one in each line, and `narrow` if there are more.
-
-    `narrow` is a sentence on how to get a shorter list.
-    """
+    """Return as many entries as there is room for, one in each line. `narrow` says how to get a shorter list."""
     room, lines = MAX_CHARACTERS - _NOTE_CHARACTERS, list[str]()
     for entry in entries:
         room -= len(entry) + 1

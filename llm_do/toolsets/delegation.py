@@ -107,7 +107,6 @@ class _DelegationPlan(Plan):
     caller: WorkerFrame | None
     """The worker that calls; not the frame of the call, which has this plan."""
     path: str
-    """The call path."""
 
     def pins(self, ruling: Ruling) -> Pins:
         """Return the attached files, if the worker may hand on so many."""

@@ -26,8 +26,7 @@ from ..sandbox.excerpts import MAX_LINES, MakeCleaner, first_entries
 
 T = TypeVar("T")
 
-_MAX_JUDGED = 2000
-"""The most files that a search may look into if any rule is about paths."""
+_MAX_JUDGED = 2000  # files that a search may read if any rule is about reading
 _WILDCARD = re.compile(r"[*?[]")
 
 

@@ -122,7 +122,7 @@ def _touches(pattern: str, folder: Path) -> bool:
     return fixed.is_relative_to(folder) or folder.is_relative_to(fixed)
 
 
-def _result_text(result: CommandResult, note: str, frame: CallFrame, writable: str | None = None) -> str:
+def _result_text(result: CommandResult, note: str, frame: CallFrame, writable: str | None) -> str:
     if result.timed_out or result.exit_code:
         frame.failure = "stopped: timed out" if result.timed_out else f"exit code {result.exit_code}"
     keep = f", or into `tee {writable}/output.txt` and read that file in parts" if writable is not None else ""

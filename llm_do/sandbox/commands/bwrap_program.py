@@ -24,7 +24,7 @@ from .processes import Argv, ShellLimits, close_all, exit_code, wait_exit
 from .seccomp import system_call_filter
 
 _OPEN_FILES = 1024
-_WATCH = 0.01
+_WATCH_SECONDS = 0.01
 _PER_NAMESPACE = (5, 14)
 """Since this kernel, processes are counted in each user namespace. Before, they were counted for a user as a whole."""
 
@@ -175,7 +175,7 @@ class BwrapProgram:
     async def _watch(self, most: int) -> None:
         """End the program if it has too many processes. The kernel does not count those of root."""
         while True:
-            await anyio.sleep(_WATCH)
+            await anyio.sleep(_WATCH_SECONDS)
             with suppress(OSError):
                 if (count := _count_processes(self._init_pid, most)) > most:
                     self._excess_count = count
@@ -191,10 +191,7 @@ class BwrapProgram:
 
 
 class MountedCopies:
-    """The private copies in a sandbox, to check at the end whether they were mounted all the time.
-
-    A program outside of the sandbox that replaces a file removes the mount on it, and no mount comes back.
-    """
+    """The private copies in a sandbox. A program outside that replaces a file removes the mount on it for good."""
 
     def __init__(self, pid: int, places: Iterable[str]) -> None:
         # The namespace, with its mounts, lives as long as this descriptor.
@@ -252,16 +249,12 @@ def _set_limits(pid: int, limits: ShellLimits) -> None:
     }
     if os.geteuid() == 0:
         os.setpriority(os.PRIO_PROCESS, pid, 10)  # so that very many processes cannot keep us from ending it
-    elif _kernel_version() >= _PER_NAMESPACE:
+    elif tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2]) >= _PER_NAMESPACE:
         most[resource.RLIMIT_NPROC] = limits.processes + 1  # and the init process
     for kind, value in most.items():
         _, hard = resource.prlimit(pid, kind)
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.prlimit(pid, kind, (value, value))
-
-
-def _kernel_version() -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
 
 
 def _count_processes(pid: int, most: int) -> int:

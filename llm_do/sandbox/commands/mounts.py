@@ -166,11 +166,7 @@ def _check_file(top: int, name: Path, path: str) -> None:
 
 
 def _open_place(top: int, names: Names, identity: Identity | None) -> Iterator[tuple[int, Names]]:
-    """Open a repository, or the nearest folder around it that can be opened.
-
-    Nothing can be mounted on a symlink. A missing repository may be elsewhere, where the command could change it: then
-    nothing is run.
-    """
+    """Open a repository, or the nearest folder around it that can be opened. A symlink cannot be mounted on."""
     for end in range(len(names), 0, -1):
         try:
             with closing_fd(best_opener()(top, names[: end - 1])) as parent:
@@ -188,6 +184,7 @@ def _open_place(top: int, names: Names, identity: Identity | None) -> Iterator[t
         if same:
             return
         break
+    # The repository may be elsewhere by now, where the command could change it.
     raise PathFailed(f"{'/'.join(names)!r} changed while the sandbox was set up, so nothing was run. Try again.")
 
 

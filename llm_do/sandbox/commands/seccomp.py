@@ -28,8 +28,7 @@ _RUNS_AS = stat.S_ISUID | stat.S_ISGID
 _CREATES = 0o100 | 0o20000000  # O_CREAT, O_TMPFILE: without, the mode has no meaning
 _NAMESPACES = 0x7E020000  # CLONE_NEW...
 _SOCKET_TYPE = 0xF  # of a socket, without its flags
-_FIRST_UNKNOWN = 470
-"""The first unknown number. The calls of the x32 interface on x86_64 are above it, too."""
+_FIRST_UNKNOWN = 470  # the calls of the x32 interface on x86_64 are above it, too
 
 _MISSING = (
     *("io_uring_setup", "io_uring_enter", "io_uring_register"),  # opens files where no filter sees it

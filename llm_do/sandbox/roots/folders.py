@@ -207,10 +207,8 @@ class Folder:
             raise
 
     def _exchange(self, temporary: str, name: str, new: Inode, expected: FileState, limit: int) -> None:
-        """Replace the expected file, which is compared again after the exchange, when no other can take its place.
-
-        A process that already has it open can still write to it, which changes a removed file.
-        """
+        # After the exchange the file is compared again: no other can take its place by then. A process that still has
+        # it open can only change a removed file.
         if self.state(name, limit) != expected:
             raise Changed
         try:

@@ -58,7 +58,7 @@ class SandboxManager:
         self.close()
 
     def close(self) -> None:
-        """Close the folders. A root that is used again opens its own again."""
+        """Close the folders of the roots. The next use opens them again."""
         for root in self.roots.values():
             root.close()
 

@@ -47,8 +47,7 @@ from .process import LARGEST_MESSAGE, run_server
 # Without a handler, Python prints warnings, with what a server wrote in them.
 logging.getLogger("mcp").addHandler(logging.NullHandler())
 
-MOST_REQUESTS = 100
-"""The most requests of a server that may wait for an answer."""
+MOST_REQUESTS = 100  # of a server, that wait for an answer
 _FEWER = "Have the server list fewer, or make an MCPToolset in Python, with bounds of your own, and filter its tools."
 
 # PydanticAI warns about servers with the newest protocol. They ask in the answer to a call, which works.
@@ -151,10 +150,7 @@ async def _ignore(*args: Any, **kwargs: Any) -> None:
 
 
 class _Session(ClientSession):
-    """A session that refuses a list of tools that is too long, and drops the schemas of their results.
-
-    Comparing a result with the patterns of a schema could take forever.
-    """
+    """A session that refuses a list of tools that is too long, and drops the schemas of their results."""
 
     _tools = 0
     _bytes = 0
@@ -174,7 +170,7 @@ class _Session(ClientSession):
         if isinstance(result, ListToolsResult):
             self._count(result)
             for tool in result.tools:
-                tool.output_schema = None
+                tool.output_schema = None  # to compare a result with its patterns could take forever
         return result
 
     def _count(self, page: ListToolsResult) -> None:

@@ -14,11 +14,9 @@ from pathlib import Path
 from ...machine.remembered import state_folder
 from ...privacy.display import visible
 
-LARGEST_LOG = 1_000_000
-"""Bytes after which a log starts anew."""
+LARGEST_LOG = 1_000_000  # bytes: a larger one starts anew
 LONGEST_LINE = 2_000
-LONGEST_READ = 65536
-"""Bytes of a line that are read. The rest is left out."""
+LONGEST_READ = 65536  # bytes of a line: the rest is left out
 CHUNK = 16384
 PAUSE_SECONDS = 0.05
 """The pause between reads from a server that writes without end, to leave the event loop to other tasks."""

@@ -26,8 +26,7 @@ from ...sandbox.commands.processes import close_all, kill_all, wait_exit
 LARGEST_MESSAGE = 10_000_000
 """The most bytes of one answer, and of all pages of one list of tools."""
 _CHUNK = 65536
-_FLUSH_SECONDS = 0.5
-"""The time for a server to read what was sent."""
+_FLUSH_SECONDS = 0.5  # for a server to read what was sent
 _GRACE_SECONDS = 1.5
 """The time to end after its standard input is closed. PydanticAI waits 3 seconds for the whole end."""
 _TERMINATION_SECONDS = 0.5

@@ -30,8 +30,7 @@ from ...privacy.secrets import Values
 from .log import ServerLog, log_path
 from .sampling import SamplingEntry
 
-STILL_STARTING_SECONDS = 5.0
-"""The time after which a notice says that a server is still starting."""
+STILL_STARTING_SECONDS = 5.0  # then a notice says so
 PROGRESS_SECONDS = 0.1
 """The least time between two progress events of one server, which may report any number."""
 LONGEST_PROGRESS = 200
