@@ -19,7 +19,7 @@ def called_names(caller: Any, workers: Iterable[str]) -> set[str]:
 def reachable_from(
     starts: Iterable[T], callees: Callable[[T], Iterable[T]], key: Callable[[T], Hashable] = lambda node: node
 ) -> Iterator[T]:
-    """Yield some nodes and all that can be reached from them, each once, the nearest first."""
+    """Yield nodes and everything that can be reached from them, each once, the nearest first."""
     seen, waiting = set[Hashable](), deque(starts)
     while waiting:
         node = waiting.popleft()
@@ -45,7 +45,7 @@ def connected_groups(edges: Mapping[str, Sequence[str]]) -> list[list[str]]:
 
 
 def _reached(start: str, edges: Mapping[str, Sequence[str]]) -> set[str]:
-    """Return what can be reached from a start; the start itself only if it is on a cycle."""
+    """Return the names that can be reached from a start, which itself counts only if it is on a cycle."""
     return set(reachable_from(edges[start], lambda name: edges.get(name, ())))
 
 

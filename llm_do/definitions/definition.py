@@ -67,16 +67,16 @@ class WorkerDefinition(Section):
         return self
 
     def at(self, base: Path, roots: SandboxConfig | None = None) -> WorkerDefinition:
-        """Return the same worker in the project at `base`, whose rules know which folders their paths mean.
+        """Return the worker with rules that know which folders their paths mean in the project at `base`.
 
-        `roots` are those of the project, for a worker that has none of its own.
+        `roots` are those of the project, for a worker without its own.
         """
         places = places_of(self.sandbox or roots, base)
         return self.model_copy(update={"tool_rules": _placed(self.tool_rules, places)}) if self.tool_rules else self
 
 
 def places_of(sandbox: SandboxConfig | None, base: Path) -> Places:
-    """Return the folders that paths in the rules of a worker mean."""
+    """Return the folders that paths in the rules of a worker refer to."""
     roots = sandbox.paths if sandbox is not None else {}
     return Places({name: root.folder(base) for name, root in roots.items()}, base)
 

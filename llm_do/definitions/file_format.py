@@ -1,6 +1,6 @@
 """Read and write worker files: Markdown with front matter, or YAML.
 
-Nothing in a file is skipped: what is not understood is an error, and all errors of a file are reported together.
+Nothing is skipped: what is not understood is an error, and all errors of a file are reported together.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def parse_worker(
     path: str,
     format: Literal["md", "yaml"],  # noqa: A002
 ) -> WorkerDefinition:
-    """Return the definition in a worker's file. Errors have the lines where they are, all of the file at once."""
+    """Return the definition in a worker's file, or raise one error with all problems and their lines."""
     try:
         source = yaml_lines.decode(text)
         front, body, first_line = source, None, 1
@@ -65,7 +65,6 @@ def parse_worker(
 def _with_lines(
     rules: dict[str, tuple[ToolRule, ...]], document: Document, path: str
 ) -> dict[str, tuple[ToolRule, ...]]:
-    """Return rules with the file and line where they stand."""
 
     def line(name: str, at: int) -> int:
         return document.lines.get(("tool_rules", name, at), document.lines.get(("tool_rules", name), 1))
@@ -85,12 +84,12 @@ def _file_error(path: str, *problems: Problem) -> WorkerFileError:
 
 
 def _printable(message: str) -> str:
-    """Return a message in one line, with control characters of the file's keys and values escaped."""
+    """Return a message in one line: control characters from the file are escaped."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in message)
 
 
 def dump_worker(definition: WorkerDefinition) -> str:
-    """Return the YAML file of a worker, from which `parse_worker` makes an equal definition."""
+    """Return the YAML file of a worker, which `parse_worker` reads back as an equal definition."""
     path = f"{definition.name}.yaml"
     try:
         values = definition.model_dump(mode="json", exclude_defaults=True, by_alias=True)

@@ -1,8 +1,8 @@
 """YAML without surprises, and the line of everything in it.
 
-Only what JSON can say: mappings with text as keys, lists, text, decimal numbers, true, false and null.
-Aliases, tags, merge keys, duplicate keys and a second document are problems; `yes`, `off`, `0755`, `1:30`
-and `2024-01-01` are text. All problems of a file are collected, so that one reading shows them all.
+Values are those of JSON: mappings with text as keys, lists, text, decimal numbers, true, false and null. Aliases, tags,
+merge keys, duplicate keys and a second document are problems; `yes`, `off`, `0755`, `1:30` and `2024-01-01` are text.
+All problems of a file are collected.
 """
 
 from __future__ import annotations
@@ -30,14 +30,12 @@ Place = tuple[str | int, ...]
 
 
 class Problem(NamedTuple):
-    """An error, and its line in the file."""
-
     line: int
     message: str
 
 
 class UnreadableError(Exception):
-    """The text cannot be read to its end; `problems` has what was found until there."""
+    """The text cannot be read to its end; `problems` are those up to there."""
 
     def __init__(self, *problems: Problem) -> None:
         super().__init__(problems)
@@ -57,7 +55,7 @@ class Document:
     """Places with problems, where `value` is not what the file means."""
 
     def place(self, loc: Sequence[str | int]) -> Place:
-        """Return the part of a pydantic error's `loc` that is in the file: without tags of unions and missing keys."""
+        """Return the part of a pydantic error's `loc` that is in the file: no tags of unions, no missing keys."""
         at: Place = ()
         for part in loc:
             if (*at, part) in self.lines:
@@ -65,24 +63,19 @@ class Document:
         return at
 
     def complain(self, key: str, message: str) -> None:
-        """Add a problem with the value of a key."""
         self.problems.append(Problem(self.lines.get((key,), 1), f"{key}: {message}"))
         self.spoiled.add((key,))
 
-    def is_spoiled(self, at: Place) -> bool:
-        """Return whether there is a problem at or above a place."""
-        return any(at[: len(path)] == path for path in self.spoiled)
 
-
-# What YAML itself does not allow, and U+0085, a control character that it takes for the end of a line.
+# Characters that YAML does not allow, and U+0085, a control character that YAML takes for the end of a line.
 _CONTROL = re.compile("[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-# YAML reads on in a new line after these, which editors show within one, such as at the end of a comment.
+# YAML takes these for the end of a line, such as of a comment, and editors do not.
 _HIDDEN = re.compile("[\u2028\u2029\ufeff]")
 _DIRECTIVE = re.compile(r"^%[A-Z]", re.MULTILINE)
 
 
 def is_plain_text(text: str) -> bool:
-    """Return whether a text can stand in a file without escapes."""
+    """Return whether a text needs no escapes in a file."""
     return _CONTROL.search(text) is None and _HIDDEN.search(text) is None
 
 
@@ -110,14 +103,14 @@ def _refuse(characters: re.Pattern[str], text: str, first_line: int, message: st
 
 
 def split_front_matter(text: str, keys: Container[str]) -> tuple[str, str, int]:
-    """Return the front matter of a Markdown file, the text below it, and the line in which the front matter starts."""
+    """Return the front matter of a Markdown file, the text below it, and the first line of the front matter."""
     lines = text.split("\n")
     fences = [number for number, line in enumerate(lines) if line.rstrip() == "---"]
     if fences[:1] == [0]:
         if len(fences) == 1:
             raise UnreadableError(Problem(1, "the front matter is not closed. End it with a line `---`."))
         return "\n".join(lines[1 : fences[1]]), "\n".join(lines[fences[1] + 1 :]), 2
-    # Keys that are taken for instructions would be rules that do not hold.
+    # Front matter that is taken for instructions would be rules that do not apply.
     start = next((number for number, line in enumerate(lines) if line.strip()), 0)
     if lines[start].lstrip().startswith("---"):
         raise UnreadableError(Problem(start + 1, "front matter must begin with `---`, alone in the first line."))
@@ -136,7 +129,7 @@ _DECIMAL = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-
 
 
 def plain_value(text: str) -> Any:
-    """Return the value of a scalar without quotes. Numbers that are not the same number to all readers are text."""
+    """Return the value of a scalar without quotes. Numbers that YAML readers take for different ones are text."""
     if text in _WORDS:
         return _WORDS[text]
     if _INTEGER.fullmatch(text):
@@ -186,7 +179,7 @@ def _malformed(error: yaml.MarkedYAMLError, first_line: int) -> str:
 
 
 class _Reader:
-    """Builds values from the parser's events: nodes would no longer tell an alias from what it stands for."""
+    """Builds values from the parser's events: in nodes, an alias looks like the value that it stands for."""
 
     def __init__(self, text: str, first_line: int) -> None:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -245,7 +238,7 @@ class _Reader:
         return mapping
 
     def _key(self, event: yaml.Event, at: Place, mapping: dict[str, Any]) -> str | None:
-        """Return the key that starts with `event`, unless there is a problem with it."""
+        """Return the key that starts with `event`; `None` if there is a problem with it."""
         key = self._value(event, (*at, -1))
         if isinstance(event, yaml.AliasEvent):
             return None
@@ -309,11 +302,11 @@ _EXPECTED = {
 
 
 def problems_of(error: ValidationError, document: Document, model: type[BaseModel]) -> Iterator[Problem]:
-    """Yield the errors that pydantic found in a document, except where the document has a problem already."""
+    """Yield the errors that pydantic found in a document, except where the document already has a problem."""
     # A list can have half a million wrong items.
     for details in islice(error.errors(include_url=False), 1000):
         at = document.place(details["loc"])
-        if not document.is_spoiled(at):
+        if not any(at[: len(path)] == path for path in document.spoiled):
             yield Problem(document.lines.get(at, 1), _message(details, at, model))
 
 
@@ -343,7 +336,6 @@ def _label(at: Sequence[str | int]) -> str:
 
 
 def _fields_at(at: Sequence[str | int], model: type[BaseModel]) -> list[str]:
-    """Return the keys that a mapping in the file may have."""
     found: type[BaseModel] | None = model
     for part in at:
         if found and part in found.model_fields:
@@ -352,7 +344,7 @@ def _fields_at(at: Sequence[str | int], model: type[BaseModel]) -> list[str]:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """Return the pydantic model in an annotation, such as that of `dict[str, Model] | None`."""
+    """Return the pydantic model in an annotation such as `dict[str, Model] | None`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((model for arg in get_args(annotation) if (model := _model_in(arg))), None)

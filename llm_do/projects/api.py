@@ -1,7 +1,4 @@
-"""Run, call and create workers with one function each.
-
-A thin layer over the runtime, for programs that only run a worker.
-"""
+"""Run, call and create workers with one function each: a thin layer over the runtime."""
 
 from __future__ import annotations
 
@@ -116,7 +113,7 @@ async def run_worker_async(
 async def run_entry(
     runtime: Runtime, entry: Entry[Any], arguments: dict[str, Any], files: list[MultiModalContent]
 ) -> WorkerRunResult:
-    """Run an entry at the top of a session, with arguments that are bound and files that it may have."""
+    """Run an entry at the top of a session, with arguments that are bound and files that were checked."""
     if not isinstance(entry, WorkerEntry):
         output = await call_bound(runtime.context(), entry, arguments)
         return WorkerRunResult(output=output, messages=[], trace=runtime.trace, usage=runtime.usage)
@@ -131,7 +128,7 @@ async def run_entry(
 
 
 def load_files(attachments: Sequence[AttachmentInput] | None, entry: Any) -> list[MultiModalContent]:
-    """Read the files that are given to an entry from outside, and check that it may have them."""
+    """Read the attachments of a call from outside, and check that the entry may have them."""
     if isinstance(attachments, str | Path):
         raise TypeError(f"attachments must be a list, got {attachments!r}.")
     if not attachments:
@@ -142,13 +139,12 @@ def load_files(attachments: Sequence[AttachmentInput] | None, entry: Any) -> lis
 
 
 def _for_synchronous_code(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Return a function that runs an asynchronous one in an event loop of its own."""
     name = function.__name__.removesuffix("_async")
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
         _check_no_loop(name, f"await {function.__name__}(...)")
-        # In a context of its own: a thread that a loop started has inherited that loop's variables.
+        # A thread that an event loop started has inherited the variables of that loop: run in an empty context.
         return contextvars.Context().run(asyncio.run, function(*args, **kwargs))
 
     run.__name__ = run.__qualname__ = name
@@ -191,7 +187,7 @@ def call_worker(
 
 
 def _as_mapping(input_data: Any) -> Any:
-    """Return the fields of a model or a dataclass, which are the arguments; other values as they are."""
+    """Return the fields of a model or a dataclass as arguments, and any other value as it is."""
     if isinstance(input_data, WorkerInput):
         return set_fields(input_data)
     fields = fields_of(input_data)

@@ -33,12 +33,10 @@ _IMPORTING = threading.RLock()
 
 
 class ProjectCode:
-    """The Python files of one project, as modules.
+    """The Python files of one project as modules, which import each other by plain names like scripts in one folder.
 
-    They import each other by their plain names, as scripts in one folder do. Two projects in one process may
-    have files of the same name: while one imports, the modules of the other are not in `sys.modules`.
-    An `import` inside a function finds the project's files as well, though it runs much later: the modules of a
-    project have an `__import__` of its own.
+    Two projects in one process may have files of the same name: while one imports, the modules of the other are not in
+    `sys.modules`. An `import` in a function runs later, so modules have an `__import__` of the project.
     """
 
     _owners: ClassVar[dict[str, ProjectCode]] = {}
@@ -49,10 +47,7 @@ class ProjectCode:
     def __init__(
         self, root: Path, writable: Callable[[], list[Path]], check: Callable[[], None], owners: Owners | None
     ) -> None:
-        """No code in the folders of `writable` is run: workers can change it. With `owners`, none of other users is.
-
-        `check` looks at the workers that modules made, after each import.
-        """
+        """Refuse code in the `writable` folders and, with `owners`, of other users. `check` runs after each import."""
         self.root = root
         self._writable = writable
         self._check_workers = check
@@ -66,10 +61,8 @@ class ProjectCode:
         GUARD.watch(self)
 
     def writable_folders(self, files: Sequence[Path]) -> list[Path]:
-        """Return the folders that workers can write, for the guard of imports.
-
-        No worker runs that could write the project's folder itself. So nothing has to be read for files in there.
-        """
+        """Return the folders that workers can write; none if all files are right in the project's folder."""
+        # A worker that could write that folder is refused, so no worker file has to be read.
         safe = all(file.parent == self.root and not file.is_symlink() for file in files)
         return [] if safe else self._writable()
 
@@ -82,17 +75,14 @@ class ProjectCode:
         return [path.resolve() for path in self._stamps]
 
     def workers(self) -> Iterator[tuple[Path, WorkerEntry[Any]]]:
-        """Yield the workers that modules of the project made, at any depth, each with the file of the module.
-
-        Those that were imported count, and those that are being imported, as far as they got.
-        """
+        """Yield the workers that modules made, also those being imported, each with the file of its module."""
         for module in (*self._modules.values(), *self.started):
             if (file := vars(module).get("__file__")) is not None:
                 found = entries_below(entries_in(module))
                 yield from ((Path(file), each) for each in found if isinstance(each, WorkerEntry))
 
     def file(self, path: Path) -> ModuleType:
-        """Return the module of a file; the same one, until a file of the project that was imported changes."""
+        """Return the module of a file: the same one until an imported file of the project changes."""
         relative = path.relative_to(self.root).with_suffix("")
         return self._import(".".join(relative.parts).removesuffix(".__init__"), path)
 
@@ -162,7 +152,7 @@ class ProjectCode:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find what Python would find. Only the loader of a file of the project is another one."""
+        """Find what Python would find, but give files of the project a loader of our own."""
         spec = PathFinder.find_spec(name, path, target)
         if spec is None or spec.origin is None or not self._is_own(spec.origin):
             return None
@@ -234,14 +224,14 @@ class ProjectCode:
 
 
 class _ProjectLoader(SourceOnlyLoader):
-    """Loads a file of a project, whose imports find the project's other files at any time."""
+    """Loads a file of a project so that its imports find the project's other files at any time."""
 
     def __init__(self, name: str, path: str, code: ProjectCode) -> None:
         super().__init__(name, path)
         self._code = code
 
     def exec_module(self, module: ModuleType) -> None:
-        # Python takes what `import` does from here, for all that the module defines: see `exec`.
+        # Python looks up `__import__` here for everything that the module defines: see `exec`.
         vars(module)["__builtins__"] = {**vars(builtins), "__import__": self._code.import_for_module}
         self._code.started.append(module)
         super().exec_module(module)

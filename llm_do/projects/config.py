@@ -21,12 +21,8 @@ from ..policy.rules import ToolRule, ToolRules
 from ..privacy.display import visible
 from ..sandbox import SandboxConfig
 
-_MAX_CONFIG = 100_000
-"""The most bytes of a configuration."""
-
-_MAX_PARTS = 50
-"""The most dots in one of its lines, not counting those in quotes."""
-
+_MAX_BYTES = 100_000
+_MAX_PARTS = 50  # dots in one line, not counting those in quotes
 _PLACE = re.compile(r" \(at line (\d+), column (\d+)\)$")
 _QUOTED = re.compile(r'"[^"]*"|' r"'[^']*'")
 
@@ -47,7 +43,7 @@ class ProjectConfig(BaseModel):
     providers: dict[str, str] = {}
     """Providers of the project's own, by the prefix of their models: `module:factory`."""
     secrets: tuple[str, ...] = ()
-    """Names of environment variables whose values are written down nowhere, and sent to no model by a tool."""
+    """Names of environment variables with secrets: their values are not recorded, and no tool sends them to a model."""
 
     def session_limits(self) -> Limits:
         """Return the limits of a session of this project."""
@@ -57,7 +53,7 @@ class ProjectConfig(BaseModel):
 def read_config(path: Path) -> ProjectConfig:
     """Return the configuration of a project; without a file, an empty one."""
     try:
-        text = read_file(path, _MAX_CONFIG).decode()
+        text = read_file(path, _MAX_BYTES).decode()
         _check_keys(text, path.name)
         config = ProjectConfig.model_validate(tomllib.loads(text))
         _check_providers(config.providers, text, path.name)
@@ -83,7 +79,7 @@ def read_config(path: Path) -> ProjectConfig:
 
 
 def _syntax_error(file: str, text: str, problem: str) -> str:
-    """Return an error of the TOML parser with its line, and a mark below the place."""
+    """Return an error of the TOML parser with the line and a mark below the place."""
     lines = text.split("\n")
     if place := _PLACE.search(problem):
         line, column = int(place[1]), int(place[2])
@@ -104,7 +100,7 @@ def _check_keys(text: str, file: str) -> None:
 
 
 def _check_providers(providers: Mapping[str, str], text: str, file: str) -> None:
-    """Refuse prefixes that have another meaning, with their lines. Nothing is imported."""
+    """Refuse prefixes that already have a meaning. Nothing is imported."""
     problems = []
     for prefix, reference in providers.items():
         if (why := invalid_provider_reason(prefix, reference)) is not None:
@@ -115,7 +111,7 @@ def _check_providers(providers: Mapping[str, str], text: str, file: str) -> None
 
 
 def _with_lines(rules: Mapping[str, tuple[ToolRule, ...]], text: str, file: str) -> dict[str, tuple[ToolRule, ...]]:
-    """Return rules with the file and line where they stand, as a key, or each in a table of its own."""
+    """Return rules with their file and line: that of the key, or of each table."""
     placed = {}
     for name, listed in rules.items():
         key = re.compile(rf"""^\s*(\[+\s*)?(["']?tool_rules["']?\s*\.\s*)?["']?{re.escape(name)}["']?\s*[\]=]""")

@@ -1,7 +1,7 @@
 """List a project fast: names, descriptions, models.
 
-`list` and completion must answer at once, and importing pydantic alone takes longer than that. So the files are read
-here with the standard library, and not checked: that is up to the registry, and `check`. No code of the project runs.
+`list` and completion must answer at once, and importing pydantic alone takes too long. So the files are read here with
+the standard library, and not checked: the registry and `check` do that. No code of the project runs.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from .layout import CONFIG, WORKERS, files_of, tools_file, worker_names
 
 UNREADABLE = "it cannot be read: `llm-do check` says why"
 TOO_LARGE = "it is too large to be read at a glance: `llm-do check` imports it"
-_MAX_CODE = 500_000
-"""The most bytes of code that are parsed: of ten million, the syntax tree takes half a minute and gigabytes."""
+_MAX_CODE = 500_000  # bytes: the syntax tree of ten million takes half a minute and gigabytes
 _UNPARSABLE = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
 _MAX_DEPTH = 50
 
 
 class Found(NamedTuple):
-    """A worker or a function, as far as it is known without running code."""
+    """What is known about a worker or a function without running code."""
 
     name: str
     kind: str
@@ -36,7 +35,7 @@ class Found(NamedTuple):
     file: str
     line: int | None = None
     problem: str | None = None
-    """The reason why no more is known."""
+    """Why no more is known."""
     input: str | None = None
     """`none` for a worker that takes no input."""
 
@@ -100,7 +99,7 @@ def header(path: Path) -> dict[str, str] | None:
 
 
 def _plain_values(lines: list[str]) -> dict[str, str] | None:
-    """Return the values, if all are plain text in one line, as nearly always; `None` if YAML is needed to read them."""
+    """Return the values if all are plain text in one line, as nearly always; `None` if it takes YAML to read them."""
     values = {}
     filled = [line for line in lines if line.strip()]
     for line, following in zip(filled, [*filled[1:], ""], strict=True):
@@ -125,7 +124,7 @@ def _plain_values(lines: list[str]) -> dict[str, str] | None:
 
 
 def _with_yaml(text: str) -> dict[str, str] | None:
-    """Return the values as YAML has them, from the parser's events: no alias or merge key is followed."""
+    """Return the values from the events of a YAML parser: no alias or merge key is followed."""
     import yaml  # noqa: PLC0415 - it takes as long as all else together, and is rarely needed
 
     if _DIRECTIVE.search(text):  # the time that the parser takes grows with the square of their number
@@ -159,10 +158,7 @@ def _is_null(event: Any) -> bool:
 
 
 def functions_of(root: Path) -> list[Found]:
-    """Return the functions with `@entry` and workers in `tools.py`, or in files of the project that it imports from.
-
-    The code is read, and not run, so entries that are made in other ways are not found.
-    """
+    """Return the functions with `@entry` and the workers in `tools.py` and its imports, if the code shows them."""
     path = tools_file(root)
     return [] if path is None else list(dict.fromkeys(_entries_in(path, root, {path})))
 
@@ -202,7 +198,7 @@ def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _call_of(node: ast.expr) -> tuple[str, dict[str, str]]:
-    """Return the last part of the name that is called or mentioned, and those keywords that are plain text."""
+    """Return the last part of the name that is called or mentioned, and the keywords that are plain text."""
     options = {}
     if isinstance(node, ast.Call):
         for keyword in node.keywords:
@@ -223,7 +219,7 @@ def _imported(node: ast.ImportFrom, path: Path, root: Path, seen: set[Path]) -> 
 
 
 def names_in_code(root: Path) -> set[str]:
-    """Return the names that code of the project has, as text or as variables: it may call an entry of that name."""
+    """Return the names in the project's code, as text or as variables: it may call entries of these names."""
     found: set[str] = set()
     for path in (*root.glob("*.py"), *root.glob("tools/*.py"), *root.glob("workers/*/*.py")):
         try:

@@ -18,19 +18,17 @@ from ..sandbox import SandboxConfig
 from .project import Project
 from .worker_files import BY_PROJECT, WorkerFile
 
-_HARMLESS_SETTINGS = frozenset(
-    {
-        *("max_tokens", "temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty", "logit_bias"),
-        *("stop_sequences", "thinking", "parallel_tool_calls", "timeout"),
-    }
-)
+_HARMLESS_SETTINGS = {
+    *("max_tokens", "temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty", "logit_bias"),
+    *("stop_sequences", "thinking", "parallel_tool_calls", "timeout"),
+}
 """Settings that change how a model writes. Others reach its provider as they are: headers, and tools that it runs."""
 
 
 def effective_definition(
     project: Project, name: str, file: WorkerFile, below: tuple[str, ...] = ()
 ) -> WorkerDefinition:
-    """Return the definition in a worker's file, restricted to what its creator has now, and so on up."""
+    """Return the definition in a worker's file, restricted to what all its creators have now."""
     definition, digest = project.read(name, file)
     if not file.generated:
         if definition.sandbox is None and project.config.sandbox is not None:
@@ -51,14 +49,14 @@ def effective_definition(
             )
         return restricted
     above = effective_definition(project, creator, creator_file, (*below, name))
-    # The creator's own tools are its own: a name that means one of them cannot be handed on.
+    # The tools in the creator's own folder cannot be handed on: elsewhere, their names mean other entries.
     own = {tool.name for tool in project.tools_beside(creator_file)}
     shared = tuple(tool for tool in above.tools if tool not in own)
     return _restrict(project, definition, above.model_copy(update={"tools": shared}))
 
 
 def creators_of(project: Project, name: str) -> list[str]:
-    """Return who created a generated worker, and so on up."""
+    """Return the creator of a generated worker, the creator of that one, and so on."""
     found: list[str] = []
     while (file := project.file_of(name)) is not None and file.generated:
         creator = project.files.creator(name, file)
@@ -70,10 +68,7 @@ def creators_of(project: Project, name: str) -> list[str]:
 
 
 def write_worker(project: Project, definition: WorkerDefinition, *, force: bool, by_model: bool) -> None:
-    """Write `workers/generated/NAME.yaml`, all of it or nothing.
-
-    A seal beside it tells who created it, without which the file would not be believed.
-    """
+    """Write `workers/generated/NAME.yaml` atomically, and then the seal that records its creator."""
     if is_reserved(definition.name):
         raise WorkerFileError(f"{definition.name!r} is reserved. Choose another name for the worker.")
     existing = project.file_of(definition.name)
@@ -97,7 +92,7 @@ def write_worker(project: Project, definition: WorkerDefinition, *, force: bool,
 
 
 def _check_authority(project: Project, definition: WorkerDefinition) -> None:
-    """Refuse what the creator does not have, at once. Whatever the file says later, it is restricted at every call."""
+    """Refuse at once what the creator does not have. Every call restricts the worker again, as the file is then."""
     if (creator := definition.created_by or BY_PROJECT) == BY_PROJECT:
         return
     refusal = f"Worker {creator!r} cannot give"
@@ -122,7 +117,7 @@ def _check_authority(project: Project, definition: WorkerDefinition) -> None:
 
 
 def _roots(definition: WorkerDefinition, base: Path) -> dict[str, Hashable]:
-    """Return the roots of a definition in a form that does not depend on how their folders are written."""
+    """Return the roots of a definition, to compare them however their folders are written."""
     paths = definition.sandbox.paths if definition.sandbox is not None else {}
     return {
         name: (root.folder(base), root.mode, root.suffixes and frozenset(root.suffixes), root.max_file_bytes)
@@ -130,19 +125,16 @@ def _roots(definition: WorkerDefinition, base: Path) -> dict[str, Hashable]:
     }
 
 
-# -- restricting --------------------------------------------------------------------------------------
-
-
 def _restrict(project: Project, worker: WorkerDefinition, creator: WorkerDefinition | None) -> WorkerDefinition:
-    """Return a generated worker without what its creator does not have. Without a creator, only its words are left."""
+    """Return a generated worker without what its creator does not have; without a creator, only its instructions."""
     creator = creator or WorkerDefinition(name=worker.name)
-    # A reference runs code of the project: only what the creator refers to itself.
+    # A reference runs code of the project, so only the creator's own references stay.
     shapes = {
         key: None if isinstance(shape, str) and shape != getattr(creator, key) else shape
         for key, shape in (("input", worker.input), ("output", worker.output))
     }
     sandbox = worker.sandbox and worker.sandbox.restrict_to(creator.sandbox or SandboxConfig(), project.root)
-    # The factory of a provider of the project's own is code, which gets the name of the model.
+    # The project's own provider is code that gets the name of the model.
     runs_code = names_model_file(worker.model) or custom_provider(worker.model, project.providers()) is not None
     common = {key: _common(getattr(worker, key), getattr(creator, key)) for key in ("tools", "toolsets", "native")}
     return worker.model_copy(
@@ -179,10 +171,8 @@ def _restrict_workers(names: tuple[str, ...], allowed: tuple[str, ...]) -> tuple
 
 
 def _restrict_rules(worker: WorkerDefinition, creator: WorkerDefinition, base: Path) -> dict[str, tuple[ToolRule, ...]]:
-    """Return the restrictions of both. A permission stays only if the creator has the very same.
-
-    Paths become absolute: a root of one worker may be another folder than the root of that name of another.
-    """
+    """Return the restrictions of both. A permission stays only if the creator has the very same."""
+    # Paths become absolute: two workers may have different folders as roots of one name.
     own, inherited = (anchor_rules(each.tool_rules, places_of(each.sandbox, base)) for each in (worker, creator))
     restricted: dict[str, tuple[ToolRule, ...]] = {}
     for name in (*inherited, *(name for name in own if name not in inherited)):
@@ -200,8 +190,7 @@ def _is_permitted(rule: ToolRule, above: Sequence[ToolRule]) -> bool:
 
 
 def _without_permission(rule: ToolRule) -> ToolRule | None:
-    """Return the restriction in a rule, if it has one."""
-    # Without a rule on them, commands that need a shell are refused, which is less than asking.
+    # Without a rule, commands that need a shell are refused, which is stricter than asking.
     return None if rule.disposition == "allow" or rule.shell else replace(rule, unsandboxed=False)
 
 

@@ -1,8 +1,8 @@
 """The guard of imports: no module in a folder that a worker can write is loaded, whatever its form.
 
-A worker that could bring code into this process could do all that the process can. So every import of the process is
-looked at before anything of the module runs: source, bytecode with or without its source, extension modules, packages,
-archives, and what is reached through symlinks.
+A worker that could bring code into this process could do all that the process can. So every import is checked before
+anything of the module runs: source, bytecode with or without its source, extension modules, packages, archives, and
+what is reached through symlinks.
 """
 
 from __future__ import annotations
@@ -23,29 +23,28 @@ from weakref import ref
 
 from ..machine.files import MAX_CODE, read_file
 
-_MAX_LINKS = 40
-"""The most symlinks that the kernel follows in one path."""
+_MAX_LINKS = 40  # the kernel follows no more in one path
 
 
 class Watched(Protocol):
-    """A project whose workers can write somewhere."""
+    """A project with workers that can write files."""
 
     root: Path
 
     def writable_folders(self, files: Sequence[Path]) -> list[Path]:
-        """Return the folders that its workers can write; none for files that are out of their reach anyway."""
+        """Return the folders that its workers can write; none if `files` are out of their reach anyway."""
 
 
 class ImportGuard(MetaPathFinder):
-    """Finds what the other finders find, and refuses what workers can write. It stands before all others."""
+    """The first finder: it finds what the others find, and refuses what workers can write."""
 
     def __init__(self) -> None:
         self._projects: tuple[ref[Watched], ...] = ()
-        """Replaced as a whole: other threads may import meanwhile."""
+        """Always replaced, never changed: other threads may import meanwhile."""
         self._lock = threading.Lock()
 
     def watch(self, project: Watched) -> None:
-        """Refuse modules that workers of a project can write, for as long as the project is there."""
+        """Refuse modules that workers of a project can write, as long as the project exists."""
         with self._lock:
             self._projects = (*(each for each in self._projects if each() is not None), ref(project))
             if self not in sys.meta_path:
@@ -54,7 +53,6 @@ class ImportGuard(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find what would be found without this finder."""
         if not self._projects:
             return None
         for finder in list(sys.meta_path):
@@ -66,10 +64,10 @@ class ImportGuard(MetaPathFinder):
         return None
 
     def check(self, spec: ModuleSpec) -> None:
-        """Raise `ImportError` for a module that a worker could have written. A namespace by itself runs nothing."""
-        if not spec.has_location or spec.origin is None:
+        """Raise `ImportError` for a module that a worker could have written."""
+        if not spec.has_location or spec.origin is None:  # such as a namespace, which runs nothing
             return
-        # Where there is bytecode of a source, it runs in place of the source.
+        # Bytecode runs in place of its source.
         bytecode = None if isinstance(spec.loader, SourceOnlyLoader) else spec.cached
         files = [file for file in map(Path, filter(None, (spec.origin, bytecode))) if not _is_of_python(file)]
         for project in filter(None, [each() for each in self._projects] if files else ()):
@@ -86,7 +84,7 @@ class ImportGuard(MetaPathFinder):
 
 
 class SourceOnlyLoader(SourceFileLoader):
-    """Loads a module from its source, always. Bytecode beside it could say something else, unseen."""
+    """Loads a module from its source only: bytecode beside it could do something else."""
 
     def get_code(self, fullname: str) -> CodeType:
         try:
@@ -98,11 +96,11 @@ class SourceOnlyLoader(SourceFileLoader):
 
 
 GUARD = ImportGuard()
-"""The one of this process: Python has one list of finders."""
+"""The only guard, since a process has one list of finders."""
 
 
 def python_folders() -> list[Path]:
-    """Return the folders of this Python, its libraries and llm-do, from which any code here may import."""
+    """Return the folders of this Python, its libraries and llm-do, from which any code in this process may import."""
     paths = sysconfig.get_paths()
     found = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     found += [*site.getsitepackages(), str(Path(__file__).parents[1])]
@@ -112,7 +110,7 @@ def python_folders() -> list[Path]:
 
 
 def python_code_in(folder: Path) -> Path | None:
-    """Return a folder from which Python imports here, if a worker that writes `folder` could bring code into it."""
+    """Return a folder from which Python imports, if a worker that can write `folder` could put code there."""
     for other in python_folders():
         if is_within(other, folder) or is_within(folder, other):
             return other
@@ -126,16 +124,13 @@ def is_within(path: Path, folder: Path) -> bool:
 
 
 def first_around(file: Path, folders: Iterable[Path]) -> Path | None:
-    """Return the first of some folders in which a part of the way to a file lies: the file, or a symlink to it."""
+    """Return the first of the folders through which a path leads: the file, or a symlink on the way, is in it."""
     return next(iter(all_around(file, folders)), None)
 
 
 def all_around(file: Path, folders: Iterable[Path]) -> list[Path]:
-    """Return those of some folders in which a part of the way to a file lies.
-
-    Folders are compared by what they are, and not only by their names: one may have several, by a bind mount or on a
-    disk that takes upper and lower case for the same.
-    """
+    """Return the folders through which a path leads."""
+    # By inode too: a folder has several names after a bind mount, or on a disk that ignores case.
     if not (folders := list(folders)):
         return []
     ways = set(_folders_on_the_way(file))
@@ -173,7 +168,7 @@ def _inode(path: Path) -> tuple[int, int] | None:
 
 
 def _is_of_python(file: Path) -> bool:
-    """Return whether a file is where no worker has a root: `WritableFolders` refuses one in or around these folders."""
+    """Return whether a file belongs to Python: `WritableFolders` refuses roots in and around these folders."""
     return str(file).startswith(_prefixes()) and os.path.realpath(file).startswith(_prefixes())
 
 

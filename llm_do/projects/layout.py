@@ -10,15 +10,15 @@ from ..values.names import AMONG_FILES, is_name
 WORKERS = "workers"
 """The folder of worker files."""
 GENERATED = "generated"
-"""The folder below `workers/` for workers that were not written by a person."""
+"""The folder below `workers/` for workers that no person wrote."""
 CONFIG = "llm-do.toml"
 CODE = ("tools.py", "tools/__init__.py")
-"""The files that can have the project's functions; the first that is there counts."""
+"""The files that can have the project's functions; the first that exists counts."""
 _SUFFIXES = (".md", ".yaml")
 
 
 def deciding_files(root: Path) -> list[Path]:
-    """Return the paths that decide what a project runs, whether they are there or not."""
+    """Return the paths that decide what a project runs, whether they exist or not."""
     return [root / WORKERS, root / CONFIG, *(root / name for name in CODE)]
 
 
@@ -43,13 +43,13 @@ def worker_names(root: Path) -> list[str]:
 
 
 def files_of(root: Path, name: str) -> list[Path]:
-    """Return the files of a worker: one, unless something is wrong. A generated file counts only where it is alone."""
+    """Return the files of a worker: one, unless something is wrong. A generated file counts if it is the only one."""
     if not is_worker_name(name):
         return []
     folder = f"{root}/{WORKERS}"
     written = [f"{folder}/{path}{suffix}" for path in (name, f"{name}/worker") for suffix in _SUFFIXES]
-    # A path that exists and is no file raises an error when it is read.
-    found = [path for path in written if os.path.lexists(path)]  # and not `Path`: every call of a worker does this
+    # Not with `Path`: every call of a worker does this.
+    found = [path for path in written if os.path.lexists(path)]
     generated = f"{folder}/{GENERATED}/{name}.yaml"
     return [Path(path) for path in found or ([generated] if os.path.lexists(generated) else [])]
 

@@ -1,8 +1,8 @@
 """The files of a project: its configuration, its worker files and its code.
 
-A project is a folder with `workers/`, perhaps `tools.py`, and perhaps `llm-do.toml`. Nothing is read before it
-is needed, so a project of a thousand workers opens as fast as one of one, and a file that changed is seen at
-the next call. Reading definitions never imports the project's code.
+A project is a folder with `workers/`, perhaps `tools.py`, and perhaps `llm-do.toml`. Files are read when they are
+needed: a project of a thousand workers opens as fast as one of one, and the next call sees a changed file. Reading
+definitions never imports the project's code.
 """
 
 from __future__ import annotations
@@ -36,10 +36,9 @@ class Project:
     def __init__(
         self, root: str | Path = ".", *, only: Path | None = None, owners: Collection[int] | None = None
     ) -> None:
-        """Open the project in a folder.
+        """Open the project in a folder, or the worker of one file with `only`.
 
-        `only` is the file of a lone worker, to be used without a project. With `owners`, nothing is used that belongs
-        to other users than these; for a lone worker, the owner of its folder does not matter.
+        With `owners`, files of other users are refused; the owner of the folder around `only` does not matter.
         """
         self.root = Path(root).absolute()
         if not self.root.is_dir():
@@ -52,7 +51,7 @@ class Project:
         self.writable = WritableFolders(self.root, self.files, self.code, self._read_config)
         self._cache = FileCache()
         self.warned: set[str] = set()
-        """Digests of the generated workers' files about which the user was warned."""
+        """Digests of the files of generated workers about which the user was warned."""
 
     @property
     def config(self) -> ProjectConfig:
@@ -70,15 +69,15 @@ class Project:
         return self._cache.get(path, (path,), read)
 
     def secret_names(self) -> tuple[str, ...]:
-        """Return the environment variables that `llm-do.toml` keeps secret, in every session of the project."""
+        """Return the environment variables that `llm-do.toml` keeps secret in every session."""
         return self.config.secrets
 
     def model_prices(self) -> Mapping[str, Price]:
-        """Return the prices that `llm-do.toml` gives, for every session of the project."""
+        """Return the prices that `llm-do.toml` gives for every session."""
         return self.config.prices
 
     def providers(self) -> Mapping[str, str]:
-        """Return the providers of `llm-do.toml`: prefixes of models, and their factories. No code is imported."""
+        """Return the providers in `llm-do.toml`: references to their factories, by the prefix of their models."""
         return self.config.providers
 
     def make_model(self, name: str) -> Model | None:
@@ -90,7 +89,7 @@ class Project:
         return self.files.names()
 
     def file_of(self, name: str) -> WorkerFile | None:
-        """Return the file of a worker, if there is one: the one that a person wrote, before a generated one."""
+        """Return the file of a worker, if it has one: the one that a person wrote, before a generated one."""
         return self.files.find(name)
 
     def definition(self, name: str) -> WorkerDefinition:
@@ -144,7 +143,7 @@ class Project:
         return functions_in(self.code.file(file.own_tools))
 
     def with_rule_name(self, name: str) -> Entry[Any] | None:
-        """Return a function of the project, or a worker's own tool, that rules call so. It imports the code of all."""
+        """Return the function, or a worker's own tool, that rules know by a name. All code is imported for this."""
         found = list(self.functions().values())
         for worker in self.workers():
             with suppress(LlmDoError):  # an error in it is raised when it is called
@@ -152,7 +151,7 @@ class Project:
         return next((tool for tool in found if name in (tool.name, rule_name(tool))), None)
 
     def explain_name(self, name: str) -> str | None:
-        """Return why a public name of `tools.py` is no entry, where it could be meant as one."""
+        """Return why a public name of `tools.py` is no entry, if it looks like one."""
         path = tools_file(self.root)
         if path is None or not isinstance(name, str) or name.startswith("_"):
             return None

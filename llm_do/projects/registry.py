@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ..core.adapt import describe
 from ..core.entry import Entry, ToolsetFactory
 from ..core.runtime import Runtime
 from ..core.session_tools import no_such_tool
+from ..core.tool import ToolEntry
 from ..core.worker import WorkerEntry
 from ..definitions.definition import WorkerCreationDefaults, WorkerDefinition, WorkerSpec, define, places_of
 from ..definitions.toolsets import McpToolset, native_tool
@@ -22,7 +24,6 @@ from ..machine.files import read_file
 from ..models.choice import named_model
 from ..policy.catalogue import CATALOGUE, TOOLSETS
 from ..policy.rules import RuleBook, check_rules
-from ..toolsets.table import load, tools_of
 from ..values.texts import quote
 from .generated import creators_of, effective_definition, write_worker
 from .layout import CONFIG, deciding_files
@@ -37,8 +38,8 @@ class WorkerRegistry(Project, Mapping[str, Entry[Any]]):
     def runtime(self, **options: Any) -> Runtime:
         """Open a session of the project. The options are those of `Runtime`.
 
-        Without `limits`, those of `llm-do.toml` hold. Without `choose_model`, the model is the one that is given, or
-        else the one that `LLM_DO_MODEL` or `llm-do.toml` names.
+        `limits` are by default those of `llm-do.toml`. `model` is by default the one that `LLM_DO_MODEL` or
+        `llm-do.toml` names, unless there is a `choose_model`.
         """
         options.setdefault("limits", self.config.session_limits())
         if options.get("choose_model") is None:
@@ -47,7 +48,7 @@ class WorkerRegistry(Project, Mapping[str, Entry[Any]]):
         return Runtime(self, **options)
 
     def rule_book(self) -> RuleBook | None:
-        """Return the rules of `llm-do.toml`, which hold in every session of the project."""
+        """Return the rules of `llm-do.toml`, which apply in every session of the project."""
         config = self.config
         if not config.tool_rules:
             return None
@@ -60,7 +61,7 @@ class WorkerRegistry(Project, Mapping[str, Entry[Any]]):
         return book
 
     def check_rules(self, book: RuleBook) -> None:
-        """Check rules that are to hold in a session of the project."""
+        """Check rules for a session of the project."""
         check_rules(book, ProjectTools(self))
 
     def __getitem__(self, name: str) -> Entry[Any]:
@@ -83,7 +84,7 @@ class WorkerRegistry(Project, Mapping[str, Entry[Any]]):
         yield from sorted({*self.workers(), *self.functions()})
 
     def __contains__(self, name: object) -> bool:
-        """Return whether there is such an entry. Nothing is built, and no file of a worker is read."""
+        """Return whether an entry has this name. No file of a worker is read."""
         return isinstance(name, str) and (self.file_of(name) is not None or name in self.functions())
 
     def __len__(self) -> int:
@@ -93,7 +94,7 @@ class WorkerRegistry(Project, Mapping[str, Entry[Any]]):
         effective = effective_definition(self, name, file)
         own = [file.own_tools] if file.own_tools is not None else []
         sources = (file.path, self.root / CONFIG, *own)
-        # A creator's file may have changed, and with it what this worker has.
+        # A change of its creator's file may change its rights.
         more = (effective.model_dump_json(), self.code.stamp())
         return self._cache.get(("worker", file), sources, lambda: _build(self, effective, file), more)
 
@@ -106,14 +107,14 @@ class WorkerRegistry(Project, Mapping[str, Entry[Any]]):
         force: bool = False,
         by_model: bool = False,
     ) -> WorkerDefinition:
-        """Write `workers/generated/NAME.yaml`, all of it or nothing, and return its definition."""
+        """Write `workers/generated/NAME.yaml` atomically, and return its definition."""
         definition = define(spec, defaults or WorkerCreationDefaults(), created_by or BY_PROJECT)
         write_worker(self, definition, force=force, by_model=by_model)
         return definition.at(self.root)
 
 
 def _build(project: Project, definition: WorkerDefinition, file: WorkerFile) -> WorkerEntry[Any]:
-    """Return a worker as an entry, once all that its file names is there, also in its rules."""
+    """Make the entry of a worker, and check that everything that its file and its rules name exists."""
     own_tools = project.tools_beside(file)
     try:
         entry = _make_entry(project, definition, file, own_tools)
@@ -146,7 +147,7 @@ def _make_entry(
         compatible_models=definition.compatible_models,
         model_settings=definition.model_settings,  # type: ignore[arg-type]
         input_type=input_type,
-        tools=[*own_tools, *(tool for tool in definition.tools if tool not in own_names), *tools_of(definition)],
+        tools=[*own_tools, *(tool for tool in definition.tools if tool not in own_names), *_tools_of(definition)],
         toolsets=[_toolset(project, each, where) for each in definition.toolsets if each not in TOOLSETS],
         tool_rules=definition.tool_rules,
         sandbox=definition.sandbox,
@@ -166,7 +167,7 @@ def _make_entry(
 
 
 def _check_names(project: Project, definition: WorkerDefinition, where: str, own_names: set[str]) -> None:
-    """Refuse a definition that names tools, workers or roots that are not there."""
+    """Refuse a definition that names tools, workers or roots that do not exist."""
 
     def line(word: str) -> str:
         return f"{where}:{_line_of(project.root / where, word)}"
@@ -195,23 +196,40 @@ def _check_names(project: Project, definition: WorkerDefinition, where: str, own
 
 
 def _line_of(file: Path, word: str) -> int:
-    """Return the line of a file where a name stands."""
     lines = read_file(file).decode(errors="replace").splitlines()
     whole = re.compile(rf"(?<![\w-]){re.escape(word)}(?![\w-])")
     return next((number for number, line in enumerate(lines, 1) if whole.search(line)), 1)
 
 
 def _protected_paths(root: Path) -> list[Path]:
-    """Return the paths that no worker may touch, whatever its roots: files that decide what runs, now or next time."""
+    """Return the paths that no worker may touch, whatever its roots: they decide what runs, now or next time."""
     code = [path for pattern in ("*.py", "*/__init__.py") for path in root.glob(pattern)]
     return [*deciding_files(root), root / ".git", *code]
 
 
 def _toolset(project: Project, declared: str | McpToolset, where: str) -> ToolsetFactory:
     if isinstance(declared, McpToolset):
-        connect: ToolsetFactory = load("mcp")(declared, project.root)
+        connect: ToolsetFactory = load_toolset("mcp")(declared, project.root)
         return connect
     factory: ToolsetFactory = project.load(declared)
     if not callable(factory):
         raise WorkerFileError(f"{where}: {declared!r} is no toolset factory: it is {quote(factory)}. Name a function.")
     return factory
+
+
+def _tools_of(definition: WorkerDefinition) -> list[ToolEntry[Any]]:
+    """Return our tools that a worker file asks for. If no root is writable, none of them writes."""
+    tools: list[ToolEntry[Any]] = []
+    for row in CATALOGUE:
+        if row.name in definition.toolsets if row.key == "toolsets" else getattr(definition, row.key):
+            loaded = load_toolset(row.name)
+            tools += loaded if isinstance(loaded, tuple) else (loaded,)
+    roots = definition.sandbox.paths.values() if definition.sandbox is not None else ()
+    is_writable = any(root.mode == "rw" for root in roots)
+    return [tool for tool in tools if is_writable or tool.rule != "sandbox.write"]
+
+
+def load_toolset(name: str) -> Any:
+    """Import a toolset of the catalogue: a tool, a tuple of tools or a factory. Most workers use few."""
+    module, _, attribute = next(row.place for row in CATALOGUE if row.name == name).partition(":")
+    return getattr(import_module(f"..toolsets.{module}", __package__), attribute)

@@ -41,7 +41,7 @@ class ProjectTools:
             found = [_shape_of_worker(self._project, name, file)]
         if not found and name in NATIVE_TOOL_TYPES:
             found = [{}]
-        if not found:  # own tools of the workers below, for which a worker's rules hold as well
+        if not found:  # own tools of workers that it can call: they inherit its rules
             tools = (tool for below in self._definitions_below() for tool in self._project.own_tools(below))
             found = [self._shape(tool) for tool in tools if tool.name == name]
         return found or None
@@ -57,7 +57,7 @@ class ProjectTools:
         return any(toolset not in TOOLSETS for each in definitions for toolset in each.toolsets)
 
     def _definitions_below(self) -> dict[str, WorkerDefinition]:
-        """Return the workers that can be called from here, at any depth, except those that cannot be read."""
+        """Return the workers that can be called from here, at any depth, if their files can be read."""
         found: dict[str, WorkerDefinition] = {}
         workers = self._project.workers()
 
@@ -71,7 +71,7 @@ class ProjectTools:
 
 
 def _shape_of_worker(project: Project, name: str, file: WorkerFile) -> Shape:
-    """Return the arguments of a worker by its definition: to build its entry here could recurse without end."""
+    """Return the arguments in a worker's definition: building its entry here could recurse without end."""
     declared = effective_definition(project, name, file).input
     if declared == "none":
         return {}

@@ -1,4 +1,4 @@
-"""Where workers are defined: finding files by name, reading them, and writing those that are generated."""
+"""Find and read the files of workers, and write those of generated workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ T = TypeVar("T")
 
 BY_PROJECT = "(project)"
 """The creator of a worker that a person made, with Python or the command line. No worker can have this name."""
-
 SEAL = ".seal"
 """The suffix of files that record the creator of a generated worker, and the digest of its file."""
 
@@ -33,22 +32,22 @@ class WorkerFile:
     path: Path
     generated: bool = False
     own_tools: Path | None = None
-    """The file with the worker's own tools, where it has a folder of its own."""
+    """The file with the worker's own tools, which need not exist. `None` if it has no folder of its own."""
 
     @property
     def seal(self) -> Path:
-        """The file that records the creator of a generated worker, whose own file is not trusted to name it."""
+        """The file that records the creator of a generated worker: its own file is not trusted."""
         return self.path.with_name(f".{self.path.stem}{SEAL}")
 
 
 class FileCache:
-    """A cache of values that are made from files, until one of the files changes."""
+    """A cache of values that are made from files: a value is dropped when one of its files changes."""
 
     def __init__(self) -> None:
         self._values: dict[Hashable, tuple[Hashable, object]] = {}
 
     def get(self, key: Hashable, sources: tuple[Path, ...], make: Callable[[], T], more: Hashable = None) -> T:
-        """Return the cached value of a key, or make it anew if a source, or `more`, changed."""
+        """Return the value of a key, and make it if it is new, or a source or `more` changed."""
         stamp = (more, *(stamp_of(path) for path in sources))
         cached = self._values.get(key)
         if cached is None or cached[0] != stamp:
@@ -57,10 +56,10 @@ class FileCache:
 
 
 class WorkerFiles:
-    """The files below `workers/` of a project. Nothing is read before it is needed."""
+    """The files below `workers/` of a project."""
 
     def __init__(self, root: Path, only: Path | None = None, owners: Owners | None = None) -> None:
-        """`only` is a lone file, in place of all others. With `owners`, no file of other users is read."""
+        """With `only`, use this file and no other. With `owners`, refuse files of other users."""
         self._root = root
         self._only = only
         self._owners = owners
@@ -82,7 +81,7 @@ class WorkerFiles:
         return tuple((entry.name, stamp_of(entry)) for entry in self._entries())
 
     def links(self) -> list[Path]:
-        """Return the symlinks in `workers/` that may lead to files of workers; a lone file in any case."""
+        """Return the symlinks in `workers/`, and a lone file in any case: they may lead elsewhere."""
         return [Path(entry) for entry in self._entries() if self._only is not None or entry.is_symlink()]
 
     def _entries(self) -> Iterator[Path | os.DirEntry[str]]:
@@ -96,7 +95,7 @@ class WorkerFiles:
                 yield from scan(entry)
 
     def find(self, name: str) -> WorkerFile | None:
-        """Return the file of a worker, if there is one: the one that a person wrote, before a generated one."""
+        """Return the file of a worker, if it has one: the one that a person wrote, before a generated one."""
         if not is_worker_name(name):
             return None
         if self._only is not None:
@@ -114,11 +113,11 @@ class WorkerFiles:
         return WorkerFile(found[0], folder == self.folder / GENERATED, own_tools)
 
     def generated(self, name: str) -> WorkerFile:
-        """Return where the file of a generated worker is, or would be."""
+        """Return the file of a generated worker, which need not exist."""
         return WorkerFile(self.folder / GENERATED / f"{name}.yaml", generated=True)
 
     def read(self, name: str, file: WorkerFile) -> tuple[WorkerDefinition, str]:
-        """Return the definition in a file, and the digest of the very bytes that were read."""
+        """Return the definition in a file, and the digest of the bytes that were read."""
         if is_standard_tool(name):
             raise WorkerFileError(
                 f"{self.display_path(file.path)}: {name!r} is the name of a built-in tool, and rules could not tell "
@@ -139,9 +138,9 @@ class WorkerFiles:
         return self._cache.get(file, (file.path,), read)
 
     def creator(self, name: str, file: WorkerFile) -> str | None:
-        """Return who created a generated worker, by its seal; `None` if it has no seal, or was changed since."""
+        """Return who created a generated worker; `None` if its file has no seal, or was changed since."""
         if (creator := self._sealed(name, file)) is None:
-            with lock_folder(file.path.parent):  # unless both are being replaced just now
+            with lock_folder(file.path.parent):  # another process may be replacing both
                 creator = self._sealed(name, file)
         return creator
 
@@ -150,7 +149,7 @@ class WorkerFiles:
         return seal[1] if seal is not None and seal[0] == self.read(name, file)[1] else None
 
     def store(self, definition: WorkerDefinition, *, force: bool, by_model: bool) -> None:
-        """Write the file of a generated worker, all of it or nothing, and the seal that records its creator."""
+        """Write the file of a generated worker atomically, and then the seal that records its creator."""
         file = self.generated(definition.name)
         where, data = self.display_path(file.path), dump_worker(definition).encode()
         file.path.parent.mkdir(parents=True, exist_ok=True)
@@ -169,9 +168,9 @@ class WorkerFiles:
             if by_model and sealed == BY_PROJECT:
                 sealed = None
             seal_data = b"" if sealed is None else seal_of(data, sealed).encode()
-            # Both are on the disk before one is put in place: a full disk leaves all as it was.
+            # Both are on the disk before one is put in place: a full disk changes nothing.
             with temporary_beside(file.path, data) as new, temporary_beside(file.seal, seal_data) as new_seal:
-                # The seal comes second: of a file that could not be replaced, the old seal stays good.
+                # The seal comes second: if the file cannot be replaced, its old seal must stay.
                 try:
                     if force:
                         new.replace(file.path)
@@ -192,7 +191,7 @@ def check_owner(path: Path, root: Path, owners: Owners | None) -> None:
 
 
 def stamp_of(path: Path | os.DirEntry[str]) -> Hashable:
-    """Return a value that changes when a file does. The second of its times is the kernel's: no program sets it."""
+    """Return a value that changes when a file does. No program can set `st_ctime_ns`."""
     try:
         stat = path.stat()
     except OSError:  # reading it will say what is wrong
@@ -205,7 +204,7 @@ def _digest(content: bytes) -> str:
 
 
 def seal_of(content: bytes, creator: str) -> str:
-    """Return the seal of a file: who created the worker, and the digest of the bytes that were written then."""
+    """Return the seal of a file: who created the worker, and the digest of the file."""
     return json.dumps({"created_by": creator, "sha256": _digest(content)}) + "\n"
 
 

@@ -1,6 +1,6 @@
 """The folders that the workers of a project can write, and files that must not be in them.
 
-A worker that could write its own file, or code that runs here, would have any rights.
+A worker that could write its own file, or code that runs here, could give itself any rights.
 """
 
 from __future__ import annotations
@@ -21,15 +21,12 @@ from .worker_files import BY_PROJECT, FileCache, WorkerFiles
 
 
 class WritableFolders:
-    """The folders that any worker of a project can write: of worker files, of `llm-do.toml`, and made in Python.
-
-    A worker that is made in Python is known once its module was imported. Nothing here imports code.
-    """
+    """The folders that any worker of a project can write, including workers made in modules that were imported."""
 
     def __init__(
         self, root: Path, files: WorkerFiles, code: ProjectCode, read_config: Callable[[], ProjectConfig]
     ) -> None:
-        """`read_config` returns the configuration as it is, wherever it lies."""
+        """`read_config` must not check symlinks: that check needs the folders that this class finds."""
         self._root = root
         self._files = files
         self._code = code
@@ -39,35 +36,30 @@ class WritableFolders:
     def folders(self) -> list[Path]:
         """Return the folders that any worker can write."""
         roots = self._cache.get("roots", (self._root / CONFIG,), self._roots_of_files, self._files.stamp())
-        # What a root's path leads to is looked at every time: it may be a symlink.
+        # Paths are resolved every time: they may lead through symlinks.
         folders = {root.folder(self._root) for root in roots}
         for _, worker in self._code.workers():
-            folders.update(folder for _, folder in _writable(worker.sandbox, worker.base))
-        # A worker with a root around the project is refused, so what is in there is not its work.
+            folders.update(folder for _, folder in _writable_roots(worker.sandbox, worker.base))
+        # Roots around the project are left out: a worker that has one is refused.
         return list(folders.difference(all_around(self._root / "_", folders)))
 
     def _roots_of_files(self) -> list[RootConfig]:
-        """Return the writable roots that files declare, also files that are refused: a worker may have written them.
-
-        Workers whose files cannot be read do not run.
-        """
+        """Return the writable roots that files declare, also files that are refused: a worker may have written them."""
         found: list[SandboxConfig | None] = []
         with suppress(LlmDoError):
             found.append(self._read_config().sandbox)
         for name in self._files.names():
-            with suppress(LlmDoError):
+            with suppress(LlmDoError):  # a worker does not run if its file cannot be read
                 file = self._files.find(name)
-                # What a worker created has folders of that worker, or none.
+                # A worker that another one created has no roots but those of its creator.
                 if file is not None and (not file.generated or self._files.creator(name, file) == BY_PROJECT):
                     found.append(self._files.read(name, file)[0].sandbox)
         roots = [root for sandbox in found if sandbox is not None for root in sandbox.paths.values()]
         return list({root.root: root for root in roots if root.mode == "rw"}.values())
 
     def check_symlinks(self, file: Path) -> None:
-        """Refuse a file with rights of workers, if a symlink leads to it through a folder that one can write.
-
-        Without a symlink it is safe: no worker runs that can write the project's folder, and `workers/` is protected.
-        """
+        """Refuse a file that gives rights to workers if a symlink leads to it through a folder that they can write."""
+        # Without a symlink it is safe: no worker can write the project's own folder or `workers/`.
         if not _has_link(file, self._root):
             return
         if (folder := first_around(file, self.folders())) is not None:
@@ -77,8 +69,8 @@ class WritableFolders:
             )
 
     def check_roots(self, sandbox: SandboxConfig | None, base: Path, where: str) -> None:
-        """Refuse a root in which a worker could write code that is imported later, or settings of a repository."""
-        for name, folder in _writable(sandbox, base):
+        """Refuse roots where a worker could write code that is imported later, or settings of a repository."""
+        for name, folder in _writable_roots(sandbox, base):
             if (repository := repository_around(folder)) is not None:  # its settings name programs, which git runs
                 raise WorkerFileError(
                     f"{where}: root {name!r} cannot be writable: {repository.name!r} is a repository. "
@@ -98,14 +90,14 @@ class WritableFolders:
                 )
 
     def check_made_in_python(self) -> None:
-        """Refuse roots of workers that modules of the project made, at any depth below what the modules name."""
+        """Check the roots of workers that modules of the project made, at any depth."""
         self._cache.get("made", (), self._check_made_in_python, self._code.stamp())
 
     def _check_made_in_python(self) -> None:
         for file, worker in self._code.workers():
             where = f"{file.relative_to(self._root)}: worker {worker.name!r}"
             self.check_roots(worker.sandbox, worker.base.absolute(), where)
-            for name, folder in _writable(worker.sandbox, worker.base):
+            for name, folder in _writable_roots(worker.sandbox, worker.base):
                 if (path := next(self._files_in(folder), None)) is not None:
                     raise WorkerFileError(
                         f"{where}: the root {name!r} reaches {path.relative_to(self._root)}, which has rights of "
@@ -113,23 +105,22 @@ class WritableFolders:
                     )
 
     def _files_in(self, folder: Path) -> Iterator[Path]:
-        """Yield the files with rights of workers that can be changed in a folder. No other check keeps them out."""
+        """Yield the files that give rights to workers and can be changed in a folder."""
         workers = self._files.folder
         if is_within(workers, folder) or is_within(folder, workers):
             yield workers
         yield from (path for path in (self._root / CONFIG, *self._files.links()) if first_around(path, [folder]))
 
 
-def _writable(sandbox: SandboxConfig | None, base: Path) -> list[tuple[str, Path]]:
-    """Return the roots of a worker that it can write."""
+def _writable_roots(sandbox: SandboxConfig | None, base: Path) -> list[tuple[str, Path]]:
     roots = {} if sandbox is None else sandbox.paths
     return [(name, root.folder(base.absolute())) for name, root in roots.items() if root.mode == "rw"]
 
 
 def _has_link(file: Path, root: Path) -> bool:
-    """Return whether there is a symlink on the way from the project's folder to a file."""
+    """Return whether a symlink is on the way from the project's folder to a file."""
     path, top = str(file), len(str(root))
-    while len(path) > top:  # and not `Path.parents`: this is done in every call of a worker
+    while len(path) > top:  # not with `Path.parents`: every call of a worker does this
         if os.path.islink(path):  # noqa: PTH114
             return True
         path = path.rpartition("/")[0]

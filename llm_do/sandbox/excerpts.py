@@ -1,7 +1,7 @@
 """Bounded parts of long texts, for models: a range of lines, both ends of a stream, the beginning of a list.
 
-Each ends with a sentence on what is omitted and how to read on. Secrets are removed from a text before it is truncated:
-half of one would not be found any more.
+Each ends with a sentence on what is omitted and how to read on. Secrets are removed before a text is truncated: half of
+one would not be found.
 """
 
 from __future__ import annotations
@@ -17,18 +17,14 @@ MAX_LINES = 2_000
 """The number of lines that are read at once by default."""
 MAX_CHARACTERS = 100_000
 """The greatest length of a text for a model, with the sentence at its end."""
-_NOTE_CHARACTERS = 300
-"""Room for that sentence."""
-_MAX_LOOKAHEAD = 64_000_000
-"""The number of bytes behind a range in which lines are counted."""
-
+_NOTE_CHARACTERS = 300  # room for that sentence
+_MAX_LOOKAHEAD = 64_000_000  # bytes behind a range in which lines are counted
 
 MakeCleaner: TypeAlias = Callable[[], StreamedText]
-"""Makes what removes secrets from a text that comes in pieces, and keeps its line ends."""
+"""Returns an object that removes secrets from a text in pieces, and keeps its line ends."""
 
 
 def clean(text: str, make_cleaner: MakeCleaner | None) -> str:
-    """Return a text without secrets."""
     if make_cleaner is None:
         return text
     cleaner = make_cleaner()
@@ -36,7 +32,7 @@ def clean(text: str, make_cleaner: MakeCleaner | None) -> str:
 
 
 class NotText(ValueError):
-    """The position of the first byte for which a file is not UTF-8."""
+    """The position of the first byte that is not UTF-8."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,15 +44,14 @@ class LineRange:
     column: int
     """The first character of the first line, counted from 1."""
     next_column: int | None
-    """The next character of the line, if it is a single one that is too long to be read at once."""
+    """The next character of the line, if one line was too long to be read at once."""
     lines: int
-    """The number of lines in the file, as far as they were counted."""
+    """The number of lines in the file, or of those that were counted."""
     counted_all: bool
-    """All lines were counted."""
 
     @property
     def last(self) -> int:
-        """The last line, of which at least a part is here."""
+        """The number of the last line, of which at least a part is here."""
         return self.first + self.text.count("\n") - self.text.endswith("\n")
 
     @property
@@ -89,10 +84,10 @@ def read_range(
     max_characters: int = MAX_CHARACTERS,
     make_cleaner: MakeCleaner | None = None,
 ) -> LineRange:
-    """Return lines of a text from its bytes, with no more of them in memory than are returned.
+    """Return lines of a text from its bytes. No others are kept in memory.
 
-    The arguments are those of `SandboxToolset.read_lines`. Of the lines that do not fit into `max_characters`, only the
-    first is truncated; others are omitted as a whole.
+    The arguments are those of `SandboxToolset.read_lines`. If lines do not fit into `max_characters`, only the first
+    can be truncated; others are omitted as a whole.
     """
     chunks_read = _CountedChunks(chunks)
     room = max_characters - _NOTE_CHARACTERS
@@ -124,8 +119,6 @@ def is_text(chunks: Iterable[bytes]) -> bool:
 
 
 class _CountedChunks:
-    """Chunks of bytes whose lines are counted as they are read."""
-
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = iter(chunks)
         self._line_ends = 0
@@ -134,7 +127,7 @@ class _CountedChunks:
 
     @property
     def lines(self) -> int:
-        """The number of lines so far. The rest behind the last line end is one too, unless it is empty."""
+        """The number of lines so far, with a last one that has no line end."""
         return self._line_ends + (self._last != b"\n")
 
     def __iter__(self) -> Iterator[bytes]:
@@ -154,8 +147,6 @@ class _CountedChunks:
 
 
 class _TextDecoder:
-    """Decodes a stream of bytes, and removes secrets from its text."""
-
     def __init__(self, make_cleaner: MakeCleaner | None, errors: str = "strict") -> None:
         self._decoder = getincrementaldecoder("utf-8")(errors)
         self._cleaner = None if make_cleaner is None else make_cleaner()
@@ -182,7 +173,7 @@ def _texts(chunks: Iterable[bytes], make_cleaner: MakeCleaner | None = None) -> 
 
 
 def _slice_lines(pieces: Iterable[str], offset: int, column: int, max_characters: int, limit: int) -> str:
-    """Return the text from a place on: up to `limit` whole lines, or `max_characters`."""
+    """Return the text from a line and column on: up to `limit` whole lines, or `max_characters`."""
     lines, characters = offset - 1, column - 1
     window, size = list[str](), 0
     for piece in pieces:
@@ -216,7 +207,7 @@ def _after_line_end(text: str, number: int) -> int:
 
 
 class HeadAndTail:
-    """The beginning and the end of a stream of text, in bounded memory; the characters between them are counted."""
+    """The beginning and the end of a stream of text, in bounded memory."""
 
     def __init__(self, limit: int, make_cleaner: MakeCleaner | None = None) -> None:
         self._decoder = _TextDecoder(make_cleaner, errors="replace")
@@ -226,11 +217,10 @@ class HeadAndTail:
 
     @property
     def omitted(self) -> int:
-        """The number of characters that are not kept."""
+        """The number of characters between them, which are not kept."""
         return max(0, self._characters - self._limit)
 
     def add(self, chunk: bytes) -> None:
-        """Take more of the stream."""
         self._keep(self._decoder.decode(chunk))
 
     def _keep(self, text: str) -> None:
@@ -258,10 +248,7 @@ class HeadAndTail:
 
 
 def first_entries(entries: Iterable[str], *, more: bool, narrow: str) -> str:
-    """Return a list with one entry in each line, as far as there is room, and whether there is `more`.
-
-    `narrow` is a sentence on how to get a shorter list.
-    """
+    """Return as many entries as there is room for, one in each line. `narrow` says how to get a shorter list."""
     room, lines = MAX_CHARACTERS - _NOTE_CHARACTERS, list[str]()
     for entry in entries:
         room -= len(entry) + 1
@@ -275,5 +262,4 @@ def first_entries(entries: Iterable[str], *, more: bool, narrow: str) -> str:
 
 
 def _with_line_end(text: str) -> str:
-    """Add the line end that the last line of a text may lack."""
     return text if not text or text.endswith("\n") else f"{text}\n"

@@ -1,4 +1,4 @@
-"""The files in writable roots that a command runs: what a person approves is their content, not only their names."""
+"""The files in writable roots that a command runs: a person approves their content, not only their names."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ _SYSTEM = frozenset(
 )
 """Folders beside /work in which there may be symlinks."""
 _PROCESS = re.compile(r"proc/.*\b(?:cwd|root|fd)/|dev/fd/.*/")
-_DIGEST_CHARACTERS = 12
-"""The first characters of a digest are enough for a person to compare."""
+_DIGEST_CHARACTERS = 12  # enough for a person to compare
 
 
 def pin_programs(command: Command, manager: SandboxManager, *, unsandboxed: bool) -> Pins:
@@ -32,11 +31,8 @@ def pin_programs(command: Command, manager: SandboxManager, *, unsandboxed: bool
 
 
 def check_programs(pins: Pins, command: Command, manager: SandboxManager, *, unsandboxed: bool) -> None:
-    """Refuse to run a file that was not there, or did not look like a program, when the command was approved.
-
-    A sandbox has copies of the others. Without one, they must be as they were approved, and can still be replaced right
-    after this.
-    """
+    """Refuse to run a file that did not exist, or did not look like a program, when the command was approved."""
+    # A sandbox has copies of the approved files. Without one, they must be unchanged, and can still be replaced later.
     changed = [name for name in _find_programs(command, manager, unsandboxed=unsandboxed) if name not in pins.files]
     for path, state in pins.files.items() if unsandboxed else ():
         root, rest = manager.parse(path)
@@ -47,14 +43,14 @@ def check_programs(pins: Pins, command: Command, manager: SandboxManager, *, uns
 
 
 def _find_programs(command: Command, manager: SandboxManager, *, unsandboxed: bool) -> dict[str, tuple[Root, str]]:
-    """Return the files that a command runs, by the names that a person sees."""
+    """Return the files that a command runs by the paths that a person sees."""
     locate = partial(_locate_on_host if unsandboxed else _locate_in_sandbox, manager)
     located = filter(None, map(locate, find_executed_files(command, lambda word: _mode(locate(word)))))
     return {f"{root.name}/{path}": (root, path) for root, path in located}
 
 
 def add_programs(view: dict[str, Any], pins: Pins | None) -> dict[str, Any]:
-    """Return what a person sees of a call, with the files that it runs and the start of their digests."""
+    """Add the files that a call runs, and the start of their digests, to what a person sees of it."""
     if pins is None or not pins.files:
         return view
     files = {
@@ -65,7 +61,7 @@ def add_programs(view: dict[str, Any], pins: Pins | None) -> dict[str, Any]:
 
 
 def _locate_in_sandbox(manager: SandboxManager, word: str) -> tuple[Root, str] | None:
-    """Return the file that a word means in /work, where each root is under its name, if it is in a writable one."""
+    """Return the file that a word means in /work, where roots have their names, if it is in a writable one."""
     path = join(_WORK, word)
     _check_path(path, manager)
     path = "/" + normpath(path).lstrip("/")  # two slashes at the start would stay
@@ -87,7 +83,7 @@ def _check_path(path: str, manager: SandboxManager) -> None:
 
 
 def _may_redirect(path: str, manager: SandboxManager) -> bool:
-    """Return whether `..` after a path may lead elsewhere than its names say."""
+    """Return whether `..` after a path may lead elsewhere than its names say, through a symlink."""
     top, _, below = normpath(f"/{path}").lstrip("/").partition("/")
     name, _, rest = below.partition("/")
     if f"/{top}" != _WORK:
@@ -106,12 +102,12 @@ def _locate_on_host(manager: SandboxManager, word: str) -> tuple[Root, str] | No
 
 
 def _is_writable(path: Path, manager: SandboxManager) -> bool:
-    """Return whether a file is in a folder that can be written, perhaps by the name of another root."""
+    """Return whether a file is in a folder that can be written, perhaps as another root."""
     return any(path.is_relative_to(root.folder) for root in manager.roots.values() if root.config.mode == "rw")
 
 
 def _mode(place: tuple[Root, str] | None) -> int | None:
-    """Return the mode of a file, or of a symlink, which may lead to one."""
+    """Return the mode of a file, or of a symlink, which may lead to a file; `None` for anything else."""
     if place is None:
         return None
     root, path = place
@@ -119,7 +115,7 @@ def _mode(place: tuple[Root, str] | None) -> int | None:
         mode = root.mode(path)
     except PathMissing:
         return None
-    except PathDenied:  # there is a symlink on the way, or it may not be looked at
+    except PathDenied:  # a symlink is on the way, or the path is protected
         return stat.S_IFLNK | 0o777
     return mode if stat.S_ISREG(mode) or stat.S_ISLNK(mode) else None
 

@@ -47,7 +47,7 @@ def may_call(caller: Any, worker: str) -> bool:
 
 
 def check_may_call(caller: CallFrame | None, worker: str, path: str) -> Any:
-    """Return the worker that calls, if it may call that one. `path` is the call that does it."""
+    """Return the calling worker, if it may call the other one. `path` is the call path, for the error."""
     entry = caller.entry if caller is not None else None
     if entry is None or not may_call(entry, worker):
         allowed = list(getattr(entry, "allow_workers", ()))
@@ -59,7 +59,7 @@ def check_may_call(caller: CallFrame | None, worker: str, path: str) -> Any:
 
 
 def _read_attachment(ctx: Context, path: str) -> AttachmentPayload:
-    """Read a file to hand over, without secrets. Where a person was asked, it must be the one that they saw."""
+    """Read a file to hand over, without secrets. If a person was asked, it must be the file that they saw."""
     payload, pins = read_shared(ctx.sandbox_toolset, path), ctx.frame.pins
     if pins is not None and pins.files[path].content != payload.data:
         raise PathChanged(f"{path!r} has changed since it was looked at, and was not handed on.")
@@ -93,7 +93,7 @@ async def _worker_call(
     try:
         return await dispatch(context, target, arguments, frame=frame)
     except LlmDoError as exc:
-        if exc is frame.input_error:  # what this call was made with is wrong, so it is this call that failed
+        if exc is frame.input_error:  # the input of this call is wrong, so the call itself failed
             failed = type(exc)(str(exc))
             if isinstance(exc, PathMissing | PathDenied) and isinstance(failed, PathMissing | PathDenied):
                 failed.brief = exc.brief
@@ -103,16 +103,13 @@ async def _worker_call(
 
 @dataclass(frozen=True, kw_only=True)
 class _DelegationPlan(Plan):
-    """Who is called, and the files that go along."""
-
     arguments: dict[str, Any]
     caller: WorkerFrame | None
-    """The worker at work. Not the call itself, whose frame has the plan."""
+    """The worker that calls; not the frame of the call, which has this plan."""
     path: str
-    """The path of the call."""
 
     def pins(self, ruling: Ruling) -> Pins:
-        """Return the files that go along, if the worker may hand on so many."""
+        """Return the attached files, if the worker may hand on so many."""
         paths = self.arguments.get("attachments")
         if self.caller is None or not paths:
             return Pins({}, exact=True)
@@ -120,7 +117,7 @@ class _DelegationPlan(Plan):
         return pin_files(self.caller.files.manager, paths, exact=True)
 
     def view(self, ruling: Ruling, pins: Pins | None) -> dict[str, Any]:
-        """Return the arguments with the sizes of the files. Refuse what is not allowed."""
+        """Return the arguments with the sizes of the files, or refuse the call."""
         check_may_call(self.caller, self.arguments["worker"], self.path)
         files = self.caller.conversation.sandbox if self.caller is not None else None
         shared = []
@@ -134,7 +131,7 @@ class _DelegationPlan(Plan):
 
 
 def _plan(arguments: dict[str, Any], frame: CallFrame) -> Plan:
-    """Judge who is called, and each file that goes along, by its place on this machine."""
+    """Return the plan of a call. Rules judge the worker, and each attached file by its path on this machine."""
     worker, shared = arguments["worker"], arguments.get("attachments") or ()
     places = {path: frame.files.manager.host_path(path) for path in shared}
     cases = [Case({"worker": worker, "attachments": place}, path) for path, place in places.items()]
@@ -157,7 +154,7 @@ worker_call = ToolEntry[Any](
 
 @runtime_checkable
 class WorkerStore(Protocol):
-    """A place where workers can be created: a `WorkerRegistry`."""
+    """Where workers can be created: a `WorkerRegistry`."""
 
     def create(
         self, spec: WorkerSpec, defaults: WorkerCreationDefaults | None, *, created_by: str, force: bool, by_model: bool

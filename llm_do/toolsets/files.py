@@ -26,25 +26,22 @@ from ..sandbox.excerpts import MAX_LINES, MakeCleaner, first_entries
 
 T = TypeVar("T")
 
-_MAX_JUDGED = 2000
-"""How many files a search may look into where rules speak of paths."""
+_MAX_JUDGED = 2000  # files that a search may read if any rule is about reading
 _WILDCARD = re.compile(r"[*?[]")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _FilePlan(Plan):
-    """The files that a call touches."""
-
     manager: SandboxManager
     written: Sequence[str]
-    """The files that are written. The first is the one that changes."""
+    """The paths that are written. The first is the file that changes."""
 
     def pins(self, ruling: Ruling) -> Pins | None:
-        """Return the file that changes, as it is now."""
+        """Return the file that changes, in its present state."""
         return pin_files(self.manager, self.written[:1]) if self.written else None
 
     def offers(self, ruling: Ruling) -> Sequence[Grant]:
-        """Return the folder that the files are in, if it is one."""
+        """Return the folder of the files, if all are in the same."""
         placed = map(self.manager.parse, self.written)
         folders = {f"{root.name}/{rest}".rpartition("/")[0] for root, rest in placed}
         if len(folders) != 1 or "*" in (folder := folders.pop()):
@@ -61,12 +58,11 @@ def _file_tool(
     repeat: Repeat | None = None,
     find_cases: Callable[[dict[str, Any], CallFrame], Sequence[Case]] | None = None,
 ) -> Callable[[Callable[..., T]], ToolEntry[T]]:
-    """Make a tool of a function. `paths` are its arguments that are paths, by which rules judge a call of it.
+    """Make a tool of a function. Rules judge a call of it by `paths`, the names of arguments that are paths.
 
-    If it writes, the file at the first of them changes: a person is asked about that file as it is then.
+    A tool that writes changes the file at the first path: a person is asked about that file as it is then.
     With `reads`, its content becomes readable elsewhere: a file that must not be read must not be moved.
-    `ungranted` are the arguments that a grant for the session leaves open.
-    `find_cases` looks into folders for the cases, in place of `paths`.
+    `ungranted` are arguments that a grant for the session leaves open. `find_cases` replaces `paths`: it lists folders.
     """
 
     def plan(arguments: dict[str, Any], frame: CallFrame) -> Plan:
@@ -90,7 +86,7 @@ def _file_tool(
 
 
 def _cases(paths: Sequence[str], frame: CallFrame, *, reads: bool = False) -> Sequence[Case]:
-    """Return a case for each path that a call touches, as a place on this machine."""
+    """Return a case for each path of a call, as a path on this machine."""
     cases = [Case({"path": frame.files.manager.host_path(path)}, path) for path in paths]
     if reads:
         cases.append(Case(cases[0].facts, f"reading {paths[0]}", name="sandbox.read"))
@@ -98,7 +94,7 @@ def _cases(paths: Sequence[str], frame: CallFrame, *, reads: bool = False) -> Se
 
 
 def _listed_cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
-    """Return a case for the folder that is listed; if its subfolders are too, also for each path that is found."""
+    """Return a case for the listed folder and, if the pattern goes into its subfolders, for each path that is found."""
     path, pattern = arguments.get("path", ""), arguments.get("pattern") or "*"
     if not path.strip("/"):
         return [Case({"path": None})]
@@ -106,7 +102,7 @@ def _listed_cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]
     if not _looks_below(pattern):
         return cases
     root, rest = frame.files.manager.parse(path)
-    if not _readable(root, frame)(rest):  # nothing is looked for in a folder that a rule denies
+    if not _readable(root, frame)(rest):  # a folder that a rule denies is not searched
         return cases
     find = partial(root.entries, rest, _MAX_JUDGED + 1, pattern=pattern)
     return [*cases, *_each_found(root, f"{rest}/{pattern}", find, frame)]
@@ -124,15 +120,15 @@ def _found_cases(arguments: dict[str, Any], frame: CallFrame) -> Sequence[Case]:
 
 
 def _each_found(root: Root, pattern: str, find: Callable[..., list[str]], frame: CallFrame) -> Sequence[Case]:
-    """Return a case for each path that is found and that no rule denies, if any rule is there to judge them.
+    """Return a case for each path that is found and that no rule denies, if any rule is about reading.
 
     Denied paths are left out as if they did not exist: if they were refused, a model could find out names by patterns.
-    So where none is left, the folder that the pattern names decides, whatever is in it.
+    If no path is left, rules judge the folder that the pattern names, whatever is in it.
     """
     if not any("sandbox.read" in book.rules for book in frame.caller.inherited.rules):
         return [Case()]
     found = find(keep=_readable(root, frame))
-    # Without text: a refusal must not tell a model the names of files that it must not see.
+    # Without text: a refusal must not tell a model the names of hidden files.
     cases = [Case({"path": root.folder / path}) for path in found[:_MAX_JUDGED]]
     if len(found) > _MAX_JUDGED:
         cases.append(Case({"path": UNKNOWN}, f"more than {_MAX_JUDGED} files"))
@@ -141,7 +137,7 @@ def _each_found(root: Root, pattern: str, find: Callable[..., list[str]], frame:
 
 
 def _readable(root: Root, frame: CallFrame) -> Callable[[str], bool]:
-    """Return a test of paths in a root: that no rule denies reading them."""
+    """Return a function that tells whether no rule denies reading a path of a root."""
     rules, reading = frame.caller.inherited.rules, call_of(frame, "sandbox.read")
 
     def is_kept(path: str) -> bool:
@@ -152,28 +148,28 @@ def _readable(root: Root, frame: CallFrame) -> Callable[[str], bool]:
 
 
 def _planned(ctx: RunContext[Context], root: str) -> Callable[[str], bool]:
-    """Return a test of paths in a root: that rules judged them, so that files made since then are not looked into."""
+    """Return a function that tells whether rules judged a path of a root: newer files are not read."""
     frame = ctx.deps.frame
     judgement = frame.judgement
     paths = {None} if judgement is None else {case.facts.get("path") for case in judgement.call.cases}
     folder = frame.files.manager.root(root).folder
-    return lambda path: None in paths or folder / path in paths  # a path drops the slash of a folder
+    return lambda path: None in paths or folder / path in paths  # `Path` drops the slash of a folder
 
 
 def _locate(ctx: RunContext[Context], path: str) -> tuple[SandboxToolset, str, str]:
-    """Return the files of the worker, and the root and the path in it that a path means."""
+    """Return the worker's files, and the root and the rest of a path."""
     root, rest = ctx.deps.sandbox_manager.parse(path)
     return ctx.deps.sandbox_toolset, root.name, rest
 
 
 def _expected(ctx: RunContext[Context], path: str) -> FileState | None:
-    """Return the file as it was when a person was asked about the call; `None` if none was."""
+    """Return the file as it was when a person was asked about the call; `None` if no person was asked."""
     pins = ctx.deps.frame.pins
     return None if pins is None else pins.files[path]
 
 
 def _cleaner(ctx: RunContext[Context]) -> MakeCleaner | None:
-    """Return the filter that removes the session's secrets from a text, if it has any."""
+    """Return what makes filters that remove the session's secrets from texts, if it has secrets."""
     return ctx.deps.runtime.recorder.secrets.make_cleaner()
 
 
@@ -196,7 +192,7 @@ def read_file(
     """
     files, root, rest = _locate(ctx, path)
     media_type, _ = mimetypes.guess_type(path)
-    # Its content decides, not its name: a .rs file is a program, whatever else has that suffix.
+    # By content, not by name: `.rs` is the suffix of Rust, but `mimetypes` knows another use of it.
     if media_type is not None and not media_type.startswith("text/") and not files.is_text(root, rest):
         return BinaryContent(files.read_bytes(root, rest), media_type=media_type)
     lines = files.read_lines(root, rest, offset=offset, limit=limit, column=column, make_cleaner=_cleaner(ctx))
@@ -257,10 +253,10 @@ def delete_file(ctx: RunContext[Context], path: str) -> str:
 
 
 def _entries(ctx: RunContext[Context], lines: Iterable[str], listing: Listing[Any], narrow: str, *, below: bool) -> str:
-    """Return a list for a model. One that looks `below` a folder says if there are rules that may leave files out."""
+    """Return a list for a model. If it looks `below` a folder, it says whether rules may leave files out."""
     frame, secrets = ctx.deps.frame, ctx.deps.runtime.recorder.secrets
     text = first_entries(map(secrets.text, lines), more=listing.truncated, narrow=narrow)
-    # The same sentence whatever is left out: it tells of rules, and of no file.
+    # The same sentence whether a file is left out or not, so that it reveals none.
     if below and denies_any("sandbox.read", frame.caller.inherited.rules):
         return f"{text}\n[Files that a rule denies are not shown.]"
     return text

@@ -1,4 +1,4 @@
-"""Commands: parsed, judged part by part, and run without a shell, in a sandbox that has only the worker's roots."""
+"""The tool `shell`: commands are parsed, judged part by part, and run without a shell in a sandbox with the roots."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def _shell(ctx: RunContext[Context], command: str, timeout: Annotated[floa
     frame = ctx.deps.frame
     plan = None if frame.judgement is None else frame.judgement.plan
     manager, unsandboxed = frame.files.manager, _is_unsandboxed(frame)
-    # What was judged is what runs: the line is not read a second time.
+    # What was judged is what runs: the line is not parsed a second time.
     parsed = plan.command if isinstance(plan, _ShellPlan) and plan.command.text == command else parse(command)
     limits = ShellLimits(seconds=timeout, file_bytes=_file_bytes(manager))
     programs = frame.pins.files if frame.pins is not None else {}
@@ -62,7 +62,7 @@ def _is_unsandboxed(frame: CallFrame) -> bool:
 
 
 def _file_bytes(manager: SandboxManager) -> int:
-    """Return the size limit of the strictest root, since a program may write to any of them."""
+    """Return the smallest size limit of the writable roots: a program may write to any of them."""
     return min(
         (root.config.max_file_bytes for root in manager.roots.values() if root.config.mode == "rw"), default=10**8
     )
@@ -70,7 +70,7 @@ def _file_bytes(manager: SandboxManager) -> int:
 
 @contextmanager
 def _mounts(manager: SandboxManager, frame: CallFrame) -> Iterator[tuple[list[Mount], list[str]]]:
-    """Open the roots as a command sees them. The second list says which it does not see, and why."""
+    """Open the roots as a command sees them. The second list names the others, each with the reason."""
     mounts, missing = list[Mount](), list[str]()
     if _is_unsandboxed(frame):
         yield mounts, missing
@@ -93,14 +93,14 @@ def _mounts(manager: SandboxManager, frame: CallFrame) -> Iterator[tuple[list[Mo
             writable = root.config.mode == "rw" and not any(_touches(pattern, root.folder) for pattern in unwritable)
             below = [place for place in masked if place.exists()]
             protected = [*manager.protected, *below]
-            if writable and len(below) < len(masked):  # what is not there yet must not be made either
+            if writable and len(below) < len(masked):  # a missing file must not be created either
                 writable = not any(place.is_relative_to(root.folder) for place in masked if place not in below)
             mounts.append(Mount(name=name, folder=root.folder, writable=writable, fd=folder.fd, protected=protected))
         yield mounts, missing
 
 
 def _denied_patterns(name: str, frame: CallFrame) -> list[str]:
-    """Return the absolute patterns that rules on files deny. They decide what a program sees, and what it can write."""
+    """Return the absolute patterns of paths that rules on files deny."""
     return [
         book.places.anchor(path)
         for book in frame.caller.inherited.rules
@@ -111,7 +111,7 @@ def _denied_patterns(name: str, frame: CallFrame) -> list[str]:
 
 
 def _place_of(pattern: str) -> Path | None:
-    """Return the folder or the file that a pattern names as a whole; `None` for other patterns."""
+    """Return the folder or file that a pattern names as a whole; `None` for other patterns."""
     plain = pattern.removesuffix("/**")
     return None if "*" in plain or not plain.strip("/") else Path(plain)
 
@@ -122,7 +122,7 @@ def _touches(pattern: str, folder: Path) -> bool:
     return fixed.is_relative_to(folder) or folder.is_relative_to(fixed)
 
 
-def _result_text(result: CommandResult, note: str, frame: CallFrame, writable: str | None = None) -> str:
+def _result_text(result: CommandResult, note: str, frame: CallFrame, writable: str | None) -> str:
     if result.timed_out or result.exit_code:
         frame.failure = "stopped: timed out" if result.timed_out else f"exit code {result.exit_code}"
     keep = f", or into `tee {writable}/output.txt` and read that file in parts" if writable is not None else ""
@@ -135,18 +135,17 @@ def _result_text(result: CommandResult, note: str, frame: CallFrame, writable: s
 
 @dataclass(frozen=True, kw_only=True)
 class _ShellPlan(Plan):
-    """A command that was parsed once: rules judge, a person sees and the sandbox runs the same words."""
+    """A command that was parsed once, so that what rules judge, a person sees and the sandbox runs is the same."""
 
     command: Command
     arguments: dict[str, Any]
     manager: SandboxManager
 
     def pins(self, ruling: Ruling) -> Pins:
-        """Return the files that the command runs."""
         return pin_programs(self.command, self.manager, unsandboxed=ruling.unsandboxed)
 
     def view(self, ruling: Ruling, pins: Pins | None) -> dict[str, Any]:
-        """Return the command, where it runs, and the files that it runs. Raise if it cannot run at all."""
+        """Return the command, where it runs, and the files that it runs, or raise `PathDenied` if it cannot run."""
         return add_programs({**self.arguments, **self._runs(ruling)}, pins)
 
     def _runs(self, ruling: Ruling) -> dict[str, Any]:
@@ -162,7 +161,7 @@ class _ShellPlan(Plan):
         return {"runs": parts} if len(parts) > 1 else {}
 
     def offers(self, ruling: Ruling) -> Sequence[Grant]:
-        """Return the program with its first word, such as `git log`, and any other words after it."""
+        """Return the program and its first word, such as `git log`, with any other words after it."""
         programs = _programs(self.command)
         if len(programs) != 1 or len(programs[0]) < 2 or ruling.unsandboxed:
             return ()

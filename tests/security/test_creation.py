@@ -9,8 +9,8 @@ from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
 
 from llm_do import WorkerCreationDefaults, WorkerFileError, WorkerRegistry, WorkerSpec, create_worker
 from llm_do.policy.catalogue import CATALOGUE, RULE_NAMES, is_reserved
+from llm_do.projects.registry import load_toolset
 from llm_do.projects.worker_files import seal_of
-from llm_do.toolsets.table import load
 
 from .world import CANARY, COUNTED, Person, World, call, calls_made, entry_of, together
 
@@ -337,10 +337,10 @@ def test_a_worker_file_with_the_name_of_a_tool_is_an_error(boss: World, name: st
 
 def test_the_names_of_tools_that_are_reserved_are_those_of_the_tools() -> None:
     """None is missing."""
-    found = [load(row.name) for row in CATALOGUE if row.name != "mcp"]
+    found = [load_toolset(row.name) for row in CATALOGUE if row.name != "mcp"]
     ours = [tool for each in found for tool in (each if isinstance(each, tuple) else (each,))]
     assert {tool.name: tool.rule for tool in ours} == RULE_NAMES
-    assert callable(load("mcp"))
+    assert callable(load_toolset("mcp"))
     assert all(is_reserved(name) for name in NATIVE_TOOL_TYPES)
 
 

@@ -1,11 +1,11 @@
-"""Commands in a sandbox of the kernel (bubblewrap): the roots, what is under /usr, and nothing else of the host.
+"""Commands in a sandbox (bubblewrap) that shows the roots, what is under /usr, and nothing else of the host.
 
-Each program has a sandbox of its own: no network, no other processes, no capabilities, its own /tmp, and a filter of
-its system calls (see `seccomp`). The sandbox is set up first and waits; its limits are set from outside; then the
-program starts. Its first process is that of a process namespace, so the kernel ends all others with it.
+Each program has its own sandbox: no network, no other processes, no capabilities, its own /tmp, and a filter of system
+calls (see `seccomp`). The sandbox is set up first and waits; its limits are set from outside; then the program starts.
+Its first process is the init process of a process namespace, so the kernel ends all others with it.
 
-Of the host it still sees the kernel, the load and the memory in /proc, and, in its mountinfo, where its folders really
-are. Nothing can be mounted on the files of a process, so that cannot be masked.
+The program still sees the kernel, the load and the memory of the host in /proc, and in its mountinfo where its folders
+really are: nothing can be mounted on the files of a process, so that cannot be masked.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PROC = (
     *("cmdline", "bootconfig", "keys", "key-users", "modules", "kallsyms", "interrupts", "timer_list"),
     *("partitions", "diskstats", "swaps", "iomem", "ioports"),
 )
-"""Files in /proc about the host and not about the processes there."""
+"""Files in /proc about the host, not about processes."""
 _ETC = ("/etc/ld.so.cache", "/etc/alternatives")
 _NEEDED = ("--bind-fd", "--disable-userns", "--size", "--json-status-fd", "--seccomp")
 _INSTALL = "Install it (Debian, Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap)."
@@ -46,7 +46,7 @@ _INSTALL = "Install it (Debian, Ubuntu: apt-get install bubblewrap; Fedora: dnf 
 
 @cache
 def find_sandbox_problem() -> str | None:
-    """Try once whether commands can be sandboxed here. Return why not, or `None` if they can."""
+    """Return why commands cannot be sandboxed here, or `None` if they can. This is tried once."""
     if sys.platform != "linux":
         return f"Commands are sandboxed with bubblewrap, which needs Linux; this is {sys.platform}."
     if (machine := os.uname().machine) not in ARCHITECTURES:
@@ -78,7 +78,7 @@ class BwrapRunner:
 
     mounts: Sequence[Mount]
     copies: Mapping[str, FileState] = field(default_factory=dict)
-    """Files, by their path below /work, in whose place there is a private copy of that content."""
+    """Files by their path below /work. Programs see a private copy of each, with that content."""
 
     async def run(
         self, command: Command, limits: ShellLimits, make_cleaner: MakeCleaner | None = None
@@ -99,7 +99,7 @@ class BwrapRunner:
             try:
                 result = await run_pipelines(command, start, limits, make_cleaner)
             finally:
-                # Also when time is up or the run is cancelled: all processes are gone by now.
+                # Also if time is up or the run is cancelled: all processes are gone by now.
                 disabled = await wait_shielded(pool.run(guard.disable_new))
             return replace(result, disabled=disabled)
 

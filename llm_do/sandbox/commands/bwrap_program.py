@@ -1,4 +1,4 @@
-"""One program in its sandbox: started under limits, watched, and ended with everything that it started."""
+"""One program in its sandbox: started with limits, watched, and ended with everything that it started."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from .processes import Argv, ShellLimits, close_all, exit_code, wait_exit
 from .seccomp import system_call_filter
 
 _OPEN_FILES = 1024
-_WATCH = 0.01
+_WATCH_SECONDS = 0.01
 _PER_NAMESPACE = (5, 14)
-"""The kernel since which processes are counted in each user namespace, and not for a user as a whole."""
+"""Since this kernel, processes are counted in each user namespace. Before, they were counted for a user as a whole."""
 
 
 async def start_program(argv: Argv, streams: tuple[int, ...], plan: Plan, limits: ShellLimits) -> BwrapProgram:
@@ -69,13 +69,11 @@ async def start_program(argv: Argv, streams: tuple[int, ...], plan: Plan, limits
         await program.stop()
         raise
     finally:
-        os.close(block)  # which lets a program start that was not stopped before
+        os.close(block)  # this lets the program start unless it was stopped
     return program
 
 
 class BwrapProgram:
-    """A program in its sandbox."""
-
     def __init__(self, argv: Argv, process: subprocess.Popen[bytes], status: int, plan: Plan) -> None:
         self._argv = argv
         self._plan = plan
@@ -93,7 +91,7 @@ class BwrapProgram:
         self._replaced: list[str] = []
 
     async def release(self, block: int, limits: ShellLimits) -> None:
-        """Set the limits of the sandbox as soon as it is there, then let the program start."""
+        """Set the limits of the sandbox as soon as it exists, then let the program start."""
         while b"\n" not in self._status_output:
             await anyio.wait_readable(self._status)
             if not (chunk := os.read(self._status, 4096)):
@@ -109,7 +107,7 @@ class BwrapProgram:
             os.write(block, b".")
 
     async def _check_places(self) -> None:
-        """Wait until all is mounted, and check that it is in its place: a folder on the way may have been moved."""
+        """Wait until everything is mounted, and check its places: a folder on the way may have been moved."""
         assert self._init is not None
         while not _is_set_up(self._init_pid):
             if select.select([self._init], [], [], 0)[0]:
@@ -118,7 +116,7 @@ class BwrapProgram:
         mounts = host_mounts(self._init_pid)
         mounted, self_mounts = {str(mount.at) for mount in mounts}, find_self_mounts(mounts)
         missing = [place for place in self._plan.places if place not in mounted]
-        # Bubblewrap makes a folder where there is none, while what was there is elsewhere and not masked.
+        # Bubblewrap makes a missing folder, while the one that was there is elsewhere and not masked.
         missing += [place for place in self._plan.self_mounts if place not in self_mounts]
         if missing:
             raise PathFailed(f"{missing[0]!r} changed while the sandbox was set up, so nothing was run. Try again.")
@@ -128,9 +126,9 @@ class BwrapProgram:
     async def wait(self) -> int | None:
         await wait_exit(self._process.pid, self._outer)
         returned = self._process.wait()
-        while chunk := os.read(self._status, 4096):  # bubblewrap is gone, and so is its end
+        while chunk := os.read(self._status, 4096):  # bubblewrap has ended, so this pipe has an end
             self._status_output += chunk
-        # Only of a program that was really started, bubblewrap reports an exit code.
+        # Bubblewrap reports an exit code only if the program was started.
         self._failed = b"exit-code" not in self._status_output and self._excess_count is None
         return None if self._failed else exit_code(returned)
 
@@ -145,7 +143,7 @@ class BwrapProgram:
             if self._init is None:
                 self._process.kill()
             else:
-                # It ends only after all others in its namespace have.
+                # It ends after all others in its namespace.
                 self._kill()
                 await anyio.wait_readable(self._init)
             await wait_exit(self._process.pid, self._outer)
@@ -175,9 +173,9 @@ class BwrapProgram:
         return stderr
 
     async def _watch(self, most: int) -> None:
-        """End the program when it has too many processes. The kernel does not count those of root."""
+        """End the program if it has too many processes. The kernel does not count those of root."""
         while True:
-            await anyio.sleep(_WATCH)
+            await anyio.sleep(_WATCH_SECONDS)
             with suppress(OSError):
                 if (count := _count_processes(self._init_pid, most)) > most:
                     self._excess_count = count
@@ -188,24 +186,20 @@ class BwrapProgram:
         assert self._init is not None
         with suppress(ProcessLookupError, PermissionError):
             signal.pidfd_send_signal(self._init, signal.SIGKILL)
-            if os.geteuid() == 0:  # among a crowd, its turn to end would come late
+            if os.geteuid() == 0:  # among very many processes, it would wait long for its turn to end
                 os.setpriority(os.PRIO_PROCESS, self._init_pid, -20)
 
 
 class MountedCopies:
-    """The private copies in a sandbox, to check afterwards whether they were there all the time.
-
-    A file that is replaced by a program outside of the sandbox takes the mount on it away, and no mount comes back.
-    """
+    """The private copies in a sandbox. A program outside that replaces a file removes the mount on it for good."""
 
     def __init__(self, pid: int, places: Iterable[str]) -> None:
-        # The namespace lives as long as this descriptor, and the mounts with it.
+        # The namespace, with its mounts, lives as long as this descriptor.
         self._namespace = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         self._root = _open_root(pid)
         self._inodes = {place: self._inode(place) for place in places}
 
     def replaced(self) -> list[str]:
-        """Return the places where something else is by now."""
         return [place for place, inode in self._inodes.items() if self._inode(place) != inode]
 
     def close(self) -> None:
@@ -219,23 +213,22 @@ class MountedCopies:
 
 
 def _is_set_up(pid: int) -> bool:
-    """Return whether bubblewrap has made the sandbox's root its own, which it does when all is mounted."""
+    """Return whether bubblewrap has entered the sandbox's root, as it does after everything is mounted."""
     try:
         root = _open_root(pid)
     except OSError:
         return False
     with closing_fd(root):
-        # Before that it has our root, in which there may be such a folder, too.
+        # Before that it has our root, which may have such a folder, too.
         return not os.path.samestat(os.fstat(root), os.stat("/")) and WORK.lstrip("/") in os.listdir(root)  # noqa: PTH116, PTH208
 
 
 def _open_root(pid: int) -> int:
-    """Open the root of a process's file system, as it is for that process."""
     return os.open(f"/proc/{pid}/root", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def in_memory(content: bytes) -> int:
-    """Return a file without a name. Reading moves its position, so it is for one reader."""
+    """Return an unnamed file for one reader, since reading moves its position."""
     fd = os.memfd_create("for-bwrap")
     try:
         write_all(fd, content)
@@ -247,7 +240,7 @@ def in_memory(content: bytes) -> int:
 
 
 def _set_limits(pid: int, limits: ShellLimits) -> None:
-    """Set the limits of a process that waits. Its later children inherit them."""
+    """Set the limits of a waiting process. Its later children inherit them."""
     most = {
         resource.RLIMIT_AS: limits.memory_bytes,
         resource.RLIMIT_FSIZE: limits.file_bytes,
@@ -255,21 +248,17 @@ def _set_limits(pid: int, limits: ShellLimits) -> None:
         resource.RLIMIT_CORE: 0,
     }
     if os.geteuid() == 0:
-        os.setpriority(os.PRIO_PROCESS, pid, 10)  # so that a crowd cannot keep us from ending it
-    elif _kernel_version() >= _PER_NAMESPACE:
-        most[resource.RLIMIT_NPROC] = limits.processes + 1  # the first process is not theirs
+        os.setpriority(os.PRIO_PROCESS, pid, 10)  # so that very many processes cannot keep us from ending it
+    elif tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2]) >= _PER_NAMESPACE:
+        most[resource.RLIMIT_NPROC] = limits.processes + 1  # and the init process
     for kind, value in most.items():
         _, hard = resource.prlimit(pid, kind)
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.prlimit(pid, kind, (value, value))
 
 
-def _kernel_version() -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
-
-
 def _count_processes(pid: int, most: int) -> int:
-    """Count the processes and threads in a sandbox besides the first, as its own /proc shows them."""
+    """Count the processes and threads in a sandbox, without its init process, as its own /proc shows them."""
     with closing_fd(_open_root(pid)) as root:
         if os.path.samestat(os.fstat(root), os.stat("/")):  # noqa: PTH116
             return 0  # not set up yet: it still has our /proc

@@ -1,7 +1,7 @@
 """Command lines, parsed without a shell: words, quotes, `|` and `&&`, and nothing else.
 
 Exactly the words that a rule allows must run. So a line is parsed here, once, and its programs are started with these
-words. A line that only a shell can parse is left as it is, with the reason, and a rule for shells decides.
+words. If only a shell can parse a line, it is left as it is, with the reason, and a rule for shells decides.
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ MAX_WORDS = 1000
 
 
 def word_set(text: str) -> frozenset[str]:
-    """Return the words of a text, to look one up."""
     return frozenset(text.split())
 
 
 SHELLS = word_set(
     "sh bash rbash dash zsh rzsh ksh rksh mksh lksh ash posh yash fish csh tcsh pwsh elvish nu xonsh busybox toybox"
 )
-# They pass their argument to a shell, or start one when there is none.
+# They pass their arguments to a shell, or start one if they have none.
 _STARTERS = word_set("su sudo doas runuser chroot unshare nsenter watch script parallel")
 WRAPPERS = _STARTERS | word_set(
     "env timeout nice nohup setsid stdbuf unbuffer xargs ionice taskset find command chrt flock setpriv prlimit choom "
     "uclampset numactl setarch linux32 linux64 i386 x86_64 time strace ltrace gdb valgrind perf ssh ssh-agent "
     "dbus-run-session dbus-launch fakeroot fakechroot proot systemd-run start-stop-daemon catchsegv daemonize expect"
 )
-"""Programs that run the program among their arguments."""
+"""Programs that run another one, which their arguments name."""
 _BUILTINS = word_set(
     "cd export source . eval exec alias set unset trap ulimit umask wait jobs bg fg read readonly local shift return "
     "exit break continue declare typeset unalias hash type getopts builtin enable shopt pushd popd dirs disown let :"
@@ -42,11 +41,10 @@ _KEYWORDS = word_set("if then else elif fi for while until do done case esac in 
 _LOADER = re.compile(r"ld[-.].*so[.0-9]*|ld")
 _EXECUTES = frozenset(("-exec", "-execdir", "-ok", "-okdir"))
 
-# Besides control characters: marks of text direction, and surrogates. With them, a person would not read what they
-# approve.
+# Control characters, marks of text direction, surrogates: with them, a person would not see what they approve.
 _UNREADABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _BLANK = re.compile(r"[ \t]*")
-# Runs are possessive and alternatives start differently, so nothing is tried twice. A `#` or `~` inside a word is text.
+# Linear: runs are possessive, and alternatives start differently. A `#` or `~` inside a word is text.
 _DOUBLE = re.compile(r'"(?:[^"\\$`]++|\\[^\n])*')
 _WORD = re.compile(
     r"""(?:[^ \t\n'"\\|&;<>()$`{}*?\[\]!~#]++|'[^']*+'|"""
@@ -67,15 +65,15 @@ class Command:
     pipelines: tuple[tuple[tuple[str, ...], ...], ...]
     """Programs with their arguments, connected by pipes. Each pipeline starts if the one before it succeeded."""
     needs_shell: str | None = None
-    """The reason why only a shell can run it. Its programs are unknown then."""
+    """Why only a shell can run it. Then its programs are unknown."""
 
 
 class _NeedsShell(Exception):
-    """The reason why only a shell can parse a line."""
+    """Only a shell can parse a line, for this reason."""
 
 
 def parse(text: str) -> Command:
-    """Parse a command line. One that no shell could run either is a `CommandError`."""
+    """Parse a command line. Raise `CommandError` if no shell could run it either."""
     if len(text) > MAX_CHARACTERS:
         raise CommandError(
             f"The command has {len(text)} characters, and {MAX_CHARACTERS} are allowed. "
@@ -99,7 +97,6 @@ def parse(text: str) -> Command:
 
 
 def is_wrapper(program: str) -> bool:
-    """Return whether a program runs the program among its arguments."""
     name = basename(program)
     return name in WRAPPERS or _LOADER.fullmatch(name) is not None
 
@@ -107,8 +104,8 @@ def is_wrapper(program: str) -> bool:
 def unwrap(argv: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """Yield the commands that a command may run, each with the bare name of its program.
 
-    `timeout 5 /bin/rm x` is `timeout ...`, and perhaps `5 ...`, `rm x` or `x`: which argument is the program, only
-    the wrapper knows. A rule that denies sees them all.
+    `timeout 5 /bin/rm x` is `timeout ...`, and perhaps `5 ...`, `rm x` or `x`: only the wrapper knows which argument is
+    the program. Rules that deny are applied to all of them.
     """
     if not argv:
         return
@@ -148,7 +145,7 @@ def _parse_line(line: str) -> tuple[tuple[tuple[str, ...], ...], ...]:
 
 
 def _read_word(line: str, at: int) -> tuple[str, int]:
-    """Return the word that starts at a place, without its quotes, and where it ends."""
+    """Return the word that starts at `at`, without its quotes, and where it ends."""
     end = _match_end(_WORD.match(line, at))
     if end < len(line) and line[end] not in " \t|&":
         _raise_unreadable(line, end)
@@ -161,10 +158,10 @@ def _unquote(found: re.Match[str]) -> str:
 
 
 def _raise_unreadable(line: str, at: int) -> NoReturn:
-    """Raise the reason why a word cannot go on at a place."""
+    """Raise an error about the character that ends a word wrongly."""
     char = line[at]
     if char in ("'", '"'):
-        # Where a double quote does not come to its end, something stands in the way.
+        # A character that needs a shell may end a double quote too early.
         stop = _match_end(_DOUBLE.match(line, at)) if char == '"' else len(line)
         if line[stop : stop + 1] in ("$", "`"):
             raise _NeedsShell(f"{_describe_character(line[stop])} in double quotes")
@@ -200,7 +197,7 @@ def _check_part(words: list[str], where: str) -> None:
 
 
 def _check_program(argv: tuple[str, ...]) -> None:
-    """Require a shell for a program that is a part of one or starts one, also behind a wrapper."""
+    """Require a shell for a program that is a part of a shell or starts one, also behind a wrapper."""
     if argv[0] in _KEYWORDS or argv[0] in _BUILTINS:
         raise _NeedsShell(f"a part of the shell: {argv[0]}")
     for words in (argv[:1], argv[1:] if _wraps(argv) else ()):

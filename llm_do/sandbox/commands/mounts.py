@@ -1,6 +1,6 @@
 """Folders as commands see them: protected paths in them are masked, and their repositories are read only.
 
-A mask covers each place where a protected path shows up, by any name that a mount of the host gives.
+A protected path is masked under every name that a mount of the host gives it.
 """
 
 from __future__ import annotations
@@ -36,19 +36,17 @@ class Mount:
     folder: Path
     writable: bool
     fd: int | None = None
-    """The folder, if it is open already. Then it is this one, whatever its path means by now."""
+    """The open folder. It is used even if its path means another one by now."""
     protected: Sequence[Path] = ()
-    """Absolute paths that commands must not see, in whichever mount they would show up."""
+    """Absolute paths that commands must not see in any mount."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenMount:
-    """A mount whose folder is open."""
-
     mount: Mount
     fd: int
     folder: Path
-    """The path of the open folder now: it may have been moved, with the protected paths in it."""
+    """The present path of the open folder, which may have been moved, with the protected paths in it."""
 
 
 @dataclass(slots=True)
@@ -59,17 +57,17 @@ class Plan:
     fds: list[int] = field(default_factory=list)
     """Descriptors that the options name."""
     files: list[str] = field(default_factory=list)
-    """Files that an empty one masks."""
+    """Files that an empty file masks."""
     places: list[str] = field(default_factory=list)
     """Where something must be mounted before the program starts."""
     self_mounts: list[str] = field(default_factory=list)
-    """Those of them where a file or folder is mounted on itself, with other rights."""
+    """Places where a file or folder is mounted on itself, with other rights."""
     copies: dict[str, FileState] = field(default_factory=dict)
-    """Files in whose place a private copy with this content is mounted."""
+    """The content of private copies, by the place where they are mounted."""
 
 
 class RepositoryGuard:
-    """Finds the repositories in the folders that a command can write, and disables those that the command makes."""
+    """Finds the repositories in folders that a command can write, and disables those that the command makes."""
 
     def __init__(self, mounts: Sequence[OpenMount]) -> None:
         self._mounts = [mount for mount in mounts if mount.mount.writable]
@@ -90,12 +88,12 @@ class RepositoryGuard:
                     "names another folder for its settings, and a command could put one there. Remove that file, or "
                     "make the root read only."
                 )
-        # By identity, to know them also where they are moved to.
+        # By identity: the command may move them.
         identities = (identity for found in self.places.values() for identity in found.values())
         self._known = frozenset(filter(None, identities))
 
     def disable_new(self) -> tuple[str, ...]:
-        """Disable the repositories that are new, and return what was done about each."""
+        """Disable new repositories, and return what was done about each."""
         notes = list[str]()
         for mount in self._mounts:
             root = mount.mount.name
@@ -113,7 +111,7 @@ class RepositoryGuard:
 def plan_mounts(
     mounts: Sequence[OpenMount], guard: RepositoryGuard, stack: ExitStack, copies: Mapping[str, FileState]
 ) -> Plan:
-    """Return the options for the mounts, the descriptors that they name, and the files to mask."""
+    """Return the options for the mounts, and the descriptors and files that they need."""
     plan, mounts_of_host = Plan(), host_mounts()
 
     def bind(fd: int, to: str, writable: bool) -> None:
@@ -129,7 +127,7 @@ def plan_mounts(
             plan.options += _empty_folder(to)
             continue
         bind(os.dup(each.fd), to, mount.writable)
-        # A folder around a mask must not be moved away, for another could take its place. A mount point cannot be.
+        # A folder around a mask must not be moved away: another could take its place. A mount point cannot be moved.
         around = {above for name in masks for above in name.parents if above.parts} if mount.writable else set()
         for name in sorted(around):
             bind(best_opener()(each.fd, name.parts), f"{to}/{name}", True)
@@ -159,7 +157,7 @@ def _is_masked(name: Path, masks: Iterable[Path]) -> bool:
 
 
 def _check_file(top: int, name: Path, path: str) -> None:
-    """Refuse to mount a copy where no file is: bubblewrap would create one on the host."""
+    """Refuse to mount a copy in the place of no file: bubblewrap would create one on the host."""
     with suppress(OSError):
         with closing_fd(best_opener()(top, name.parts[:-1])) as folder:
             if stat.S_ISREG(os.stat(name.name, dir_fd=folder, follow_symlinks=False).st_mode):
@@ -168,10 +166,7 @@ def _check_file(top: int, name: Path, path: str) -> None:
 
 
 def _open_place(top: int, names: Names, identity: Identity | None) -> Iterator[tuple[int, Names]]:
-    """Open a repository, or the nearest folder around it that can be opened. A symlink cannot be mounted on.
-
-    One that is not there any more may be elsewhere, where the command could change it: then nothing is run.
-    """
+    """Open a repository, or the nearest folder around it that can be opened. A symlink cannot be mounted on."""
     for end in range(len(names), 0, -1):
         try:
             with closing_fd(best_opener()(top, names[: end - 1])) as parent:
@@ -189,6 +184,7 @@ def _open_place(top: int, names: Names, identity: Identity | None) -> Iterator[t
         if same:
             return
         break
+    # The repository may be elsewhere by now, where the command could change it.
     raise PathFailed(f"{'/'.join(names)!r} changed while the sandbox was set up, so nothing was run. Try again.")
 
 
@@ -213,7 +209,7 @@ def _open_folder(mount: Mount) -> int:
 
 
 def _protected_paths(mounts: Sequence[OpenMount], mount: OpenMount) -> set[Path]:
-    """Return all protected paths and, if the folder of a mount was moved, where those in it are now."""
+    """Return all protected paths and, if the folder of a mount was moved, the present ones of those in it."""
     found = {path for one in mounts for path in one.mount.protected}
     before = mount.mount.folder
     inside = (path.relative_to(before) for path in found if path.is_relative_to(before))
@@ -239,7 +235,7 @@ class HostMount:
 def host_mounts(pid: int | str = "self") -> list[HostMount]:
     """Return the mounts of a process, the topmost last."""
     found = []
-    # Only at "\n": names may have other characters in them that Python takes for the end of a line.
+    # Not with `splitlines`: names may contain other characters that it takes for the end of a line.
     for line in Path(f"/proc/{pid}/mountinfo").read_bytes().decode(errors="surrogateescape").rstrip("\n").split("\n"):
         number, parent, disk, inside, at, *_ = line.split(" ")
         paths = PurePosixPath(_unescape(inside)), PurePosixPath(_unescape(at))
@@ -248,7 +244,7 @@ def host_mounts(pid: int | str = "self") -> list[HostMount]:
 
 
 def find_self_mounts(mounts: Sequence[HostMount]) -> set[str]:
-    """Return where a file or a folder is mounted on itself, and not on another that has taken its path."""
+    """Return where a file or folder is mounted on itself, and not on another one that has taken its path."""
     numbered = {mount.number: mount for mount in mounts}
     found = set()
     for mount in mounts:
@@ -261,10 +257,10 @@ def find_self_mounts(mounts: Sequence[HostMount]) -> set[str]:
 
 
 def find_masks(folder: Path, protected: Iterable[Path], mounts: Sequence[HostMount], *, writable: bool) -> set[Path]:
-    """Return the paths below a folder, relative to it, that lead to protected ones. `.` is the folder as a whole.
+    """Return the paths below a folder, relative to it, that lead to protected ones. `.` is the whole folder.
 
-    A missing path cannot be masked. A command could create it in a folder that it can write, so that is refused; and
-    so is a symlink, which it could replace.
+    A writable folder is refused if a protected path in it is missing, which a command could create, or is a symlink,
+    which a command could replace: neither can be masked.
     """
     found: set[Path] = set()
     for path in protected:
@@ -280,12 +276,12 @@ def find_masks(folder: Path, protected: Iterable[Path], mounts: Sequence[HostMou
                     f"No command can run here: {str(name)!r} is protected and does not exist, so a command could "
                     "create it. Create it, or make the root read only."
                 )
-    # What is below a mask is gone with it.
+    # A mask hides everything below it.
     return {name for name in found if not any(other in name.parents for other in found)}
 
 
 def _visible_names(real: Path, folder: Path, mounts: Sequence[HostMount]) -> set[Path]:
-    """Return the names of a path in a folder: its own, and that in every mount which has it too."""
+    """Return the names of a path in a folder: its own, and its names in other mounts."""
     home = _mount_of(real, mounts)
     if home is None:
         return {real.relative_to(folder)} if real.is_relative_to(folder) else set()
@@ -309,7 +305,7 @@ def _visible_names(real: Path, folder: Path, mounts: Sequence[HostMount]) -> set
 
 
 def _mount_of(path: Path, mounts: Sequence[HostMount]) -> HostMount | None:
-    """Return the mount that a path is on: the deepest, and of two in one place the later."""
+    """Return the mount that a path is on: the deepest, and the later of two in one place."""
     around = [mount for mount in mounts if path.is_relative_to(mount.at)]
     return max(enumerate(around), key=lambda item: (len(item[1].at.parts), item[0]))[1] if around else None
 

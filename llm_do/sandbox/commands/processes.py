@@ -27,9 +27,7 @@ _DRAIN_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellLimits:
-    """Limits of one command: time and output for all of it, processes for each program of a pipeline, memory and files
-    for each process.
-    """
+    """Limits of a command: time and output in all, processes for each program, memory and files for each process."""
 
     seconds: float = 60
     memory_bytes: int = 1 << 30
@@ -44,17 +42,17 @@ class CommandResult:
     """The exit code and the output of a command."""
 
     exit_code: int
-    """Of the last program. 124 when time was up, 127 when the program was not found, 128 + n for signal n."""
+    """That of the last program: 124 if time was up, 127 if it was not found, 128 + n for signal n."""
     stdout: str
     stderr: str
     truncated: bool
     timed_out: bool
     disabled: tuple[str, ...] = ()
-    """The repositories that it left in folders that it could write, and what was done about each."""
+    """What was done about each repository that the command left."""
 
 
 class CommandRunner(Protocol):
-    """A way to run commands. Another sandbox, such as a container, is one more class for the tool `shell`."""
+    """Runs commands for the tool `shell`. Another sandbox, such as a container, is one more class."""
 
     async def run(
         self, command: Command, limits: ShellLimits, make_cleaner: MakeCleaner | None = None
@@ -63,16 +61,14 @@ class CommandRunner(Protocol):
 
 
 class RunningProgram(Protocol):
-    """A program that was started."""
-
     async def wait(self) -> int | None:
-        """Wait for its end and return its exit code, or `None` if it could not be started after all."""
+        """Wait for its end and return its exit code; `None` if it could not be started after all."""
 
     async def stop(self) -> None:
-        """End it with all that it started. Stopping twice is harmless."""
+        """End it and everything that it started. It may be called twice."""
 
     def explain(self, stderr: str) -> str:
-        """Return its standard error with what that does not say: why it did not start or was stopped."""
+        """Return its standard error, with the reason if it did not start or was stopped."""
 
 
 Start = Callable[[Argv, int, int, int], Awaitable[RunningProgram]]
@@ -82,10 +78,7 @@ Start = Callable[[Argv, int, int, int], Awaitable[RunningProgram]]
 async def run_pipelines(
     command: Command, start: Start, limits: ShellLimits, make_cleaner: MakeCleaner | None = None
 ) -> CommandResult:
-    """Run the pipelines of a command one after the other, as long as they succeed.
-
-    `make_cleaner` removes secrets from their output before it is truncated.
-    """
+    """Run the pipelines of a command, one after the other, as long as they succeed."""
     out, err = (HeadAndTail(limits.output_characters, make_cleaner) for _ in range(2))
     code, programs = TIMED_OUT, list[RunningProgram]()
     with anyio.move_on_after(limits.seconds) as time:
@@ -119,7 +112,7 @@ async def _pipeline(
         code: int | None = None
         for one in programs[first:]:
             code = await one.wait()
-            # What a program leaves behind would hold its end of the pipe, and the next one would wait for more.
+            # What a program leaves behind would keep the pipe open, and the next program would wait.
             await wait_shielded(one.stop())
         return NOT_FOUND if code is None else code
     finally:
@@ -154,7 +147,7 @@ async def _stop_all(running: Sequence[RunningProgram], readers: Sequence[asyncio
     try:
         await asyncio.gather(*(one.stop() for one in running))
     finally:
-        # Everything that could write is gone, so the streams end. What did escape is not waited for.
+        # All writers are gone, so the streams end. A process that escaped is not waited for.
         await asyncio.wait(readers, timeout=_DRAIN_SECONDS)
         for reader in readers:
             reader.cancel()
@@ -162,7 +155,7 @@ async def _stop_all(running: Sequence[RunningProgram], readers: Sequence[asyncio
 
 
 async def _drain(fd: int, captured: HeadAndTail) -> None:
-    """Read a stream to its end, so that no writer waits. One that writes too much is slowed down."""
+    """Read a stream to its end, so that no writer waits. A program that writes too much is slowed down."""
     while True:
         await anyio.wait_readable(fd)
         if not (chunk := os.read(fd, _CHUNK)):
@@ -173,7 +166,7 @@ async def _drain(fd: int, captured: HeadAndTail) -> None:
 
 
 async def wait_exit(pid: int, handle: int | None) -> None:
-    """Wait until a child has ended, and leave its status (and so its number) in place."""
+    """Wait until a child has ended. It is not reaped, so its number stays taken."""
     if handle is not None:
         await anyio.wait_readable(handle)
         return
@@ -182,7 +175,7 @@ async def wait_exit(pid: int, handle: int | None) -> None:
 
 
 def kill_all(belongs: Callable[[int], bool]) -> set[int]:
-    """Kill the processes whose numbers belong together, and return them; without /proc, none."""
+    """Kill the processes for which `belongs` is true, and return their numbers; without /proc, none."""
     killed = set[int]()
     with suppress(OSError):
         for pid in (int(folder.name) for folder in Path("/proc").glob("[0-9]*")):
@@ -194,12 +187,11 @@ def kill_all(belongs: Callable[[int], bool]) -> set[int]:
 
 
 def exit_code(returncode: int) -> int:
-    """Convert a return code to the exit code that a shell has."""
+    """Convert a return code of `subprocess` to the exit code that a shell has."""
     return returncode if returncode >= 0 else 128 - returncode
 
 
 def close_all(*fds: int | None) -> None:
-    """Close descriptors that are open."""
     for fd in fds:
         if fd is not None:
             with suppress(OSError):

@@ -1,7 +1,7 @@
-"""Find the words of a command that name a file which it executes: the program, the scripts of interpreters, helpers.
+"""Find the files that a command executes among its words: programs, scripts of interpreters, helpers.
 
-Where the words do not tell which file is the script, all files that they name count as executed. Only for interpreters
-whose options are known does the script end the search: the words after it are its arguments, which it may write.
+If the words do not tell which file is the script, all files that they name count as executed. The search ends at the
+script only for interpreters with known options: the words after it are its arguments, which it may write.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _FLAGS = {
     **dict.fromkeys(("tclsh", "wish", "expect", ".", "source"), ""),
     **dict.fromkeys(SHELLS - word_set("pwsh elvish nu xonsh busybox toybox"), r"[-+][eilnuvx]+|-"),
 }
-"""Interpreters that run the first word which is no option and no value of one, and their options without a value.
+"""Interpreters that run the first word that is no option or value of one, and their options without a value.
 
-Any other option may have a value: the word after it is taken for one, and counts as a file that is run.
+Any other option may have a value: the word after it is taken for one, and counts as executed.
 """
 _FLAGS_OF = {name: re.compile(rf"{flags}|--|--[^=]+=.*", re.DOTALL) for name, flags in _FLAGS.items()}
 _CODE = {
@@ -39,14 +39,14 @@ _CODE = {
     "php": re.compile(r"-[rRBE]"),
     **dict.fromkeys(("node", "nodejs"), re.compile(r"-e|-p|-pe|--eval|--print")),
 }
-"""Options after which code stands in the command itself, in place of a script."""
+"""Options that are followed by code, in place of a script."""
 _PYTHON_ENDS = re.compile(r"-[bBdEiIOPqsSuvx]*([cm])(.*)", re.DOTALL)
-"""Options of Python after which no other options follow."""
+"""The last options of Python: it reads no others after these."""
 _DATA_MODULES = word_set(
     "json.tool zipfile tarfile gzip base64 venv compileall py_compile tokenize ast dis http.server "
     "black isort ruff autopep8 yapf autoflake pyupgrade"
 )
-"""Modules of Python whose arguments name files that they do not run and may write."""
+"""Modules of Python that do not run the files among their arguments, and may write them."""
 _PYTHONS = word_set("python pypy jython")
 _RUN_ALL = word_set(
     "ipython pytest py.test uv deno bun tsx ts-node raku julia guile racket octave gnuplot groovy scala kotlin swift "
@@ -57,13 +57,13 @@ _RUN_ALL = word_set(
 """Interpreters for which every file among their arguments counts as executed."""
 _NODE_RUNS_ALL = word_set("--test inspect")
 _OPTIONS_ONLY = word_set("awk gawk mawk nawk sed make gmake bmake jq sqlite3 psql gdb vim nvim vi ex emacs ninja cmake")
-"""Programs that run only a file which an option names: other words are data, which they may write."""
+"""Programs that run only files that options name: other words are data, which they may write."""
 _FILE_OPTION = re.compile(r"-[A-Za-z]*f|--(?:file|makefile|from-file|script|load|init-file)|-init|-[PSxlu]|-ix")
 _FILE_OPTIONS = {
     "sed": re.compile(r"-[A-Za-z]*f|--file"),
     **dict.fromkeys(("awk", "gawk"), re.compile(r"-[A-Za-z]*[fE]|-[il]|--(?:file|exec|include|load)")),
 }
-"""Options after which such a file is named, where they differ."""
+"""Options that name a file to run, for programs with others than `_FILE_OPTION`."""
 _AMONG_ARGUMENTS = (_FLAGS.keys() | _RUN_ALL | _OPTIONS_ONLY) - {".", "source"}
 """Interpreters that another program may start. A `.` among arguments is a folder."""
 _STARTERS = word_set(
@@ -72,12 +72,12 @@ _STARTERS = word_set(
     "gawk awk sed sqlite3 psql fzf bat at batch ctags dpkg rpm 7z tcpdump cargo npm yarn pnpm "
     "xvfb-run faketime eatmydata torsocks proxychains bwrap chpst cpulimit rlwrap hyperfine ccache distcc"
 )
-"""Programs that run another one if an option or a word names it. So do wrappers."""
+"""Programs that run another one if an option or a word names it, like wrappers."""
 _LOADED = re.compile(
     r"(?:LD_PRELOAD|LD_AUDIT|BASH_ENV|ENV|MAKEFILES|PYTHONSTARTUP|NODE_OPTIONS|RUBYOPT|PERL5OPT|include\.path|"
     r"includeIf\..*\.path|--?specs|-fplugin|--preload|--audit)(?:=|$)"
 )
-"""Options and settings of a file that is loaded whatever its mode."""
+"""Options and settings that load a file, whatever its mode."""
 _FOLDER = re.compile(r"(?:-[CX]|--chdir=|--directory=|--cwd=)(.+)|-[CX]|--chdir|--directory|--cwd", re.DOTALL)
 _VERSION = re.compile(r"(?<=[\w+])[-.]?\d.*", re.DOTALL)
 _PIECE = re.compile(r"[=:,;@]")
@@ -92,7 +92,7 @@ _REDIRECTION = re.compile(r"&>>?|[<>]+[&|]?")
 _DESCRIPTOR = re.compile(r"(?<![^\s;&|()])\d+(?=[<>])|\$(?=['\"])")
 
 ModeOf = Callable[[str], int | None]
-"""Returns the mode of the file that a word names, if it names one."""
+"""Returns the mode of the file that a word names; `None` if it names none."""
 
 
 def find_executed_files(command: Command, mode_of: ModeOf) -> list[str]:
@@ -105,7 +105,7 @@ def find_executed_files(command: Command, mode_of: ModeOf) -> list[str]:
 
 
 class _Search:
-    """A search for executed files. Words are looked up in the folder in which their program starts."""
+    """A search for executed files. Words are looked up in the folder where their program starts."""
 
     def __init__(self, mode_of: ModeOf) -> None:
         self._mode_of = cache(mode_of)
@@ -145,14 +145,14 @@ class _Search:
                 yield from self._in_arguments(words, each)
 
     def _in_texts(self, words: tuple[str, ...], folder: str, depth: int) -> Iterator[str]:
-        """Find what a word runs that is a command line by itself, as after `sh -c` and `--to-command=`."""
+        """Find what words run that are command lines themselves, as after `sh -c` and `--to-command=`."""
         for word in words:
             if len(word.split(None, 1)) > 1 or "$(" in word:
                 for text in dict.fromkeys((word, word.partition("=")[2], word[2:] if word[0] == "-" else "")):
                     yield from self.in_text(text, folder, depth + 1)
 
     def _in_arguments(self, words: tuple[str, ...], folder: str) -> Iterator[str]:
-        """Find the programs among arguments. Which of them is one, only the program that starts it knows."""
+        """Find the programs among arguments. Only the program that starts them knows which they are."""
         wraps = is_wrapper(words[0])
         places = list[int]()  # of interpreters
         for number, word in enumerate(words[1:], 1):
@@ -160,7 +160,7 @@ class _Search:
             is_value = wraps or (before.startswith("-") and "=" not in before)
             for file in self._files(word, folder):
                 mode = self._mode_of(file) or 0
-                # Nothing tells that a symlink among plain words is run.
+                # A symlink among plain words may be just data.
                 may_run = mode & 0o111 and (is_value or not S_ISLNK(mode) or file != join(folder, word))
                 if may_run or _LOADED.match(word) or _LOADED.fullmatch(before):
                     yield file
@@ -171,7 +171,6 @@ class _Search:
             yield from self._in_interpreter(_program_name(words[number]), words[number + 1 :], folder)
 
     def _in_interpreter(self, name: str, words: tuple[str, ...], folder: str) -> Iterator[str]:
-        """Find the scripts of an interpreter."""
         if name in _OPTIONS_ONLY:
             yield from self._after_options(_FILE_OPTIONS.get(name, _FILE_OPTION), words, folder)
         elif name in _RUN_ALL or (name in ("node", "nodejs") and not _NODE_RUNS_ALL.isdisjoint(words)):
@@ -180,7 +179,7 @@ class _Search:
             yield from self._up_to_script(name, words, folder)
 
     def _up_to_script(self, name: str, words: tuple[str, ...], folder: str) -> Iterator[str]:
-        """Find the script, and all before it: what looks like the value of an option may be the script."""
+        """Find the script, and all files before it: what looks like the value of an option may be the script."""
         is_python, is_shell = name in _PYTHONS, name in SHELLS
         has_code = False
         values = 0  # how many of the next words may be values of options
@@ -210,7 +209,7 @@ class _Search:
                 values = max(1, word.lower().count("o")) if is_shell else 1
 
     def _in_module(self, words: tuple[str, ...], folder: str, *, is_certain: bool) -> Iterator[str]:
-        """Find what `python -m` runs: a module and, unless that is known to run none, the files among its arguments."""
+        """Find what `python -m` runs: a module and, unless it is known to run none, the files among its arguments."""
         parts = words[0].split(".") if words else []
         inits = ["/".join([*parts[:end], "__init__.py"]) for end in range(1, len(parts) + 1)]
         path = "/".join(parts)
@@ -225,7 +224,6 @@ class _Search:
             yield from self._files(word, folder)
 
     def _after_options(self, options: re.Pattern[str], words: tuple[str, ...], folder: str) -> Iterator[str]:
-        """Find the files that options name."""
         for before, word in zip(("", *words), words, strict=False):
             if word.startswith("-") or options.fullmatch(before):
                 yield from self._files(word, folder)
@@ -250,14 +248,13 @@ def _program_name(program: str) -> str:
 
 
 def _working_folders(words: tuple[str, ...]) -> Iterator[str]:
-    """Yield the folders in which options make a program work, as in `env -C` and `make -C`."""
+    """Yield the working folders that options name, as in `env -C` and `make -C`."""
     for word, after in zip(words, (*words[1:], ""), strict=True):
         if found := _FOLDER.fullmatch(word):
             yield found[1] or after
 
 
 def _check_count(found: Collection[object], most: int, verb: str, what: str) -> None:
-    """Refuse a command that would take long to search."""
     if len(found) > most:
         raise CommandError(
             f"The command {verb} more than {most} {what}, so what it runs cannot be told. "
@@ -266,7 +263,7 @@ def _check_count(found: Collection[object], most: int, verb: str, what: str) -> 
 
 
 def _shell_programs(text: str) -> Iterator[tuple[str, ...]]:
-    """Yield the programs in a text for a shell, as far as they can be found without one."""
+    """Yield the programs in a text for a shell, as well as they can be found without a shell."""
     text = _DESCRIPTOR.sub("", text.replace("\\\n", "").replace("\n", " ; ").replace("`", " ; "))
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
     lexer.whitespace_split, lexer.commenters = True, ""
@@ -285,6 +282,6 @@ def _shell_programs(text: str) -> Iterator[tuple[str, ...]]:
                 words += ["env", part]
             elif words or part not in _OPENING:
                 words.append(part)
-    except ValueError:  # a quote that is not closed, as in a comment, or in what a shell calls a here-document
+    except ValueError:  # a quote that is not closed, as in a comment or a here-document
         yield from _shell_programs(re.sub(r"['\"\\]", " ", text))
     yield tuple(words)

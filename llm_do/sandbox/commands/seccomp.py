@@ -2,13 +2,13 @@
 
 A mounted folder stays a folder of the host, and namespaces do not isolate everything. So no program can
 
-- set the bits that make a file run as its owner or group, for the file would keep them on the host;
+- set the bits that make a file run as its owner or group, which the file would keep on the host;
 - connect to a socket that is a file, also in a folder that it may only read;
-- have a socket of a family that does not keep to its network;
+- have a socket of a family that is not limited to its network namespace;
 - use parts of the kernel that ordinary programs do not need, or that would get around this filter.
 
-A call that the filter does not know, or whose arguments are in memory, where it cannot read them, does not exist:
-programs take that for an older kernel, and do without.
+Calls that are unknown here, or have arguments in memory, where the filter cannot read them, do not exist: programs take
+that for an older kernel, and do without.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ _RUNS_AS = stat.S_ISUID | stat.S_ISGID
 _CREATES = 0o100 | 0o20000000  # O_CREAT, O_TMPFILE: without, the mode has no meaning
 _NAMESPACES = 0x7E020000  # CLONE_NEW...
 _SOCKET_TYPE = 0xF  # of a socket, without its flags
-_FIRST_UNKNOWN = 470
-"""The first number that is unknown here. On x86_64, those of the x32 interface are above it, too."""
+_FIRST_UNKNOWN = 470  # the calls of the x32 interface on x86_64 are above it, too
 
 _MISSING = (
     *("io_uring_setup", "io_uring_enter", "io_uring_register"),  # opens files where no filter sees it
@@ -43,9 +42,9 @@ _DENIED = (
     *("bpf", "perf_event_open", "userfaultfd"),
 )
 _MODES = {1: ("chmod", "fchmod", "creat", "mkdir", "mknod"), 2: ("fchmodat", "fchmodat2", "mkdirat", "mknodat")}
-"""The calls whose argument of this index is the mode."""
+"""Calls by the index of the argument that is the mode."""
 _OPENS = {"open": (1, 2), "openat": (2, 3)}
-"""The indexes of the arguments that are the flags and the mode."""
+"""The indexes of the flags and the mode among the arguments."""
 
 _EVERYWHERE = """
     io_uring_setup 425 io_uring_enter 426 io_uring_register 427 open_tree 428 move_mount 429 fsopen 430 fsconfig 431
@@ -71,14 +70,14 @@ _Code = list[bytes]
 
 
 def call_numbers(machine: str) -> dict[str, int]:
-    """Return the numbers of the system calls of a machine. Some have no `open`, but only `openat`."""
+    """Return the numbers of the system calls of a machine. Some machines have `openat`, but no `open`."""
     words = (_ON_MACHINE[machine] + _EVERYWHERE).split()
     return dict(zip(words[::2], map(int, words[1::2]), strict=True))
 
 
 @cache
 def system_call_filter(machine: str | None = None) -> bytes:
-    """Return the filter for a machine, by default this one, as the kernel takes it."""
+    """Return the filter for a machine, by default this one, in the kernel's format."""
     machine = machine or os.uname().machine
     code = [_op(_LOAD, _ARCHITECTURE), _op(_EQUAL, ARCHITECTURES[machine], yes=1), _op(_RETURN, _KILL)]
     code += [_op(_LOAD, _NUMBER), _op(_AT_LEAST, _FIRST_UNKNOWN, no=1), _error(errno.ENOSYS)]
@@ -89,7 +88,7 @@ def system_call_filter(machine: str | None = None) -> bytes:
 
 
 def _rules() -> dict[str, _Code]:
-    """Return the code for each call, which ends with an answer in any case."""
+    """Return the code for each call. It always ends with an answer."""
     rules = {call: [_error(errno.ENOSYS)] for call in _MISSING}
     rules |= {call: [_error(errno.EPERM)] for call in _DENIED}
     rules |= {call: _deny_if_any(mode, _RUNS_AS) for mode, calls in _MODES.items() for call in calls}
@@ -102,11 +101,11 @@ def _rules() -> dict[str, _Code]:
         ]
     rules["clone"] = _deny_if_any(0, _NAMESPACES)
     allow, foreign = [_op(_RETURN, _ALLOW)], _error(errno.EAFNOSUPPORT)
-    # Of netlink only routes: some programs ask there which addresses they have.
+    # Of netlink only routes: some programs ask them for their addresses.
     routes = [_argument(2), *_if_equal(0, allow), foreign]
     internet = [*_if_equal(socket.AF_INET, allow), *_if_equal(socket.AF_INET6, allow)]
     rules["socket"] = [_argument(0), *internet, *_if_equal(socket.AF_NETLINK, routes), foreign]
-    # One of a pair for datagrams could leave its partner, and send to any address. One for streams cannot.
+    # A datagram socket of a pair could send to any address. A stream socket cannot.
     stream = [*_if_equal(socket.SOCK_STREAM, allow), *_if_equal(socket.SOCK_SEQPACKET, allow)]
     pair = [_argument(1), _op(_AND, _SOCKET_TYPE), *stream, foreign]
     rules["socketpair"] = [_argument(0), *_if_equal(socket.AF_UNIX, pair), foreign]
@@ -114,7 +113,6 @@ def _rules() -> dict[str, _Code]:
 
 
 def _if_equal(value: int, then: _Code) -> _Code:
-    """Return code that runs for one value only."""
     return [_op(_EQUAL, value, no=len(then)), *then]
 
 
@@ -123,7 +121,7 @@ def _deny_if_any(argument: int, bits: int) -> _Code:
 
 
 def _argument(index: int) -> bytes:
-    """Load the lower half of an argument: the kernel uses no more of those that matter here."""
+    """Load the lower half of an argument: the kernel uses no more of these."""
     return _op(_LOAD, _ARGUMENTS + 8 * index)
 
 
@@ -132,5 +130,5 @@ def _error(number: int) -> bytes:
 
 
 def _op(what: int, operand: int, *, yes: int = 0, no: int = 0) -> bytes:
-    """Return an instruction, with how many of the next ones to skip after a comparison."""
+    """Return an instruction. `yes` and `no` are how many of the next ones to skip after a comparison."""
     return struct.pack("<HBBI", what, yes, no, operand)

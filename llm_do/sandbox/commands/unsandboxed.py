@@ -1,7 +1,7 @@
-"""Commands without a sandbox, where a rule allows them: a program may do what its user may.
+"""Commands without a sandbox, if a rule allows it: a program may do what its user may.
 
-It has a session of its own and a mark in its environment, which its children inherit. By these it is found with
-all that it started, also when that left the session. Only a process that removes the mark as well escapes.
+It has its own session, and a mark in its environment, which its children inherit. These find it and everything that it
+started, also outside of the session. A process escapes if it leaves the session and removes the mark.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _MARK = "LLM_DO_COMMAND"
 _GRACE_SECONDS = 0.5
 _SEARCH_SECONDS = 3.0
 _EMPTY_LOOKS = 3
-# A shell sets its own limits, and then becomes the program: nothing of ours runs between fork and exec.
+# A shell sets its own limits and becomes the program, so no Python code runs between fork and exec.
 _LIMIT_SCRIPT = 'for limit in $1; do ulimit "${limit%=*}" "${limit#*=}" 2>/dev/null; done; shift; exec "$@"'
 
 
 @dataclass(frozen=True, slots=True)
 class UnsandboxedRunner:
-    """Runs commands in a folder of the host. Their number of processes is not limited."""
+    """Runs commands in a folder of the host. The number of their processes is not limited."""
 
     folder: Path
 
@@ -47,8 +47,6 @@ class UnsandboxedRunner:
 
 
 class UnsandboxedProgram:
-    """A program in its own session."""
-
     def __init__(self, argv: Argv, cwd: Path, streams: tuple[int, ...], limits: ShellLimits) -> None:
         self._argv = argv
         self._mark = secrets.token_hex(16)
@@ -56,9 +54,10 @@ class UnsandboxedProgram:
         self._handle: int | None = None
         self._stopped = False
         environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-        if not _is_on_path(argv[0], cwd, environment.get("PATH", os.defpath)):
+        program = str(cwd / argv[0]) if "/" in argv[0] else argv[0]
+        if argv[0].startswith("-") or shutil.which(program, path=environment.get("PATH", os.defpath)) is None:
             return
-        # Blocks of 512 bytes for files, and of 1024 for memory, as in POSIX and in every shell.
+        # POSIX and all shells count files in blocks of 512 bytes, and memory in blocks of 1024.
         ulimits = f"-c=0 -f={limits.file_bytes // 512} -v={limits.memory_bytes // 1024} -n=1024"
         self._process = subprocess.Popen(  # noqa: S603
             ["/bin/sh", "-c", _LIMIT_SCRIPT, "sh", ulimits, *argv],
@@ -76,7 +75,7 @@ class UnsandboxedProgram:
         if self._process is None:
             return None
         await wait_exit(self._process.pid, self._handle)
-        # Not reaped yet: its number must stay taken until its group is gone.
+        # It is not reaped yet: its number must stay taken until its group is gone.
         status = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222
         assert status is not None
         return status.si_status if status.si_code == os.CLD_EXITED else exit_code(-status.si_status)
@@ -101,7 +100,7 @@ class UnsandboxedProgram:
         return f"{stderr}{self._argv[0]}: not found.\n" if self._process is None else stderr
 
     async def _end_marked(self) -> None:
-        # A process that starts another and ends may be missed in one look, and so may one that just becomes a program.
+        # One look may miss a process that starts another and ends, or is just becoming a program.
         looks = _EMPTY_LOOKS
         while looks:
             killed = await pool.run(kill_all, self._is_marked)
@@ -115,9 +114,3 @@ class UnsandboxedProgram:
         assert self._process is not None
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
-
-
-def _is_on_path(program: str, cwd: Path, path: str) -> bool:
-    if program.startswith("-"):
-        return False
-    return shutil.which(str(cwd / program) if "/" in program else program, path=path) is not None

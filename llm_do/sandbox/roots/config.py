@@ -1,4 +1,4 @@
-"""The configuration of the folders that a worker may use."""
+"""The configuration of a worker's folders."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class RootConfig(BaseModel):
     max_file_bytes: int = Field(default=10_000_000, gt=0)
     """The size up to which a file is read or written."""
 
-    # Set by `restrict_to`, which compared this very folder: a symlink put in its place later must not be followed.
+    # Set by `restrict_to`, which has compared this folder: a symlink that takes its place later must not be followed.
     _resolved: Path | None = PrivateAttr(default=None)
 
     def folder(self, base: Path) -> Path:
         """Return the path of the folder.
 
-        A path of the project is taken as it is written, so that nothing is opened if there is a symlink on its way: a
-        worker may have made it, in another root of its own. An absolute one is resolved now.
+        A relative path is not resolved, so that nothing is opened if a symlink is on its way: a worker may have made it
+        in another root. An absolute path is resolved now.
         """
         if self._resolved is not None:
             return self._resolved
@@ -53,10 +53,10 @@ class RootConfig(BaseModel):
         return self.suffixes is None or name.casefold().endswith(self.suffixes)
 
     def restrict_to(self, other: RootConfig, folder: Path) -> RootConfig:
-        """Return this root, which is at `folder`, with no more rights than `other` has."""
+        """Return this root, at `folder`, with no more rights than `other` has."""
         suffixes = self.suffixes if other.suffixes is None else other.suffixes
         if self.suffixes is not None and other.suffixes is not None:
-            # Of '.gz' and '.tar.gz', what both allow is the longer one.
+            # Of '.gz' and '.tar.gz', both allow the longer one.
             pairs = product(self.suffixes, other.suffixes)
             suffixes = tuple(sorted({max(a, b, key=len) for a, b in pairs if a.endswith(b) or b.endswith(a)}))
         result = RootConfig(
@@ -79,8 +79,8 @@ class SandboxConfig(BaseModel):
     def restrict_to(self, other: SandboxConfig, base: Path) -> SandboxConfig:
         """Return this configuration with no more rights than `other` has.
 
-        A root stays only if it is at or below a root of `other`. If it is below several, the deepest decides;
-        where one folder has two names there, both do.
+        A root stays only if it is at or below a root of `other`. If it is below several, the deepest decides. If two
+        roots of `other` are that folder, both decide.
         """
         theirs = [(root.folder(base), root) for root in other.paths.values()]
         paths = {}

@@ -32,12 +32,12 @@ _CHUNK = 1 << 20
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 # Control characters, line separators, marks of text direction, bytes that are not UTF-8: with them, a person would not
-# read what they approve.
+# see what they approve.
 _UNREADABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class Refused(Exception):
-    """The reason why a path is refused. A root, which knows how the caller wrote the path, makes it a `PathDenied`."""
+    """The reason why a path is refused. A root makes it a `PathDenied` with the path as the caller wrote it."""
 
 
 class Changed(Exception):
@@ -71,38 +71,37 @@ def _problem(name: str) -> str | None:
 
 
 def check_size(size: int, limit: int) -> None:
-    """Refuse a file that is too large."""
     if size > limit:
         raise Refused(f"it has {size} bytes, and a file here has {limit} at most")
 
 
 class Protected:
-    """Paths that no root reaches, at or below, by whatever name."""
+    """Paths that no root reaches, with everything below them, under any name."""
 
-    def __init__(self, paths: Iterable[Path] = ()) -> None:
-        # Where a protected path is a symlink, the link itself is protected as well as what it means.
+    def __init__(self, paths: Iterable[Path]) -> None:
+        # If a protected path is a symlink, both the link and its target are protected.
         self._paths = {real for path in paths for real in (path.resolve(), path.parent.resolve() / path.name)}
         self._texts = [str(path) for path in self._paths]
 
     @property
     def paths(self) -> list[Path]:
-        """All of them, without symlinks on the way."""
+        """The protected paths, without symlinks on the way."""
         return sorted(self._paths)
 
     def covers(self, folder: Path) -> bool:
-        """Return whether a folder is protected as a whole."""
+        """Return whether a whole folder is protected."""
         return any(folder.is_relative_to(path) for path in self._paths)
 
     def names_below(self, folder: Path) -> frozenset[tuple[str, ...]]:
-        """Return the names of protected paths below a folder, in lower case: some disks take `.GIT` for `.git`."""
+        """Return the protected paths below a folder as names in lower case: some disks take `.GIT` for `.git`."""
         below = (path.relative_to(folder) for path in self._paths if path.is_relative_to(folder))
         return frozenset(tuple(name.casefold() for name in path.parts) for path in below)
 
     def inodes(self) -> set[Inode]:
-        """Return the inodes of those that exist. A bind mount gives a folder another path, and no other inode."""
+        """Return the inodes of the paths that exist: a bind mount gives a folder another path, but the same inode."""
         found = set()
         for path in self._texts:
-            try:  # and not `suppress`, and not `Path.stat`: this is a good part of the time of every operation
+            try:  # not with `suppress` or `Path.stat`: this takes much of the time of every operation
                 found.add(_inode(os.stat(path)))  # noqa: PTH116
             except OSError:
                 continue
@@ -114,14 +113,13 @@ def _inode(status: os.stat_result) -> Inode:
 
 
 def check_inode(status: os.stat_result, protected: set[Inode]) -> None:
-    """Refuse a protected file or folder."""
     if _inode(status) in protected:
         raise Refused(PROTECTED)
 
 
 @dataclass(slots=True)
 class Folder:
-    """An open folder. Operations act in this very folder, also when its path means another one by then."""
+    """An open folder. Operations act in this folder even if its path means another one by then."""
 
     fd: int
     names: tuple[str, ...]
@@ -135,7 +133,6 @@ class Folder:
         os.close(self.fd)
 
     def status(self, name: str) -> os.stat_result:
-        """Return the status of a file without opening it."""
         return self._check(os.stat(name, dir_fd=self.fd, follow_symlinks=False))
 
     def _check(self, status: os.stat_result) -> os.stat_result:
@@ -153,7 +150,7 @@ class Folder:
         found = []
         with os.scandir(self.fd) as entries:
             for entry in entries:
-                try:  # and not `suppress`: there may be many
+                try:  # not with `suppress`: there may be many
                     status = entry.stat(follow_symlinks=False)
                 except OSError:  # removed meanwhile
                     continue
@@ -161,10 +158,10 @@ class Folder:
                 usual = is_folder or stat.S_ISREG(status.st_mode)
                 if usual and _inode(status) not in self.protected and _problem(entry.name) is None:
                     found.append((entry.name, is_folder))
-        return sorted(found, key=itemgetter(0))  # a thread that compares more keeps all others waiting
+        return sorted(found, key=itemgetter(0))  # sorting keeps all other threads waiting, so compare no more
 
     def scan(self, name: str, limit: int, consume: Callable[[Iterator[bytes]], _T]) -> _T:
-        """Return the result of a function that gets the content of a file of at most `limit` bytes piece by piece."""
+        """Return the result of `consume`, which gets the content of a file of at most `limit` bytes in pieces."""
         with closing_fd(os.open(name, _READ_FLAGS, dir_fd=self.fd)) as fd:
             status = self._check(os.fstat(fd))
             if status.st_nlink > 1:
@@ -172,12 +169,12 @@ class Folder:
             return consume(_content(fd, status, limit))
 
     def state(self, name: str, limit: int) -> FileState:
-        """Return the state of a file, with its content if that has at most `limit` bytes."""
+        """Return the state of a file, with its content if it has at most `limit` bytes."""
         try:
             fd = os.open(name, _READ_FLAGS, dir_fd=self.fd)
         except FileNotFoundError:
             return ABSENT
-        except OSError:  # a symlink, a socket, or not for us to read
+        except OSError:  # a symlink, a socket, or not readable
             return FileState.of_status(os.stat(name, dir_fd=self.fd, follow_symlinks=False))
         with closing_fd(fd):
             status = os.fstat(fd)
@@ -187,7 +184,7 @@ class Folder:
             return FileState.of_content(b"".join(_content(fd, status, limit)), status.st_mode)
 
     def replace(self, name: str, data: bytes, mode: int | None, expected: FileState | None, limit: int) -> None:
-        """Write a file atomically. With `expected`, replace only that very one."""
+        """Write a file atomically. With `expected`, replace only that file."""
         temporary = _temporary_name()
         fd = os.open(temporary, CREATE_FLAGS, 0o644 if mode is None else 0o600, dir_fd=self.fd)
         try:
@@ -210,16 +207,13 @@ class Folder:
             raise
 
     def _exchange(self, temporary: str, name: str, new: Inode, expected: FileState, limit: int) -> None:
-        """Replace the expected file.
-
-        The old one is compared once more after the exchange, where no other can get in between. A process that has it
-        open already can still write to it, and writes to a removed file.
-        """
+        # After the exchange the file is compared again: no other can take its place by then. A process that still has
+        # it open can only change a removed file.
         if self.state(name, limit) != expected:
             raise Changed
         try:
             if not exchange(self.fd, temporary, name):
-                # Without an atomic exchange, a file that takes the place right now is lost.
+                # Without an atomic exchange, a file that takes the place at this moment is lost.
                 os.replace(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
                 return
             if self.state(temporary, limit) == expected:
@@ -227,13 +221,13 @@ class Folder:
                 return
             exchange(self.fd, temporary, name)
             if _inode(os.stat(temporary, dir_fd=self.fd, follow_symlinks=False)) != new:
-                exchange(self.fd, temporary, name)  # a third one came meanwhile, and is the newest
+                exchange(self.fd, temporary, name)  # a third file took the place meanwhile: it is the newest
         except FileNotFoundError:
             pass
         raise Changed
 
     def move(self, name: str, target: Folder, new_name: str, expected: FileState | None, limit: int) -> None:
-        """Rename a file to a name that is free. With `expected`, only if it is that very one."""
+        """Rename a file to a free name. With `expected`, only that file."""
         if expected is not None and self.state(name, limit) != expected:
             raise Changed
         try:
@@ -244,13 +238,13 @@ class Folder:
             self._move_by_copy(name, target, new_name, expected, limit)
             return
         if expected is not None and target.state(new_name, limit) != expected:
-            with suppress(FileExistsError):  # then a newer one is there
+            with suppress(FileExistsError):  # a newer file has taken the old name
                 rename_to_free_name(target.fd, new_name, self.fd, name)
             target.unlink(new_name)
             raise Changed
 
     def _move_by_copy(self, name: str, target: Folder, new_name: str, expected: FileState | None, limit: int) -> None:
-        """Move a file to another disk, if it stays as it is meanwhile."""
+        """Move a file to another disk, if it does not change meanwhile."""
         mode = self.status(name).st_mode
         state = FileState.of_content(content := self.scan(name, limit, b"".join), mode)
         if expected not in (None, state):
@@ -266,7 +260,7 @@ class Folder:
             raise
 
     def remove(self, name: str, expected: FileState | None, limit: int) -> None:
-        """Remove a file. With `expected`, only that very one, which is compared after it was renamed."""
+        """Remove a file. With `expected`, only that file, which is compared after a rename."""
         if expected is None:
             os.unlink(name, dir_fd=self.fd)
             return

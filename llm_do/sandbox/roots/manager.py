@@ -26,7 +26,7 @@ _MAX_LINE = 400
 
 
 class SandboxManager:
-    """The roots of a configuration. They are opened when they are used, and closed with the manager."""
+    """The roots of a configuration. They are opened at their first use, and closed with the manager."""
 
     def __init__(
         self,
@@ -36,9 +36,9 @@ class SandboxManager:
         protected: Sequence[Path] = (),
         opener: Opener | None = None,
     ) -> None:
-        """`base` is the project folder; no root reaches a path that is at or below one in `protected`.
+        """Make the roots, with paths relative to `base`, the project folder.
 
-        The remembered answers of the user are always protected.
+        No root reaches a path at or below one in `protected`, or the user's remembered answers.
         """
         self.config = config
         self.base = base
@@ -58,12 +58,12 @@ class SandboxManager:
         self.close()
 
     def close(self) -> None:
-        """Close the folders that are open."""
+        """Close the folders of the roots. The next use opens them again."""
         for root in self.roots.values():
             root.close()
 
     def root(self, name: str) -> Root:
-        """Return the root of a name."""
+        """Return the root with a name."""
         if name not in self.roots:
             raise PathDenied(f"There is no root {quote(name)}. {self._how_to_write}")
         return self.roots[name]
@@ -81,7 +81,7 @@ class SandboxManager:
         return root, root.normalize(rest)
 
     def host_path(self, path: str) -> Path:
-        """Return the path on this machine, to show it to people. Nothing is opened."""
+        """Return the path on this machine, to show it to a person. Nothing is opened."""
         root, rest = self.parse(path)
         return root.folder / rest
 
@@ -107,12 +107,11 @@ class Listing(list[_T]):
     def __init__(self, items: Sequence[_T], limit: int) -> None:
         super().__init__(items[:limit])
         self.truncated = len(items) > limit
-        """There are more items than the limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundLine:
-    """A line of a file with the text of a search."""
+    """A line that a search has found."""
 
     path: str
     """Relative to the root."""
@@ -231,13 +230,13 @@ class SandboxToolset:
     ) -> Listing[str]:
         """Return the files and folders in a folder, relative to the root; folders end with a slash.
 
-        `pattern` is for their path below the folder; `**` stands for any number of folders. Unreadable ones are not
-        listed: other suffixes, symlinks, devices, protected paths. `keep` decides about each of the others.
+        `pattern` applies to their path below the folder; `**` matches any number of folders. Files that cannot be read
+        are left out: other suffixes, symlinks, devices, protected paths. `keep` decides about each of the others.
         """
         return Listing(self.manager.root(root).entries(path, limit + 1, pattern=pattern, keep=keep), limit)
 
     def find(self, root: str, pattern: str, *, limit: int = 1000, keep: Keep | None = None) -> Listing[str]:
-        """Return the files whose path below the root matches a pattern; `**` stands for any number of folders.
+        """Return the files with a path below the root that matches a pattern; `**` matches any number of folders.
 
         `keep` decides about each of them.
         """
@@ -255,8 +254,8 @@ class SandboxToolset:
     ) -> Listing[FoundLine]:
         """Return the lines that contain `text`, in the text files that match a pattern.
 
-        One file is in memory at a time, and it has no more than the `max_file_bytes` of its root. `keep` decides which
-        files are read. `make_cleaner` removes secrets from the files before they are searched.
+        One file is in memory at a time, with at most the `max_file_bytes` of its root. `keep` decides which files are
+        read. `make_cleaner` removes secrets from the files before they are searched.
         """
         if not text or "\n" in text:
             raise ContentError("Search for a part of one line: the text is empty or has a line end.")

@@ -1,7 +1,7 @@
 """Repositories of git and Mercurial in a folder that commands can write: found, and disabled if they are new.
 
 A repository's configuration names programs, which run at the next `git status` of its owner, outside of any sandbox. So
-existing ones are read only for commands, and one that a command leaves is renamed when the command ends.
+commands can only read existing repositories, and those that a command leaves are renamed when it ends.
 """
 
 from __future__ import annotations
@@ -38,11 +38,10 @@ _PATH_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC if hasat
 _PARTS = frozenset(("config", "objects", "refs", "commondir"))
 _MAX_PART = max(map(len, _PARTS))
 _OWN_FOLDERS = frozenset(("hooks", "info", "logs", "modules", "objects", "refs", "worktrees"))
-_MAX_PATH_BYTES = 4095
-"""The system's limit. Git does not get into a folder whose path is longer."""
+_MAX_PATH_BYTES = 4095  # the limit of the system: git does not get into folders with a longer path
 
-# Variants that some file systems take for the same name, as git guards against them (`core.protectHFS`,
-# `core.protectNTFS`): ignored characters, dots and spaces at the end, streams, short names.
+# Variants that some file systems take for the same name, like those of git's `core.protectHFS` and `core.protectNTFS`:
+# ignored characters, dots and spaces at the end, streams, short names.
 _IGNORED = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
 _FIRST = frozenset(".gGhH")
 _NAME = re.compile(r"\.(git|hg)[. ]*(:.*)?|git~[0-9]+|hg~[0-9]+", re.IGNORECASE | re.DOTALL)
@@ -50,7 +49,7 @@ _NAME = re.compile(r"\.(git|hg)[. ]*(:.*)?|git~[0-9]+|hg~[0-9]+", re.IGNORECASE 
 
 def is_repository_name(name: str) -> bool:
     """Return whether this is the name of a repository: `.git`, or a variant that some disk takes for the same."""
-    if name.isascii() and name[:1] not in _FIRST:  # most names, of which there may be many
+    if name.isascii() and name[:1] not in _FIRST:  # fast, for most of perhaps many names
         return False
     return _NAME.fullmatch(_IGNORED.sub("", name)) is not None
 
@@ -62,14 +61,14 @@ def makes_repository(names: Iterable[str]) -> bool:
 
 
 def is_repository(folder: int, *, also: str = "") -> bool:
-    """Return whether git takes an open folder for a repository, or would with one more name in it."""
+    """Return whether git takes an open folder for a repository, or would if it also had the name `also`."""
     if also.casefold() != HEAD and not _exists(folder, "HEAD"):
         return False
     return makes_repository(["HEAD", also, *(name for name in _PARTS if _exists(folder, name))])
 
 
 def repository_around(folder: Path) -> Path | None:
-    """Return the repository that a folder is, or is a part of. A work tree is no part, also where it lies inside."""
+    """Return the repository that a folder is or is a part of. A work tree is no part, even inside its folder."""
     for above in (folder, *folder.parents):
         if is_repository_name(above.name):
             return above
@@ -84,8 +83,8 @@ def repository_around(folder: Path) -> Path | None:
 def find_repositories(top: int) -> tuple[dict[Names, Identity | None], list[Names]]:
     """Return the repositories below an open folder by path, and the paths of those with a file `commondir`.
 
-    That file names another folder for their settings. An unreadable folder counts as a repository; `None` stands for
-    one of which only the path is known.
+    That file names another folder for their settings. An unreadable folder counts as a repository; its identity is
+    `None` if only the path is known.
     """
     places, unreadable, with_commondir = dict[Names, Identity | None](), list[Names](), list[Names]()
     for names, fd, entries in _walk(top, frozenset(), unreadable, repair=False):
@@ -96,7 +95,7 @@ def find_repositories(top: int) -> tuple[dict[Names, Identity | None], list[Name
         for name in [name for name in entries if is_repository_name(name)]:
             del entries[name]
             with suppress(FileNotFoundError):
-                # A pipe or a socket is no repository, and nothing keeps it from being replaced by one.
+                # A pipe or a socket is no repository, and nothing can keep a command from replacing it.
                 if (found := _identity(fd, name)).mode in (stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK):
                     places[*names, name] = found
                     with_commondir += [(*names, name)] if _has_commondir(fd, name) else []
@@ -108,9 +107,9 @@ def find_repositories(top: int) -> tuple[dict[Names, Identity | None], list[Name
 
 
 def disable_new(top: int, known: frozenset[Identity]) -> tuple[list[str], dict[str, str]]:
-    """Rename what makes repositories below an open folder, but for known ones.
+    """Rename what makes repositories below an open folder, except known ones.
 
-    Return the renamed paths, which may be no text, and the reason for each that failed. An unreadable folder is made
+    Return the renamed paths, which may not be text, and the reason for each that failed. An unreadable folder is made
     readable: its owner could get into it by name.
     """
     renamed, failed, unreadable = list[str](), dict[str, str](), list[Names]()
@@ -133,7 +132,7 @@ def disable_new(top: int, known: frozenset[Identity]) -> tuple[list[str], dict[s
 
 
 def _disable(folder: int, name: str) -> str:
-    """Rename something so that it is no repository, and return its new name."""
+    """Rename a file or folder so that it makes no repository, and return its new name."""
     if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder):
         _grant_owner_access(folder)
     for number in count():
@@ -147,10 +146,10 @@ def _disable(folder: int, name: str) -> str:
 def _walk(
     top: int, skip: frozenset[Identity], unreadable: list[Names], *, repair: bool
 ) -> Iterator[tuple[Names, int, dict[str, bool]]]:
-    """Yield every folder below an open one, with its names and whether each is a folder.
+    """Yield every folder below an open one, with the names in it and whether each is a folder.
 
-    The walk goes on to the folders that the caller leaves among the names. Symlinks are not followed, and paths that
-    are too long for git are skipped. Unreadable folders are made readable, or added to `unreadable`.
+    The walk goes into the folders that the caller leaves among the names. Symlinks are not followed, and paths that are
+    too long for git are skipped. Unreadable folders are added to `unreadable` or, with `repair`, made readable.
     """
     waiting: list[Names] = [()]
     while waiting:
@@ -178,7 +177,7 @@ def _walk(
 
 
 def _open_unreadable(top: int, names: Names) -> int | None:
-    """Open a folder although it, or one around it, is unreadable, if they belong to this user."""
+    """Make a folder and those around it readable and open it; `None` if they belong to another user."""
     fd = os.open(".", _PATH_FLAGS, dir_fd=top)
     try:
         for name in (*names, "."):
@@ -197,8 +196,7 @@ def _open_unreadable(top: int, names: Names) -> int | None:
 
 
 def _grant_owner_access(folder: int) -> None:
-    """Give the owner all rights to a folder."""
-    # By its path: a descriptor that does not read has no fchmod.
+    # By its path: `fchmod` fails for a descriptor that cannot read.
     os.chmod(f"/proc/self/fd/{folder}", stat.S_IMODE(os.fstat(folder).st_mode) | 0o700)  # noqa: PTH101
 
 
@@ -211,7 +209,7 @@ def _exists(folder: int, name: str) -> bool:
 
 
 def _has_commondir(folder: int, name: str) -> bool:
-    """Return whether a repository has its settings in another folder. One that git cannot read has none."""
+    """Return whether a repository has its settings in another folder. Git uses none that it cannot read."""
     try:
         return _exists(folder, f"{name}/commondir")
     except OSError:

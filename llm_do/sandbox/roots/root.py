@@ -1,6 +1,6 @@
-"""One root: every operation opens the folder of its file, checks the open folder, and acts inside it.
+"""One root: every operation opens the folder of its file, checks the open folder, and acts in it.
 
-No path is looked up twice, so nothing can be put in its place in between.
+No path is resolved twice, so nothing can take its place in between.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Keep: TypeAlias = Callable[[str], bool]
 """Returns whether a list or a search includes a path below a root. Excluded ones do not count for a limit."""
 
 CHANGES = threading.RLock()
-"""Held while a file changes: an edit reads and then writes, and two workers may edit one file by two roots."""
+"""Held while a file changes: an edit reads and then writes, and two workers may edit one file in two roots."""
 
 REPOSITORY = "it belongs to a repository, whose settings name programs that run outside of any sandbox"
 ROOT_SYMLINK = "there is a symlink on the way to the folder of its root; write where it leads, as an absolute path"
@@ -63,7 +63,7 @@ _WHY = {
 
 
 def _explained(method: Callable[Concatenate[Root, str, _P], _T]) -> Callable[Concatenate[Root, str, _P], _T]:
-    """Make the errors of a method name the path as the caller wrote it, and no path of the host."""
+    """Make the errors of a method name the path as the caller wrote it, not a path of the host."""
 
     @wraps(method)
     def call(self: Root, path: str, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -79,7 +79,7 @@ def _explained(method: Callable[Concatenate[Root, str, _P], _T]) -> Callable[Con
 
 
 class Root:
-    """A folder under a name. It is opened at the first use and stays open."""
+    """A folder with a name. It is opened at its first use and stays open."""
 
     def __init__(self, name: str, sandbox: SandboxConfig, *, base: Path, protected: Protected, opener: Opener) -> None:
         self._fd: int | None = None
@@ -87,14 +87,14 @@ class Root:
         self.name = name
         self.config = sandbox.paths[name]
         self.folder = self.config.folder(base)
-        """Its real path at this moment. A symlink that takes its place later is not followed."""
+        """Its path at this moment. A symlink that takes its place later is not followed."""
         self._open = opener
         self._protected = protected
         self._protected_names = protected.names_below(self.folder)
         self._writable = ", ".join(repr(other) for other, config in sandbox.paths.items() if config.mode == "rw")
 
     def close(self) -> None:
-        """Close the folder; another use opens it again."""
+        """Close the folder. The next use opens it again."""
         with self._lock:
             if self._fd is not None:
                 os.close(self._fd)
@@ -113,17 +113,17 @@ class Root:
 
     @_explained
     def normalize(self, path: str) -> str:
-        """Return a path that this root may have, without empty names and dots. Nothing is opened."""
+        """Return a path without empty names and dots, if this root may have it. Nothing is opened."""
         return "/".join(self._names(path))
 
     @_explained
     def open(self, path: str) -> Folder:
-        """Open a folder, which the caller closes. In a writable root, a missing one is made."""
+        """Open a folder, which the caller closes. In a writable root, create a missing one."""
         return self._folder(self._names(path), make=self.config.mode == "rw")
 
     @_explained
     def scan(self, path: str, consume: Callable[[Iterator[bytes]], _T]) -> _T:
-        """Return the result of a function that gets the content of a file piece by piece."""
+        """Return the result of `consume`, which gets the content of a file in pieces."""
         folder, name = self._locate(path)
         with folder:
             return folder.scan(name, self.config.max_file_bytes, consume)
@@ -137,7 +137,7 @@ class Root:
 
     @_explained
     def mode(self, path: str) -> int:
-        """Return the type and the mode of anything at a path, also of what is no regular file."""
+        """Return the type and the mode of whatever is at a path."""
         names = self._names(path)
         try:
             with self._folder(names[:-1]) as folder:
@@ -157,7 +157,7 @@ class Root:
 
     @_explained
     def write(self, path: str, data: bytes, expected: FileState | None = None) -> None:
-        """Create a file or replace its content; folders on the way are made. With `expected`, only that very file."""
+        """Create a file or replace its content, and create its folders. With `expected`, replace only that file."""
         with self._locate_to_change(path, len(data), make=True) as (folder, name):
             mode = None
             with suppress(FileNotFoundError):
@@ -166,14 +166,14 @@ class Root:
 
     @_explained
     def delete(self, path: str, expected: FileState | None = None) -> None:
-        """Remove a file. With `expected`, only that very one."""
+        """Remove a file. With `expected`, only that file."""
         with self._locate_to_change(path) as (folder, name):
             folder.status(name)
             folder.remove(name, expected, self.config.max_file_bytes)
 
     @_explained
     def move(self, path: str, other: Root, destination: str, expected: FileState | None = None) -> None:
-        """Move a file to a path, in this root or another, where nothing is yet. With `expected`, only that very one."""
+        """Move a file to a free path, in this root or another. With `expected`, only that file."""
         with self._locate_to_change(path) as (folder, name):
             check_size(folder.status(name).st_size, self.config.max_file_bytes)
             if not other._receive(destination, folder, name, expected):
@@ -181,7 +181,7 @@ class Root:
 
     @_explained
     def _receive(self, path: str, source: Folder, source_name: str, expected: FileState | None) -> bool:
-        """Take a file over from a folder, and tell whether it was the expected one."""
+        """Take over a file from a folder, and return whether it was the expected one."""
         status, limit = source.status(source_name), self.config.max_file_bytes
         with self._locate_to_change(path, status.st_size, make=True) as (folder, name):
             try:
@@ -194,12 +194,12 @@ class Root:
     def entries(
         self, path: str, limit: int | None = None, *, pattern: str = "*", keep: Keep | None = None
     ) -> list[str]:
-        """Return the files and folders whose path below a folder matches a pattern, as `SandboxToolset.list_files`."""
+        """Return the files and folders with a path below a folder that matches, as `SandboxToolset.list_files`."""
         return self._list(self._names(path), pattern, limit, keep, with_folders=True)
 
     @_explained
     def find(self, pattern: str, limit: int | None = None, *, keep: Keep | None = None) -> list[str]:
-        """Return the files whose path below the root matches a pattern, as `SandboxToolset.find`."""
+        """Return the files with a path that matches a pattern, as `SandboxToolset.find`."""
         return self._list((), pattern, limit, keep, with_folders=False)
 
     def _list(
@@ -211,19 +211,18 @@ class Root:
             return list(islice(filter(keep, found), limit))
 
     def _matches(self, folder: Folder, glob: Glob, places: set[int], *, with_folders: bool) -> Iterator[str]:
-        """Yield files below a folder whose path has matched as many steps as any number in `places` says."""
+        """Yield the matches below a folder. `places` are the numbers of steps that its path may have matched."""
         for name, is_folder in self._visible(folder):
             after = glob.after(places, name)
             names = (*folder.names, name)
             if glob.is_complete(after) and (with_folders or not is_folder):
                 yield "/".join(names) + "/" * is_folder
             if is_folder and after - {len(glob.steps)} and len(names) < MAX_DEPTH:
-                with suppress(OSError):  # removed or replaced meanwhile, or not for us to read
+                with suppress(OSError):  # removed or replaced meanwhile, or not readable
                     with Folder(open_in(folder.fd, name), names, folder.protected) as below:
                         yield from self._matches(below, glob, after, with_folders=with_folders)
 
     def _visible(self, folder: Folder) -> list[tuple[str, bool]]:
-        """Return the visible names in a folder, and whether each is a folder."""
         return [
             (name, is_folder)
             for name, is_folder in folder.entries()
@@ -237,7 +236,7 @@ class Root:
         return names
 
     def _is_protected(self, names: tuple[str, ...]) -> bool:
-        """Return whether names lead to a protected path, which need not exist: it must not be created either."""
+        """Return whether names lead to a protected path. It need not exist: it must not be created either."""
         if not self._protected_names:
             return False
         folded = tuple(name.casefold() for name in names)
@@ -255,7 +254,7 @@ class Root:
 
     @contextmanager
     def _locate_to_change(self, path: str, size: int = 0, *, make: bool = False) -> Iterator[tuple[Folder, str]]:
-        """Locate a file to create, change or remove: none of a repository, and none that makes one."""
+        """Locate a file to create, change or remove. Refuse files of a repository, and files that make one."""
         if self.config.mode != "rw":
             raise Refused(f"root {self.name!r} is read only; roots to write to: {self._writable or 'none'}")
         check_size(size, self.config.max_file_bytes)
@@ -331,7 +330,7 @@ class Root:
         return failed
 
     def _describe_nearby(self, names: tuple[str, ...]) -> str:
-        """Say which similar names there are in the deepest existing folder of a path."""
+        """Name similar files in the deepest existing folder of a path."""
         for depth in reversed(range(len(names))):
             with suppress(OSError, Refused):
                 with self._folder(names[:depth]) as folder:

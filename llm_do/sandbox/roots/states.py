@@ -10,12 +10,12 @@ from hashlib import sha256
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """A file as it was at one moment. Two states are equal if the content was."""
+    """A file at one moment. Two states are equal if their content is."""
 
     digest: str | None
     """The SHA-256 of the content, or inode and time where that cannot be read; `None` if there was no file."""
     content: bytes | None = field(default=None, compare=False, repr=False)
-    """The content, where it can be kept: that of a regular file that is not too large."""
+    """The content of a regular file that is not too large; `None` for others."""
     mode: int = field(default=0o644, compare=False)
 
     @classmethod
@@ -25,7 +25,7 @@ class FileState:
 
     @classmethod
     def of_status(cls, status: os.stat_result) -> FileState:
-        """Return the state of something that is too large to read, or no regular file."""
+        """Return the state of a file that is too large to read, or is not a regular file."""
         return cls(f"inode {status.st_dev}:{status.st_ino}, {status.st_size} bytes, {status.st_mtime_ns}")
 
     def text(self) -> str | None:
@@ -37,17 +37,17 @@ class FileState:
 
 
 ABSENT = FileState(None)
-"""No file at all."""
+"""The state of no file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """The files that a person approves with a call, as they were when they were asked."""
+    """The files that a person approves with a call, as they were when the person was asked."""
 
     files: Mapping[str, FileState]
-    """Their states by path, as the call names it."""
+    """Their states, by the path in the call."""
     exact: bool = False
-    """No grant of any kind outlasts a change of these files: they are run, or passed on."""
+    """True if no grant outlasts a change of these files: they are run, or handed on."""
 
     @property
     def digests(self) -> dict[str, str | None]:
@@ -55,7 +55,7 @@ class Pins:
         return {path: state.digest for path, state in self.files.items()}
 
     def before(self) -> dict[str, str | None]:
-        """Return the texts of the files, without those that are not text; `None` stands for no file."""
+        """Return the texts of the files that are text; `None` for files that did not exist."""
         texts = {path: state.text() for path, state in self.files.items()}
         return {path: text for path, text in texts.items() if text is not None or self.files[path] == ABSENT}
 

@@ -1,10 +1,8 @@
-"""System calls that Python does not have, and the nearest to them elsewhere.
+"""System calls that Python does not have, and the best replacements on other systems.
 
-Folders are opened below an open folder, and never anywhere else. A path that is checked and then opened by name may
-mean something else by then. Here the kernel resolves it once (`openat2`), or it is opened name by name, each in the
-folder opened before (`walk`). Symlinks are followed in neither, so the names in a path are the real ones.
-
-Renames are atomic and do not overwrite (`renameat2`).
+A path that is checked and then opened by name may mean something else by then. Here the kernel resolves it once, below
+an open folder (`openat2`), or it is opened name by name, each in the folder opened before (`walk`). Symlinks are never
+followed, so the names in a path are the real ones. Renames are atomic and do not overwrite (`renameat2`).
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from functools import cache
 from ...machine.files import closing_fd
 
 Opener = Callable[[int, Sequence[str]], int]
-"""Opens the folder at some names below an open one, and returns its descriptor."""
+"""Opens the folder at a path of names below an open one, and returns its descriptor."""
 
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -52,7 +50,7 @@ if _renameat2 is not None:
 
 
 def openat2(top: int, names: Sequence[str]) -> int:
-    """Open a folder in one step of the kernel. Linux 5.6 and newer have it."""
+    """Open a folder with one system call, which Linux has since 5.6."""
     path = os.fsencode("/".join(names) or ".")
     while (fd := _syscall(_SYS_OPENAT2, top, path, _HOW_POINTER, ctypes.sizeof(_HOW))) < 0:
         if (number := ctypes.get_errno()) != errno.EINTR:
@@ -61,7 +59,7 @@ def openat2(top: int, names: Sequence[str]) -> int:
 
 
 def walk(top: int, names: Sequence[str], check: Callable[[int], None] | None = None) -> int:
-    """Open a folder name by name. With `check`, which gets each folder, also make missing ones."""
+    """Open a folder name by name. With `check`, which gets each folder, also create missing ones."""
     fd = open_in(top, ".")  # not a duplicate, which would share its position with another listing
     try:
         for name in names:
@@ -84,11 +82,10 @@ def walk(top: int, names: Sequence[str], check: Callable[[int], None] | None = N
 
 
 def open_in(folder: int, name: str) -> int:
-    """Open the folder `name` in a folder."""
     try:
         return os.open(name, FOLDER_FLAGS, dir_fd=folder)
     except NotADirectoryError:
-        # With O_DIRECTORY the kernel does not tell a symlink from a file.
+        # With O_DIRECTORY the kernel reports a symlink like a file.
         if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
         raise
@@ -96,7 +93,7 @@ def open_in(folder: int, name: str) -> int:
 
 @cache
 def best_opener() -> Opener:
-    """Return `openat2` where this kernel has it and nothing forbids it (old container runtimes do), else `walk`."""
+    """Return `openat2` if this kernel has it and nothing forbids it, as old container runtimes do, else `walk`."""
     if sys.platform != "linux":
         return walk
     with closing_fd(os.open("/", FOLDER_FLAGS)) as slash:
@@ -108,12 +105,12 @@ def best_opener() -> Opener:
 
 
 def exchange(folder: int, one: str, other: str) -> bool:
-    """Exchange two names in a folder atomically. Return False where the system cannot."""
+    """Exchange two names in a folder atomically. Return False if the system cannot."""
     return _rename(folder, one, folder, other, _EXCHANGE)
 
 
 def rename_to_free_name(source: int, name: str, target: int, new_name: str) -> None:
-    """Rename something to a free name, or raise `FileExistsError`: of several processes, one succeeds."""
+    """Rename a file or folder to a free name, or raise `FileExistsError`: of several processes, one succeeds."""
     if _rename(source, name, target, new_name, _NO_REPLACE):
         return
     if stat.S_ISDIR(os.stat(name, dir_fd=source, follow_symlinks=False).st_mode):
@@ -139,7 +136,7 @@ def _rename_file(source: int, name: str, target: int, new_name: str) -> None:
     except OSError as exc:
         if exc.errno not in _UNSUPPORTED:
             raise
-        # A disk without hard links: the name is taken first, and the file takes its place.
+        # A disk without hard links: take the name with an empty file, then replace that.
         os.close(os.open(new_name, CREATE_FLAGS, 0o600, dir_fd=target))
         try:
             os.replace(name, new_name, src_dir_fd=source, dst_dir_fd=target)
@@ -151,7 +148,7 @@ def _rename_file(source: int, name: str, target: int, new_name: str) -> None:
 
 
 def _rename(source: int, name: str, target: int, new_name: str, flags: int) -> bool:
-    """Rename something with flags. Return False where the system has none."""
+    """Rename a file or folder with flags. Return False if the system has none."""
     if _renameat2 is None:
         return False
     if _renameat2(source, os.fsencode(name), target, os.fsencode(new_name), flags) == 0:

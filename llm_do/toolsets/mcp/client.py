@@ -1,8 +1,8 @@
 """The client of an MCP server that is not trusted: what it sends is bounded, and its schemas are not run.
 
-The rest is the MCP package's: it follows no redirect to another host, gives a process no variables but those that
-starting one needs and those of `env`, and answers no request of the server for a person, nor for a model or folders
-unless the file says so.
+The MCP package does the rest: it follows no redirect to another host, gives a process only the variables that it needs
+to start and those of `env`, and refuses requests of the server for a person, and for a model or folders unless the
+worker file allows them.
 """
 
 from __future__ import annotations
@@ -47,27 +47,24 @@ from .process import LARGEST_MESSAGE, run_server
 # Without a handler, Python prints warnings, with what a server wrote in them.
 logging.getLogger("mcp").addHandler(logging.NullHandler())
 
-MOST_REQUESTS = 100
-"""The most requests of a server that wait for an answer at a time."""
+MOST_REQUESTS = 100  # of a server, that wait for an answer
 _FEWER = "Have the server list fewer, or make an MCPToolset in Python, with bounds of your own, and filter its tools."
 
-# PydanticAI says so of sessions of the newest protocol. Those ask in the answer to a call, and are served all the same.
+# PydanticAI warns about servers with the newest protocol. They ask in the answer to a call, which works.
 warnings.filterwarnings("ignore", message=".*will never be called: .* negotiated a modern MCP session", append=True)
 
 
 @dataclass
 class Connection:
-    """The state of a connection."""
-
     lost: str = ""
-    """The end of a lost server: its process has ended, or it does not answer any more."""
+    """How the server was lost, such as "has ended by itself". Empty as long as it is connected."""
     status: int = 0
-    """The HTTP code of the last answer, if that was an error."""
+    """The HTTP status of the last answer, if it was an error."""
     requests: set[RequestId] = field(default_factory=set)
-    """The requests of the server that have no answer yet. Each is a task, so there is a bound to them."""
+    """The requests of the server without an answer. Each is a task, so their number is bounded."""
 
     def end(self, what: str) -> None:
-        """Note the end of the connection. The first reason counts."""
+        """Note how the connection ended. The first reason counts."""
         self.lost = self.lost or what
 
     def note(self, exc: BaseException) -> None:
@@ -83,7 +80,7 @@ class Connection:
             self.end("has ended by itself")
 
     def take(self, message: Any) -> bool:
-        """Note a message of the server, and return whether it may send it."""
+        """Note a message of the server, and return whether it is accepted."""
         if isinstance(message, JSONRPCRequest):
             if message.id in self.requests or len(self.requests) >= MOST_REQUESTS:
                 return False
@@ -105,16 +102,14 @@ def _is_cancellation(message: Any) -> bool:
 class Client(MCPToolset[Any]):
     """The tools of a server, which is connected from `open` to `close`.
 
-    PydanticAI counts the requests that use a connection, each of which enters it and leaves it. One that is cancelled
-    once more while it leaves is counted for ever, and the server is never stopped.
+    PydanticAI connects it as long as any request has entered it. A request that is cancelled again while it leaves
+    never counts as gone, and the server is never stopped.
     """
 
     async def open(self) -> None:
-        """Connect to the server."""
         await super().__aenter__()
 
     async def close(self) -> None:
-        """End the connection."""
         await super().__aexit__(None, None, None)
 
     async def __aenter__(self) -> Self:
@@ -134,7 +129,7 @@ def connect(
     on_progress: ProgressHandler | None,
     sampling_model: Model | None,
 ) -> Client:
-    """Return the tools of a server, which is not connected yet."""
+    """Return the tools of a server. `open` connects it."""
     transport: ClientTransport
     if server.command is not None:
         transport = _Stdio(connection, server, base / (server.cwd or "."), log)
@@ -151,14 +146,11 @@ def connect(
 
 
 async def _ignore(*args: Any, **kwargs: Any) -> None:
-    """Ignore a log message of the server, which could pose as a question of ours on the terminal, or its progress."""
+    """Ignore progress, or a log message, which could look like a question of ours on the terminal."""
 
 
 class _Session(ClientSession):
-    """A session that ends a list of tools that is too long, and ignores the schemas of their results.
-
-    A result is not compared with such a schema, whose patterns may never end.
-    """
+    """A session that refuses a list of tools that is too long, and drops the schemas of their results."""
 
     _tools = 0
     _bytes = 0
@@ -168,7 +160,7 @@ class _Session(ClientSession):
         super().__init__(_Incoming(read_stream, connection), _Outgoing(write_stream, connection), **options)
 
     async def list_tools(self, *, params: PaginatedRequestParams | None = None) -> ListToolsResult:
-        """Return one page of the list. Pages are kept until the last one is there, so they count together."""
+        """Return one page of the list. All pages are kept in memory, so their sizes are added up."""
         if params is None or params.cursor is None:
             self._tools = self._bytes = 0
         return await super().list_tools(params=params)
@@ -178,7 +170,7 @@ class _Session(ClientSession):
         if isinstance(result, ListToolsResult):
             self._count(result)
             for tool in result.tools:
-                tool.output_schema = None
+                tool.output_schema = None  # to compare a result with its patterns could take forever
         return result
 
     def _count(self, page: ListToolsResult) -> None:
@@ -191,8 +183,6 @@ class _Session(ClientSession):
 
 
 class _Stream:
-    """A wrapper around a stream."""
-
     def __init__(self, stream: Any, connection: Connection) -> None:
         self._stream = stream
         self._connection = connection
@@ -222,7 +212,7 @@ class _Incoming(_Stream):
 
 class _Outgoing(_Stream):
     async def send(self, item: Any) -> None:
-        # A call that was cancelled would wait 5 seconds for a server that reads nothing.
+        # A cancelled call would wait 5 seconds for a server that reads nothing.
         with anyio.move_on_after(LEAVING_SECONDS if _is_cancellation(item.message) else None):
             await self._stream.send(item)
         self._connection.answer(item.message)
@@ -271,7 +261,7 @@ def _http_client(
 
 
 class _BoundedTransport(httpx2.AsyncHTTPTransport):
-    """Ends an answer that is too long. One that is a stream of events is bounded for each event."""
+    """Ends an answer that is too long. A stream of events may go on: each event is bounded."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__()
@@ -282,7 +272,7 @@ class _BoundedTransport(httpx2.AsyncHTTPTransport):
         if request.method == "POST":
             self._connection.status = response.status_code if response.status_code >= 400 else 0
         if response.status_code == 404 and request.method == "POST" and "mcp-session-id" in request.headers:
-            self._connection.end("does not know the conversation any more")  # the specification says it so
+            self._connection.end("does not know the conversation any more")  # as the specification says
         response.headers.pop("content-encoding", None)  # compressed, a small answer could become a large one
         if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             response.stream = _BoundedStream(response.stream)

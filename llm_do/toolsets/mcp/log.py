@@ -14,20 +14,18 @@ from pathlib import Path
 from ...machine.remembered import state_folder
 from ...privacy.display import visible
 
-LARGEST_LOG = 1_000_000
-"""The most bytes of a log. One that would become larger starts anew."""
+LARGEST_LOG = 1_000_000  # bytes: a larger one starts anew
 LONGEST_LINE = 2_000
-LONGEST_READ = 65536
-"""The most bytes of a line that are read. The rest of it is left out."""
+LONGEST_READ = 65536  # bytes of a line: the rest is left out
 CHUNK = 16384
 PAUSE_SECONDS = 0.05
-"""The pause between reads from a server that writes without end, so that the event loop has time for other tasks."""
+"""The pause between reads from a server that writes without end, to leave the event loop to other tasks."""
 SHOWN_LINES = 5
 SHOWN_CHARACTERS = 600
 
 
 def log_path(project: Path, server: str) -> Path | None:
-    """Return the log of a server of a project, which need not exist; `None` without a home folder."""
+    """Return the log file of a server of a project, which need not exist; `None` without a home folder."""
     folder = state_folder()
     if folder is None:
         return None
@@ -40,7 +38,7 @@ def log_path(project: Path, server: str) -> Path | None:
 class ServerLog:
     """Writes the lines of a server to its log, without secrets, and remembers the last ones.
 
-    The server gets a pipe and not the file, so that it can neither fill the disk nor write to a terminal.
+    The server writes to a pipe, so it can neither fill the disk nor write to a terminal.
     """
 
     def __init__(self, path: Path | None, redact: Callable[[str], str]) -> None:
@@ -85,7 +83,7 @@ class ServerLog:
                 return
 
     def _read_and_pause(self) -> None:
-        """Read one part. If there may be more, it is read after a pause."""
+        """Read one part, and what may follow after a pause."""
         assert self._reading is not None
         loop = asyncio.get_running_loop()
         if (size := self._read_part()) is None:  # no process has the other end any more
@@ -105,7 +103,7 @@ class ServerLog:
         first, *others = part.split(b"\n")
         if self._skipping and others:
             self._skipping = False
-            self._rest, *others = others  # the end of the long line is dropped: half of a secret could be there
+            self._rest, *others = others  # without the end of the long line: it may begin with half of a secret
         elif not self._skipping:
             self._rest += first
         self._add([self._rest, *others[:-1]] if others else [])
@@ -116,7 +114,7 @@ class ServerLog:
         return len(part) or None
 
     def end(self) -> str:
-        """Return the last lines for an error message; an empty text if the server wrote none."""
+        """Return the last lines for an error message; an empty text if there are none."""
         self.drain()
         lines = [*self._last, *self._clean([self._rest])]
         if not lines:
@@ -127,7 +125,7 @@ class ServerLog:
         return f" Its standard error ends: {ending}{where}"
 
     def _clean(self, lines: list[bytes]) -> list[str]:
-        # Secrets are removed before lines are cut, so that no half of one is left.
+        # Secrets are removed before lines are truncated: half of one would not be found.
         text = visible(self._redact(b"\n".join(lines).decode(errors="replace")), keep="\t\n")
         return [short for line in text.split("\n") if (short := line.rstrip()[:LONGEST_LINE])]
 
@@ -141,7 +139,7 @@ class ServerLog:
                 os.write(self._file, "".join(f"{text}\n" for text in texts).encode())
 
     def _open(self) -> int | None:
-        """Open the file for adding lines. The server also runs where it cannot be written."""
+        """Open the file for adding lines. If it cannot be written, the server runs without it."""
         if self.path is None:
             return None
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK

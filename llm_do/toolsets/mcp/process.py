@@ -1,7 +1,6 @@
-"""The process of an MCP server that is started with a command: its messages are bounded, and nothing of it is left.
+"""The process of an MCP server that is started with a command: its messages are bounded, and its children end with it.
 
-The MCP package reads a message of any length, and leaves the processes that a server started when the server itself
-has ended.
+The MCP package reads messages of any length, and leaves the processes that a server has started.
 """
 
 from __future__ import annotations
@@ -27,10 +26,9 @@ from ...sandbox.commands.processes import close_all, kill_all, wait_exit
 LARGEST_MESSAGE = 10_000_000
 """The most bytes of one answer, and of all pages of one list of tools."""
 _CHUNK = 65536
-_FLUSH_SECONDS = 0.5
-"""The time for a server to read what is already on its way."""
+_FLUSH_SECONDS = 0.5  # for a server to read what was sent
 _GRACE_SECONDS = 1.5
-"""The time to end once its standard input is closed. PydanticAI waits 3 seconds for all of it."""
+"""The time to end after its standard input is closed. PydanticAI waits 3 seconds for the whole end."""
 _TERMINATION_SECONDS = 0.5
 _LAST_WORDS_SECONDS = 1.0
 
@@ -40,7 +38,7 @@ End = Callable[[str], None]
 
 @asynccontextmanager
 async def run_server(declared: McpServer, cwd: Path, stderr: int, on_end: End) -> AsyncIterator[tuple[Any, Any]]:
-    """Start a server, and yield streams of messages from it and to it. It is stopped when the block ends."""
+    """Start a server, yield streams of messages from it and to it, and stop it when the block ends."""
     server = _Server(declared, cwd, stderr)
     incoming, messages = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     answers, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
@@ -63,7 +61,7 @@ async def run_server(declared: McpServer, cwd: Path, stderr: int, on_end: End) -
 
 
 class _Server:
-    """A process in a session of its own, with all that it starts there."""
+    """A process in its own session, with the processes that it starts there."""
 
     def __init__(self, declared: McpServer, cwd: Path, stderr: int) -> None:
         self._process = subprocess.Popen(  # noqa: S603
@@ -93,7 +91,7 @@ class _Server:
             async with incoming:
                 await self._read_lines(incoming, on_end)
                 on_end("has ended by itself")
-            # The rest is read as well, so that the server is not blocked by it before it can end.
+            # The rest is read too: a server that waits for its reader could not end.
             while await self._receive():
                 pass
         finally:
@@ -118,7 +116,7 @@ class _Server:
                 return
 
     async def _receive(self) -> bytes:
-        """Return a part of the output; an empty one at its end."""
+        """Return a part of the output; an empty one at the end."""
         while True:
             await anyio.wait_readable(self._stdout)
             with suppress(BlockingIOError):
@@ -127,7 +125,7 @@ class _Server:
     async def write(self, outgoing: Any, incoming: Any, on_end: End) -> None:
         """Send messages to the server, until there are no more or it closes its input."""
         is_closed = False
-        with outgoing:  # who sends meanwhile waits, and is not told before the reason is known
+        with outgoing:  # senders wait until the reason for the end is known
             try:
                 with self._writing:
                     await self._send_all(outgoing)
@@ -135,7 +133,7 @@ class _Server:
                 is_closed = True
             finally:
                 self._done_writing.set()
-            if is_closed:  # what it was sent last has no answer, however long its process runs
+            if is_closed:  # its last request gets no answer, however long the process runs
                 await self._end(incoming, on_end)
 
     async def _send_all(self, outgoing: Any) -> None:
@@ -147,8 +145,8 @@ class _Server:
             tasks.cancel_scope.cancel()
 
     async def _fail_when_closed(self) -> None:
-        """Notice that the server closes its input, also when it is sent nothing more: it may owe an answer."""
-        await anyio.wait_readable(self._stdin)  # the end of a pipe for writing has nothing to read but this error
+        """Notice that the server closes its input, also if nothing more is sent: it may owe an answer."""
+        await anyio.wait_readable(self._stdin)  # a pipe for writing is readable only in case of an error
         raise BrokenPipeError
 
     async def _send(self, data: memoryview) -> None:
@@ -165,7 +163,7 @@ class _Server:
         await self._end(incoming, on_end)
 
     async def _end(self, incoming: Any, on_end: End) -> None:
-        """End the connection when the last messages of the server are read."""
+        """End the connection after the last messages of the server are read."""
         with anyio.move_on_after(_LAST_WORDS_SECONDS):
             await self._done_reading.wait()
         # A process that ends closes its input, too.
@@ -173,7 +171,7 @@ class _Server:
         incoming.close()
 
     async def stop(self) -> None:
-        """Close its input, and end the process and all that it has started if it does not end by itself."""
+        """Close the input, and end the process and what it has started if it does not end by itself."""
         try:
             with anyio.move_on_after(_FLUSH_SECONDS):
                 await self._done_writing.wait()
@@ -190,7 +188,7 @@ class _Server:
             self._process.wait()
 
     def _signal(self, number: signal.Signals) -> None:
-        # It is not reaped before the end, so no other process can have its number.
+        # The process is reaped last, so no other can have its number.
         if self._process.returncode is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, number)
@@ -198,7 +196,6 @@ class _Server:
                 _end_session(self._process.pid)
 
     def close(self) -> None:
-        """Close what belongs to the process."""
         self._signal(signal.SIGKILL)
         self._exit.cancel()
         for stream in (self._stdin, self._stdout):
@@ -208,9 +205,9 @@ class _Server:
 
 
 def _end_session(leader: int) -> None:
-    """End the processes of a session, which may be in groups of their own. Its leader is not reaped yet."""
+    """Kill the processes of a session, in whatever process group. Its leader is not reaped yet."""
     killed = {leader}
-    # One that starts another meanwhile is found in the next round.
+    # What they start meanwhile is found in the next round.
     while members := kill_all(lambda pid: pid not in killed and os.getsid(pid) == leader):
         killed.update(members)
 

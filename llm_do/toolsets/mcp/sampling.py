@@ -1,7 +1,7 @@
-"""Sampling: an MCP server asks the model of the worker whose tool call it serves.
+"""Sampling: during a tool call, an MCP server asks the model of the worker.
 
-Such a request is a call of its own, below the tool call, so that rules, budgets and the trace hold for it. Its text is
-not trusted. The server chooses no model and sees nothing of the conversation.
+Each request is a call below the tool call, with rules, budgets and a record. Its text is not trusted. The server cannot
+choose the model and sees nothing of the conversation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ...policy.rules import Case
 
 
 class SamplingEntry(EntryBase):
-    """One request of a server to the model of the worker at work."""
+    """One request of a server to the worker's model."""
 
     kind = "tool"
     name = "sampling"
@@ -49,16 +49,16 @@ class SamplingEntry(EntryBase):
         return {"server": self._server, "messages": parts, "max_tokens": self._settings.get("max_tokens")}
 
     async def check_arguments(self, arguments: dict[str, Any], ctx: Context) -> None:
-        """Refuse arguments that a person edited: what is sent is what the server wrote."""
+        """Refuse arguments that a person edited: the model gets what the server wrote."""
         if arguments != self.arguments:
             raise ArgumentError("the request of a server cannot be edited. Approve it as it is, or refuse it.")
 
     def plan(self, arguments: dict[str, Any], frame: CallFrame) -> Plan:
-        """Return the plan of the request. Rules judge its server and its length, and not its messages."""
+        """Return the plan of the request. Rules judge its server and its length, not its messages."""
         return Plan(cases=(Case({"server": self._server, "max_tokens": self._settings.get("max_tokens")}),))
 
     async def call(self, input_data: dict[str, Any], ctx: Context, run_ctx: RunContext[Context]) -> ModelResponse:
-        """Ask the worker's model, within the budgets that hold here."""
+        """Ask the worker's model, within the budgets of the call."""
         worker, frame = ctx.frame.worker, ctx.frame
         if worker is None or worker.model is None or not isinstance(frame, RequestFrame):
             raise NoWorkerError("There is no running worker, so there is no model to ask.")
@@ -75,6 +75,6 @@ _SERVER_KEYS = ("tool_name", "args", "content")
 
 
 def _server_part(part: dict[str, Any]) -> dict[str, Any]:
-    """Return a part of a message with everything in it that the server wrote."""
+    """Return what the server wrote in a part of a message."""
     values = {name: value for name, value in part.items() if name in _SERVER_KEYS}
     return {"role": part["part_kind"].removesuffix("-prompt"), **values}

@@ -30,10 +30,9 @@ from ...privacy.secrets import Values
 from .log import ServerLog, log_path
 from .sampling import SamplingEntry
 
-STILL_STARTING_SECONDS = 5.0
-"""Seconds after which a notice says that a server is still starting."""
+STILL_STARTING_SECONDS = 5.0  # then a notice says so
 PROGRESS_SECONDS = 0.1
-"""The least time between two events of progress of one server: it may send any number."""
+"""The least time between two progress events of one server, which may report any number."""
 LONGEST_PROGRESS = 200
 
 _LOST = (
@@ -45,34 +44,30 @@ _RESTARTED = "{label} was restarted. Its state from earlier calls is lost. Repea
 
 @dataclass
 class _OpenCall:
-    """A tool call that the server works on."""
-
     ctx: Context
     samples: dict[anyio.CancelScope, anyio.Event] = field(default_factory=dict)
-    """The requests of the server for the model, and their ends."""
+    """The server's requests to the model. The events are set when they have ended."""
 
 
 @dataclass
 class McpServerToolset(WrapperToolset[Context]):
     """The tools of an MCP server, all of which require approval.
 
-    It connects beside other servers: entering it begins that, and `started` waits for it. A server that ends by itself
-    is started once more, at the next turn.
+    Entering it begins to connect, at the same time as other servers, and `started` waits for the end of that. A server
+    that ends by itself is started once more, at the next turn.
     """
 
     declared: McpToolset
     ctx: Context
-    """The worker call that it was made for."""
+    """The worker call that the toolset belongs to."""
     base: Path
     """The folder of the project."""
     roots: tuple[Path, ...]
     """The folders that are announced to the server."""
     log: ServerLog
     restarts: int = 0
-    connection: Any = None
-    """The `Connection` of the client."""
-    _client: Any = None
-    """The `Client` whose tools these are."""
+    connection: Any = None  # a `Connection`
+    _client: Any = None  # a `Client`
     _starting: asyncio.Task[Any] | None = None
     _calls: list[_OpenCall] = field(default_factory=list)
     _one_call: anyio.Lock = field(default_factory=anyio.Lock)
@@ -82,7 +77,7 @@ class McpServerToolset(WrapperToolset[Context]):
 
     @property
     def id(self) -> str | None:
-        """The name by which rules know the server."""
+        """The name of the server in rules."""
         return self.declared.name
 
     @property
@@ -101,13 +96,12 @@ class McpServerToolset(WrapperToolset[Context]):
 
     @property
     def worker(self) -> str:
-        """The name of the worker that uses the server."""
         return self.ctx.frame.entry.name
 
-    # -- its lifetime --------------------------------------------------------------------------------
+    # -- lifetime ------------------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """Make the client, which is not connected yet."""
+        """Make the client. Entering the toolset connects it."""
         # Importing PydanticAI's client costs more than everything else here, and most projects have no server.
         try:
             from .client import Connection, connect  # noqa: PLC0415
@@ -145,7 +139,7 @@ class McpServerToolset(WrapperToolset[Context]):
             starting.cancel()
             await asyncio.wait([starting])
             if starting.cancelled() or starting.exception() is not None:
-                return None  # a start that failed has cleaned up
+                return None  # a failed start has cleaned up
         # A lost server has nothing left to close, whatever closing it raises.
         with suppress(Exception) if self.connection.lost else nullcontext():
             await self._client.close()
@@ -169,7 +163,7 @@ class McpServerToolset(WrapperToolset[Context]):
         return self
 
     async def _restart(self, ctx: Context) -> None:
-        """Start a server again that has ended, once."""
+        """Start a server again after it has ended, once."""
         self._report_end(ctx)
         if self.restarts:
             raise ToolsetError(
@@ -185,7 +179,7 @@ class McpServerToolset(WrapperToolset[Context]):
             await self.started()
         except BaseException as exc:
             self.connection.end("did not start")
-            if isinstance(exc, asyncio.CancelledError):  # the next turn may try it again
+            if isinstance(exc, asyncio.CancelledError):  # the next turn may try again
                 self.restarts, self._end_reported = 0, True
             raise
 
@@ -210,10 +204,10 @@ class McpServerToolset(WrapperToolset[Context]):
             return await super().get_instructions(ctx)
         return _RESTARTED.format(label=self.title)
 
-    # -- its tools -----------------------------------------------------------------------------------
+    # -- tools ---------------------------------------------------------------------------------------
 
     async def get_tools(self, ctx: RunContext[Context]) -> dict[str, ToolsetTool[Context]]:
-        """Return the tools, or the ones known before if the server has ended in the middle of a turn."""
+        """Return the tools; if the server has ended in the middle of a turn, those known before."""
         try:
             with self._explained("does not list its tools"):
                 with anyio.fail_after(self.declared.mcp.start_timeout):
@@ -245,7 +239,7 @@ class McpServerToolset(WrapperToolset[Context]):
 
     @asynccontextmanager
     async def _open_call(self, ctx: Context) -> AsyncIterator[None]:
-        """Note the call, for requests of the server meanwhile. A server that samples gets one call at a time."""
+        """Note a call, for requests of the server during it. A server that samples gets one call at a time."""
         call = _OpenCall(ctx)
         async with self._one_call if self.declared.mcp.sampling else nullcontext():
             self._calls.append(call)
@@ -259,10 +253,10 @@ class McpServerToolset(WrapperToolset[Context]):
                     for ended in list(call.samples.values()):
                         await ended.wait()
 
-    # -- what the server sends during a call -----------------------------------------------------------
+    # -- messages of the server during a call ----------------------------------------------------------
 
     async def on_progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Emit the progress of the call that the server works on, unless it works on several."""
+        """Emit the progress of a call, unless the server works on several: then nothing says which it is."""
         recorder, now = self.ctx.runtime.recorder, monotonic()
         if len(self._calls) != 1 or not recorder.observed or now - self._reported < PROGRESS_SECONDS:
             return
@@ -272,11 +266,11 @@ class McpServerToolset(WrapperToolset[Context]):
         recorder.stream.emit(CallProgress, tags(frame), progress=progress, total=total, message=text)
 
     async def sample(self, messages: list[ModelMessage], settings: ModelSettings) -> ModelResponse:
-        """Ask the worker's model for the server, as a call below the one that it works on."""
+        """Ask the worker's model for the server, as a call below the tool call."""
         if not self._calls:
             raise RuntimeError("Sampling is possible only during a tool call.")
         call = self._calls[0]
-        # Without secrets, like the result of a tool: a model gets the text that a person sees.
+        # Without secrets, like the result of a tool: the model gets the text that a person sees.
         messages = call.ctx.runtime.gate.redaction.for_model(messages)
         entry = SamplingEntry(self.label, messages, settings)
         scope = anyio.CancelScope()
@@ -305,7 +299,7 @@ class McpServerToolset(WrapperToolset[Context]):
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
-        """Raise errors with the server that failed. Their texts are cut, since the server wrote them."""
+        """Name the server in errors, and truncate their texts: the server wrote them."""
         try:
             yield
         except Exception as exc:
@@ -334,26 +328,26 @@ def _command_line(server: McpServer) -> str:
 
 
 def _address(url: str) -> str:
-    """Return an address without a password, or a key in its query."""
+    """Return an address without a password, and without its query, which may have a key."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}"
 
 
 def secret_values(declared: McpToolset) -> Values:
-    """Return the values of `env` and `headers` in a worker file, which no error and no log shows."""
+    """Return the values of `env` and `headers` in a worker file: errors and logs must not show them."""
     return Values((*(declared.mcp.headers or {}).values(), *(declared.mcp.env or {}).values()))
 
 
 @dataclass(frozen=True)
 class McpFactory:
-    """Connects to a server, once for each scope."""
+    """Makes the toolset of a server, once for each scope."""
 
     declared: McpToolset
     base: Path
 
     @property
     def has_secrets(self) -> bool:
-        """Whether something in it must not be digested for grants that are stored."""
+        """Whether it has values that must not be digested for stored grants."""
         return bool(self.declared.mcp.headers or self.declared.mcp.env)
 
     def __call__(self, ctx: Context) -> AbstractToolset[Any]:
