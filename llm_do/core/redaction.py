@@ -175,9 +175,8 @@ class Redaction:
         return {name: original[name] if name in unchanged else value for name, value in edited.items()}, unchanged
 
     def _visible_args(self, args: Any, declared: SecretFields | None) -> str | dict[str, Any]:
-        unfit: list[Any] | None = None if declared is DELEGATED else []  # the model may have misnamed a secret
         if not isinstance(args, str):
-            return self._secrets.arguments(args, self.secret_fields(declared, args), unfit)
+            return self._without_secrets(args, declared)
         try:
             arguments = json.loads(args)
         except ValueError:
@@ -186,8 +185,13 @@ class Redaction:
             if declared is not None and args.lstrip().startswith("{"):  # a broken one, which errors quote
                 self._secrets.learn([args])
             return HIDDEN if declared is not None else args
-        visible = self._secrets.arguments(arguments, self.secret_fields(declared, arguments), unfit)
+        visible = self._without_secrets(arguments, declared)
         return args if visible == arguments else json.dumps(visible, ensure_ascii=False)
+
+    def _without_secrets(self, arguments: Mapping[str, Any], declared: SecretFields | None) -> dict[str, Any]:
+        secret_fields = self.secret_fields(declared, arguments)
+        visible = self._secrets.arguments(arguments, secret_fields)
+        return visible if secret_fields is None else secret_fields.hide_forbidden(visible)
 
 
 def _hide_all(arguments: Any) -> Any:

@@ -17,6 +17,7 @@ from ..values.fields import Fields, alias_map, parts_of, replace_items
 from ..values.json_schema import COMBINATIONS, CONTENTS, follow, leaves
 
 HIDDEN = "[secret]"
+_OF_ONE_VALUE = (*COMBINATIONS, "contentSchema")
 
 
 class Secret:
@@ -43,63 +44,58 @@ class SecretFields:
         """Return whether an argument, or a part of it, is secret."""
         return _is_secret_schema(self._root) or any(map(self._has_secrets, _property([self._root], [name])))
 
-    def split(self, arguments: Mapping[str, Any], unfit: list[Any] | None = None) -> tuple[dict[str, Any], list[Any]]:
-        """Return the arguments without secret values, and these values.
-
-        With `unfit`, values in places that the schema does not have are hidden too, and added to it.
-        """
-        if any(map(_is_secret_schema, follow(self._root, [self._root]))):
+    def split(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[Any]]:
+        """Return the arguments without secret values, and these values."""
+        if any(map(_is_secret_schema, follow(self._root, [self._root], _OF_ONE_VALUE))):
             return dict.fromkeys(arguments, HIDDEN), list(arguments.values())
-        visible: dict[str, Any] = {}
         secret: list[Any] = []
+        visible = dict(self._split([self._root], arguments, secret))
         parts = list(follow(self._root, [self._root]))
-        for name, value in arguments.items():
-            schemas, container = _declared(_property(parts, [name])), parts_of(value)
-            kinds = _kinds(leaf for schema in schemas for leaf in leaves(self._root, schema))
-            kind = "object" if isinstance(container, Fields | Mapping) else "array"
-            if not schemas or (container is not None and kind not in kinds):
-                # The schema of a lone model has its fields, and PydanticAI puts it under the name of its parameter.
-                schemas.append(self._root)
-            visible[name] = self._split(schemas, value, secret, unfit)
+        for name, value in visible.items():
+            # The schema of a lone model has its fields, and PydanticAI puts it under the name of its parameter.
+            schemas = [part for part in _property(parts, [name]) if part is True or isinstance(part, dict)]
+            kinds = [leaf.get("type", "object") for schema in schemas for leaf in leaves(self._root, schema)]
+            if not kinds or ("object" not in kinds and not isinstance(value, str)):
+                visible[name] = self._split([self._root], value, secret)
         return visible, secret
 
-    def _split(self, schemas: Iterable[Any], value: Any, secret: list[Any], unfit: list[Any] | None = None) -> Any:
-        parts = [part for part in follow(self._root, schemas) if part]
+    def hide_forbidden(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return arguments without the values of those that the schema forbids: a secret may have a wrong name."""
+        if self._root.get("additionalProperties") is not False:
+            return arguments
+        declared = _dict(self._root, "properties")
+        return {name: value if name in declared else HIDDEN for name, value in arguments.items()}
+
+    def _split(self, schemas: Iterable[Any], value: Any, secret: list[Any]) -> Any:
+        parts = [part for part in follow(self._root, schemas, _OF_ONE_VALUE) if part]
         if value is None or not parts:
             return value
         if any(_is_secret_schema(part) for part in parts):
             secret.append(value)
             return HIDDEN
         if isinstance(value, str) and value.lstrip().startswith("{") and any(map(self._has_secrets, parts)):
-            return self._hide_text(parts, value, secret, unfit)
+            return self._hide_text(parts, value, secret)
         container = parts_of(value)
         aliases = alias_map(type(value)) if isinstance(container, Fields) else {}
         has_names = isinstance(container, Fields | Mapping)
-        hidden = unfit if unfit is not None and any(map(self._has_secrets, parts)) else None
-        if hidden is not None and container is None and not _kinds(parts) - {"object", "array", "null"}:
-            hidden.append(value)
-            return HIDDEN
 
         def split(key: Any, item: Any) -> Any:
             # An extra value with the name of a field may be meant for it, and is hidden like it.
-            inner = _declared(_property(parts, [key, *aliases.get(key, ())]) if has_names else _item(parts, key))
-            if hidden is not None and not inner:
-                hidden.append(item)
-                return HIDDEN
-            return self._split(inner, item, secret, unfit)
+            inner = _property(parts, [key, *aliases.get(key, ())]) if has_names else _item(parts, key)
+            return self._split(inner, item, secret)
 
         result = replace_items(value, split)
         return value if result is None else result
 
-    def _hide_text(self, schemas: Sequence[Any], text: str, secret: list[Any], unfit: list[Any] | None) -> str:
+    def _hide_text(self, schemas: Sequence[Any], text: str, secret: list[Any]) -> str:
         """Hide a text in place of an object with secret fields. It may be JSON, perhaps broken."""
         secret.append(text)
         with suppress(ValueError):
-            self._split(schemas, json.loads(text), secret, unfit)
+            self._split(schemas, json.loads(text), secret)
         return HIDDEN
 
     def _has_secrets(self, schema: Any) -> bool:
-        return any(map(_is_secret_schema, follow(self._root, [schema], (*COMBINATIONS, *CONTENTS))))
+        return any(map(_is_secret_schema, follow(self._root, [schema], (*_OF_ONE_VALUE, *CONTENTS))))
 
 
 @lru_cache(maxsize=1024)
@@ -125,21 +121,11 @@ def _property(parts: Sequence[Mapping[str, Any]], names: Sequence[Any]) -> Itera
         yield from _dict(part, "patternProperties").values()
 
 
-def _declared(schemas: Iterable[Any]) -> list[Any]:
-    """Return the schemas that allow a value."""
-    return [part for part in schemas if part is True or isinstance(part, Mapping)]
-
-
-def _kinds(parts: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Return the kinds of values that schemas allow. One that names none may be of anything with items."""
-    kinds = [part.get("type", ["object", "array"]) for part in parts]
-    return {str(kind) for each in kinds for kind in (each if isinstance(each, list) else [each])}
-
-
 def _item(parts: Sequence[Mapping[str, Any]], index: int) -> Iterator[Any]:
     for part in parts:
-        first = part.get("prefixItems")
-        yield first[index] if isinstance(first, list) and index < len(first) else part.get("items")
+        rest = part.get("items")  # which was a list in older drafts
+        first = part.get("prefixItems", rest)
+        yield first[index] if isinstance(first, list) and index < len(first) else rest
 
 
 DELEGATED = SecretFields({})

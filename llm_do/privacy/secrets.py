@@ -197,17 +197,13 @@ class Secrets(Values):
         """Return a maker of streams that remove secrets from long texts before they are cut; `None` without secrets."""
         return partial(StreamedText, self, keep_lines=True) if self.active else None
 
-    def arguments(
-        self, arguments: Mapping[str, Any], secret_fields: SecretFields | None, unfit: list[Any] | None = None
-    ) -> dict[str, Any]:
-        """Return the arguments of a call without secrets, and add the secret ones; `unfit` as for `split`."""
+    def arguments(self, arguments: Mapping[str, Any], secret_fields: SecretFields | None) -> dict[str, Any]:
+        """Return the arguments of a call without secrets, and add the secret ones."""
         redacted: Any = arguments
         if secret_fields is not None:
             try:
-                redacted, values = secret_fields.split(arguments, unfit)
+                redacted, values = secret_fields.split(arguments)
                 self.learn(values)
-                # Errors may quote them. A short one may be a word that is in many texts.
-                self.learn(text for text in texts_in(unfit or ()) if len(text) >= 2 * SHORTEST)
             except Exception:  # a value of some class that cannot be read
                 redacted = None
         redacted = self.redact(redacted)

@@ -16,7 +16,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, SecretBytes, SecretStr, computed_field, model_validator
+from pydantic import BaseModel, Field, Json, SecretBytes, SecretStr, computed_field, model_validator
 from pydantic_ai import ModelRetry, RunContext, Tool, ToolFailed, ToolReturn
 from pydantic_ai.exceptions import ApprovalRequired
 from pydantic_ai.messages import (
@@ -301,80 +301,6 @@ async def test_a_lone_model_is_searched_under_the_name_of_its_parameter(
         assert "bad [secret]" in witness.seen()
         digests.append([event.key for event in witness.events if event.type == "call_opened"])
     assert digests[0] == digests[1]
-
-
-def two(login: Login, n: int = 0, note: str = "", tags: list[str] = [], more: Any = None) -> str:  # noqa: B006
-    return login.token
-
-
-class Quoting(Login):
-    @model_validator(mode="before")
-    @classmethod
-    def check(cls, value: Any) -> Any:
-        raise ValueError(f"bad {value}")
-
-
-def quoting(data: Quoting, n: int = 0) -> str:
-    return data.token
-
-
-@pytest.mark.parametrize("is_own", [True, False])
-@pytest.mark.parametrize("as_json", [True, False])
-@pytest.mark.parametrize(
-    ("tool", "arguments"),
-    [
-        ("login", {"user": "ann", "tokn": VALUE}),
-        ("login", {"login": {"user": "ann", "token": VALUE}}),
-        ("login", {"login": [{"user": "ann", "token": VALUE}]}),
-        ("login", {"user": ["ann", VALUE]}),
-        ("login", {"user": {"token": VALUE}}),
-        ("lone_model", {"user": "ann", "token": VALUE}),
-        ("lone_model", {"login": {"user": "ann", "token": VALUE}}),
-        ("lone_model", {"login": VALUE}),
-        ("two", {"user": "ann", "apiKey": VALUE, "n": 5}),
-        ("two", {"login": VALUE}),
-        ("two", {"login": [{"user": "ann", "apiKey": VALUE}]}),
-        ("two", {"login": {"user": "ann", "api_key": VALUE}}),
-        ("quoting", {"data": VALUE}),
-        ("quoting", {"data": {"user": "ann", "key": VALUE}}),
-        ("quoting", {"data": json.dumps({"user": "ann", "key": VALUE})}),
-    ],
-)
-async def test_a_models_call_that_does_not_fit_is_logged_without_it(
-    caplog: pytest.LogCaptureFixture, tool: str, arguments: dict[str, Any], is_own: bool, as_json: bool
-) -> None:
-    tools = [Tool(each) for each in (login.tool.function, lone_model, two, quoting)]
-    own = [ToolEntry(each) for each in tools] if is_own else []
-    boss = WorkerEntry(name="boss", tools=own, toolsets=[] if is_own else [lambda _: FunctionToolset(tools)])
-    call = ToolCallPart(tool, json.dumps(arguments) if as_json else arguments)
-    witness = Witness(boss, caplog=caplog, model=scripted(ModelResponse(parts=[call]), says("ok")))
-    await witness.runtime.call("boss", "go")
-    witness.check()
-    assert "call_rejected" in [event.type for event in witness.events]
-
-
-async def test_what_fits_in_a_models_call_with_a_secret_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    rest = {"n": 5, "note": "{all of it}", "tags": ["first-tag"], "more": {"some-name": ["some-value"]}}
-    asked = [rest, {"note": "only this"}, {"tags": ["first-tag"]}, {"login": {"user": "ann", "apiKey": VALUE}, **rest}]
-    boss = WorkerEntry(name="boss", tools=[ToolEntry(Tool(two))], retries=5)
-    responses = [calls(("two", arguments)) for arguments in asked]
-    witness = Witness(boss, caplog=caplog, model=scripted(*responses, says("ok")))
-    await witness.runtime.call("boss", "go")
-    witness.check()
-    logged = [
-        part.args_as_dict()
-        for each in witness.runtime.messages
-        for part in each.parts
-        if isinstance(part, ToolCallPart)
-    ]
-    assert logged == [*asked[:3], {"login": {"user": "ann", "apiKey": HIDDEN}, **rest}]
-
-
-async def test_a_word_in_the_wrong_place_of_a_models_call_is_no_secret(caplog: pytest.LogCaptureFixture) -> None:
-    boss = WorkerEntry(name="boss", tools=[login])
-    witness = Witness(boss, caplog=caplog, model=scripted(calls(("login", {"mode": "fast"})), says("so fast")))
-    assert await witness.runtime.call("boss", "go") == "so fast"
-    assert witness.runtime.trace[0].output_data == "so fast"
 
 
 async def test_an_entry_of_your_own_is_read_too(caplog: pytest.LogCaptureFixture) -> None:
@@ -1054,3 +980,52 @@ async def test_an_error_quotes_a_text_whole_or_not_at_all(
     failed = [record for record in witness.runtime.trace if record.name == turns[0][0] and record.error]
     assert len(failed) == len(turns)
     assert [at for at in range(len(LONG_KEY) - 4) if LONG_KEY[at : at + 5] in seen] == []
+
+
+# -- calls that do not fit --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+@pytest.mark.parametrize("as_json", [True, False])
+@pytest.mark.parametrize("arguments", [{"user": "ann", "tokn": VALUE}, {"login": {"user": "ann", "token": VALUE}}])
+async def test_a_secret_under_a_wrong_name_is_not_logged(
+    arguments: dict[str, Any], is_own: bool, as_json: bool
+) -> None:
+    tool, events = Tool(login.tool.function), list[Event]()
+    own = [ToolEntry(tool)] if is_own else []
+    boss = WorkerEntry(name="boss", tools=own, toolsets=[] if is_own else [lambda _: FunctionToolset([tool])])
+    call = ToolCallPart("login", json.dumps(arguments) if as_json else arguments)
+    model = scripted(ModelResponse(parts=[call]), says("ok"))
+    runtime = Runtime([boss], model=model, message_callback=events.append)
+    await runtime.call("boss", "go")
+    assert "4711" not in repr(events) and "4711" not in repr(runtime.messages) and "4711" not in repr(runtime.trace)
+    assert "call_rejected" in [event.type for event in events]
+
+
+async def test_a_value_under_a_wrong_name_is_no_secret_of_the_session() -> None:
+    """Else a model could hide a value from the person who is asked about it next."""
+    asked: list[dict[str, Any]] = []
+
+    def person(name: str, payload: dict[str, Any], reason: str) -> ApprovalDecision:
+        asked.append(payload)
+        return ApprovalDecision(approved=True)
+
+    boss = WorkerEntry(name="boss", tools=[ToolEntry(Tool(login.tool.function, requires_approval=True))])
+    tried = calls(("login", {"usr": "the administrator", "token": VALUE}))
+    mended = calls(("login", {"user": "the administrator", "token": VALUE}))
+    runtime = Runtime([boss], model=scripted(tried, mended, says("ok")), approval_callback=person)
+    await runtime.call("boss", "go")
+    assert [(each["user"], each["token"]) for each in asked] == [("the administrator", HIDDEN)]
+
+
+async def test_secrets_are_found_in_json_and_in_tuples_of_older_schemas() -> None:
+    def parse_login(creds: Json[Login]) -> str:
+        return creds.user
+
+    text = json.dumps({"user": "ann", "apiKey": VALUE})
+    runtime = Runtime([ToolEntry(Tool(parse_login))])
+    assert await runtime.call("parse_login", text) == "ann"
+    assert VALUE not in repr(runtime.trace[0].input_data)
+    pair = {"type": "array", "items": [{"type": "string"}, {"type": "string", "format": "password"}]}
+    fields = SecretFields.of({"type": "object", "properties": {"pair": pair}})
+    assert fields is not None and fields.split({"pair": ["ann", VALUE]}) == ({"pair": ["ann", HIDDEN]}, [VALUE])
