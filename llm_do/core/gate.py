@@ -10,7 +10,16 @@ from typing import Any
 
 from ..arguments.inputs import OpenParameters
 from ..arguments.prompts import add_attachments, attachments_key
-from ..errors import ApprovalDenied, CallCancelled, LlmDoError, RunEnded
+from ..errors import (
+    ApprovalDenied,
+    CallCancelled,
+    LlmDoError,
+    RunEnded,
+    attach_partial_messages,
+    mark_restored,
+    partial_messages,
+    raised_in_nested_call,
+)
 from ..machine import pool
 from ..policy.approvals import Answer, ApprovalController, copy_arguments
 from ..policy.grants import Member, Subject
@@ -51,16 +60,27 @@ class Gate:
         self.redaction = recorder.redaction
         self.asking = 0
         """How many calls wait for an answer."""
-        self.ended_runs: dict[TraceEntry | None, RunEnded] = {}
-        """By top-level calls, the runs that a person ended. The keys are not frames: a chat's has many turns."""
+        self.ended_runs: dict[TraceEntry | None, tuple[str, str | None]] = {}
+        """The error and the note of each run that a person ended, by the record of its top-level call."""
 
-    def reason_of_end(self, frame: CallFrame) -> RunEnded | None:
-        """Return the error that ended the run of a call, if a person ended it."""
-        return self.ended_runs.get(frame.top.record) if self.ended_runs else None
+    def is_ended(self, frame: CallFrame) -> bool:
+        """Return whether a person ended the run of a call."""
+        return bool(self.ended_runs) and frame.top.record in self.ended_runs
+
+    def error_of_end(self, frame: CallFrame, exc: BaseException) -> BaseException:
+        """Return the error of a call: that of the end of its run, where it is one of a call that stopped for that."""
+        is_own = frame.depth and not raised_in_nested_call(exc, frame.record)
+        if not isinstance(exc, CallCancelled) or is_own or not self.is_ended(frame):
+            return exc
+        message, note = self.ended_runs[frame.top.record]
+        ended = RunEnded(message, note=note)
+        attach_partial_messages(ended, partial_messages(exc))
+        mark_restored(ended, frame.path, frame.record, is_from_nested_call=True)
+        return ended
 
     def check_not_ended(self, frame: CallFrame, answer: Answer | None = None) -> None:
         """Stop a call whose run was ended while it waited, whatever the answer."""
-        if self.reason_of_end(frame) is not None and not (answer is not None and answer.end_run):
+        if self.is_ended(frame) and not (answer is not None and answer.end_run):
             raise CallCancelled(f"{frame.path} stops: the run was ended.")
 
     def explain(self, frame: CallFrame, arguments: Mapping[str, Any]) -> Ruling:
@@ -277,8 +297,8 @@ class Gate:
         if not end_run:
             raise ApprovalDenied(message, note=note)
         # After this, neither code that catches it nor concurrent calls of the run can make calls.
-        ended = self.ended_runs[frame.top.record] = RunEnded(f"{message} The run was ended.", note=note)
-        raise ended
+        ended = self.ended_runs[frame.top.record] = f"{message} The run was ended.", note
+        raise RunEnded(ended[0], note=note)
 
 
 def _rule_text(ruling: Ruling) -> str:

@@ -28,16 +28,13 @@ from typing_extensions import TypeVar
 from ..arguments.inputs import misspelled_names
 from ..arguments.prompts import AttachmentInput, name_of, prompt_of
 from ..errors import (
-    CallCancelled,
     LlmDoError,
     ModelBehaviorError,
     ModelChoiceError,
     OutputError,
-    RunEnded,
     ScopeBusyError,
     ScopeClosedError,
     attach_partial_messages,
-    mark_restored,
     raised_in_nested_call,
     summarize,
 )
@@ -284,13 +281,7 @@ class CallScope(Generic[T]):
 
     def _explain(self, exc: BaseException) -> BaseException:
         """Return an error of ours for one of the model. Other errors stay as they are."""
-        session, frame = self._session, self.frame
-        # PydanticAI raises the error of any of the calls that stop.
-        if isinstance(exc, CallCancelled) and (end := session.gate.reason_of_end(frame)) is not None:
-            ended = RunEnded(str(end), note=end.note)
-            mark_restored(ended, frame.path, frame.record, is_from_nested_call=True)
-            return ended
-        if not isinstance(exc, UnexpectedModelBehavior) or raised_in_nested_call(exc, frame.record):
+        if not isinstance(exc, UnexpectedModelBehavior) or raised_in_nested_call(exc, self.frame.record):
             return exc
         worker, model, cause = self._worker, self.frame.model, exc.__cause__
         assert model is not None

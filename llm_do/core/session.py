@@ -182,8 +182,9 @@ class Session:
                 f"Calls are nested deeper than max_depth={self.max_depth} allows: {frame.path}. "
                 "Raise Runtime(max_depth=...), or look for a recursion that does not end."
             )
-        if frame.caller.cancelled or self.gate.reason_of_end(frame) is not None:
-            raise CallCancelled(f"{frame.path} does not run: the call that makes it was cancelled.")
+        if frame.caller.cancelled or self.gate.is_ended(frame):
+            reason = "the run was ended" if self.gate.is_ended(frame) else "the call that makes it was cancelled"
+            raise CallCancelled(f"{frame.path} does not run: {reason}.")
         if frame.depth:
             self.check_caller_runs(frame)
         if frame.deadline is not None and frame.deadline.expired:

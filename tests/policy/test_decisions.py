@@ -1,6 +1,8 @@
 """What a person who is asked can say: once, for the session, for a folder, otherwise, no, and no more."""
 
 import asyncio
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +273,40 @@ async def test_the_end_of_a_run_is_its_error_though_other_calls_stop_beside_it()
         assert caught.value.note == "enough"
         ends.add((runtime.trace[0].error_type, runtime.trace[0].state))
     assert ends == {("RunEnded", "failed")}
+
+
+async def test_the_caller_of_code_that_goes_on_after_the_end_gets_it() -> None:
+    bank = Bank()
+
+    @entry
+    async def stubborn(ctx: RunContext[Context]) -> None:
+        try:
+            await ctx.deps.call(bank.pay, 1)
+        except PermissionError:
+            await ctx.deps.call(bank.pay, 2)
+
+    runtime = Runtime([stubborn], approval_callback=Person(STOP))
+    with pytest.raises(RunEnded, match="stubborn > pay was refused: enough. The run was ended"):
+        await runtime.call("stubborn")
+    assert [record.error_type for record in runtime.trace] == ["RunEnded", "RunEnded", "CallCancelled"]
+
+
+async def test_an_ended_run_keeps_nothing_of_its_callers() -> None:
+    class Large:
+        pass
+
+    bank, kept = Bank(), list[Any]()
+    runtime = Runtime([bank.pay], approval_callback=Person(STOP))
+
+    async def request() -> None:
+        large = Large()
+        kept.append(weakref.ref(large))
+        with pytest.raises(RunEnded):
+            await runtime.call(bank.pay, 1)
+
+    await request()
+    gc.collect()
+    assert kept[0]() is None
 
 
 async def test_nobody_who_catches_the_end_can_go_on() -> None:
