@@ -29,6 +29,7 @@ from .attachments import bind_call
 from .entry import BoundEntry, Entry, EntryBase, MessageCallback, ToolsProxy
 from .executor import Recalled
 from .frame import CallFrame, WorkerFrame, make_frame
+from .keys import release_key
 from .metering import prepare_worker
 from .outputs import check_output
 from .session import Session
@@ -86,6 +87,8 @@ class Context:
                     self.runtime.recorder.give_key(frame, arguments, self.branches)
                 await target.check_arguments(arguments, self)
         except LlmDoError as exc:
+            if frame is not None and frame.key is not None:
+                release_key(frame)
             self.runtime.reject(self.frame, entry, args, kwargs, exc)
             raise
         return await dispatch(self, target, arguments, frame=frame)
@@ -281,7 +284,10 @@ async def dispatch(
         frame.end()
         recorder.close(frame, output)
     except BaseException as exc:
-        await _fail(session, frame, exc)
+        error = session.gate.error_of_end(frame, exc)
+        await _fail(session, frame, error)
+        if error is not exc:
+            raise error from exc
         raise
     return output
 

@@ -19,7 +19,9 @@ from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 
 from .frame import CallFrame
 
-_UNLIKE_IN_EACH_RUN = frozenset({"timestamp", "run_id", "conversation_id", "provider_response_id", "metadata"})
+_UNLIKE_IN_EACH_RUN = frozenset(
+    ("timestamp", "run_id", "conversation_id", "provider_response_id", "metadata", "failed_attempts")
+)
 """Fields of messages that differ from run to run, or that no model is sent."""
 
 
@@ -43,6 +45,14 @@ def _with_ordinal(frame: CallFrame, step: str) -> str:
     ordinal = caller.ordinals.get(step, 0)
     caller.ordinals[step] = ordinal + 1
     return f"{caller.key or ''}/{step}#{ordinal}" if ordinal else f"{caller.key or ''}/{step}"
+
+
+def release_key(frame: CallFrame) -> None:
+    """Give the next equal call the key of one that cannot be made, unless another has a later one."""
+    ordinals, prefix = frame.caller.ordinals or {}, f"{frame.caller.key}/"
+    step, _, ordinal = (frame.key or "").removeprefix(prefix).partition("#")
+    if ordinals.get(step) == int(ordinal or 0) + 1:
+        ordinals[step] -= 1
 
 
 def comparable_messages(messages: Sequence[ModelMessage]) -> list[Any]:

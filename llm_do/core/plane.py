@@ -58,7 +58,8 @@ async def call_from_model(
     try:
         output = filtered(await _answer(run_ctx, entry, arguments, files))
         if issubclass(type(output), ToolReturn):  # the tool may still write to its content, which becomes a prompt
-            output = replace(output, content=snapshot(output.content))
+            output = copy(output)
+            output.content = snapshot(output.content)
         return output
     except (ModelRetry, ToolFailed) as told:
         if (text := filtered(told.message)) == told.message:

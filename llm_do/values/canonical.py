@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from datetime import datetime, time, timezone
 from enum import Enum
 from pathlib import PurePath
@@ -52,8 +53,8 @@ def _key(value: Any) -> Hashable:
     kind = type(value)
     if kind in _EQUAL_MEANS_SAME:
         return kind, value
-    if kind in ATOMS and not _has_own_time_zone(value):
-        return kind, repr(value)  # 0.0 and -0.0, or one instant in two time zones, are equal and not the same
+    if kind in ATOMS:
+        return kind, _text_of_atom(value)  # 0.0 and -0.0, or one instant in two time zones, are equal and not the same
     if kind is dict:
         return dict, frozenset((_key(key), _key(item)) for key, item in value.items())
     if kind is list or kind is tuple:
@@ -73,9 +74,11 @@ _EQUAL_MEANS_SAME = frozenset({str, int, bool, type(None), bytes})
 _TIME_ZONES = (type(None), timezone, ZoneInfo, TzInfo)
 
 
-def _has_own_time_zone(value: Any) -> bool:
-    """Return whether a time is in a time zone of a user's own class, whose text may differ in each process."""
-    return isinstance(value, datetime | time) and type(value.tzinfo) not in _TIME_ZONES
+def _text_of_atom(value: Any) -> str:
+    if isinstance(value, datetime | time) and type(value.tzinfo) not in _TIME_ZONES:
+        with suppress(Exception):  # the repr of a time zone of another class may differ in each process
+            return f"{value.isoformat()} {_name(type(value.tzinfo))}"
+    return repr(value)
 
 
 def _exact_fields(value: Any) -> Fields | None:
@@ -162,8 +165,8 @@ class _Writer:
         kind = type(value)
         if kind is bytes:  # they may be those of a large file
             return f"b'{hashlib.blake2b(value, digest_size=16).hexdigest()}'"
-        if kind in ATOMS and not _has_own_time_zone(value):
-            return repr(value)
+        if kind in ATOMS:
+            return _text_of_atom(value)
         if kind is dict:
             plain = self.plain
             pairs = [

@@ -582,12 +582,17 @@ async def test_a_request_that_failed_is_recalled_as_one() -> None:
     def busy(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         raise ModelHTTPError(503, "busy")
 
+    @entry
+    def look() -> str:
+        return "tea"
+
     memory, runs = Errors(), []
     memory.recalls = False
     for _ in range(2):
         memory.forget_sent()
         events: list[Event] = []
-        worker = WorkerEntry(name="w", model=FallbackModel(FunctionModel(busy), scripted(says("fine"))))
+        model = FallbackModel(FunctionModel(busy), scripted(calls(("look", {})), says("fine")))
+        worker = WorkerEntry(name="w", tools=[look], model=model)
         runtime = Runtime([worker], executor=memory, message_callback=events.append)
         assert await runtime.call("w", "go") == "fine"
         runs.append(
@@ -598,7 +603,7 @@ async def test_a_request_that_failed_is_recalled_as_one() -> None:
             ]
         )
         assert fold(events).meter.by_model == runtime.usage
-    assert memory.sent == [] and len(runs[0]) == 4
+    assert memory.sent == [] and len(runs[0]) == 8
     assert runs[0] == runs[1]
 
 

@@ -1,6 +1,7 @@
 """Keys of calls: equal for the same call of another run, and unlike those of all others."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import IntFlag
@@ -10,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
-from pydantic_ai import Agent, BinaryContent, RunContext, Tool
+from pydantic_ai import Agent, BinaryContent, ModelRetry, RunContext, Tool
 
 from llm_do import (
     ApprovalDecision,
+    ArgumentError,
     CallClosed,
     CallOpened,
     CallRejected,
@@ -374,12 +376,33 @@ async def test_equal_calls_have_keys_in_the_order_in_which_they_are_made_however
     assert [key.endswith("#1") for key in ran] == ([True, False] if slow == 1 else [False, True])
 
 
-def test_a_time_in_a_time_zone_of_ones_own_class_has_no_key() -> None:
+def test_a_time_has_one_key_whatever_object_its_time_zone_is() -> None:
     class Zone(tzinfo):
         def utcoffset(self, moment: datetime | None) -> timedelta:
             return timedelta(0)
 
-    assert digest(datetime(2026, 1, 1, tzinfo=UTC))[1]
-    assert not digest(datetime(2026, 1, 1, tzinfo=Zone()))[1]
-    with pytest.raises(NoCanonicalForm):
-        canonical(datetime(2026, 1, 1, tzinfo=Zone()))
+    times = [datetime(2026, 1, 1, tzinfo=zone) for zone in (Zone(), Zone(), UTC)]
+    assert digest(times[0]) == digest(times[1]) != digest(times[2])
+    assert canonical(times[0]) == canonical(times[1]) != canonical(times[2])
+
+
+async def test_a_call_that_its_check_refused_leaves_its_key_to_the_next() -> None:
+    busy = [True]
+
+    def check(ctx: RunContext[Context], amount: int) -> None:
+        if busy and busy.pop():
+            raise ModelRetry("the bank is busy")
+
+    keys: list[str] = []
+
+    def pay(ctx: RunContext[Context], amount: int) -> None:
+        keys.append(ctx.deps.idempotency_key)
+
+    tool = ToolEntry(tool=Tool(pay, args_validator=check), repeat="keyed")
+    for _ in range(2):
+        runtime = Runtime([tool], session_id="s")
+        with suppress(ArgumentError):
+            await runtime.call("pay", 7)
+        await runtime.call("pay", 7)
+    first, again, other = keys[0], keys[1], keys[2]
+    assert first == again != other

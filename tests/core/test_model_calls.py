@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fastmcp.client.transports import StdioTransport
 from pydantic import BaseModel
-from pydantic_ai import Agent, ModelRetry, RunContext, Tool
+from pydantic_ai import Agent, ModelRetry, RunContext, Tool, ToolReturn
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import ApprovalRequired, ToolFailed, UnexpectedModelBehavior
 from pydantic_ai.mcp import MCPToolset
@@ -690,3 +690,18 @@ async def test_a_fallback_around_the_metered_model_is_counted_once() -> None:
     await runtime.call(WorkerEntry(name="w", capabilities=[Backup()]), "go")
     assert {name: (usage.requests, usage.input_tokens) for name, usage in runtime.usage.items()} == {"m": (1, 7)}
     assert len(runtime.messages) == 2
+
+
+async def test_the_answer_of_a_tool_may_be_of_its_own_class() -> None:
+    class Found(ToolReturn):
+        def __init__(self, text: str) -> None:
+            super().__init__(return_value=text, content=f"In full: {text}")
+
+    @entry
+    def search() -> Found:
+        return Found("tea")
+
+    worker = WorkerEntry(name="w", tools=[search], model=scripted(calls(("search", {})), says("ok")))
+    runtime = Runtime([worker])
+    assert await runtime.call("w", "go") == "ok"
+    assert "In full: tea" in str(runtime.messages)
