@@ -1,7 +1,7 @@
-"""Upper bounds of the input tokens of a model request, which are known before it is sent.
+"""Upper bounds of the input tokens of a model request, known before it is sent.
 
-A token of every tokenizer in use stands for at least one byte of text, so the bytes of a text are a bound of its
-tokens. Roles, separators and the wrapping of tools are covered by constants.
+A token stands for at least one byte of text with every tokenizer in use, so a text has at most as many tokens as bytes.
+Constants cover roles, separators and what providers write around tools.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ PER_MESSAGE = 16
 WITH_TOOLS = 600
 """The text with which providers explain tools to a model."""
 PER_IMAGE = 50_000
-"""The most that a provider counts for one image, of any size, that is sent as bytes."""
+"""The most tokens that a provider counts for one image of any size, sent as bytes."""
 _KEPT_BY_PROVIDER = ("previous_response_id", "conversation_id", "cached_content")
-"""The ends of settings that refer to texts which the provider adds to the request."""
+"""Suffixes of settings that refer to texts which the provider adds to the request."""
 _RUN_BY_PROVIDER = frozenset({"tools", "plugins"})
-"""Settings, at any depth, that give the model tools past PydanticAI."""
+"""Settings, at any depth, that give the model tools without PydanticAI."""
 _THINKING = frozenset({"budget_tokens", "thinking_budget"})
-"""Settings, at any depth, of how many tokens a model may think for."""
+"""Settings, at any depth, with the most tokens of thinking."""
 _ANSWERS = frozenset({"n", "best_of"})
-"""Settings, at any depth, of how many answers there are to one request."""
+"""Settings, at any depth, with the number of answers to one request."""
 
 
 class InputBound:
@@ -55,7 +55,7 @@ class InputBound:
     ) -> None:
         self.tokens = PER_REQUEST
         self.unbounded: str | None = None
-        """A part of the request that can have any number of tokens, if there is one."""
+        """A part of the request that can have any number of tokens; `None` without one."""
         self._add_parameters(parameters)
         self._look_at(settings)
         instructions = 0
@@ -81,7 +81,7 @@ class InputBound:
 
     def _look_at(self, settings: ModelSettings | None) -> None:
         for name, value in _settings(settings or {}):
-            if name.endswith(_KEPT_BY_PROVIDER) and value and value != "auto":  # "auto" is of these very messages
+            if name.endswith(_KEPT_BY_PROVIDER) and value and value != "auto":  # "auto": a text among these messages
                 self.unbounded = f"a text that the provider keeps ({name})"
             if name in _RUN_BY_PROVIDER and value:
                 self.unbounded = f"what the provider runs ({name})"
@@ -126,7 +126,7 @@ class InputBound:
             self.tokens += PER_IMAGE
             return
         self.tokens += len(file.data)
-        if file.is_audio or file.is_video:  # silence, and a picture that stands still, take almost no bytes
+        if file.is_audio or file.is_video:  # silence and still pictures take almost no bytes
             self.unbounded = f"a recording ({file.media_type}), which may be of any length"
         elif file.is_document and not file.media_type.startswith("text/"):
             self.unbounded = f"a document ({file.media_type}), whose pages may hold any amount of text"
@@ -142,7 +142,7 @@ def thinking_tokens(settings: ModelSettings | None) -> int:
 
 
 def _settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield settings and those inside of them, such as what is added to the body of the request."""
+    """Yield settings at any depth, such as those in `extra_body`."""
     for name, value in settings.items():
         yield str(name), value
         if isinstance(value, Mapping):

@@ -1,7 +1,7 @@
 """Reservations: the worst case of a model request is set aside before it is sent, and settled by the usage.
 
-A request is reserved in every meter above it, or in none. One that does not fit waits while requests in flight may
-still release a part, and is refused when none can. So concurrent requests never exceed a limit.
+A request is reserved in every meter above it, or in none. If there is too little left, it waits for requests in flight
+that may release a part, and is refused if none can. So concurrent requests never exceed a limit.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from .limits import Amount, Pool, UsageMeter
 from .prices import MILLION, Price, money_context
 
 DEFAULT_OUTPUT_TOKENS = 8_192
-"""The `max_tokens` that is sent under a limit of money or tokens where the settings have none."""
+"""The `max_tokens` that is sent under a limit of money or tokens if the settings have none."""
 LEAST_OUTPUT_TOKENS = 256
-"""The lowest `max_tokens`, when the rest of a budget buys no more."""
+"""The lowest `max_tokens` that is sent, if the rest of a budget pays for no more."""
 GIVE_PRICE = "give its price under [prices] in llm-do.toml, or with Runtime(prices=...)"
 
 
@@ -31,9 +31,9 @@ class Quote:
     model: str
     input_tokens: int
     output_tokens: int
-    """The output tokens of the settings."""
+    """The most output tokens: those of the settings, or a default."""
     least_output_tokens: int
-    """The fewest that are useful; the same, where the settings have a number."""
+    """The fewest that are useful; `output_tokens` if the settings have a number."""
     price: Price | None
     """The highest price that can apply; `None` if it is not known."""
 
@@ -44,7 +44,7 @@ class Refusal:
 
     problem: str
     limit: str
-    """The field of `Limits`; empty where no higher number would help."""
+    """The field of `Limits`; empty if no higher number would help."""
     meter: UsageMeter
 
 
@@ -63,7 +63,7 @@ class _Claim:
         return self.fixed + self.per_token * output_tokens
 
     def affords(self, rest: Amount, output_tokens: int) -> int:
-        """Return how many of the output tokens there is enough for; -1 if not even for the input."""
+        """Return how many of the output tokens the rest pays for; -1 if not even for the input."""
         if rest < self.fixed:
             return -1
         if rest >= self.amount(output_tokens):
@@ -80,7 +80,6 @@ class Reservation:
         self._ledger = ledger
         self._meters = meters
         self.shares = {claim.pool: claim.amount(output_tokens) for claim in claims}
-        """The reserved amounts, by budget."""
         self._price = quote.price
         self.output_tokens = output_tokens
         """The most output tokens of the request."""
@@ -96,9 +95,8 @@ class Reservation:
     def settle(self, usages: Sequence[RequestUsage], *, whole: bool, unreported: int = 0) -> bool:
         """Count the usage of a request, unless it is settled. Return whether it is more than was reserved.
 
-        Where `usages`, of the response and of attempts before it, are not the `whole` usage, the rest of the
-        reservation counts as estimated: the request was sent, and may be billed. So does all of it once more for each
-        attempt that reported nothing (`unreported`).
+        If `usages`, of the response and of attempts before it, are not the `whole` usage, the rest of the reservation
+        counts as estimated, since it may be billed. Each of the `unreported` attempts counts as a whole reservation.
         """
         if not self.is_open:
             return False
@@ -121,12 +119,12 @@ class Reservation:
         return over
 
     def _used(self, meter: UsageMeter, pool: Pool, usage: RequestUsage) -> tuple[Amount, Amount]:
-        """Return the reported and the estimated usage of one budget."""
+        """Return the reported and the estimated usage, in the unit of a budget."""
         if pool is meter.unpriced and pool not in self.shares:
             return pool.zero, pool.zero
         if pool is not meter.cost:
             return usage.total_tokens, 0
-        if usage.cost is None and self._price is not None:  # the model that answered is not the one that was priced
+        if usage.cost is None and self._price is not None:  # the model that answered has no known price
             return pool.zero, self._price.of(usage.input_tokens, usage.output_tokens)
         return usage.cost or pool.zero, pool.zero
 
@@ -161,7 +159,7 @@ class Ledger:
     def __init__(self) -> None:
         self._waiting: list[_Waiter] = []
         self._awaited: Set[Pool] = frozenset()
-        """The budgets that have too little left for some of them."""
+        """The budgets that have too little left for a waiting request."""
         self.in_flight: set[Reservation] = set()
 
     async def reserve(
@@ -169,10 +167,10 @@ class Ledger:
     ) -> Reservation | Refusal:
         """Reserve a request in all `meters`, or return why it is refused. It may have to wait.
 
-        `outer` are the reservations of requests that end only after this one: they release nothing for it.
+        It does not wait for `outer`, the reservations of requests that end only after this one.
         """
         answer = self._attempt(meters, quote, outer)
-        if not isinstance(answer, _Short):
+        if not isinstance(answer, _MustWait):
             return answer
         self._awaited |= answer.pools
         future: asyncio.Future[Reservation | Refusal] = asyncio.get_running_loop().create_future()
@@ -182,11 +180,11 @@ class Ledger:
         except asyncio.CancelledError:
             if not future.cancelled() and isinstance(reservation := future.result(), Reservation):
                 reservation.cancel()
-            self.serve()  # it may have stood in the way of others
+            self.serve()  # others may have waited for it
             raise
 
     def serve(self) -> None:
-        """Answer the waiting requests as far as possible. None takes an amount that an earlier one waits for."""
+        """Answer as many waiting requests as possible. None takes an amount that an earlier one waits for."""
         self._awaited = frozenset()
         still_waiting, blocked = list[_Waiter](), set[Set[Pool]]()
         for waiter in self._waiting:
@@ -194,7 +192,7 @@ class Ledger:
                 if waiter.answer.done():  # it was cancelled
                     continue
                 answer = self._attempt(*waiter.request)
-                if not isinstance(answer, _Short):
+                if not isinstance(answer, _MustWait):
                     waiter.answer.set_result(answer)
                     continue
                 self._awaited |= answer.pools
@@ -203,7 +201,7 @@ class Ledger:
         self._waiting = still_waiting
 
     def leave_loop(self) -> None:
-        """Drop the requests of an event loop that has ended. Those in flight will not be reported."""
+        """Drop the requests of an event loop that has ended: no usage of those in flight will be reported."""
         waiting, self._waiting, self._awaited = self._waiting, [], frozenset()
         for waiter in waiting:
             with suppress(RuntimeError):  # its loop is closed, and no task waits any more
@@ -214,7 +212,7 @@ class Ledger:
     @money_context()
     def _attempt(
         self, meters: Sequence[UsageMeter], quote: Quote, outer: Sequence[Reservation]
-    ) -> Reservation | Refusal | _Short:
+    ) -> Reservation | Refusal | _MustWait:
         """Reserve, refuse, or return the budgets that have too little left while requests are in flight."""
         claims: list[_Claim] = []
         for meter in meters:
@@ -226,11 +224,11 @@ class Ledger:
         output = quote.output_tokens
         for claim in claims:
             shares = [each.shares[claim.pool] for each in outer if each.is_open and claim.pool in each.shares]
-            left_at_best = claim.pool.left + claim.pool.reserved - sum(shares)  # if all is refunded that can be
+            left_at_best = claim.pool.left + claim.pool.reserved - sum(shares)  # if everything that can be released is
             most = claim.affords(left_at_best, output)
             if most < quote.least_output_tokens:
-                return _lacks(claim.pool, claim.amount(quote.least_output_tokens), claim.meter)
-            if claim.pool.in_flight == len(shares):  # nothing will be refunded here, so the output has to be shorter
+                return Refusal(claim.pool.lacks(claim.amount(quote.least_output_tokens)), claim.pool.name, claim.meter)
+            if claim.pool.in_flight == len(shares):  # nothing will be released, so the output must be shorter
                 output = most
         short = {
             claim.pool
@@ -238,22 +236,18 @@ class Ledger:
             if claim.pool in self._awaited or claim.affords(claim.pool.left, output) < output
         }
         if short:
-            return _Short(short, frozenset(claim.pool for claim in claims))
+            return _MustWait(short, frozenset(claim.pool for claim in claims))
         return Reservation(self, meters, claims, quote, output)
 
 
 @dataclass(frozen=True, slots=True)
-class _Short:
-    """A request has to wait."""
-
+class _MustWait:
     pools: Set[Pool]
     """The budgets that have too little left."""
     line: Set[Pool]
-    """All budgets that it takes from."""
 
 
 def _claims(meter: UsageMeter, quote: Quote) -> list[_Claim] | Refusal:
-    """Return the parts that a request takes of the budgets of one meter."""
     claims = []
     if meter.tokens.limit is not None:
         claims.append(_Claim(meter.tokens, meter, quote.input_tokens, 1))
@@ -264,14 +258,10 @@ def _claims(meter: UsageMeter, quote: Quote) -> list[_Claim] | Refusal:
         if fixed or per_token:  # free requests never wait
             claims.append(_Claim(meter.cost, meter, fixed, per_token))
     elif meter.unpriced.limit is not None:
-        if meter.cost.spent and meter.cost.spent >= meter.cost.limit:  # its cost is known when its provider has told
-            return _lacks(meter.cost, None, meter)
+        if meter.cost.spent and meter.cost.spent >= meter.cost.limit:  # its cost is known only afterwards
+            return Refusal(meter.cost.lacks(None), meter.cost.name, meter)
         claims.append(_Claim(meter.unpriced, meter, quote.input_tokens, 1))
     else:
         problem = f"no price is known for model {quote.model!r}, so Limits.max_cost cannot be kept; {GIVE_PRICE}"
         return Refusal(problem, "", meter)
     return claims
-
-
-def _lacks(pool: Pool, amount: Amount | None, meter: UsageMeter) -> Refusal:
-    return Refusal(pool.lacks(amount), pool.name, meter)

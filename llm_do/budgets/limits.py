@@ -83,13 +83,12 @@ class Pool:
         """The field of `Limits` that has its limit."""
         self.owner = owner
         self.zero = zero
-        """Nothing, in the unit of this budget."""
         self.limit: Amount | None = None
         self.spent: Amount = zero
         self.estimated: Amount = zero
         self.reserved: Amount = zero
         self.in_flight = 0
-        """Reservations that are open: each may still be refunded in part."""
+        """The number of open reservations, which may still release a part."""
 
     @property
     def left(self) -> Amount:
@@ -102,14 +101,14 @@ class Pool:
 
     def release(self, amount: Amount) -> None:
         self.in_flight -= 1
-        # Not by subtraction alone: rounding must not leave a reservation that no request holds.
+        # Exactly zero at the end: rounding must not leave a rest that no request holds.
         self.reserved = self.reserved - amount if self.in_flight else self.zero
 
     def account(self) -> Account:
         return Account(limit=self.limit, spent=self.spent, estimated=self.estimated, reserved=self.reserved)
 
     def lacks(self, amount: Amount | None) -> str:
-        """Return why an amount is not available; `None` is an unknown amount."""
+        """Return why an amount is not available; `None` stands for an unknown amount."""
         assert self.limit is not None
         used = f"{_number(self.spent)} of {_with_unit(self.limit)} of {self.owner} are used"
         if self.estimated:
@@ -131,22 +130,22 @@ def _with_unit(amount: Amount) -> str:
 
 
 def full_name(provider: str | None, model: str) -> str:
-    """Return `provider:model`. Test models have no provider, and a model that tries several names them itself."""
+    """Return `provider:model`, or `model` for test models, and for a model that tries several and names them."""
     if not provider or provider in ("test", "function") or provider.startswith("fallback:"):
         return model
     return f"{provider}:{model}"
 
 
 class UsageMeter:
-    """Counts calls, requests, tokens and money of the session, or of one call of a worker with limits."""
+    """Counts calls, requests, tokens and money of a session, or of one call of a worker with limits."""
 
     def __init__(self, limits: Limits, worker: str | None = None) -> None:
         self.worker = worker
-        """The worker whose call this is about; `None` is the session."""
+        """The worker whose call this counts; `None` for the session."""
         self.owner = "the session" if worker is None else f"worker {worker!r}"
         self.by_model: dict[str, RunUsage] = {}
         self.by_provider: dict[str, RunUsage] = {}
-        """The same by `provider:model`: one model of two providers has two prices."""
+        """The same by `provider:model`, since providers have different prices for one model."""
         self.calls = 0
         self.requests = 0
         self.cost = Pool("max_cost", self.owner, Decimal(0))
@@ -165,11 +164,11 @@ class UsageMeter:
         return self.cost.limit is not None or self.tokens.limit is not None
 
     def no_more_calls(self) -> str | None:
-        """Return why there may be no further call, or `None`."""
+        """Return why no further call may be made, or `None`."""
         return self._used_up("max_calls", self.limits.max_calls, self.calls, "call")
 
     def no_more_requests(self) -> str | None:
-        """Return why there may be no further model request, or `None`."""
+        """Return why no further model request may be sent, or `None`."""
         return self._used_up("max_requests", self.limits.max_requests, self.requests, "model request")
 
     def _used_up(self, name: str, limit: int | None, used: int, what: str) -> str | None:
@@ -189,5 +188,4 @@ class UsageMeter:
             total.incr(usage)
 
     def budget(self) -> Budget:
-        """Return the use of money and tokens."""
         return Budget(**asdict(self.cost.account()), tokens=self.tokens.account())

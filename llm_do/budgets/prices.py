@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from decimal import ROUND_HALF_EVEN, Context, Decimal, DivisionByZero, InvalidOperation, Overflow, localcontext
@@ -24,7 +24,7 @@ _ARITHMETIC = Context(
 )
 _INTERFACES = ("openai", "openai-chat", "openai-responses")
 _FREE = frozenset({"local", "test"})
-"""Providers that run in this program: the embedded models, and PydanticAI's `TestModel`."""
+"""Providers of this program: the embedded models, and PydanticAI's `TestModel`."""
 
 
 @contextmanager
@@ -81,15 +81,15 @@ class PriceList:
     """The prices of a session: first those of the user, then those that a provider reports, then the public list."""
 
     def __init__(self, *prices: Mapping[str, Price | Mapping[str, Any]]) -> None:
-        """Take prices of the user, the most important ones first."""
+        """Take the user's prices, those with precedence first."""
         self._user_prices = [{name: _read_price(name, price) for name, price in each.items()} for each in prices]
         self._dearest: dict[tuple[str, str | None], Price | None] = {}
         self._unknown: set[tuple[str | None, str | None]] = set()
-        """Models that the list does not have: it takes long to search."""
+        """Models that the list does not have, remembered since searching it is slow."""
 
     @money_context()
     def dearest(self, model: Model) -> Price | None:
-        """Return the highest price that a request to `model` can have; `None` where none is known."""
+        """Return the highest price that a request to `model` can have; `None` if it is not known."""
         key = (model.model_id, _base_url(model))
         if key not in self._dearest:
             self._dearest[key] = self._user_price(model) or _list_price(model)
@@ -97,7 +97,7 @@ class PriceList:
 
     @money_context()
     def cost(self, model: Model, response: ModelResponse) -> Decimal | None:
-        """Return the cost of a response; `None` where it is not known."""
+        """Return the cost of a response; `None` if it is not known."""
         if (price := self._user_price(model)) is not None:
             return price.of(response.usage.input_tokens, response.usage.output_tokens)
         if (reported := _amount(response.usage.cost)) is not None:
@@ -123,7 +123,7 @@ class PriceList:
 
 
 def _layers(model: Model) -> Iterator[Model]:
-    """Yield a model, and those that it wraps: a model of a project's own provider has a name of its own."""
+    """Yield a model and those that it wraps. A model of a project's own provider has another name than these."""
     yield model
     while isinstance(model, WrapperModel):
         model = model.wrapped
@@ -131,28 +131,25 @@ def _layers(model: Model) -> Iterator[Model]:
 
 
 def _full_names(model: Model) -> list[str]:
-    """Return the names of a model with its provider. One provider has several: its interfaces cost the same."""
+    """Return the names of a model with its provider. All interfaces of one provider have the same prices."""
     providers = _INTERFACES if model.system in _INTERFACES else (model.system,)
     return [f"{provider}:{model.model_name}" for provider in (model.system, *providers)]
 
 
 def _is_ollama_here(model: Model) -> bool:
-    """Return whether a model is served by Ollama on this machine, which is free."""
     return model.system == "ollama" and urlsplit(_base_url(model) or "").hostname in ("127.0.0.1", "::1", "localhost")
 
 
 def is_plausible(usage: RequestUsage) -> bool:
-    """Return whether the numbers of a usage, from a provider or a program, are possible."""
     return all(isinstance(count, int) and count >= 0 for count in (usage.input_tokens, usage.output_tokens))
 
 
 def was_reported(usage: RequestUsage) -> bool:
-    """Return whether a provider reported the usage of a request."""
     return usage.total_tokens > 0 and not usage.unmeasured_requests
 
 
 def _amount(cost: Any) -> Decimal | None:
-    """Return the cost that a provider reported, if it is an amount of money."""
+    """Return the cost that a provider reported; `None` if it is no amount of money."""
     try:
         return None if cost is None else money(cost, "cost")
     except (TypeError, ValueError):
@@ -177,14 +174,13 @@ def _read_price(name: str, price: Price | Mapping[str, Any]) -> Price:
 
 
 def _base_url(model: Model) -> str | None:
-    try:
+    with suppress(AttributeError, UserError):  # a client may be made later, or have no address
         return model.base_url
-    except (AttributeError, UserError):  # some clients are made later, or have none
-        return None
+    return None
 
 
 def _list_price(model: Model) -> Price | None:
-    """Look a model up where PydanticAI prices its responses: by the provider's address, then by its name."""
+    """Look a model up as PydanticAI does for its responses: by the provider's address, then by its name."""
     for each in _layers(model):
         for provider, url in ((None, _base_url(each)), (each.system, None)):
             if provider is None and url is None:
@@ -207,7 +203,7 @@ def _highest(model: ModelInfo) -> Price | None:
 
 
 def _may_apply(model: ModelInfo) -> Iterator[ModelPrice]:
-    """Yield the prices of now, of other hours of the day, and of other tiers of service."""
+    """Yield the present price, and those of other hours of the day and of other tiers of service."""
     now = datetime.now(UTC)
     yield model.get_prices(now)
     if not isinstance(model.prices, ModelPrice):
@@ -221,7 +217,7 @@ def _may_apply(model: ModelInfo) -> Iterator[ModelPrice]:
 
 
 def _rates(price: ModelPrice, direction: str) -> Iterator[Decimal]:
-    """Yield the costs of a million tokens of one direction: cached, written to a cache, or as audio."""
+    """Yield the costs of a million tokens of input or output: plain, cached, written to a cache, or as audio."""
     for name, value in vars(price).items():
         if name.endswith("_mtok") and (name.startswith("output") == (direction == "output")):
             yield from _amounts(value)

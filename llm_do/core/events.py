@@ -21,8 +21,6 @@ from .trace import CallState, ModelUsage
 
 @dataclass(frozen=True, kw_only=True)
 class _Event:
-    """The place of an event in its session."""
-
     session_id: str = ""
     """The id of the session, unlike that of any other."""
     seq: int = 0
@@ -33,27 +31,24 @@ class _Event:
 
 @dataclass(frozen=True, kw_only=True)
 class _CallerEvent(_Event):
-    """The call that an event belongs to: that which made it, where the event is of something that is no call."""
+    """An event with the call that it is about; if it is about something else, with the call that made that."""
 
     key: str | None = None
-    """The key of the call: equal for the same call of another run, and empty at the top. See `TraceEntry.key`. Of a
-    scope, it is the scope's own."""
+    """The key of the call, or of the scope: equal in another run, and empty at the top. See `TraceEntry.key`."""
     call_id: int | None
     """The `id` of its record in the trace; `None` at the top."""
     parent_id: int | None
-    """That of the call that made it; `None` at the top."""
+    """The `id` of the call that made it; `None` at the top."""
     name: str
     """The name of the entry that was called, or that is meant."""
     worker: str | None = None
     """The running worker: the entry itself, or the nearest worker above it."""
     depth: int = -1
-    """How deep the call is nested: 0 for a top-level call, -1 for the program that makes these."""
+    """How deep the call is nested: 0 for a top-level call, -1 for the program that makes top-level calls."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _CallEvent(_CallerEvent):
-    """An event of a call."""
-
     call_id: int
     """The `id` of its record in the trace."""
 
@@ -68,13 +63,12 @@ class CallOpened(_CallEvent):
     asked_by: Literal["python", "model"] = "python"
     """Whether code made the call, or a model asked for it."""
     tool_call_id: str | None = None
-    """The id that the model, or its provider, gave the call. It may be equal for two calls."""
+    """The id that the model or its provider gave the call. Two calls may have the same."""
     scope: str | None = None
     """The key of the scope, if the call is a turn of a conversation."""
     replayable: bool = True
-    """Whether the key tells the call from others. It does not where its arguments, its entry or a call above it have no
-    canonical form. Calls that differ in declared secrets alone are told apart by their ordinals, in the order in which
-    they start."""
+    """Whether only this call has its key: not if its arguments, its entry or a call above it have no canonical form.
+    Calls that differ only in declared secrets have different ordinals, in the order in which they start."""
     attachments: Sequence[MultiModalContent] = ()
     """The files that go to a worker beside its arguments."""
     type: Literal["call_opened"] = field(default="call_opened", init=False)
@@ -85,7 +79,7 @@ class CallRejected(_CallerEvent):
     """A call that could not be made: its arguments or files do not fit, or there is no such entry. It has no record."""
 
     arguments: Any
-    """The arguments as they were written, without values where some are secret or Python calls an unknown name."""
+    """The arguments as written, without their values if some are secret, or if Python calls an unknown name."""
     error: str
     tool_call_id: str | None = None
     """The id of the tool call, where a model asked for it."""
@@ -108,9 +102,9 @@ class ApprovalDecided(_CallEvent):
     """The approval of the call is decided."""
 
     outcome: ApprovalOutcome
-    """The decision, with the rule and where it stands."""
+    """The decision, with the rule and its place."""
     arguments: Any = None
-    """The arguments that a person wrote in place of those of the call; `None` where they were left as they are."""
+    """The arguments that a person wrote in place of those of the call; `None` if they were not changed."""
     attachments: Sequence[MultiModalContent] = ()
     """The files that go with edited arguments."""
     cases: Sequence[Case] = ()
@@ -155,10 +149,8 @@ class RequestSetup:
 
 @dataclass(frozen=True, kw_only=True)
 class _RequestEvent(_CallEvent):
-    """A request of a call."""
-
     model: str
-    """The model, as `provider:model`: when it is over, the one that answered, where the provider says which."""
+    """The model, as `provider:model`: at the end, the one that answered, if the provider reports it."""
     number: int = 1
     """Its number within the call, from 1."""
 
@@ -168,11 +160,11 @@ class RequestStarted(_RequestEvent):
     """A request is sent to a worker's model."""
 
     messages: Sequence[ModelMessage] = ()
-    """The messages that the request before it, of the same conversation, did not have in this place."""
+    """The messages from the first one that differs from the request before it, of the same conversation."""
     messages_from: int = 0
-    """How many messages stand before these: of the history of the conversation, and of the request before it."""
+    """How many messages come before these: they are those of the request before it, or of the history."""
     setup: RequestSetup | None = None
-    """The settings and tools as the model gets them, where they are others than those of the request before it."""
+    """The settings and tools as the model gets them; `None` if they are those of the request before it."""
     setup_digest: str = ""
     """A digest of the settings and tools."""
     type: Literal["request_started"] = field(default="request_started", init=False)
@@ -189,11 +181,11 @@ class RequestEnded(_RequestEvent):
     usage: RequestUsage | None = None
     """The usage; `None` where it failed."""
     spent: Sequence[ModelUsage] = ()
-    """The usage by model: of the answer, and of attempts that a model which tries several moved on from."""
+    """The usage by model: of failed attempts, if the model tries several models, and of the answer."""
     restored: bool = False
     """Whether the response is one of an earlier run, so that nothing was spent."""
     error: str | None = None
-    """Why there is no answer, or not all of one, if so."""
+    """The error, if there is no answer, or only a part of it."""
     cut_off: str | None = None
     """The cause, if the answer was cut off."""
     type: Literal["request_ended"] = field(default="request_ended", init=False)
@@ -237,7 +229,7 @@ class CallClosed(_CallEvent):
     error_type: str | None = None
     """The name of the error's class."""
     state: CallState = "ok"
-    """How it ended. The result of a dropped call is one of a thread that could not be stopped."""
+    """How it ended. A dropped call left a thread that could not be stopped, and its result is discarded."""
     cost: Decimal | None = None
     """The price of the call's own requests in US dollars, where it is known."""
     requests: Sequence[RequestUsage] = ()
@@ -298,6 +290,4 @@ PAYLOAD = frozenset(
         *("output", "reason", "response", "setup", "text"),
     )
 )
-"""The fields of events with what users, models and tools wrote, which may have secrets. All others say what happened,
-and where: without them a record is none.
-"""
+"""The fields of events that users, models and tools write, which may have secrets. The record needs all others."""

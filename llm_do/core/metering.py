@@ -1,4 +1,4 @@
-"""The model as a worker's requests go through it: budgets, usage, the message log."""
+"""The model that a worker's requests go through, with budgets, usage and the message log."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from .session import Session
 
 
 async def prepare_worker(session: Session, frame: WorkerFrame) -> None:
-    """Give the call of a worker its model and its own budget, or raise the problem with its files."""
+    """Give the call of a worker its model and its own budget, or raise the error of its files or its prompt."""
     if frame.input_error is not None:
         raise frame.input_error
     await session.models.prepare_default(frame)
@@ -50,12 +50,9 @@ async def prepare_worker(session: Session, frame: WorkerFrame) -> None:
 
 
 def metered(model: Model, session: Session, frame: RequestFrame) -> Model:
-    """Return `model` with a meter around it; around each candidate, where it tries several one after the other.
-
-    A model whose requests are all counted for this call is returned as it is.
-    """
+    """Return `model` with a meter around it, or around each model that it tries, unless this call has it already."""
     if isinstance(model, MeteredModel) and model._session is session:
-        return model if model._frame is frame else metered(model.wrapped, session, frame)  # it is the caller's
+        return model if model._frame is frame else metered(model.wrapped, session, frame)  # the caller's
     if isinstance(model, FallbackModel):
         candidates = [metered(each, session, frame) for each in model.models]
         return model if all(map(is_, candidates, model.models)) else _copy_with(model, "models", candidates)
@@ -72,7 +69,7 @@ def _copy_with(model: Model, name: str, value: Any) -> Model:
 
 
 def _is_metered_inside(model: Model, session: Session) -> bool:
-    """Return whether a wrapper leads to candidates, to a queue of its own, or to the meter of a caller."""
+    """Return whether a wrapper has inside a model that tries several, one with its own queue, or a caller's meter."""
     if isinstance(model, MeteredModel):
         return model._session is session
     if isinstance(model, FallbackModel | ConcurrencyLimitedModel):
@@ -81,7 +78,7 @@ def _is_metered_inside(model: Model, session: Session) -> bool:
 
 
 class MeteredModel(WrapperModel):
-    """Reserves, sends and counts what one worker call asks of one model."""
+    """Reserves, sends and counts the requests of one worker call to one model."""
 
     def __init__(self, wrapped: Model, session: Session, frame: RequestFrame) -> None:
         super().__init__(wrapped)
@@ -98,7 +95,7 @@ class MeteredModel(WrapperModel):
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
         if getattr(self.wrapped, "request_is_a_stream", False):
-            # What is used before it fails counts too.
+            # A stream reports what was used before it fails.
             async with self.request_stream(messages, model_settings, model_request_parameters) as stream:
                 async for _ in stream:
                     pass
@@ -136,7 +133,6 @@ class MeteredModel(WrapperModel):
     async def _stream(
         self, outgoing: OutgoingRequest, run_context: RunContext[Any] | None
     ) -> AsyncGenerator[StreamedResponse]:
-        """Reserve and send a request whose response is streamed."""
         request = await self._reserve(outgoing)
         async with self._sending(request):
             stream: StreamedResponse | None = None
@@ -150,7 +146,7 @@ class MeteredModel(WrapperModel):
             except BaseException as exc:
                 if stream is None:
                     self._requests.fail(request, exc)
-                else:  # it was broken off, and what it has used is spent all the same
+                else:  # what an interrupted stream has used is spent
                     self._requests.finish(request, stream.get(), failed=exc)
                 self._raise_if_unreadable(exc)
                 raise
@@ -173,12 +169,10 @@ class MeteredModel(WrapperModel):
         )
         return await self._remember(request, partial(self._send, request, ask))
 
-    # -- before and around a request -----------------------------------------------------------------
-
     def _begin(
         self, messages: list[ModelMessage], settings: ModelSettings | None, parameters: ModelRequestParameters
     ) -> OutgoingRequest:
-        """Return a request that is about to be made, with its number."""
+        """Number a request, and note the tools that the model is offered."""
         frame = self._frame
         reject_unmade_calls(self._session.recorder, frame, messages)
         tools = (*parameters.function_tools, *parameters.output_tools)
@@ -187,7 +181,7 @@ class MeteredModel(WrapperModel):
         return OutgoingRequest(frame.request_number, messages, settings, parameters)
 
     async def _remember(self, request: OutgoingRequest, send: Callable[[], Awaitable[ModelResponse]]) -> ModelResponse:
-        """Send a request, or take its response from the executor, which may have it from an earlier run."""
+        """Send a request, unless the executor has its response from an earlier run."""
         executor, was_sent = self._session.executor, False
         if not answers_requests(executor):
             return await send()
@@ -225,7 +219,7 @@ class MeteredModel(WrapperModel):
         )
 
     async def _reserve(self, request: OutgoingRequest) -> ReservedRequest:
-        """Reserve a request, after the rules on a provider's own tools, which it runs without asking."""
+        """Reserve a request, once the rules allow the provider's own tools, which it runs without asking."""
         for tool in request.parameters.native_tools:
             if tool.kind not in self._admitted:
                 await self._session.gate.approve_native(self._frame, tool.kind)
@@ -235,7 +229,6 @@ class MeteredModel(WrapperModel):
     async def _send(
         self, outgoing: OutgoingRequest, ask: Callable[[ReservedRequest], Awaitable[ModelResponse]]
     ) -> ModelResponse:
-        """Reserve and send a request whose response comes as a whole."""
         request = await self._reserve(outgoing)
         async with self._sending(request):
             try:
@@ -253,17 +246,17 @@ class MeteredModel(WrapperModel):
         return response
 
     def _raise_if_unreadable(self, exc: BaseException) -> None:
-        """Raise the named error for an answer that could not be read, so that a `FallbackModel` tries the next one."""
+        """Raise our error if an answer could not be read, so that a `FallbackModel` tries the next model."""
         if (error := unreadable_answer(exc, self.wrapped, self._session.recorder.secrets.redact)) is not None:
             raise error from exc
 
     @asynccontextmanager
     async def _sending(self, request: ReservedRequest) -> AsyncIterator[None]:
-        """Hold one of the session's slots. A request that gets none was not sent. None is left open in the end."""
+        """Hold a slot of the session. In the end the reservation is settled, or cancelled if nothing was sent."""
         slots, frame = self._session.loop.request_slots, self._frame
         try:
             self._session.recorder.log_message(frame, request.messages[-1])
-            # One of a worker above may wait for this request, and hold the last slot.
+            # A request of a worker above may hold the last slot while it waits for this one.
             has_slot = not open_requests_above(frame) or slots.value > 0
             if has_slot:
                 frame.waits_for = f", which waits to send a request ({self._session.max_concurrency}: max_concurrency)"
@@ -278,7 +271,7 @@ class MeteredModel(WrapperModel):
         try:
             try:
                 self._requests.start(request)
-            except BaseException as exc:  # of a journal: nothing was sent
+            except BaseException as exc:  # from a journal: nothing was sent
                 request.reservation.cancel()
                 self._requests.record_failure(request, exc)
                 raise
@@ -288,10 +281,10 @@ class MeteredModel(WrapperModel):
             frame.open_requests = tuple(each for each in frame.open_requests if each is not request.reservation)
             if has_slot:
                 slots.release()
-            request.reservation.settle((), whole=False)  # where settling it failed
+            request.reservation.settle((), whole=False)  # if settling it failed
 
     def _refuse_cut_off(self, cut_off: str | None) -> AnswerCutOff | None:
-        """Return the error for an answer that was cut off, where the worker says that half an answer is none."""
+        """Return the error for an answer that was cut off, if the worker has `on_cut_off: error`."""
         entry = self._frame.entry
         if cut_off is None or entry.on_cut_off != "error":
             return None

@@ -1,6 +1,4 @@
-"""The record of a session: each call in the trace and in the stream of events, written by one function from the same
-fields, and without secrets.
-"""
+"""The record of a session: one function writes each fact to the trace and to the stream of events, without secrets."""
 
 from __future__ import annotations
 
@@ -50,7 +48,7 @@ THREAD_DROPPED = "its thread cannot be stopped, and its result is dropped"
 
 
 class Recorder:
-    """Writes down what happens, when it happens, and no secrets."""
+    """Writes what happens to the trace, the message log and the stream of events, without secrets."""
 
     def __init__(
         self,
@@ -66,7 +64,6 @@ class Recorder:
         self.secrets = secrets
         self.stream = stream
         self.observed = stream.observed
-        """Whether anything listens. Events are made only then."""
         self.keeps_keys = keeps_keys or self.observed
         """Whether each call gets its key when it is opened."""
         self.redaction = Redaction(secrets, entries)
@@ -77,7 +74,6 @@ class Recorder:
     # -- calls -------------------------------------------------------------------------------------
 
     def open(self, frame: CallFrame, arguments: dict[str, Any]) -> TraceEntry:
-        """Open the record of a call."""
         entry, parent = frame.entry, frame.caller.record
         visible = frame.original_arguments = snapshot(arguments)
         if entry.secret_fields is not None or self.secrets.active:
@@ -107,13 +103,11 @@ class Recorder:
         return record
 
     def key_of(self, frame: CallFrame) -> str:
-        """Return the key of a call, and of those above it, which are made when they are first needed.
-
-        The digest leaves out what is known as secret before the run: declared fields, and configured values.
-        """
+        """Return the key of a call. It is made, with the keys of the calls above, when it is first needed."""
         if frame.key is None:
             if frame.caller.key is None:
                 self.key_of(frame.caller)
+            # Without what is known as secret before the run: declared fields, and configured values.
             content = frame.original_arguments
             if frame.entry.secret_fields is not None:
                 content = self.redaction.without_declared(frame, content)
@@ -137,19 +131,19 @@ class Recorder:
             frame.replayable = frame.replayable and is_exact
 
     def _digest(self, value: Any) -> tuple[str, bool]:
-        """Return a digest of a value without configured secrets, and whether it tells the value from all others."""
+        """Return a digest of a value without configured secrets, and whether no other value has the same."""
         configured = self.secrets.configured
         return digest(value, None if configured is None else configured.redact)
 
     def reject(self, caller: CallFrame, name: str, arguments: Any, error: str, tool_call_id: str | None = None) -> None:
-        """Record a call that cannot be made: it has no record of its own."""
+        """Emit that a call cannot be made. Such a call has no record in the trace."""
         if self.observed:
             where = _tags_below(caller, self.secrets.redact(name), self.key_of(caller))
-            fields = {"arguments": snapshot(arguments), "error": error, "tool_call_id": tool_call_id}
-            self.stream.emit(CallRejected, where, **fields)
+            given = snapshot(arguments)
+            self.stream.emit(CallRejected, where, arguments=given, error=error, tool_call_id=tool_call_id)
 
     def start(self, frame: CallFrame) -> None:
-        """Record that the entry of a call begins to run, where anything listens."""
+        """Emit that the entry of a call begins to run. Call this only if anything listens."""
         record = frame.recorded
         fields = {"arguments": snapshot(record.input_data), "model": record.model}
         self.stream.emit(CallStarted, tags(frame), **fields, definition=definition_digest(frame.entry).text)
@@ -157,7 +151,6 @@ class Recorder:
     def record_approval(
         self, frame: CallFrame, outcome: ApprovalOutcome, cases: Sequence[Case] = ()
     ) -> ApprovalOutcome:
-        """Record how the approval of a call was decided."""
         record = frame.recorded
         outcome = record.approval = self.secrets.redact(replace(outcome, at=time()))
         if self.observed:
@@ -169,7 +162,7 @@ class Recorder:
         return outcome
 
     def rewrite(self, frame: CallFrame, arguments: dict[str, Any]) -> None:
-        """Record other arguments for a call than those it was made with, and the files that go with these."""
+        """Record the arguments and files that replace those with which the call was made."""
         self.key_of(frame)  # an edit does not change it
         frame.original_arguments = snapshot(arguments)
         visible = self.redaction.visible_arguments(frame, frame.original_arguments)
@@ -183,13 +176,12 @@ class Recorder:
         error: str | None = None,
         error_type: str | None = None,
     ) -> None:
-        """Close the record of a call that returned, or that ended in another state."""
         record = frame.record
         if record is None:  # it could not even be opened
             return
         if type(output) not in ATOMS:
             output = snapshot(output)
-            # A tool's own word for it. An output may lie about its class, or refuse to tell it.
+            # Not `isinstance`: an output may lie about its class, or raise when it is asked for it.
             if issubclass(type(output), ToolDenied) and frame.failure is None:
                 frame.failure = f"denied: {output.message}"
         duration, waited = perf_counter() - frame.made_at, 0.0
@@ -202,7 +194,7 @@ class Recorder:
             output, error, failure = self.secrets.redact((output, error, failure))
         record.close(state, duration, output, error, failure, error_type, waited)
         if self.observed:
-            restored, frame.restored_usage = frame.restored_usage, None  # told once, also where a journal fails
+            restored, frame.restored_usage = frame.restored_usage, None  # emitted once, even if the journal fails
             self._emit_closed(tags(frame), record, restored)
 
     def fail(self, frame: CallFrame, exc: BaseException) -> None:
@@ -228,7 +220,7 @@ class Recorder:
 
     @contextmanager
     def keep_error(self, exc: BaseException) -> Iterator[None]:
-        """Record an error, which a failure of the journal meanwhile must not replace: it is noted on the error."""
+        """Keep an error while it is recorded: a failure of the journal is noted on it, and does not replace it."""
         try:
             yield
         except Exception as failure:
@@ -236,7 +228,6 @@ class Recorder:
                 exc.add_note(f"It could not be recorded: {type(failure).__name__}: {text_of(failure)}")
 
     def _write(self, record: TraceEntry, **fields: Any) -> None:
-        """Write fields of a record, without secrets."""
         for name, value in fields.items():
             setattr(record, name, self.secrets.redact(value))
 
@@ -264,14 +255,14 @@ class Recorder:
         )
 
     def restore_usage(self, frame: CallFrame, spent: Sequence[ModelUsage]) -> None:
-        """Record that the answer of a call is one of an earlier run, and its usage there."""
+        """Record that the answer of a call is from an earlier run, and what it used there."""
         frame.restored_usage = tuple(spent)
         frame.recorded.add_requests(spent, None)
 
     def add_whole(
         self, frame: CallFrame, name: str, kind: str, arguments: Any, *, output: Any = None, error: str | None = None
     ) -> None:
-        """Record something below a call that is known only when it is over: what ran at a provider, or a server."""
+        """Record something below a call that is known only when it is over: a tool of a provider, or a server."""
         record = TraceEntry(next(self._ids), frame.call_id, name, kind, frame.depth + 1, None, time())
         record.close("ok" if error is None else "failed")
         self._write(record, input_data=arguments, output_data=output, error=error)
@@ -287,7 +278,7 @@ class Recorder:
     # -- scopes ------------------------------------------------------------------------------------
 
     def open_scope(self, frame: WorkerFrame) -> None:
-        """Record that a conversation begins, and give it its key. The second time, nothing is done."""
+        """Record once that a conversation begins, and give it its key."""
         if frame.scope_key is None and self.keeps_keys:
             self.key_of(frame.caller)
             frame.scope_key = key_of_scope(frame)
@@ -297,7 +288,7 @@ class Recorder:
                 self.stream.emit(ScopeOpened, where, history=snapshot(history))
 
     def close_scope(self, frame: WorkerFrame) -> None:
-        """Record that a conversation is over, if that is not recorded yet."""
+        """Record once that a conversation is over."""
         if frame.scope_key is not None and not frame.conversation.is_closed and self.observed:
             frame.conversation.is_closed = True
             self.stream.emit(ScopeClosed, _tags_below(frame.caller, frame.entry.name, frame.scope_key))
@@ -307,28 +298,33 @@ class Recorder:
     def finish_request(
         self, frame: CallFrame, spent: Sequence[ModelUsage], cut_off: str | None = None, **fields: Any
     ) -> None:
-        """Record the end of a request: its usage, and what came of it."""
+        """Record the usage and the outcome of a request."""
         frame.recorded.add_requests(spent, cut_off)
         if self.observed:
             self.stream.emit(RequestEnded, tags(frame), spent=snapshot(tuple(spent)), cut_off=cut_off, **fields)
 
     def log_message(self, frame: RequestFrame, message: ModelMessage) -> None:
-        """Log a message. Of a request, what the one before it did not have."""
-        new = _find_new_parts(frame, message) if isinstance(message, ModelRequest) else message
-        if new is None:
-            return
-        message = self.secrets.redact(self.redaction.visible_message(frame, new))
+        """Log a message; of a request, only the parts that the one before it did not have."""
+        if isinstance(message, ModelRequest):
+            # PydanticAI merges the end of one turn with the prompt of the next.
+            before, frame.conversation.logged_parts = frame.conversation.logged_parts, list(message.parts)
+            new = [part for part in message.parts if not any(part is other for other in before)]
+            if message.parts and not new:
+                return
+            if len(new) < len(message.parts):
+                message = replace(message, parts=new)
+        message = self.secrets.redact(self.redaction.visible_message(frame, message))
         self.messages.add(message)
         if self.observed:
             self.stream.emit(MessageLogged, tags(frame), message=snapshot(message))
 
     def log_rest(self, frame: RequestFrame, messages: Sequence[ModelMessage]) -> None:
-        """Log what came after the last response: the results of tools that no model was shown."""
+        """Log the messages after the last response, which were not sent to a model."""
         for message in messages_after_last_response(messages):
             self.log_message(frame, message)
 
     def notice(self, frame: CallFrame, text: str) -> None:
-        """Send a notice once: to the sinks, or to the log where there are none, or no call that they know of."""
+        """Send a notice once: to the sinks, or to the log if there are no sinks or the call has no record."""
         if text in self._noticed:
             return
         self._noticed.add(text)
@@ -345,7 +341,7 @@ class Recorder:
         return self.trace
 
     def read_messages(self) -> MessageLog:
-        """Return the message log, in the same way."""
+        """Return the message log, without them too."""
         self.messages.trim()
         self._search_again()
         return self.messages
@@ -360,7 +356,7 @@ class Recorder:
 
 
 def tags(frame: CallFrame) -> dict[str, Any]:
-    """Return the call that an event belongs to, as the fields of events."""
+    """Return the fields of an event that say to which call it belongs."""
     if frame.tags is None:
         record = frame.recorded
         frame.tags = _tags_below(frame, record.name, record.key)
@@ -368,7 +364,7 @@ def tags(frame: CallFrame) -> dict[str, Any]:
 
 
 def _tags_below(frame: CallFrame, name: str, key: str | None) -> dict[str, Any]:
-    """Return the call that made something which has no call of its own, as the fields of events."""
+    """Return the fields of an event about something below `frame` that is not a call with a record."""
     worker = frame.worker_entry
     return {
         "key": key,
@@ -380,20 +376,8 @@ def _tags_below(frame: CallFrame, name: str, key: str | None) -> dict[str, Any]:
     }
 
 
-def _find_new_parts(frame: RequestFrame, request: ModelRequest) -> ModelRequest | None:
-    """Return what a request has that the one before it did not have; `None` if that is nothing.
-
-    PydanticAI merges the end of one turn with the prompt of the next.
-    """
-    before, frame.conversation.logged_parts = frame.conversation.logged_parts, list(request.parts)
-    new = [part for part in request.parts if not any(part is other for other in before)]
-    if len(new) == len(request.parts):
-        return request
-    return replace(request, parts=new) if new else None
-
-
 def messages_after_last_response(messages: Sequence[ModelMessage]) -> Sequence[ModelMessage]:
-    """Return the results of tools that no model was sent."""
+    """Return the requests after the last response, which have results of tools and were not sent to a model."""
     end = len(messages)
     while end and isinstance(messages[end - 1], ModelRequest):
         end -= 1

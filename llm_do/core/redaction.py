@@ -26,18 +26,14 @@ from .frame import CallFrame, RequestFrame
 
 
 class Redaction:
-    """Hides the secrets of calls: the fields that their entries declare secret, and values known as secret.
-
-    Inside of a session values stay whole: a tool gets its secret. They are filtered at three doors: on the way into the
-    record (`Recorder`, `EventStream`), to a person (`question`), and to a model (`for_model`, `without_configured`).
-    """
+    """Hides the secrets of calls: fields that entries declare secret, and values known as secret."""
 
     def __init__(self, secrets: Secrets, entries: Mapping[str, Entry[Any]]) -> None:
         self._secrets = secrets
         self._entries = entries
 
     def secret_fields(self, declared: SecretFields | None, arguments: Any) -> SecretFields | None:
-        """Return the secret fields of these very arguments: a delegation has those of the worker that it names."""
+        """Return the secret fields of arguments. A delegation has those of the worker that its arguments name."""
         if declared is not DELEGATED:
             return declared
         with suppress(Exception):  # an error in that worker is reported when it is called
@@ -51,26 +47,25 @@ class Redaction:
         return arguments if is_open else self._secrets.arguments(arguments, secret_fields)
 
     def without_declared(self, frame: CallFrame, arguments: Any) -> Any:
-        """Return arguments without the fields that are declared secret."""
         secret_fields = self.secret_fields(frame.entry.secret_fields, arguments)
         if secret_fields is not None:
             try:
                 arguments = secret_fields.split(arguments)[0]
-            except Exception:  # of a class that cannot be taken apart: what stands for it is equal to nothing
+            except Exception:  # of a class that cannot be taken apart: no other arguments may have the same key
                 arguments = dict.fromkeys(arguments, object())
         return arguments
 
     def without_configured(self, value: Any) -> Any:
-        """Return a value without the secrets of the environment, which no tool's result may bring to a model."""
+        """Return a value without the secrets of the environment, which no result of a tool may bring to a model."""
         configured = self._secrets.configured
         return value if configured is None else configured.redact(value)
 
     def for_model(self, value: Any) -> Any:
-        """Return a value without any secret, for a model that is sent it by another one, or by a server."""
+        """Return a value without any secret, for a model that gets it from another model, or from a server."""
         return self._secrets.redact(value)
 
     def question(self, request: ApprovalRequest) -> ApprovalRequest:
-        """Return a question without secrets. An offer that has one cannot be shown in full, and is left out."""
+        """Return a question without secrets, and without offers that cannot be shown in full because of one."""
         if not self._secrets.active:
             return request
         shown: ApprovalRequest = self._secrets.redact(replace(request, offers=()))
@@ -78,7 +73,7 @@ class Redaction:
         return replace(shown, offers=offers)
 
     def visible_cases(self, frame: CallFrame, cases: Sequence[Case]) -> tuple[Case, ...]:
-        """Return what was judged of a call, without its secret arguments, and as it is now."""
+        """Return a copy of the judged cases of a call, without its secret arguments."""
         declared = frame.entry.secret_fields
         if declared is None or declared is DELEGATED:
             return tuple(snapshot(cases))
@@ -87,25 +82,24 @@ class Redaction:
             replace(case, facts={name: visible.get(name, HIDDEN) for name in case.facts}) for case in snapshot(cases)
         )
 
-    # -- messages ----------------------------------------------------------------------------------
-
     def visible_messages(
         self, frame: RequestFrame, messages: Sequence[ModelMessage], *, unknown_tools: bool = False
     ) -> tuple[ModelMessage, ...]:
-        """Return messages as they may be recorded, with `unknown_tools` of a history: their arguments are hidden."""
+        """Return messages as they may be recorded. `unknown_tools` hides the arguments of such tools: in a history."""
         return tuple(self.visible_message(frame, message, unknown_tools=unknown_tools) for message in messages)
 
     def visible_message(
         self, frame: RequestFrame, message: ModelMessage, *, unknown_tools: bool = False
     ) -> ModelMessage:
-        """Return a message as it may be recorded."""
+        parts: Any
         if isinstance(message, ModelResponse):
-            return self.visible_response(frame, message, unknown_tools=unknown_tools)
-        parts = [self._without_input(frame, part) for part in message.parts]
+            parts = [self._visible_call(frame, part, unknown_tools=unknown_tools) for part in message.parts]
+        else:
+            parts = [self._without_input(frame, part) for part in message.parts]
         return message if all(map(is_, parts, message.parts)) else replace(message, parts=parts)
 
     def _without_input(self, frame: RequestFrame, part: Any) -> Any:
-        """Return what a model is told of arguments that do not fit, without these where some of them are secret."""
+        """Return a retry prompt without the arguments that did not fit, if the tool has secrets."""
         is_retry = isinstance(part, RetryPromptPart) or getattr(part, "outcome", None) == "retried"
         if not is_retry or not isinstance(part.content, list) or self._declared_by(frame, part.tool_name) is None:
             return part
@@ -113,34 +107,25 @@ class Redaction:
         part.content = [{**each, "input": HIDDEN} if isinstance(each, dict) else each for each in part.content]
         return part
 
-    def visible_response(
-        self, frame: RequestFrame, response: ModelResponse, *, unknown_tools: bool = False
-    ) -> ModelResponse:
-        """Return a response without the secret arguments of the calls that it asks for.
-
-        It is logged before the calls are made, so this is where their values become known as secret.
-        """
-        parts: list[Any] = []
-        for part in response.parts:
-            if isinstance(part, BaseToolCallPart) and part.args:
-                declared = self._declared_by(frame, part.tool_name)
-                if declared is not None or self._secrets.active:
-                    args: Any = self._visible_args(part.args, declared)
-                    part = replace(part, args=args)
-                if unknown_tools and isinstance(part, ToolCallPart) and not self._is_known(frame, part.tool_name):
-                    part = replace(part, args=_hide_all(part.args))
-            parts.append(part)
-        return response if all(map(is_, parts, response.parts)) else replace(response, parts=parts)
+    def _visible_call(self, frame: RequestFrame, part: Any, *, unknown_tools: bool) -> Any:
+        """Return a part of a response without the secret arguments of the call that it asks for."""
+        if not isinstance(part, BaseToolCallPart) or not part.args:
+            return part
+        declared = self._declared_by(frame, part.tool_name)
+        if declared is not None or self._secrets.active:
+            # A response is logged before its calls are made: here their values become known as secret.
+            args: Any = self._visible_args(part.args, declared)
+            part = replace(part, args=args)
+        if unknown_tools and isinstance(part, ToolCallPart) and not self._is_known(frame, part.tool_name):
+            part = replace(part, args=_hide_all(part.args))
+        return part
 
     def hide_unfit_arguments(self, frame: RequestFrame, tool: str, arguments: Any) -> Any:
-        """Return the arguments of a call that does not fit its tool: only their names, where some of them are secret.
-
-        They may have a secret in any place.
-        """
+        """Return the arguments of a call that does not fit its tool, only by name if a secret may be in any place."""
         return arguments if self._declared_by(frame, tool) is None else _hide_all(arguments)
 
     def _entry_of(self, frame: RequestFrame, tool: str) -> EntryBase | None:
-        """Return the entry behind a tool, if it is one of the worker or of the project."""
+        """Return the entry of the worker, or of the project, that a tool calls."""
         own_entries = frame.entry.own_entries
         with suppress(Exception):  # an error in that worker is reported when it is called
             return adapt(own_entries[tool] if tool in own_entries else self._entries[tool])
@@ -150,7 +135,6 @@ class Redaction:
         return tool in frame.conversation.tools or self._entry_of(frame, tool) is not None
 
     def _declared_by(self, frame: RequestFrame, tool: str | None) -> SecretFields | None:
-        """Return the declared secret fields of a tool."""
         if tool is None:
             return None
         definition, is_own = frame.conversation.tools.get(tool), tool in frame.entry.own_entries
@@ -158,15 +142,12 @@ class Redaction:
         declared = None if entry is None else entry.secret_fields
         if definition is None or declared is DELEGATED or (is_own and declared is None):
             return declared
-        return SecretFields.of(definition.parameters_json_schema)  # which may have other names for a model
+        return SecretFields.of(definition.parameters_json_schema)  # the model may know its fields by other names
 
     def restore_secrets(
         self, frame: CallFrame, original: dict[str, Any], edited: dict[str, Any]
     ) -> tuple[dict[str, Any], set[str]]:
-        """Return arguments that a person edited without seeing their secrets, and the names of unchanged ones.
-
-        Unchanged arguments have their original values, with their secrets.
-        """
+        """Return arguments that a person edited, the unchanged ones with their secrets, and the names of these."""
         visible = self.visible_arguments(frame, original)
         unchanged = {name for name in edited.keys() & visible.keys() if is_same(edited[name], visible[name])}
         for name in (edited.keys() & visible.keys()) - unchanged:
@@ -177,12 +158,11 @@ class Redaction:
     def _visible_args(self, args: Any, declared: SecretFields | None) -> str | dict[str, Any]:
         if not isinstance(args, str):
             return self._without_secrets(args, declared)
-        try:
+        arguments: Any = None
+        with suppress(ValueError):
             arguments = json.loads(args)
-        except ValueError:
-            arguments = None
-        if not isinstance(arguments, dict):  # a text whose secrets cannot be located
-            if declared is not None and args.lstrip().startswith("{"):  # a broken one, which errors quote
+        if not isinstance(arguments, dict):  # a text in which secrets cannot be located
+            if declared is not None and args.lstrip().startswith("{"):  # broken JSON, which errors quote
                 self._secrets.learn([args])
             return HIDDEN if declared is not None else args
         visible = self._without_secrets(arguments, declared)

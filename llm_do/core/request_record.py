@@ -1,4 +1,4 @@
-"""Records of model requests: their new messages, the calls that they ask for, their usage, and digests of them."""
+"""Records of model requests: their new messages, the calls in their responses, their usage, and their digests."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ from .session import Session
 from .trace import ModelUsage
 
 _TURNED_AWAY = frozenset({*range(400, 500), 501, 503, 529})
-"""HTTP codes of servers that refuse a request. No provider charges for one."""
+"""HTTP codes with which servers refuse a request. No provider charges for these."""
 
 
 class RequestRecorder:
-    """Records the requests that one worker call makes to one model, and settles what was reserved for them."""
+    """Records the requests of one worker call to one model, and settles their reservations."""
 
     def __init__(self, session: Session, frame: RequestFrame, model: Model) -> None:
         self._session = session
@@ -60,12 +60,32 @@ class RequestRecorder:
 
     def start(self, request: OutgoingRequest) -> None:
         recorder, frame = self._session.recorder, self._frame
-        if recorder.observed:
-            fields = describe_start(recorder, frame, self._model, request)
-            recorder.stream.emit(RequestStarted, tags(frame), model=self.model_name, number=request.number, **fields)
+        if not recorder.observed:
+            return
+        conversation, messages = frame.conversation, request.messages
+        before = zip(conversation.sent_messages, conversation.recorded_messages, messages, strict=False)
+        start = sum(1 for _ in takewhile(lambda each: _is_unchanged(*each), before))
+        # A copy: a tool may still change a list that it returned.
+        new = snapshot(recorder.redaction.visible_messages(frame, messages[start:]))
+        conversation.sent_messages = list(messages)
+        conversation.recorded_messages = [*conversation.recorded_messages[:start], *snapshot(messages[start:])]
+        setup = setup_of(self._model, request.settings, request.parameters)
+        is_same = conversation.setup is not None and conversation.setup[0] == setup
+        if conversation.setup is None or not is_same:
+            conversation.setup = setup, digest_of_text(json_text(recorder.redaction.without_configured(setup)))
+        recorder.stream.emit(
+            RequestStarted,
+            tags(frame),
+            model=self.model_name,
+            number=request.number,
+            messages=new,
+            messages_from=start,
+            setup=None if is_same else snapshot(setup),
+            setup_digest=conversation.setup[1],
+        )
 
     def fail(self, request: ReservedRequest, exc: BaseException) -> None:
-        """Settle a request without a response. It may be paid, unless the provider cannot have worked on it."""
+        """Settle a request without a response. It may be billed, unless the provider cannot have worked on it."""
         request.reservation.settle((), whole=_was_not_worked_on(exc))
         if request.bounded_by_budget and isinstance(exc, ModelHTTPError) and exc.status_code in (400, 422):
             exc.add_note(
@@ -77,7 +97,7 @@ class RequestRecorder:
     def record_failure(
         self, request: OutgoingRequest, exc: BaseException, duration: float = 0.0, *, restored: bool = False
     ) -> None:
-        """Record the end of a request that has no response. What it used is not told here."""
+        """Record the end of a request without a response."""
         what = {"model": self.model_name, "number": request.number, "error": _error_text(exc)}
         with self._session.recorder.keep_error(exc):
             self._session.recorder.finish_request(self._frame, (), None, duration=duration, restored=restored, **what)
@@ -89,7 +109,7 @@ class RequestRecorder:
         cut_off: str | None = None,
         failed: BaseException | None = None,
     ) -> None:
-        """Settle a request by its response, and log that."""
+        """Settle a request by its response, and record it."""
         session, usage = self._session, response.usage
         reports_usage = is_plausible(usage)
         usage.cost = session.spending.prices.cost(self._model, response) if reports_usage else None
@@ -110,7 +130,7 @@ class RequestRecorder:
                 self._frame, f"Model {model!r} used more than the most that was reserved for a request. It is counted."
             )
         if cut_off is not None and not session.recorder.observed and failed is None:
-            # Sinks learn it from the end of the request.
+            # Sinks have it in `RequestEnded`.
             session.recorder.notice(self._frame, f"An answer of model {self.model_name!r} was cut off: {cut_off}.")
         error = None if failed is None else _error_text(failed)
         took = perf_counter() - request.sent_at
@@ -118,16 +138,14 @@ class RequestRecorder:
             self._record_response(request, response, spent, took, error, cut_off)
 
     def _spent_by(self, response: ModelResponse) -> list[ModelUsage]:
-        """Return the usage of a response, after that of attempts which its model moved on from: all are paid."""
+        """Return the usage of each failed attempt before a response, which is billed too, and of the response."""
         attempts = [
             ModelUsage(attempt.model_name, attempt.provider_name, attempt.usage)
             for attempt in response.failed_attempts or ()
             if attempt.usage is not None and is_plausible(attempt.usage)
         ]
-        return [
-            *attempts,
-            ModelUsage(response.model_name or self._model.model_name, self._model.system, response.usage),
-        ]
+        name = response.model_name or self._model.model_name
+        return [*attempts, ModelUsage(name, self._model.system, response.usage)]
 
     def _record_response(
         self,
@@ -140,7 +158,7 @@ class RequestRecorder:
         *,
         restored: bool = False,
     ) -> None:
-        """Record a response, with the calls that it asks for and those that ran at the provider."""
+        """Record a response, the calls that it asks for, and those that ran at the provider."""
         recorder, frame, parameters = self._session.recorder, self._frame, request.parameters
         note_calls(frame, request.number, response, parameters)
         try:
@@ -154,7 +172,7 @@ class RequestRecorder:
                 if isinstance(part, NativeToolCallPart):
                     output = outputs.get(part.tool_call_id)
                     recorder.add_whole(frame, part.tool_name, "native", part.args_as_dict(), output=output)
-        finally:  # where a journal fails, the usage is counted all the same
+        finally:  # if the journal fails, the usage is counted nevertheless
             recorder.finish_request(
                 frame,
                 [replace(each, usage=copy(each.usage)) for each in spent],
@@ -162,14 +180,14 @@ class RequestRecorder:
                 model=full_name(self._model.system, spent[-1].model),
                 number=request.number,
                 duration=duration,
-                response=snapshot(recorder.redaction.visible_response(frame, response)) if recorder.observed else None,
+                response=snapshot(recorder.redaction.visible_message(frame, response)) if recorder.observed else None,
                 usage=copy(response.usage),
                 error=error,
                 restored=restored,
             )
 
     def restore_failure(self, request: OutgoingRequest, exc: BaseException) -> None:
-        """Record a request that was not sent, since it failed in an earlier run."""
+        """Record a request that is not sent, since it failed in an earlier run."""
         with self._session.recorder.keep_error(exc):
             self._start_unsent(request)
         self.record_failure(request, exc, restored=True)
@@ -179,7 +197,7 @@ class RequestRecorder:
         self.start(request)
 
     def restore(self, request: OutgoingRequest, response: ModelResponse, cut_off: str | None) -> None:
-        """Record a request whose response is one of an earlier run. It is counted, and not spent again."""
+        """Record a request whose response is from an earlier run. Its usage is counted, but not spent again."""
         self._start_unsent(request)
         spent = self._spent_by(response)
         self._session.spending.restore(spent)
@@ -187,66 +205,45 @@ class RequestRecorder:
 
 
 def setup_of(model: Model, settings: ModelSettings | None, parameters: ModelRequestParameters) -> RequestSetup:
-    """Return the settings and tools of a request as a model gets them. Headers may have keys, which are hidden."""
-    with suppress(UserError):  # the request itself will say it
+    """Return the settings and tools of a request as a model gets them, without credentials."""
+    with suppress(UserError):  # sending it raises the same
         parameters = model.prepare_request(settings, parameters)[1]
     parameters = _without_metadata(parameters)
-    schema = None if parameters.output_object is None else parameters.output_object.json_schema
+    output = parameters.output_object
     return RequestSetup(
         settings=settings_sent(model, settings),
         output_mode=parameters.output_mode,
         tools=tuple(parameters.function_tools),
         output_tools=tuple(parameters.output_tools),
         native_tools=tuple(tool.kind for tool in parameters.native_tools),
-        output_schema=schema,
+        output_schema=None if output is None else output.json_schema,
     )
 
 
 def _without_metadata(parameters: ModelRequestParameters) -> ModelRequestParameters:
-    """Return the parameters of a request without what no model is sent."""
+    """Return the parameters of a request without metadata of tools, which is not sent."""
     function_tools = [replace(tool, metadata=None) for tool in parameters.function_tools]
     output_tools = [replace(tool, metadata=None) for tool in parameters.output_tools]
     return replace(parameters, function_tools=function_tools, output_tools=output_tools)
 
 
 def settings_sent(model: Model, settings: ModelSettings | None) -> dict[str, Any]:
-    """Return the settings of a request as they may be written down."""
+    """Return the settings of a request without credentials."""
     return hide_credentials(merge_model_settings(model.settings, settings) or {})
 
 
-def describe_start(recorder: Recorder, frame: RequestFrame, model: Model, request: OutgoingRequest) -> dict[str, Any]:
-    """Return what `RequestStarted` says of a request beside its model and its number."""
-    conversation, messages = frame.conversation, request.messages
-    before = zip(conversation.sent_messages, conversation.recorded_messages, messages, strict=False)
-    start = sum(1 for _ in takewhile(lambda each: _is_unchanged(*each), before))
-    # As they are now: a tool may still write to a list that it returned.
-    new = snapshot(recorder.redaction.visible_messages(frame, messages[start:]))
-    conversation.sent_messages = list(messages)
-    conversation.recorded_messages = [*conversation.recorded_messages[:start], *snapshot(messages[start:])]
-    setup = setup_of(model, request.settings, request.parameters)
-    is_same = frame.conversation.setup is not None and frame.conversation.setup[0] == setup
-    if frame.conversation.setup is None or not is_same:
-        frame.conversation.setup = setup, digest_of_text(json_text(recorder.redaction.without_configured(setup)))
-    return {
-        "messages": new,
-        "messages_from": start,
-        "setup": None if is_same else snapshot(setup),
-        "setup_digest": frame.conversation.setup[1],
-    }
-
-
 def _is_unchanged(sent: ModelMessage, as_sent: ModelMessage, message: ModelMessage) -> bool:
-    """Return whether a message is one that was sent before, as it was then."""
+    """Return whether a message was sent before, and is as it was then."""
     try:
         if as_sent == message:
             return True
-        return sent is message and snapshot(as_sent) != as_sent  # it holds what is equal to itself only
-    except Exception:  # of values that cannot be compared
+        return sent is message and snapshot(as_sent) != as_sent  # it has a value that no copy is equal to
+    except Exception:  # from values that cannot be compared
         return sent is message
 
 
 def request_digest(recorder: Recorder, model: Model, request: OutgoingRequest) -> str:
-    """Return a digest of a request, without secrets, and without the times and ids that differ from run to run."""
+    """Return a digest of a request without secrets, and without times and ids, which differ from run to run."""
     native = [hide_keys(asdict(tool)) for tool in request.parameters.native_tools]
     parameters = replace(_without_metadata(request.parameters), native_tools=[])
     content = [comparable_messages(request.messages), settings_sent(model, request.settings), parameters, native]
@@ -254,10 +251,10 @@ def request_digest(recorder: Recorder, model: Model, request: OutgoingRequest) -
 
 
 def note_calls(frame: RequestFrame, number: int, response: ModelResponse, parameters: ModelRequestParameters) -> None:
-    """Note the calls that a response asks for, so that each can be told from its equals when it is made."""
+    """Note the calls that a response asks for, so that equal ones can be told apart when they are made."""
     outputs = {tool.name for tool in parameters.output_tools}
     parts = [part for part in response.parts if isinstance(part, ToolCallPart)]
-    # Those of another response wait, too: a tool may run an agent of its own with the model of its worker.
+    # Those of another response may still wait: a tool may run an agent of its own with the model of its worker.
     frame.asked_calls += tuple(
         AskedCall(part.tool_name, part.tool_call_id, (number, position), part.args)
         for position, part in enumerate(parts)
@@ -268,10 +265,7 @@ def note_calls(frame: RequestFrame, number: int, response: ModelResponse, parame
 def reject_unmade_calls(
     recorder: Recorder, frame: RequestFrame, messages: Sequence[ModelMessage], ended_by: BaseException | None = None
 ) -> None:
-    """Record the calls of the last response that could not be made.
-
-    The next request tells the model, if there is one, and else the error that ended the run of the worker.
-    """
+    """Record unmade calls of the last response, with the errors of the next request, or with `ended_by`."""
     if not frame.asked_calls or not messages:
         return
     response = next((each for each in reversed(messages) if isinstance(each, ModelResponse)), None)
@@ -292,18 +286,18 @@ def reject_unmade_calls(
 
 
 def _retries(messages: Sequence[ModelMessage]) -> Iterator[tuple[RetryPromptPart | ToolReturnPart, str]]:
-    """Yield what tells a model that a call could not be made, with the text for it."""
+    """Yield the parts that tell a model that a call could not be made, with their texts."""
     for part in chain.from_iterable(message.parts for message in messages):
-        if isinstance(part, RetryPromptPart):  # PydanticAI has two forms for it, by its version
+        if isinstance(part, RetryPromptPart):  # the form depends on the version of PydanticAI
             yield part, part.model_response()
         elif isinstance(part, ToolReturnPart) and part.outcome == "retried":
             yield part, part.model_response_str()
 
 
 def _out_of_retries(calls: Sequence[AskedCall], error: BaseException) -> AskedCall | None:
-    """Return the call that could not be made once too often, if that ended the run."""
+    """Return the call whose tool had too many retries, if that ended the run."""
     text = str(error) if isinstance(error, UnexpectedModelBehavior) else ""
-    # PydanticAI says only in its text which tool it was.
+    # PydanticAI names the tool only in its text.
     named = [call for call in calls if text.startswith(f"Tool {call.name!r} exceeded ")]
     cause = error.__cause__
     inputs = [each["input"] for each in cause.errors()] if isinstance(cause, ValidationError) else []
@@ -312,7 +306,7 @@ def _out_of_retries(calls: Sequence[AskedCall], error: BaseException) -> AskedCa
 
 
 def _inputs_of(call: AskedCall) -> list[Any]:
-    """Return what an error of validation may quote of a call: all its arguments, or one of them."""
+    """Return what a validation error may quote of a call: all its arguments, or one of them."""
     arguments = call.arguments
     if isinstance(arguments, str):
         with suppress(ValueError):
@@ -333,6 +327,6 @@ def _was_not_worked_on(exc: BaseException | None) -> bool:
     while exc is not None and depth < 20:
         if isinstance(exc, UserError | NotImplementedError | ConnectionRefusedError | socket.gaierror):
             return True
-        # Not what was merely being handled: an attempt before this one may have failed so.
+        # Not `__context__`: that may be the error of an earlier attempt.
         exc, depth = exc.__cause__, depth + 1
     return False

@@ -1,4 +1,4 @@
-"""Reserving a model request: its worst case, taken out of every budget above it before it is sent."""
+"""Reserving a model request: its worst case is taken from every budget above it before it is sent."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class OutgoingRequest:
 
 @dataclass(slots=True)
 class ReservedRequest(OutgoingRequest):
-    """A request that is reserved, as it is sent."""
+    """A request as it is sent, with its reservation."""
 
     reservation: Reservation
     bounded_by_budget: bool
     """Whether the budget, and not the user, set `max_tokens`."""
     max_tokens: int | None
-    """The bound of the output that is sent, if any."""
+    """The bound of the output that is sent; `None` if none is."""
     sent_at: float = 0.0
     """When it was sent, on the clock that durations are measured with."""
 
@@ -50,7 +50,7 @@ class ReservedRequest(OutgoingRequest):
 
 
 async def reserve(session: Session, frame: RequestFrame, model: Model, request: OutgoingRequest) -> ReservedRequest:
-    """Reserve the worst case of a request, and return it as it is sent: without secrets, with the reserved bound."""
+    """Reserve the worst case of a request, and return it as it is sent: without secrets, and with a bound."""
     session.gate.check_not_ended(frame)
     if (configured := session.recorder.secrets.configured) is not None:
         history = frame.conversation.sent_history = frame.conversation.sent_history or SentHistory()
@@ -65,7 +65,7 @@ async def reserve(session: Session, frame: RequestFrame, model: Model, request: 
             break
         problem, limit, worker = answer.problem, answer.limit, answer.meter.worker
         exceeded = LimitExceeded(f"{frame.path} stops: {problem}.", problem=problem, limit=limit, worker=worker)
-        # Limits that leave the problem as it was are no answer, and would be asked for again and again.
+        # After an answer that leaves the problem as it was, the same question would be asked without end.
         if not limit or worker is not None or problem == agreed_to:
             raise exceeded
         agreed = await spending.raise_limits(frame, exceeded)
@@ -82,13 +82,13 @@ async def reserve(session: Session, frame: RequestFrame, model: Model, request: 
 
 
 def open_requests_above(frame: CallFrame) -> tuple[Reservation, ...]:
-    """Return the requests in flight of the workers above, which may end only when this one has: in a stream's body."""
+    """Return the requests in flight of the workers above, which may wait for this one: in the body of a stream."""
     workers = [above for above in frame.callers() if isinstance(above, RequestFrame)]
     return tuple(request for worker in workers for request in worker.open_requests)
 
 
 def _quote(session: Session, frame: CallFrame, model: Model, request: OutgoingRequest) -> Quote:
-    """Return the worst case of a request; nothing, where no budget asks for it."""
+    """Return the worst case of a request; `_NOTHING` if no budget needs it."""
     meters = [meter for meter in (session.spending.meter, *frame.inherited.meters) if meter.reserves]
     if not meters:
         return _NOTHING
@@ -103,7 +103,7 @@ def _quote(session: Session, frame: CallFrame, model: Model, request: OutgoingRe
         )
     if price == FREE and not any(meter.tokens.limit is not None for meter in meters):
         return replace(_NOTHING, price=price)
-    # Some models are sent schemas in another form, which may be much longer.
+    # Some models get schemas in another form, which may be much longer.
     settings = merge_model_settings(model.settings, request.settings)
     parameters = model.prepare_request(request.settings, request.parameters)[1]
     bound = InputBound(request.messages, parameters, settings)
@@ -126,7 +126,7 @@ def _quote(session: Session, frame: CallFrame, model: Model, request: OutgoingRe
 
 
 def _max_tokens(settings: ModelSettings | None) -> int | None:
-    """Return the bound of the output that settings send, if they send one."""
+    """Return the bound of the output in the settings; `None` without one."""
     if not settings:
         return None
     body = settings.get("extra_body")

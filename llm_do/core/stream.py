@@ -18,7 +18,7 @@ logger = logging.getLogger("llm_do")
 
 
 class EventStream:
-    """Hands on what happens, when it happens."""
+    """Passes events to the journal and the sinks as they happen."""
 
     def __init__(
         self,
@@ -32,23 +32,22 @@ class EventStream:
         self._sinks = (*sinks, *([] if message_callback is None else [_FunctionSink(message_callback)]))
         self._journal = journal
         self._secrets = secrets
-        self._last = 0
-        """The number of the last event."""
+        self._last_seq = 0
         self._broken_sinks: list[Sink] = []
         self.observed = bool(self._sinks) or journal is not None
         """Whether anything listens. Events are made only then."""
 
     def emit(self, kind: type[Event], call: Mapping[str, Any], /, *, at: float | None = None, **fields: Any) -> None:
-        """Make an event of a call, and hand it on. It happened now, unless `at` says when."""
-        self._last += 1
+        """Make an event of a call, and pass it on. `at` is the present time by default."""
+        self._last_seq += 1
         if self._secrets.active:
             fields.update((name, self._secrets.redact(fields[name])) for name in PAYLOAD & fields.keys())
-        # Not by the class itself: a frozen dataclass sets its fields one by one, which takes several times as long.
+        # Not by its constructor: that of a frozen dataclass sets field by field, which takes several times as long.
         instance = object.__new__(kind)
-        instance.__dict__.update(call, session_id=self.session_id, seq=self._last, at=at or time(), **fields)
+        instance.__dict__.update(call, session_id=self.session_id, seq=self._last_seq, at=at or time(), **fields)
         event: Any = instance
         try:
-            # A journal is what a session must not run without, so its failure is the call's failure.
+            # The session must not run without its journal, so an error of the journal fails the call.
             if self._journal is not None:
                 self._journal.on_event(event)
         finally:
@@ -59,10 +58,9 @@ class EventStream:
                         result.close()
                         raise TypeError("on_event must be a plain function, not a coroutine function")
                 except Exception:
-                    self._report(sink)
+                    self._report_failure_once(sink)
 
-    def _report(self, sink: Sink) -> None:
-        """Report the failure of a sink, once."""
+    def _report_failure_once(self, sink: Sink) -> None:
         if any(broken is sink for broken in self._broken_sinks):
             return
         self._broken_sinks.append(sink)
@@ -75,8 +73,6 @@ class EventStream:
 
 
 class _FunctionSink:
-    """Makes a sink of a function."""
-
     def __init__(self, function: Callable[[Event], None]) -> None:
         self.on_event = function
 

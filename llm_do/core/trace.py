@@ -17,7 +17,7 @@ from ..policy.requests import ApprovalOutcome
 from ..values.texts import escape_surrogates, shorten
 
 CallState: TypeAlias = Literal["ok", "failed", "refused", "cancelled", "dropped"]
-"""How a call ended. The result of a dropped call is one of a thread that could not be stopped."""
+"""How a call ended. A dropped call left a thread that could not be stopped, and its result is discarded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,10 @@ class TraceEntry:
     depth: int
     """How deep the call is nested; a top-level call has depth 0."""
     input_data: Any
-    """The arguments: those of the call, or those that a person wrote in their place. `CallOpened` has the former."""
+    """The arguments, or those that a person wrote in their place. `CallOpened` has the former."""
     started_at: float
     """When the call was made, in seconds since the epoch."""
-    # One is made for every call, so the defaults of what is written later stay on the class.
+    # A record is made for every call, so what is written later has its defaults on the class.
     output_data: Any = field(default=None, init=False)
     """The output of the call, as it was when the call returned."""
     error: str | None = field(default=None, init=False)
@@ -60,17 +60,17 @@ class TraceEntry:
     failure: str | None = field(default=None, init=False)
     """The failure that the result of a returned call reports: the exit code of a command."""
     cut_off: str | None = field(default=None, init=False)
-    """The cause, if an answer of the model was cut off: that of the last such answer."""
+    """Why an answer of the model was cut off; of several, the last."""
     model: str | None = field(default=None, init=False)
     """The model that a worker used, as `provider:model`."""
     approval: ApprovalOutcome | None = field(default=None, init=False)
-    """How it was allowed or refused, where a rule or a person decided."""
+    """How it was allowed or refused, if a rule or a person decided."""
     attachments: Sequence[MultiModalContent] = field(default=(), init=False)
     """The files that went to a worker beside its arguments."""
     requests: Sequence[RequestUsage] = field(default=(), init=False)
     """The usage of each of this call's own model requests."""
     key: str | None = field(default=None, init=False)
-    """The key of the call, equal for the same call of another run; `None` where no sink and no executor needs it.
+    """The key of the call, equal for the same call of another run; `None` if no sink and no executor needs it.
 
     It is the key of the calling call, the name, a digest of the arguments as the call was made, for a call of a model
     the number of its request and the position in the response, and an ordinal among equal ones.
@@ -90,13 +90,11 @@ class TraceEntry:
         error_type: str | None = None,
         waited: float = 0.0,
     ) -> None:
-        """Write how the call ended."""
         self.state, self.duration, self.output_data = state, duration, output
-        if error is not None or failure is not None or waited:  # else it costs more than all the rest
+        if error is not None or failure is not None or waited:  # assigning them takes longer than all the rest
             self.error, self.failure, self.error_type, self.waited = error, failure, error_type, waited
 
     def add_requests(self, spent: Sequence[ModelUsage], cut_off: str | None) -> None:
-        """Write what a request of the call used."""
         self.requests = [*self.requests, *(each.usage for each in spent)]
         if cut_off is not None:
             self.cut_off = cut_off
@@ -113,7 +111,7 @@ class TraceEntry:
 
     @property
     def cost(self) -> Decimal | None:
-        """The price of this call's own model requests in US dollars, where it is known."""
+        """The price of this call's own model requests in US dollars; `None` if it is not known."""
         usage = self.usage
         return None if usage is None else usage.cost
 
@@ -197,16 +195,16 @@ class Trace(Sequence[TraceEntry]):
 
 
 class BoundedTrace(Trace):
-    """A trace of the calls that run, of those above them, and of the `most` others that ended last."""
+    """A trace of the running calls, of those above them, and of the `most` others that ended last."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
         self._most = most
         self._records: dict[int, TraceEntry] = {}
         self._holders: dict[int, int] = {}
-        """For each record, why it stays: 1 for a call that runs, and 1 for each call that it made and that stays so."""
+        """How often each record is held: once while its call runs, and once by each held record of a call it made."""
         self._closed_records: OrderedDict[int, TraceEntry] = OrderedDict()
-        """The records that nothing holds, in the order in which they were let go: calls before their callers."""
+        """The records that nothing holds, in the order in which they were released: calls before their callers."""
         self.append = self._open
 
     def __getitem__(self, index: int | slice) -> Any:
@@ -232,7 +230,7 @@ class BoundedTrace(Trace):
             record = self._above(record)
 
     def close(self, record: TraceEntry) -> None:
-        """Take note that a call is over, and drop the record that was let go first, if there are too many."""
+        """Note that a call is over, and drop the records that were released first, if there are too many."""
         above: TraceEntry | None = record
         while above is not None and self._holders.get(above.id):
             self._holders[above.id] -= 1
@@ -259,13 +257,13 @@ class MessageLog(list[ModelMessage]):
         """How many messages before these were dropped."""
 
     def add(self, message: ModelMessage) -> None:
-        """Add a message. Old ones go in batches, so that this takes no longer in a long session."""
+        """Add a message. Old ones are dropped in batches, so that this stays fast in a long session."""
         self.append(message)
         if self._most is not None and len(self) > 2 * self._most + 16:
             self.trim()
 
     def trim(self) -> None:
-        """Drop all but the last ones."""
+        """Drop all but the last `most`."""
         if self._most is not None and (excess := len(self) - self._most) > 0:
             del self[:excess]
             self.left_out += excess

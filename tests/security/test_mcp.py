@@ -630,13 +630,17 @@ async def test_a_server_writes_nothing_on_the_terminal(
     assert "FORGED" not in f"{printed.out} {printed.err} {caplog.text}"
 
 
-async def test_a_server_that_never_finishes_its_list_is_an_error() -> None:
+async def test_a_server_that_never_finishes_its_list_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    now, seconds = loop.time, 20  # shorter than the timeouts of the HTTP client, which must not end it first
+
     async def drip() -> AsyncIterator[bytes]:
+        monkeypatch.setattr(loop, "time", lambda: now() + seconds)
         while True:
             yield b" "
             await asyncio.sleep(0.1)
 
     listing = lambda cursor: Raw("200 OK\r\ncontent-type: application/json", drip())  # noqa: E731
     async with serving(HostileServer(listing)) as server:
-        with pytest.raises(ToolsetError, match="Worker 'w': .* does not list its tools"):
-            await Runtime([worker(server, declared={"start_timeout": 1.0})]).call("w", "go")
+        with pytest.raises(ToolsetError, match="Worker 'w': .* does not list its tools: it took more than 20 seconds"):
+            await Runtime([worker(server, declared={"start_timeout": seconds})]).call("w", "go")
