@@ -1,4 +1,4 @@
-"""The session's default model: named by a setting, or found on this machine without importing a provider's package."""
+"""The session's default model: named by a setting, or found on this machine."""
 
 from __future__ import annotations
 

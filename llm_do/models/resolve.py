@@ -182,10 +182,10 @@ def load_factory(prefix: str, reference: str, load: Callable[[str], Any]) -> Cal
         factory: Callable[[str], Any] = load(reference)
     except LlmDoError as exc:
         why = str(exc).removeprefix(f"{reference!r}: ")
-        raise ProjectCodeError(f"{_factory_of(prefix, reference)}: {why}") from exc
+        raise ProjectCodeError(f"{_factory_name(prefix, reference)}: {why}") from exc
     if not callable(factory):
         raise ProjectCodeError(
-            f"{_factory_of(prefix, reference)} is no function: it is {factory!r:.60}. "
+            f"{_factory_name(prefix, reference)} is no function: it is {factory!r:.60}. "
             "Write one that takes a model's name and returns a PydanticAI Model."
         )
     return factory
@@ -202,22 +202,22 @@ def make_custom_model(name: str, providers: Mapping[str, str], load: Callable[[s
         model = factory(rest)
     except Exception as exc:
         error = traceback.format_exception_only(exc)[-1].strip()
-        raise ModelChoiceError(f"{_factory_of(prefix, reference)} failed{_place(exc, root)}: {error}") from exc
+        raise ModelChoiceError(f"{_factory_name(prefix, reference)} failed{_place_of(exc, root)}: {error}") from exc
     if inspect.iscoroutine(model):
         model.close()
-        raise ModelChoiceError(f"{_factory_of(prefix, reference)} is async. Write `def`, without `async`.")
+        raise ModelChoiceError(f"{_factory_name(prefix, reference)} is async. Write `def`, without `async`.")
     if not isinstance(model, Model):
         raise ModelChoiceError(
-            f"{_factory_of(prefix, reference)} returned {model!r:.60}, which is no model. Return a PydanticAI Model."
+            f"{_factory_name(prefix, reference)} returned {model!r:.60}, which is no model. Return a PydanticAI Model."
         )
     return CustomModel(model, prefix, rest)
 
 
-def _factory_of(prefix: str, reference: str) -> str:
+def _factory_name(prefix: str, reference: str) -> str:
     return f"llm-do.toml, provider {prefix!r}: the factory {reference}"
 
 
-def _place(exc: Exception, root: Path) -> str:
-    """Return the place in the project's code that raised, in brackets."""
+def _place_of(exc: Exception, root: Path) -> str:
+    """Return the innermost line of the project's code in the traceback, in brackets."""
     frames = [at for at in traceback.extract_tb(exc.__traceback__) if Path(at.filename).is_relative_to(root)]
     return f" ({Path(frames[-1].filename).relative_to(root)}:{frames[-1].lineno})" if frames else ""

@@ -24,8 +24,8 @@ from .addresses import Address, is_other_ordinary_user, listening_user, read_add
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
-_SECONDS = 0.3
-_SECONDS_ELSEWHERE = 3.0
+_ANSWER_SECONDS = 0.3
+_REMOTE_ANSWER_SECONDS = 3.0
 _MAX_BODY = 1_000_000
 _MAX_NAME = 200
 _CONSENT = "model-server"
@@ -156,7 +156,7 @@ def _fetch(address: Address, path: str, headers: Mapping[str, str]) -> bytes:
     The request runs in a thread, since neither name resolution nor many small reads have a timeout as a whole.
     `http.client` rather than `urllib.request`: it uses no proxies and follows no redirects.
     """
-    seconds = _SECONDS if address.is_loopback else _SECONDS_ELSEWHERE
+    seconds = _ANSWER_SECONDS if address.is_loopback else _REMOTE_ANSWER_SECONDS
     kind = HTTPSConnection if address.scheme == "https" else HTTPConnection
     connection = kind(address.host, address.port, timeout=seconds)
     deadline = monotonic() + seconds

@@ -33,8 +33,6 @@ class HubSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """The weights of one model."""
-
     name: str
     """The name after `local:`."""
     file: str

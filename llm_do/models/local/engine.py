@@ -59,7 +59,7 @@ class End:
 class Answer:
     """The chunks of an answer, and then its end. Closing it frees the model for the next request.
 
-    It has no `asyncio.Queue`: Python 3.11 crashes when it frees one after the event loop was closed.
+    It cannot use `asyncio.Queue`: Python 3.11 crashes when it frees one after the event loop was closed.
     """
 
     def __init__(self, request: dict[str, Any]) -> None:

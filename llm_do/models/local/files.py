@@ -18,7 +18,7 @@ from .store import cached_path, pull
 
 _MAGIC = b"GGUF"
 _SECONDS_TO_CLEAN_UP = 3.0
-_WORDS = {"waiting": "waiting for another process", "fetching": "fetching", "checking": "checking"}
+_STAGES = {"waiting": "waiting for another process", "fetching": "fetching", "checking": "checking"}
 _one_at_a_time = threading.Lock()
 
 
@@ -110,10 +110,10 @@ def pull_with_progress(weights: Weights, watch: OnProgress | None = None) -> Pat
         sys.stderr.write(f"llm-do: fetching {describe_download(weights)}\n")
         columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
         with Bar(*columns, console=console, transient=True, disable=not has_bar) as bar:
-            task = bar.add_task(_WORDS["fetching"], total=None)
+            task = bar.add_task(_STAGES["fetching"], total=None)
 
             def report(now: Progress) -> None:
-                bar.update(task, description=_WORDS[now.stage], completed=now.done, total=now.total or None)
+                bar.update(task, description=_STAGES[now.stage], completed=now.done, total=now.total or None)
                 if watch is not None:
                     watch(now)
 

@@ -1,7 +1,7 @@
 """The process in which a local model runs: llama.cpp, one request at a time, over its standard input and output.
 
-It is no thread, because loading a model holds Python's interpreter lock for seconds, and because a crash, for instance
-when memory runs out, must not end the caller. `engine.py` runs this as a script, which imports nothing of `llm_do`.
+A thread will not do: loading a model holds Python's interpreter lock for seconds, and a crash, for instance when memory
+runs out, would end the caller. `engine.py` runs this as a script, which imports nothing of `llm_do`.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Option:
 
     @property
     def is_final(self) -> bool:
-        """Whether this ends the run of the worker."""
+        """Whether this is the output of the worker, which ends its run."""
         return self.tool is None or self.tool.kind == "output"
 
     @property
@@ -162,7 +162,7 @@ def _turns(messages: Sequence[ModelMessage]) -> Iterator[_Turn]:
 
 
 def _last_call(messages: Sequence[ModelMessage]) -> tuple[str, dict[str, Any]] | None:
-    """Return name and arguments of the last call, if its success is all that the last message reports."""
+    """Return name and arguments of the last call, if the last message is only its successful result."""
     last = messages[-1] if messages else None
     before = messages[-2] if len(messages) > 1 else None
     if not isinstance(last, ModelRequest) or not isinstance(before, ModelResponse):

@@ -33,7 +33,7 @@ _LEAST_CONTEXT = 64
 _MAX_TOKENS = 1024
 _MAX_NAME_TOKENS = 128
 _ATTEMPTS = 3
-_PERIOD, _REPEATED = 32, 160
+_LONGEST_PERIOD, _REPEATED_LENGTH = 32, 160
 _PASSED_SETTINGS = ("max_tokens", "temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty")
 # Against the repetitions of small models. It harms longer passages that are copied on purpose.
 _REPLY_SETTINGS = {"dry_multiplier": 0.8, "dry_allowed_length": 16, "dry_penalty_last_n": 256}
@@ -284,7 +284,8 @@ class LocalStreamedResponse(StreamedResponse):
 
 def _is_repeating(text: str) -> bool:
     """Return whether a text ends with repetitions in an open string, as small models generate them without end."""
-    end = text[-_REPEATED:]
-    if len(end) < _REPEATED or not any(end[period:] == end[:-period] for period in range(1, _PERIOD + 1)):
+    end = text[-_REPEATED_LENGTH:]
+    periods = range(1, _LONGEST_PERIOD + 1)
+    if len(end) < _REPEATED_LENGTH or not any(end[period:] == end[:-period] for period in periods):
         return False
     return text.replace("\\\\", "").replace('\\"', "").count('"') % 2 == 1
