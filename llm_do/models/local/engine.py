@@ -69,7 +69,7 @@ class Answer:
         self._is_done = False
         self._loop = asyncio.get_running_loop()
         self._unread: deque[dict[str, Any]] = deque()
-        self._has_unread = asyncio.Event()
+        self._has_news = asyncio.Event()
 
     def __aiter__(self) -> Answer:
         return self
@@ -78,8 +78,8 @@ class Answer:
         if self._is_done:
             raise StopAsyncIteration
         while not self._unread and not self.is_closed:
-            self._has_unread.clear()
-            await self._has_unread.wait()
+            self._has_news.clear()
+            await self._has_news.wait()
         if self.is_closed:
             raise LocalModelError("The answer was broken off.")
         message = self._unread.popleft()
@@ -99,7 +99,7 @@ class Answer:
 
     def _receive(self, message: dict[str, Any]) -> None:
         self._unread.append(message)
-        self._has_unread.set()
+        self._has_news.set()
 
     def close(self) -> None:
         """Take the request out of the queue, or stop its generation."""
@@ -107,7 +107,7 @@ class Answer:
             self.is_closed = True
             if self.host is not None:
                 self.host.cancel(self)
-            self._has_unread.set()
+            self._has_news.set()
 
 
 class _Host:
@@ -129,7 +129,7 @@ class _Host:
         self._was_stuck = False
         # llama.cpp explains only in its log why it cannot load a file.
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
-        # For the socket of the process while it loads. A killed process cannot remove it.
+        # For the socket of the process while it loads. It is removed here too, since a killed process cannot do it.
         self._folder = tempfile.mkdtemp(prefix="llm-do-")
         self.process = subprocess.Popen(  # noqa: S603 - this interpreter and a file of this package
             [sys.executable, "-P", str(_HOST)],
